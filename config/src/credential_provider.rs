@@ -1,8 +1,8 @@
-//! Credential-provider plugins: which there are, for which images, and what they are told, as
-//! `--image-credential-provider-config` and `registries.credentialProviders` of NodeConfig say it.
+//! Credential-provider plugins: their names, images and settings, from `--image-credential-provider-config`
+//! and from `registries.credentialProviders` of NodeConfig.
 //!
-//! In: the texts of its files in their order, or the entries of NodeConfig. Out: [`Provider`]s, or every mistake with the
-//! path of its field. Upstream: pkg/credentialprovider/plugin/config.go; the reasons are its own where it has one.
+//! In: the texts of its files in their order, or the entries of NodeConfig. Out: [`Provider`]s, or every
+//! mistake with the path of its field. Upstream: pkg/credentialprovider/plugin/config.go, with its messages.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -46,7 +46,7 @@ pub struct Provider {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
     /// Its value.
     pub value: String,

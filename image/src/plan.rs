@@ -1,8 +1,8 @@
-//! The build as data (pure): steps, what each is made from, and the key under which its result is kept.
+//! The build as data (pure): steps, their inputs, and the keys of their results.
 //!
-//! A fact is a named digest: of a file of the checkout, of a program just compiled, of a fetched package. A step's
-//! key is made from its facts and the keys of the steps before it; unknown facts leave the key open until the step
-//! that finds them out has run. Same keys, same result: nothing else may influence a step.
+//! A fact is a named digest: of a file of the checkout, of a compiled program, of a fetched package. A step's
+//! key is made from its facts and the keys of the steps before it; an unknown fact leaves the key open until
+//! the step that finds it has run. Equal keys mean equal results: nothing else may influence a step.
 
 use crate::format::digest;
 use crate::profile::Profile;
@@ -148,7 +148,7 @@ impl Facts {
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Which.
+    /// Step of the build.
     pub step: Step,
     /// The key of its result; none while a fact is missing.
     pub key: Option<String>,

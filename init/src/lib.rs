@@ -1,7 +1,7 @@
-//! orlop-init: PID 1 of the initrd and its second stage. docs/boot.md is the contract.
+//! orlop-init: PID 1 of the initrd and its second stage. docs/boot.md specifies its behaviour.
 //!
-//! `plan` decides (pure), `exec` carries out and stamps the ledger, `sys` wraps the few kernel calls that need
-//! `unsafe`. Data flows one way: facts are fetched by `exec`, handed to `plan`, and steps come back.
+//! `plan` decides (pure), `exec` carries out and writes the ledger, `sys` wraps the few kernel calls that
+//! need `unsafe`. Data flows one way: `exec` reads facts and passes them to `plan`, and `plan` returns steps.
 
 pub mod exec;
 pub mod plan;

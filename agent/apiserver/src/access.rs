@@ -1,7 +1,7 @@
-//! How to reach and trust one API server, and who we are to it.
+//! Address, trust and credentials for one API server.
 //!
-//! In: a URL, certificates, a key or a token, from a kubeconfig or from discovery. Out: [`Access`], what
-//! [`ApiClient`](crate::ApiClient) is made of. Invariant: `Debug` shows neither token nor key.
+//! In: a URL, certificates, a key or a token, from a kubeconfig or from discovery. Out: [`Access`], the input
+//! of [`ApiClient`](crate::ApiClient). Invariant: `Debug` shows neither token nor key.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use zeroize::Zeroize;
 /// Everything that a connection needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Where.
+    /// Address of the server.
     pub server: Server,
     /// Whom to believe.
     pub trust: Trust,

@@ -106,13 +106,13 @@ impl Options {
     }
 }
 
-/// How the server is, as upstream's certificate manager judges it (contract chapter 2): only an unhealthy one
-/// keeps the node from giving up over an expired certificate.
+/// Health of the server, by the rules of upstream's certificate manager (client-go/util/certificate, `ServerHealthy`):
+/// a node with an expired certificate gives up unless the server is unhealthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It answers.
+    /// The server answers.
     Healthy,
-    /// It does not, or says that it is broken.
+    /// The server does not answer, or reports an internal error.
     Unhealthy,
 }
 

@@ -1,8 +1,9 @@
-//! TLS towards an API server: what is trusted, who we are, and what a refusal means.
+//! TLS to an API server: trust, the client's identity, and the meaning of failures.
 //!
-//! In: [`Access`]. Out: a client configuration, and [`TlsError`] for what rustls reports.
-//! Invariants: ring is the only provider, and P-521, which it lacks, is verified by another library ([`provider`]); a certificate that does not verify is an error that names the cause and
-//! the remedy; without verification nothing but discovery's first step is done.
+//! In: [`Access`]. Out: a client configuration, and [`TlsError`] for errors of rustls. Invariants: ring is
+//! the only provider, except that another library verifies P-521, which ring lacks ([`provider`]); a
+//! certificate that does not verify is an error with the cause and the remedy; only the first step of
+//! discovery runs without verification.
 
 mod p521;
 
@@ -79,7 +80,7 @@ pub enum TlsError {
     Unusable {
         /// Which part.
         what: &'static str,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// Anything else.

@@ -1,4 +1,4 @@
-//! The result of ADD, in the words of each version of CNI. Pure.
+//! The result of ADD, in the format of each version of CNI. Pure.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::range;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// Its Ethernet address, with colons.
     pub mac: String,

@@ -1,17 +1,19 @@
-//! The container manager: keeps the cgroups of all pods, of their classes and of what is reserved as they should be, and has
-//! orphaned cgroups of pods removed.
+//! The container manager: maintains the cgroups of all pods, of their classes and of the reservations, and
+//! removes orphaned cgroups of pods.
 //!
 //! ```text
 //! Pods (sums) ──►                      ──► Apply ──► driver ──► Applied ─┐
 //! Synced ───────►  container manager   ──► Ready: pods' own may be made  │
 //!       Applied ──────────────────────────────────────────────────────◄──┘
 //! ```
-//! In: what pods ask for, answers. Out: what is to be applied, events of the node. Invariants: a class is made after the
-//! cgroup of all pods, a pod's own after its class; one call for a cgroup at a time; what failed is tried again after 1 s
-//! doubling to a minute, what is done is looked at every minute; nothing is removed before every source was read. Applying
-//! what is there changes nothing, so a restarted agent begins at the beginning: shares that follow from what pods ask for
-//! stay as another agent left them until all pods are known (upstream gives the Burstable class its least
-//! meanwhile). Upstream: pkg/kubelet/cm (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`), `cleanupOrphanedPodCgroups`.
+//! In: requests of pods, answers. Out: cgroup values to apply, events of the node. Invariants: the cgroup of
+//! a class comes after the one of all pods, a pod's own after its class; one call for a cgroup at a time; a
+//! failed call is repeated after 1 s doubling to a minute, and every cgroup is applied again each minute;
+//! nothing is removed before every source was read. Applying present values changes nothing, so a restarted
+//! agent starts from the beginning: shares that follow from pods' requests stay as the last agent left them
+//! until all pods are known (upstream gives the Burstable class its minimum meanwhile). Upstream:
+//! pkg/kubelet/cm (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`),
+//! `cleanupOrphanedPodCgroups` of pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,13 +58,13 @@ pub struct Config {
 /// What the manager reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerManagerEvent {
-    /// What the pods ask for that have not ended, once all are known.
+    /// Requests of the pods that have not ended, once all are known.
     Pods(Sums),
     /// Every source was read and the runtime listed.
     Synced,
     /// The answer to [`ContainerManagerAction::Apply`].
     Applied {
-        /// As asked.
+        /// Target of the request.
         target: Target,
         /// Or why not.
         result: Result<(), String>,
@@ -73,14 +75,14 @@ pub enum ContainerManagerEvent {
     Tick,
 }
 
-/// What the manager asks for.
+/// A request of the manager to its shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerManagerAction {
     /// Give a cgroup its values.
     Apply {
         /// To be sent back.
         target: Target,
-        /// Which.
+        /// Name of the cgroup.
         name: CgroupName,
         /// Its values.
         values: CgroupValues,
@@ -89,7 +91,7 @@ pub enum ContainerManagerAction {
     },
     /// Pods' own cgroups may be made. Once.
     Ready,
-    /// Remove cgroups of pods that nobody knows, then answer.
+    /// Remove cgroups of unknown pods, then answer.
     Sweep,
     /// An event of the node.
     Tell(Fact),
@@ -97,10 +99,10 @@ pub enum ContainerManagerAction {
 
 #[derive(Clone, Debug, Default)]
 struct Task {
-    /// When it is to be applied; `None` while it is, or never again.
+    /// Time of the next application; `None` while one is in flight, or if none is needed.
     due: Option<Mono>,
     in_flight: bool,
-    /// It should be something else than what is being applied.
+    /// The desired values changed since the one in flight.
     stale: bool,
     failures: u32,
     done: bool,
@@ -220,7 +222,7 @@ impl ContainerManager {
         })
     }
 
-    /// Applies what is due and may be.
+    /// Applies due values, as far as allowed.
     fn advance(&mut self, now: Now, out: &mut Outbox<ContainerManagerAction>) {
         let has_root = self.is_done(Target::Pods);
         let due = |(target, task): (&Target, &Task)| {

@@ -1,7 +1,9 @@
-//! postStart and preStop: what a hook does, resolved from the specification or from a container's annotations.
+//! postStart and preStop: resolves the action of a hook from the pod's specification or from a container's
+//! annotations.
 //!
-//! In: handlers, the container, the pod's address. Out: [`HookCall`]s, or why there is nothing to do. When a hook runs,
-//! and what its end means, the pod worker decides. Upstream: pkg/kubelet/lifecycle (contract 7.11).
+//! In: handlers, the container, the pod's address. Out: [`HookCall`]s, or the reason why there is nothing to
+//! do. The pod worker decides when a hook runs and how its result counts. Upstream:
+//! pkg/kubelet/lifecycle/handlers.go.
 
 use agent_types::ids::ContainerId;
 use agent_types::runtime::labels;
@@ -72,7 +74,7 @@ pub fn action(handler: &LifecycleHandler, container: &Container, pod_ip: &str) -
     Err(format!("invalid handler of container {}", container.name))
 }
 
-/// The container as its hook needs it: from the pod, or for an orphan from what its maker wrote on it.
+/// The container's data for its hook: from the pod, or for an orphan from the container's annotations.
 #[must_use]
 pub fn with_pre_stop(p: Option<&Pod>, c: &ContainerObserved) -> Option<(Container, LifecycleHandler)> {
     if let Some(p) = p {

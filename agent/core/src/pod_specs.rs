@@ -1,4 +1,5 @@
-//! What a pod worker needs from `container_spec`, as a narrow trait, so that scenarios can use tiny pods.
+//! The part of `container_spec` that a pod worker uses, as a narrow trait, so that scenarios can use tiny
+//! pods.
 //!
 //! In: a pod. Out: runtime configurations. Invariant: pure functions of their arguments.
 
@@ -68,7 +69,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         given: Given<'_>,
     ) -> Result<Vec<SubPath>, SpecError>;
 
-    /// What pods may ask for.
+    /// Feature gates for pods.
     fn features(&self) -> Features {
         Features::default()
     }
@@ -83,7 +84,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         None
     }
 
-    /// What the runtime is told of a container's amounts.
+    /// A container's resources for the runtime.
     fn resources(&self, _pod: &Pod, _container: &Container) -> LinuxResources {
         LinuxResources::default()
     }
@@ -98,16 +99,16 @@ pub trait PodSpecs: Debug + Send + Sync {
         false
     }
 
-    /// Hash of what makes a container a different one (name and image).
+    /// Hash of the fields that make a container another one (name and image).
     fn container_hash(&self, name: &str, image: &str) -> String;
 
     /// Directories and files that must exist before the pod's first sandbox.
     fn pod_dirs(&self, pod: &Pod) -> PodFiles;
 
-    /// What has to be done for a volume of the pod.
+    /// The set-up of a volume of the pod.
     ///
     /// # Errors
-    /// Why that cannot be said.
+    /// The reason why there is none.
     fn volume(
         &self,
         pod: &Pod,

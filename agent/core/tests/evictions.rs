@@ -1,5 +1,5 @@
-//! Nodes that run out of something, and what the upstream kubelet's eviction manager did about them: the same pods go
-//! here, in the same order, with the same grace, words and annotations, and the same conditions hold in the end.
+//! Comparison with the upstream kubelet's eviction manager on nodes under pressure: the same pods end, in the
+//! same order, with the same grace, messages and annotations, and the same conditions hold in the end.
 //!
 //! In: `fixtures/evictions.json`, recorded by `qemu-tests/controlplane/cmd/evictions` (docs/testing.md).
 

@@ -1,9 +1,9 @@
-//! The way to the runtime: endpoint, connection, back-off (contract chapter 7.4a).
+//! The connection to the runtime: endpoint, connection, back-off. Upstream: cri-client/pkg/remote_runtime.go.
 //!
-//! In: `unix:///path`. Out: a channel that connects when it is used, and again after it broke.
-//! Invariant: after a failed attempt the next one is made only when the back-off (100 ms doubling to 3 s) has
-//! passed; calls in between fail at once with the reason, so that no caller waits for a runtime that is down. A
-//! socket that is not there yet is not an attempt that failed: the back-off stays at its 100 ms.
+//! In: `unix:///path`. Out: a channel that connects at its first use, and again after the connection broke.
+//! Invariant: after a failed attempt the next attempt waits for the back-off (100 ms doubling to 3 s); calls
+//! in between fail at once with the reason, so no caller waits for a runtime that is down. A socket that does
+//! not exist yet does not count as a failed attempt: the back-off stays at 100 ms.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! Says of the same words only once a minute that they are worth a line (contract chapter 7.4a).
+//! Limits the log to one line a minute for equal error messages (as upstream's
+//! cri-client/pkg/remote_runtime.go, `logReduction`).
 //!
-//! In: a time and a message. Out: whether to log it, and how many were left out since the last time.
+//! In: a time and a message. Out: whether to log it, and how many were suppressed since the last line.
 //! Invariant: memory is bounded; when the table is full its oldest entry goes.
 
 use std::collections::BTreeMap;

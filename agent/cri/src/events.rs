@@ -1,11 +1,11 @@
-//! The CRI event stream as hints for pleg (contract chapter 9, upstream: evented PLEG).
+//! The CRI event stream (`GetContainerEvents`) as hints for pleg. Upstream: pkg/kubelet/pleg/evented.go.
 //!
 //! ```text
 //! GetContainerEvents ──► driver future ──► mpsc (64) ──► pleg
 //! ```
-//! In: the runtime's event stream. Out: [`RuntimeSignal`]s. An event is only a reason to look.
-//! Invariants: whenever events may have been missed, a `Relist` follows before the next hint; a slow reader slows
-//! the stream down instead of losing hints; the driver ends when the receiver is gone or the runtime has no events.
+//! In: the runtime's event stream. Out: [`RuntimeSignal`]s. An event only causes an inspection. Invariants:
+//! whenever events may be lost, a `Relist` precedes the next hint; a slow reader slows the stream down and
+//! loses no hints; the driver ends when the receiver is gone or the runtime has no events.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -1,15 +1,18 @@
-//! The CRI client: everything that touches the container runtime's socket.
+//! The CRI client: the only crate that uses the container runtime's socket.
 //!
-//! In: the endpoint (`unix:///…`), and agent-core's configurations and ids. Out: [`CriClient`], which implements
-//! [`agent_kubelet_api::drivers::Runtime`], [`agent_kubelet_api::drivers::ImageService`] and [`agent_kubelet_api::drivers::Exec`], and
-//! the event stream ([`CriClient::events`]).
+//! In: the endpoint (`unix:///…`), and agent-core's configurations and ids. Out: [`CriClient`], which
+//! implements [`agent_kubelet_api::drivers::Runtime`], [`agent_kubelet_api::drivers::ImageService`] and
+//! [`agent_kubelet_api::drivers::Exec`], and the event stream ([`CriClient::events`]).
 //!
-//! Invariants (contract chapter 7.4a):
-//! - Every call has a deadline, sent along with it, except `PullImage` and `ExecSync` without a timeout.
-//! - A failure after which the call may have been applied is `Interrupted` (the connection broke) or `DeadlineExceeded`,
-//!   never anything weaker.
-//! - Creating is idempotent: a name that is taken is looked up by labels and attempt, and answered.
-//! - A failure is logged here, once, and the same words at most once a minute; callers need not log it again.
+//! Invariants:
+//! - Every call has a deadline, which the request carries, except `PullImage` and `ExecSync` without a
+//!   timeout. The deadlines are upstream's (cri-client/pkg/remote_runtime.go).
+//! - A failure after which the runtime may have applied the call is `Interrupted` (the connection broke) or
+//!   `DeadlineExceeded`, never a weaker class.
+//! - Creating is idempotent: for a name that is taken the client looks up the object by labels and attempt,
+//!   and returns it.
+//! - This crate logs a failure once, and an equal message at most once a minute; callers need not log it
+//!   again.
 //!
 //! Upstream's counterpart is the package cri-client.
 

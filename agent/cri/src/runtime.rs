@@ -1,6 +1,8 @@
-//! [`Runtime`] over CRI RuntimeService: one call each, with the deadline of contract chapter 7.4a.
+//! [`Runtime`] over CRI RuntimeService: one call each, with the deadlines of upstream's
+//! cri-client/pkg/remote_runtime.go.
 //!
-//! Stopping and removing what is gone are successes. Creating what is there answers what is there (`existing`).
+//! Stop and remove of a missing object succeed. Create of an existing object returns that object
+//! (`existing`).
 
 use std::time::Duration;
 

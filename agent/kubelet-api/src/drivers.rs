@@ -31,36 +31,36 @@ pub enum Applied {
     Changed,
 }
 
-/// The cgroups that the agent makes itself (cgroup v2), by one of the drivers. Applying what is there already changes
-/// nothing.
+/// The cgroups that the agent creates itself (cgroup v2), through one of the drivers. Applying values that
+/// are already set changes nothing.
 pub trait Cgroups: Send + Sync + 'static {
-    /// Gives a cgroup its values. One that is not there is made if `make` says so, with those above it, else it is an
-    /// error of class `NotFound`.
+    /// Sets the values of a cgroup. A missing cgroup is created with its parents if `make` is true, otherwise
+    /// it is an error of class `NotFound`.
     fn apply(
         &self,
         name: &CgroupName,
         values: &CgroupValues,
         make: bool,
     ) -> impl Future<Output = Result<Applied, DriverError>> + Send;
-    /// Ends whatever runs in a cgroup and removes it with those below it; false if it was gone.
+    /// Kills all processes in a cgroup and removes it with its children; false if it was gone.
     fn remove(&self, name: &CgroupName) -> impl Future<Output = Result<bool, DriverError>> + Send;
     /// Bytes of memory in use in a cgroup; `None` if it is gone.
     fn memory_in_use(
         &self,
         name: &CgroupName,
     ) -> impl Future<Output = Result<Option<u64>, DriverError>> + Send;
-    /// Names of the directories of the cgroups in this one, as the driver spells them; none if it is gone.
+    /// Directory names of the child cgroups, in the driver's spelling; none if the cgroup is gone.
     fn children(&self, name: &CgroupName) -> impl Future<Output = Result<Vec<String>, DriverError>> + Send;
 }
 
-/// Everything that one pod has in the runtime, unstamped; the caller adds `as_of`.
+/// All of the runtime's objects of one pod, without a stamp; the caller adds `as_of`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodObservation {
     /// Newest attempt first.
     pub sandboxes: Vec<SandboxObserved>,
     /// By name, the newest first within a name.
     pub containers: Containers,
-    /// What the pod itself was last given, if anybody remembers; no runtime does.
+    /// Amounts that were last set for the pod itself, if recorded; a runtime never reports them.
     pub actuated: Option<agent_types::resources::amounts::Amounts>,
 }
 
@@ -71,11 +71,12 @@ pub trait Runtime: Send + Sync + 'static {
     fn version(&self) -> impl Future<Output = Result<RuntimeVersion, DriverError>> + Send;
     /// `Status`.
     fn status(&self) -> impl Future<Output = Result<RuntimeStatus, DriverError>> + Send;
-    /// `RuntimeConfig`; `None` if the runtime does not say.
+    /// `RuntimeConfig`; `None` if the runtime does not report it.
     fn cgroup_driver(&self) -> impl Future<Output = Result<Option<CgroupDriver>, DriverError>> + Send;
     /// `ListPodSandbox` + `ListContainers`: every kubelet-made pod the runtime holds.
     fn list(&self) -> impl Future<Output = Result<Vec<ListedPod>, DriverError>> + Send;
-    /// Filtered lists + a status for each: one pod in full. An unknown pod is an empty observation.
+    /// Filtered lists and a status for each object: one pod in full. An unknown pod gives an empty
+    /// observation.
     fn inspect(
         &self,
         uid: &PodUid,
@@ -85,9 +86,9 @@ pub trait Runtime: Send + Sync + 'static {
         &self,
         config: &SandboxConfig,
     ) -> impl Future<Output = Result<SandboxId, DriverError>> + Send;
-    /// `StopPodSandbox`; stopping what is gone is a success.
+    /// `StopPodSandbox`; a missing sandbox is a success.
     fn stop_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), DriverError>> + Send;
-    /// `RemovePodSandbox`; removing what is gone is a success.
+    /// `RemovePodSandbox`; a missing sandbox is a success.
     fn remove_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// `CreateContainer`; an existing container of the same sandbox, name and attempt is answered instead.
     fn create_container(
@@ -98,13 +99,13 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ContainerId, DriverError>> + Send;
     /// `StartContainer`.
     fn start_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
-    /// `StopContainer` with whole seconds of grace; stopping what is gone is a success.
+    /// `StopContainer` with whole seconds of grace; a missing container is a success.
     fn stop_container(
         &self,
         id: &ContainerId,
         grace_s: u32,
     ) -> impl Future<Output = Result<(), DriverError>> + Send;
-    /// `RemoveContainer`; removing what is gone is a success.
+    /// `RemoveContainer`; a missing container is a success.
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
 }
 
@@ -116,14 +117,14 @@ pub trait Amounts: Send + Sync + 'static {
         container: &ContainerId,
         resources: &LinuxResources,
     ) -> impl Future<Output = Result<(), DriverError>> + Send;
-    /// `UpdatePodSandboxResources`; a runtime that does not know it answers that it is done.
+    /// `UpdatePodSandboxResources`; success for a runtime without this call.
     fn update_sandbox(
         &self,
         sandbox: &SandboxId,
         overhead: &LinuxResources,
         resources: &LinuxResources,
     ) -> impl Future<Output = Result<(), DriverError>> + Send;
-    /// `ContainerStats`: bytes of memory in use by each; one that the runtime does not say it of is left out.
+    /// `ContainerStats`: bytes of memory in use by each container; containers without the value are left out.
     fn memory_in_use(
         &self,
         containers: &[ContainerId],
@@ -136,7 +137,7 @@ pub trait PodNetwork: Send + Sync + 'static {
     fn update_pod_cidr(&self, cidrs: &[String]) -> impl Future<Output = Result<(), DriverError>> + Send;
 }
 
-/// CRI ImageService.
+/// The CRI's ImageService.
 pub trait ImageService: Send + Sync + 'static {
     /// `ImageStatus`; `None` if absent.
     fn image_status(
@@ -151,17 +152,19 @@ pub trait ImageService: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ImageInfo, DriverError>> + Send;
     /// `ListImages`.
     fn list_images(&self) -> impl Future<Output = Result<Vec<ImageInfo>, DriverError>> + Send;
-    /// `RemoveImage`; removing what is gone is a success.
+    /// `RemoveImage`; a missing image is a success.
     fn remove_image(&self, image: &str) -> impl Future<Output = Result<(), DriverError>> + Send;
 }
 
-/// Which images containers have.
+/// Images that containers use.
 pub trait ImagesInUse: Send + Sync + 'static {
-    /// `ListContainers`: what every container, running or not, and whoever made it, says of its image: id, reference, name.
+    /// `ListContainers`: ids, references and names of the images of all containers, running or not, from any
+    /// client of the runtime.
     fn images_in_use(&self) -> impl Future<Output = Result<BTreeSet<String>, DriverError>> + Send;
 }
 
-/// Streams into containers and pods: the runtime answers with a URL of its own streaming server, good for one stream.
+/// Streams into containers and pods: the runtime returns a URL of its own streaming server, valid for one
+/// stream.
 pub trait Streaming: Send + Sync + 'static {
     /// `Exec`.
     fn exec_url(
@@ -196,7 +199,8 @@ pub trait Exec: Send + Sync + 'static {
 
 /// Logs of containers, which the runtime writes.
 pub trait ContainerLogs: Send + Sync + 'static {
-    /// `ReopenContainerLog`: from now on the container's log is the file that has its path, made anew if there is none.
+    /// `ReopenContainerLog`: from now on the container's log is the file at its path, created if it is
+    /// missing.
     fn reopen_log(&self, container: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
 }
 
@@ -223,7 +227,7 @@ pub struct ExecOutput {
     pub stderr: Vec<u8>,
 }
 
-/// What the runtime says that its containers and images use.
+/// Usage of containers and images, from the runtime.
 pub trait Statistics: Send + Sync + 'static {
     /// `ListContainerStats`: every container that runs, others' too.
     fn container_stats(&self) -> impl Future<Output = Result<Vec<RuntimeUsage>, DriverError>> + Send;
@@ -236,8 +240,8 @@ pub trait Statistics: Send + Sync + 'static {
 /// Directories of the runtime; `None` if it names none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoragePlaces {
-    /// Images.
+    /// File system of the images.
     pub images: Option<String>,
-    /// Writable layers.
+    /// File system of the writable layers.
     pub containers: Option<String>,
 }

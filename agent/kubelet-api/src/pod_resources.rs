@@ -1,8 +1,8 @@
-//! The pod resources API: of which pods and containers it tells, and how often it may be asked. Contract 11.7.
+//! The pod resources API: selects the pods and containers that it lists, and limits its request rate.
 //!
-//! In: pods, their statuses, the time. Out: names in the order of the specification, yes or no. Pure. What containers were
-//! given besides (devices, processors, memory) belongs to managers that this node does not have: nothing is reserved for
-//! anybody, and none is told. Upstream: pkg/kubelet/apis/podresources.
+//! In: pods, their statuses, the time. Out: names in the order of the specification, yes or no. Pure.
+//! Devices, exclusive processors and pinned memory belong to managers that this node does not have: nothing
+//! is reserved for a container, and the API lists none. Upstream: pkg/kubelet/apis/podresources.
 
 use agent_types::pod;
 use agent_types::time::Mono;
@@ -14,8 +14,8 @@ pub const PER_SECOND: u64 = 100;
 pub const BURST: u64 = 10;
 const NS_PER_QUESTION: u64 = 1_000_000_000 / PER_SECOND;
 
-/// Names of the containers that are told of: sidecars, then the ordinary ones. Init containers that end have nothing when
-/// anybody asks, and ephemeral ones are never given anything.
+/// Names of the listed containers: sidecars, then ordinary ones. An ended init container holds no resources,
+/// and an ephemeral one never gets any.
 pub fn containers(p: &Pod) -> impl Iterator<Item = &str> {
     let sidecars = pod::init_containers(p).iter().filter(|container| pod::is_sidecar(container));
     sidecars.chain(pod::containers(p)).map(|container| container.name.as_str())
@@ -36,7 +36,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Nobody has asked.
+    /// A limiter without requests so far.
     #[must_use]
     pub const fn new() -> RateLimit {
         RateLimit { full_at_ns: None }

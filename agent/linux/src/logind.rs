@@ -1,8 +1,9 @@
-//! systemd-logind over the system bus: is the machine about to stop, and may it?
+//! systemd-logind over the system bus: reports a pending shutdown, and delays it.
 //!
-//! In: calls. Out: what logind says, a delay lock. Invariants: a lock lives as long as its [`DelayLock`]; a session that
-//! has ended (the bus is gone, logind has another owner of its name) is never asked again: connect anew. logind's own
-//! manual (`org.freedesktop.login1(5)`) and systemd.dev/INHIBITOR_LOCKS describe the contract; contract 15 the texts.
+//! In: calls. Out: logind's signals, a delay lock. Invariants: a lock lives as long as its [`DelayLock`]; a
+//! session that has ended (the bus is gone, logind has another owner of its name) gets no further calls:
+//! connect again. The interface is in logind's manual (`org.freedesktop.login1(5)`) and
+//! systemd.dev/INHIBITOR_LOCKS; the texts of the lock are those of upstream's pkg/kubelet/nodeshutdown.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -44,7 +45,7 @@ pub enum LogindError {
     /// The limit could not be raised.
     #[error("raise logind's InhibitDelayMaxSec by a file in {directory}")]
     DropIn {
-        /// Where.
+        /// Directory of the drop-in file.
         directory: String,
         /// The file system's words.
         #[source]

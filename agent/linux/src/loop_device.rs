@@ -1,7 +1,9 @@
-//! Loop devices that hold a block device: as long as one lies over it the kernel does not give its name to another one.
+//! Loop devices that hold a block device: the kernel does not reuse the name of a device while a loop device
+//! is over it.
 //!
-//! In: the path of a block device. Out: a loop device over it, which outlives this process. Invariant: nothing is detached but
-//! what lies over the path. See loop(4). Upstream: volume_path_handler_linux.go AttachFileDevice.
+//! In: the path of a block device. Out: a loop device over it, which outlives this process. Invariant: only
+//! loop devices over the given path are detached. See loop(4). Upstream: `AttachFileDevice` of
+//! pkg/volume/util/volumepathhandler/volume_path_handler_linux.go.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};

@@ -1,8 +1,8 @@
-//! The service-manager protocol: readiness and watchdog (sd_notify).
+//! The service-manager protocol (`sd_notify(3)`): readiness and watchdog.
 //!
-//! In: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`, read once by main and passed as values.
-//! Out: datagrams. Invariants: a malformed watchdog setting refuses to start (contract 1.1); no socket means
-//! that nobody asked, and every message is then a success.
+//! In: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`, read once by main and passed as values. Out:
+//! datagrams. Invariants: a malformed watchdog setting refuses to start (as upstream's pkg/kubelet/watchdog);
+//! without a socket the service manager expects no message, and every message is a success.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

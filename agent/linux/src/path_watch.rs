@@ -1,9 +1,9 @@
-//! Tells when a directory (or a single file) may have changed; the reader then looks for itself.
+//! Signals that a directory (or a single file) may have changed; the reader then reads it again.
 //!
-//! In: inotify on the path, or on its nearest existing ancestor while it is missing. Out: a hint, never a
-//! fact. A directory that is created, replaced or re-linked is picked up again. Invariant: whoever uses
-//! this also rescans by a timer (fileCheckFrequency), because inotify can overflow and cannot see
-//! everything (a link changed further up). See contract chapter 4.
+//! In: inotify on the path, or on its nearest existing ancestor while the path is missing. Out: a hint, never
+//! a fact. The watch follows a directory that is created, replaced or re-linked. Invariant: every user of
+//! this module also rescans by a timer (fileCheckFrequency), because inotify can overflow and cannot see
+//! every change (a link changed further up).
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,9 +1,10 @@
-//! systemd, asked without the bus: is the machine going down, and how?
+//! Asks systemd without the bus whether the machine is going down, and how.
 //!
-//! In: `systemctl list-jobs`, which asks PID 1 over its own socket where it is run by root. Out: the kind of stop that is under
-//! way. Invariants: nothing is started, stopped or changed here; where PID 1 is not systemd, or does not answer, no stop is
-//! known of. Why not zbus on that socket: PID 1 names itself in what it sends there (`sender` is `org.freedesktop.systemd1`),
-//! where a bus would put a unique name, and zbus ends a connection over such a header.
+//! In: `systemctl list-jobs`, which uses PID 1's own socket when it runs as root. Out: the kind of the
+//! pending stop. Invariants: it starts, stops and changes nothing; if PID 1 is not systemd, or does not
+//! answer, no stop is pending. Why not zbus on that socket: PID 1 names itself in its messages (`sender` is
+//! `org.freedesktop.systemd1`), where a bus would put a unique name, and zbus ends a connection over such a
+//! header.
 
 use std::io;
 use std::path::Path;
@@ -25,7 +26,7 @@ pub enum ServiceManagerError {
     Run {
         /// Its path.
         program: String,
-        /// Why not.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },

@@ -1,4 +1,4 @@
-//! Links: what is asked of rtnetlink about interfaces, and what it says of one. Pure. Format: rtnetlink(7).
+//! Links: messages of rtnetlink about interfaces, and their decoded attributes. Pure. Format: rtnetlink(7).
 
 use std::os::fd::RawFd;
 
@@ -44,7 +44,7 @@ pub type Mac = [u8; 6];
 pub struct Link {
     /// Its number in its namespace.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// `bridge`, `veth`, …; empty for others.
     pub kind: String,

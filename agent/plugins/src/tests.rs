@@ -117,7 +117,7 @@ async fn a_plugin_that_never_answers_has_its_time() {
     assert!(matches!(error, PluginError::Late { .. } | PluginError::Dial { .. }), "{error}");
 }
 
-/// Numbers and types of fields are the contract: an answer as another implementation would write it.
+/// Numbers and types of fields are those of pluginregistration.v1: an answer as another implementation would write it.
 #[test]
 fn the_wire_is_the_public_contracts() {
     let info = Info::decode(&b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"[..]).unwrap();

@@ -1,9 +1,11 @@
-//! Who calls, and may they: certificate, token, anonymous; then the API server's word about the request.
+//! Authentication and authorization of a request: certificate, token, anonymous; then the API server's
+//! review.
 //!
-//! In: what a request shows, an API server to ask. Out: the user, or a refusal with upstream's codes and words.
-//! Invariants: every way out of here but one is a refusal; without the API server only what is remembered counts, and
-//! only for its time; tokens are remembered by their digest; reviews that strangers cause have limits of their own
-//! (`asking`), and so have the lines of the log about them. Decisions are in [`agent_kubelet_api::server_policy`].
+//! In: the credentials of a request, an API server for reviews. Out: the user, or a refusal with upstream's
+//! codes and texts. Invariants: every result but one is a refusal; without the API server only cached answers
+//! count, and only for their lifetime; the cache keys of tokens are digests; reviews for strangers have their
+//! own limits (`asking`), and so have the log lines about them. The decisions are in
+//! [`agent_kubelet_api::server_policy`].
 
 mod asking;
 
@@ -108,7 +110,7 @@ impl<A: ApiServer> Guard<A> {
     /// Lets the request in, and says whose it is.
     ///
     /// # Errors
-    /// Why not.
+    /// The refusal of the request.
     pub async fn admit(&self, chain: &[CertificateDer<'_>], request: &Parts) -> Result<User, Refusal> {
         let user = self.authenticate(chain, request).await?;
         let attributes = attributes(request.method.as_str(), request.uri.path());

@@ -1,11 +1,11 @@
-//! Plain HTTP/1 within bounds, for the ports that anybody may ask: places by source, time for a request's head, and an end
-//! for connections on which nothing moves.
+//! Plain HTTP/1 within bounds, for the ports without authentication: places by source, a time limit for a
+//! request's head, and the end of connections without traffic.
 //!
-//! In: an address, routes, bounds, the stop token. Out: answers. Everything runs inside the caller's one task, so nothing
-//! outlives it. Invariants: at most [`Bounds::places`] are open, by the rules of [`agent_kubelet_api::server_policy::Places`], where
-//! everybody is a stranger: one source cannot take all places; a connection that says nothing (or says it too slowly) ends
-//! after `head`, one on which nothing moves (an answer that is not taken) after `still`; on stop, what is being answered may
-//! finish within `last_wait`.
+//! In: an address, routes, bounds, the stop token. Out: answers. Everything runs inside the caller's one
+//! task, so nothing outlives it. Invariants: at most [`Bounds::places`] connections are open, by the rules of
+//! [`agent_kubelet_api::server_policy::Places`], where every client is a stranger: one source cannot take all
+//! places; a connection without a complete head ends after `head`, one without traffic (a client that does
+//! not read its answer) after `still`; on stop, requests in progress may finish within `last_wait`.
 //!
 //! ```text
 //! accept ─► a place? ─ yes ─► open connections (polled together) ─► end: own, head, still, displaced, stop
@@ -54,7 +54,7 @@ pub(crate) const BOUNDS: Bounds = Bounds {
     last_wait: Duration::from_secs(1),
 };
 
-/// How long until a failed listener is tried again (contract 1.2).
+/// Time until a failed listener is tried again; upstream's healthz port has the same (cmd/kubelet/app/server.go).
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
 /// Serves at `address` until `stop`, and tries again where it cannot listen. `bound` tells the address once it is

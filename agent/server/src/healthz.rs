@@ -1,8 +1,8 @@
 //! `http://127.0.0.1:10248/healthz`: answers `ok` while the process answers at all.
 //!
-//! In: the address from healthzBindAddress and healthzPort. Out: HTTP/1. Only the ping check lives here
-//! (fact 19 of the contract); the checks with meaning belong to 10250. Invariants: a listener that cannot
-//! be had or fails is tried again every 5 s and never stops the agent; clients cannot use up more than `BOUNDS`;
+//! In: the address from healthzBindAddress and healthzPort. Out: HTTP/1. Only the ping check is here, as
+//! upstream; the checks of the sync loop and the log belong to port 10250. Invariants: a listener that cannot
+//! open or fails is tried again every 5 s and never stops the agent; clients cannot use more than `BOUNDS`;
 //! on stop it ends within a second.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,11 +1,12 @@
-//! agent-server: the node's HTTP endpoints. `healthz` on 10248 for whoever is on the node, the HTTPS API on 10250 for
-//! the API server and other clients of the cluster. See docs/server.md and contract chapter 14.
+//! agent-server: the node's HTTP endpoints. `healthz` on 10248 for programs on the node, the HTTPS API on
+//! 10250 for the API server and other clients of the cluster. See docs/server.md. Upstream:
+//! pkg/kubelet/server.
 //!
 //! ```text
 //! TCP ─► https (limits) ─► tls (who shows what) ─► auth (who may) ─► api (routes) ─► NodeApi (the daemon's view)
 //! ```
-//! In: a listener, the serving certificate, client CAs, an API server to ask, the node's view of itself. Out: answers.
-//! Decisions about access are in [`agent_kubelet_api::server_policy`].
+//! In: a listener, the serving certificate, client CAs, an API server for reviews, the daemon's view of the
+//! node. Out: answers. Decisions about access are in [`agent_kubelet_api::server_policy`].
 #![forbid(unsafe_code)]
 
 pub mod api;

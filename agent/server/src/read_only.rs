@@ -1,8 +1,8 @@
-//! The read-only port (`readOnlyPort`, off unless configured): what the HTTPS API shows, over plain HTTP and to anybody.
-//! Contract 14.3.
+//! The read-only port (`readOnlyPort`, off unless configured): serves parts of the HTTPS API over plain HTTP,
+//! without authentication.
 //!
-//! In: an address, [`NodeApi`]. Out: HTTP/1. Invariant: it only looks: nothing that debugging handlers have is served,
-//! and nothing but GET.
+//! In: an address, [`NodeApi`]. Out: HTTP/1. Invariant: read only: no path of the debugging handlers, and no
+//! method but GET. Upstream: `ListenAndServeKubeletReadOnlyServer` of pkg/kubelet/server/server.go.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

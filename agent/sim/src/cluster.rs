@@ -1,10 +1,11 @@
-//! The machines of a node that belongs to a cluster, in the order in which the daemon's owners tell each other things.
+//! The machines of a node that belongs to a cluster, wired in the order of the daemon.
 //!
 //! ```text
 //! pod watch ──► status manager, mirror pods, API source ─► pod manager        workers ─► status manager, recorder
 //! node watch ─► lease, mirror pods, node object           manager ─► mirror pods      all of them ─► calls
 //! ```
-//! In: what the daemon's `cluster` module and its outlets pass on. Out: [`ClusterAction`]s. No decision is made here.
+//! In: events that the daemon's `cluster` module and node events deliver. Out: [`ClusterAction`]s. This
+//! module decides nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub enum ClusterAction {
         owner: Owner,
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Tell the pod manager.

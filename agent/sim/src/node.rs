@@ -1,7 +1,7 @@
 //! One incarnation of the node agent in the simulated world: the real machines, wired without a runtime.
 //!
-//! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. It is dropped at a crash and made anew; what it knew is
-//! gone, as in production. [`Defect`] breaks it on purpose, to prove that each checker can fail.
+//! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. A crash drops it, and a new one starts without its
+//! memory, as in production. [`Defect`] breaks it on purpose, to prove that each checker can fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -42,7 +42,7 @@ pub enum NodeEvent {
     Removed(Arc<Pod>),
     /// An answer.
     Reply {
-        /// Whose.
+        /// UID of the pod.
         uid: PodUid,
         /// To what.
         id: EffectId,
@@ -51,7 +51,7 @@ pub enum NodeEvent {
     },
     /// A container answered a probe.
     ProbeDone {
-        /// Whose.
+        /// UID of the pod.
         uid: PodUid,
         /// To what.
         id: ProbeId,
@@ -118,11 +118,11 @@ impl fmt::Debug for NodeRequest {
 pub enum NodeRequest {
     /// An effect of a pod worker.
     Effect {
-        /// Whose.
+        /// Identity of the pod.
         key: PodKey,
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Effect to carry out.
         effect: Effect,
         /// No call may be in progress after it.
         deadline: Option<Mono>,
@@ -131,7 +131,7 @@ pub enum NodeRequest {
     Persist {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Record to write.
         record: TerminatingRecord,
     },
     /// A durable write of the pod manager.
@@ -154,7 +154,7 @@ pub enum NodeRequest {
         owner: Owner,
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Connections to the API server may be dead: make new ones.
@@ -163,7 +163,7 @@ pub enum NodeRequest {
     Shutdown(ShutdownAction),
     /// A worker's state after a step.
     Worker {
-        /// Whose.
+        /// UID of the pod.
         uid: PodUid,
         /// `PodWorker::state_name`.
         state: &'static str,

@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod pages;
 pub mod ranks;
 pub mod readers;
+pub mod references;
 pub mod text;
 pub mod tree;
 

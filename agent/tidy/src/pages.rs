@@ -116,12 +116,12 @@ impl Tree<'_> {
     }
 }
 
-fn is_page(path: &str) -> bool {
+pub(crate) fn is_page(path: &str) -> bool {
     path.ends_with(".md")
 }
 
 /// Numbered lines outside of code fences.
-fn text_lines(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn text_lines(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     page.lines().filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -211,7 +211,7 @@ fn slug(title: &str) -> String {
 }
 
 /// The comment of a line of Rust.
-fn comment(line: &str) -> Option<&str> {
+pub(crate) fn comment(line: &str) -> Option<&str> {
     let code = line.trim_start();
     if code.starts_with("//") { Some(code) } else { line.split_once(" // ").map(|(_, comment)| comment) }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, readers, text, tree};
+use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, readers, references, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -85,6 +85,16 @@ fn links_of_pages_resolve() {
 #[test]
 fn named_pages_exist() {
     check(pages::mentions(&files()));
+}
+
+#[test]
+fn references_are_to_public_sources() {
+    check(references::outside_texts(&files()));
+}
+
+#[test]
+fn named_paths_exist() {
+    check(references::paths(&files()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Core's wall clock and the API's timestamps.
 //!
-//! In: [`Wall`] or the API's `Time`. Out: the other one, or text for people. Invariant: total; the API keeps whole
-//! seconds, so what is compared with it is cut to whole seconds first.
+//! In: [`Wall`] or the API's `Time`. Out: the other one, or text for people. Invariant: total; the API keeps
+//! whole seconds, so a time is cut to whole seconds before a comparison with the API's.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;

@@ -1,7 +1,7 @@
-//! Certificates of the node: facts read from a certificate, and the names that the node asks for.
+//! Certificates of the node: facts read from a certificate, and the names of the node's template.
 //!
-//! In: facts read from a certificate, a Node's addresses. Out: [`CertTemplate`], and the reason why a certificate does not
-//! satisfy it. Invariant: names that a certificate has beyond the template are no reason to renew it.
+//! In: facts read from a certificate, a Node's addresses. Out: [`CertTemplate`], and the reason why a
+//! certificate does not satisfy it. Invariant: extra names in a certificate are no reason to renew it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::NodeAddress;
 
 use crate::time::Wall;
 
-/// Which certificate.
+/// The two certificates of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertKind {
     /// The node's identity towards the API server, `kubelet-client-current.pem`.
@@ -39,7 +39,7 @@ impl CertKind {
         }
     }
 
-    /// For messages.
+    /// Name of the certificate in messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,11 +52,11 @@ impl CertKind {
 /// What does not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertConfig {
-    /// Which certificate.
+    /// Certificate that these settings are for.
     pub kind: CertKind,
     /// Name of the node.
     pub node_name: Arc<str>,
-    /// `rotateCertificates` or `serverTLSBootstrap`: false renews only what is missing or expired.
+    /// `rotateCertificates` or `serverTLSBootstrap`; false renews only a missing or expired certificate.
     pub rotate: bool,
     /// No clock that shows less than this is right: when the image was built.
     pub clock_floor: Wall,
@@ -64,22 +64,22 @@ pub struct CertConfig {
     pub seed: u64,
 }
 
-/// What one certificate says.
+/// Facts read from one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Valid from.
+    /// Start of the validity (`notBefore`).
     pub not_before: Wall,
-    /// Valid to.
+    /// End of the validity (`notAfter`).
     pub not_after: Wall,
-    /// Subject CN.
+    /// Common name (CN) of the subject.
     pub common_name: String,
-    /// Subject O, all of them.
+    /// All organizations (O) of the subject.
     pub organizations: Vec<String>,
     /// DNS subject alternative names.
     pub dns_names: Vec<String>,
     /// IP subject alternative names.
     pub ips: Vec<IpAddr>,
-    /// True if it was handed over to start with and is to be replaced by one of the node's own.
+    /// True if the certificate came with the bootstrap credentials; the node replaces it with its own.
     pub from_bootstrap: bool,
 }
 
@@ -97,7 +97,7 @@ pub struct CertTemplate {
 }
 
 impl CertTemplate {
-    /// What the certificate of `config` must say; `None` for a serving certificate of a node without any IP.
+    /// The required names for `config`; `None` for a serving certificate of a node without any IP.
     #[must_use]
     pub fn of(config: &CertConfig, addresses: &[NodeAddress]) -> Option<CertTemplate> {
         let (dns_names, ips) = match config.kind {

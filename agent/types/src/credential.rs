@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// A name and a password.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential {
-    /// Who.
+    /// User name at the registry.
     pub username: String,
     /// The password or token.
     pub password: String,
-    /// Whose it is; `None`: every pod of the node may use it.
+    /// Secret or service account of the credential; `None`: every pod of the node may use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
@@ -29,11 +29,11 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccountName {
-    /// Its UID.
+    /// UID of the Secret.
     pub uid: String,
-    /// Its namespace.
+    /// Namespace of the Secret.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     pub name: String,
 }
 
@@ -51,16 +51,16 @@ impl AccountName {
 pub struct Origin {
     /// UID of the Secret.
     pub uid: String,
-    /// Its namespace.
+    /// Namespace of the service account.
     pub namespace: String,
-    /// Its name.
+    /// Name of the service account.
     pub name: String,
     /// SHA-256 of the credential, as upstream makes it.
     pub credential_hash: String,
 }
 
 impl Origin {
-    /// The same object, whatever it holds now.
+    /// True for the same object, even with other contents.
     #[must_use]
     pub fn is_same_secret(&self, other: &Origin) -> bool {
         self.key() == other.key()
@@ -73,7 +73,7 @@ impl Origin {
     }
 }
 
-/// Only whose it is.
+/// Prints only the owner, not the secret.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credential({:?})", self.username)

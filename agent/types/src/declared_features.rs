@@ -1,7 +1,8 @@
-//! declared_features: what this node says it can do (`status.declaredFeatures`), and what a change of a pod would need.
+//! declared_features: the features that this node declares (`status.declaredFeatures`), and those that a
+//! change of a pod needs.
 //!
-//! In: a pod before and after an update. Out: names of features that the update needs and this node does not declare.
-//! Invariants: only what is true is declared; names come in the order of upstream's registry.
+//! In: a pod before and after an update. Out: features that the update needs and this node does not declare.
+//! Invariants: the node declares only features that it has; names are in the order of upstream's registry.
 //! Upstream: component-helpers/nodedeclaredfeatures (KEP-5328).
 
 use k8s_openapi::api::core::v1::Pod;
@@ -10,7 +11,7 @@ use orlop_config::kubelet::FeatureGates;
 use crate::node_context::Features;
 use crate::pod;
 
-/// Features that a scheduler asks nodes for and that this one has.
+/// Features of this node that a scheduler may require.
 const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 /// The API server leaves WebSockets of exec, attach and port-forward to a node that declares it, untranslated; a gate.
@@ -27,14 +28,14 @@ pub fn declared(gates: &FeatureGates) -> Vec<String> {
     DECLARED.into_iter().chain(gated).map(str::to_owned).collect()
 }
 
-/// What pods ask for themselves can be changed while they run; a gate.
+/// Feature gate: a pod's own requests (`spec.resources`) can change while it runs.
 pub const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
 
 /// What the update from `old` to `new` needs and this node does not have.
 #[must_use]
 pub fn missing_for_update(old: &Pod, new: &Pod, features: Features) -> Vec<&'static str> {
-    // Init containers are resized whether or not it is declared: the gate is for who asks.
+    // The node resizes init containers in any case: the gate concerns the client.
     let needed = pod::spec(old).resources != pod::spec(new).resources;
     Some(POD_LEVEL_RESIZE).filter(|_| needed && !features.pod_level_resize).into_iter().collect()
 }

@@ -1,7 +1,8 @@
-//! Downward API: values that a container reads about its own pod (contract 7.7).
+//! Downward API: values of a pod for its own containers (`fieldRef`, `resourceFieldRef`).
 //!
-//! In: a field path or resource name, the pod, its addresses, the node. Out: text. Invariants: limits that are
-//! not set read as the pod's own, then as the node's allocatable; divisions round up. Upstream: pkg/fieldpath, resource helpers.
+//! In: a field path or resource name, the pod, its addresses, the node. Out: text. Invariants: a limit that
+//! is not set reads as the pod's own limit, then as the node's allocatable amount; divisions round up.
+//! Upstream: pkg/fieldpath, pkg/api/v1/resource/helpers.go.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
 
@@ -80,7 +81,7 @@ fn unknown(path: &str) -> SpecError {
     SpecError::container(format!("unsupported fieldPath: {path}"))
 }
 
-/// Value of a `resourceFieldRef`; without a container name it is about `own`.
+/// Value of a `resourceFieldRef`; without a container name it refers to the container `own`.
 ///
 /// # Errors
 /// A container or resource that does not exist.

@@ -1,8 +1,8 @@
-//! Spread over time as data: a stream of numbers that the shell seeds once.
+//! Jitter as data: a stream of numbers that the shell seeds once.
 //!
-//! In: a seed (from the operating system in production, from the scenario in simulation). Out: durations spread
-//! evenly over a window, so that a thousand nodes do not ask the API server at the same moment. Invariant: the same
-//! seed gives the same stream; nothing here is a secret, keys are never made from it.
+//! In: a seed (from the operating system in production, from the scenario in simulation). Out: durations
+//! spread evenly over a window, so that a thousand nodes do not call the API server at the same moment.
+//! Invariant: equal seeds give equal streams; the stream is not secret, and no key is made from it.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Severity of a Kubernetes event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
-    /// For information.
+    /// Event type `Normal`.
     Normal,
     /// Something went wrong.
     Warning,
@@ -16,17 +16,17 @@ pub enum EventKind {
 /// A Kubernetes event about the pod, without the bookkeeping of the API object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventFact {
-    /// Severity.
+    /// `type` of the Event.
     pub kind: EventKind,
-    /// Contract chapter 16.
+    /// `reason` of the Event; upstream's reasons are in pkg/kubelet/events/event.go.
     pub reason: &'static str,
-    /// For people.
+    /// `message` of the Event, for people.
     pub message: String,
-    /// The container it is about.
+    /// Name of the container that the event is about; `None`: the pod.
     pub container: Option<String>,
     /// Where the pod's specification has that container.
     pub list: ContainerList,
-    /// A claim of the pod's of which the same is told.
+    /// A claim of the pod that gets the same event.
     pub claim: Option<ClaimId>,
 }
 

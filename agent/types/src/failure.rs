@@ -20,9 +20,9 @@ pub enum Class {
     AlreadyExists,
     /// Somebody else changed it: look again, then decide.
     Conflict,
-    /// The request can never succeed as it is.
+    /// The same request can never succeed.
     Invalid,
-    /// The driver's peer is down, or says that it cannot work yet: nothing was applied.
+    /// The driver's peer is down, or not ready yet: nothing was applied.
     Unavailable,
     /// The connection broke while the answer was awaited: **may or may not have been applied**. What is still going on is over
     /// [`CANCELLED_CALL_MAX`] later: the peer is gone, or sees that its caller is.
@@ -31,9 +31,9 @@ pub enum Class {
     DeadlineExceeded,
 }
 
-/// How long the runtime may go on with a call whose caller is gone: gRPC cancels what came over a connection with it. What
-/// outlives even that is recognised by its name: sandbox and container names are functions of (UID, name, attempt), and the
-/// runtime refuses a second one of the same name.
+/// Longest time that the runtime may continue a call whose caller is gone: gRPC cancels the calls of a lost
+/// connection. A call that outlives even that is recognised by its name: sandbox and container names are
+/// functions of (UID, name, attempt), and the runtime refuses a second one of the same name.
 pub const CANCELLED_CALL_MAX: Duration = Duration::from_secs(5);
 
 /// A driver's failure: which operation on which object, its class, and the cause.

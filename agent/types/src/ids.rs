@@ -43,7 +43,7 @@ macro_rules! id_type {
 }
 
 id_type! {
-    /// `metadata.uid` of a pod (for static pods the hash of chapter 4).
+    /// `metadata.uid` of a pod; of a static pod the hash of its manifest, host and path.
     PodUid
 }
 
@@ -58,7 +58,7 @@ id_type! {
 }
 
 id_type! {
-    /// CRI image id (`Image.id`), what a container is created from.
+    /// CRI image id (`Image.id`); containers are created from it.
     ImageId
 }
 
@@ -88,6 +88,6 @@ pub struct IdMapping {
     pub host_id: u32,
     /// First id in the container.
     pub container_id: u32,
-    /// How many.
+    /// Number of ids in the range.
     pub length: u32,
 }

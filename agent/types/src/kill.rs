@@ -24,7 +24,7 @@ pub enum KillReason {
     Failed {
         /// For example `Evicted`, `OutOfcpu`, `Preempting`.
         reason: String,
-        /// For people.
+        /// Message of the pod's status, for people.
         message: String,
         /// Message of the condition `DisruptionTarget`, if the node ends it for its own sake.
         #[serde(default)]
@@ -32,15 +32,15 @@ pub enum KillReason {
     },
     /// The machine is about to stop.
     Shutdown {
-        /// It begins anew with the next boot, or if the machine does not stop after all: nobody else would bring it back
-        /// (static pods).
+        /// The pod starts again at the next boot, or if the shutdown is cancelled: no controller would
+        /// replace it (static pods).
         again: bool,
     },
 }
 
 impl KillReason {
-    /// True if nothing of the pod is to be left on the node; otherwise its dead containers and its
-    /// directories are kept until it is removed.
+    /// True if the node keeps nothing of the pod; otherwise its dead containers and its directories stay
+    /// until it is removed.
     #[must_use]
     pub fn removes(&self) -> bool {
         matches!(self, KillReason::Removed | KillReason::Deleted | KillReason::Orphan)
@@ -50,9 +50,9 @@ impl KillReason {
 /// What must survive a crash of the agent during termination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminatingRecord {
-    /// Which pod.
+    /// Pod to end.
     pub pod: PodKey,
-    /// Why.
+    /// Reason of the kill.
     pub reason: KillReason,
     /// Effective grace, seconds.
     pub grace_s: u32,

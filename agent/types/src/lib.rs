@@ -1,9 +1,10 @@
-//! agent-types: the words and facts that every part of the agent knows.
+//! agent-types: types that every part of the agent uses.
 //!
-//! In: nothing but values. Out: types with small functions of their own. Invariants: no I/O, no clock, no decision that needs a
-//! volume, a pod's plan or a machine. See docs/architecture.md.
+//! In: values only. Out: types with small functions of their own. Invariants: no I/O, no clock, no decision
+//! that needs a volume, a pod's plan or a machine. See docs/architecture.md.
 //!
-//! A module uses modules of its own rank and of lower ranks; modules of one rank use each other in one direction (agent-tidy).
+//! A module uses modules of its own rank and of lower ranks; modules of one rank use each other in one
+//! direction (agent-tidy).
 #![forbid(unsafe_code)]
 
 // Rank 0: words: names, identifiers, times, texts.

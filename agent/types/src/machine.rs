@@ -1,6 +1,6 @@
-//! The shape of every state owner: an event and the time in, actions out, one timer.
+//! The shape of every owner of state: an event and the time in, actions out, one timer.
 //!
-//! The shell (`orlop-agent::actor`) gives each machine a bounded mailbox, performs the actions, and arms
+//! The shell (the daemon's `tasks::actor`) gives each machine a mailbox, performs the actions, and arms
 //! exactly one timer from [`Machine::deadline`]. The simulator does the same with virtual time.
 
 use serde::{Deserialize, Serialize};
@@ -11,22 +11,21 @@ use crate::time::{Mono, Now};
 pub trait Machine {
     /// What it reacts to.
     type Event;
-    /// What it asks the shell to do.
+    /// Requests of the machine to its shell.
     type Action;
 
-    /// Absorb one event at `now`; push what must happen next into `out`.
+    /// Processes one event at `now`, and appends the resulting actions to `out`.
     fn step(&mut self, now: Now, event: Self::Event, out: &mut Outbox<Self::Action>);
 
-    /// When the machine next wants to be stepped with its tick event, if ever.
-    /// The shell arms one timer for it after every step.
+    /// Time of the machine's next tick event, if any. The shell arms one timer for it after every step.
     fn deadline(&self) -> Option<Mono>;
 }
 
-/// Names one effect of one machine incarnation; the answer carries it back.
+/// Identifies one effect of one machine incarnation; the answer contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EffectId(pub u64);
 
-/// The ordered actions of one step.
+/// Actions of one step, in order.
 #[derive(Debug)]
 pub struct Outbox<A> {
     actions: Vec<A>,
@@ -45,7 +44,7 @@ impl<A> Outbox<A> {
         Self::default()
     }
 
-    /// Append one action; order is kept.
+    /// Appends one action.
     pub fn push(&mut self, action: A) {
         self.actions.push(action);
     }

@@ -1,8 +1,8 @@
-//! The node's settings and facts that pods' configurations depend on. The daemon fills them in at start and replaces the whole
-//! value when a part changes (addresses, `/etc/resolv.conf`, `/etc/hosts`).
+//! The node's settings and facts that pods' configurations depend on. The daemon fills them in at start and
+//! replaces the whole value when a part changes (addresses, `/etc/resolv.conf`, `/etc/hosts`).
 //!
-//! In: KubeletConfiguration and facts about the machine. Out: plain data. Invariant: no decision in core asks
-//! the machine anything, it is all here.
+//! In: KubeletConfiguration and facts about the machine. Out: plain data. Invariant: no decision in core
+//! reads the machine; all facts are in this value.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,28 +31,30 @@ pub struct NodeContext {
     pub machine: MachineContext,
     /// Node-wide security defaults.
     pub security: SecurityContext,
-    /// The node has a cluster, whose Services its containers are told about.
+    /// True if the node belongs to a cluster, whose Services its containers get as variables.
     pub in_cluster: bool,
-    /// What pods may ask for.
+    /// Feature gates for pods.
     pub features: Features,
-    /// Handlers of the runtime that make a mount read-only all the way down (KEP-3857); the default one is the empty name.
+    /// Runtime handlers with recursive read-only mounts (KEP-3857); the default handler is the empty name.
     pub read_only_handlers: BTreeSet<String>,
 }
 
-/// Feature gates that decide what pods are given; the default is upstream's.
+/// Feature gates that change pods' configurations; the default is upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// `ContainerStopSignals`: containers choose the signal that asks them to end, and statuses show it.
+    /// `ContainerStopSignals`: containers choose their stop signal, and statuses show it.
     pub stop_signals: bool,
     /// `EnvFiles`: variables come from files of volumes (`fileKeyRef`).
     pub env_files: bool,
-    /// `InPlacePodLevelResourcesVerticalScaling`: what pods ask for themselves changes while they run, and statuses show it.
+    /// `InPlacePodLevelResourcesVerticalScaling`: pods' own requests change while they run, and statuses show
+    /// them.
     pub pod_level_resize: bool,
     /// `ClusterTrustBundleProjection`: volumes have trust anchors of the cluster.
     pub trust_bundles: bool,
     /// `PodCertificateRequest`: volumes have certificates for their pod.
     pub pod_certificates: bool,
-    /// `LocalStorageCapacityIsolationFSQuotaMonitoring`: file systems count what is in pods' directories.
+    /// `LocalStorageCapacityIsolationFSQuotaMonitoring`: project quotas of the file system count usage of
+    /// pods' directories.
     pub project_quotas: bool,
     /// `SELinuxMount`: volumes of all access modes are mounted with the label that their pod needs.
     pub selinux_mount: bool,
@@ -75,7 +77,7 @@ impl Default for Features {
 /// Where pods' cgroups live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupContext {
-    /// `cgroupDriver`, or what the runtime said.
+    /// `cgroupDriver` of the configuration, or the runtime's.
     pub driver: CgroupDriver,
     /// `cgroupsPerQOS`.
     pub per_qos: bool,
@@ -95,13 +97,14 @@ pub struct CgroupContext {
     pub limited_swap: bool,
     /// `podPidsLimit`; `None` without a limit.
     pub pids_limit: Option<u64>,
-    /// How memory that pods ask for is kept for them, and whether they are slowed before their limit (gate MemoryQoS).
+    /// Memory reservation for requests, and throttling below the limit (gate MemoryQoS).
     pub memory_qos: MemoryQos,
-    /// `memoryThrottlingFactor`, millionths: how much of what lies between request and limit a container has unhindered.
+    /// `memoryThrottlingFactor`, millionths: the part between request and limit that a container has without
+    /// throttling.
     pub memory_throttling_ppm: u32,
 }
 
-/// What a pod's resolver may be told.
+/// Inputs of a pod's resolver configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsContext {
     /// `clusterDNS`.
@@ -130,7 +133,7 @@ pub struct MachineContext {
     pub memory_capacity_bytes: i64,
     /// Swap of the machine, bytes; 0 without.
     pub swap_capacity_bytes: i64,
-    /// Allocatable CPU, thousandths: what a container without a limit reads as its limit.
+    /// Allocatable CPU, thousandths: the limit that a container without one reads.
     pub allocatable_cpu_milli: i64,
     /// Allocatable memory, bytes.
     pub allocatable_memory_bytes: i64,
@@ -149,9 +152,9 @@ pub struct SecurityContext {
     pub seccomp_default: bool,
     /// True if the kernel enforces AppArmor.
     pub apparmor_enabled: bool,
-    /// True if the kernel has an SELinux policy: what the node makes for a pod is relabelled.
+    /// True if the kernel has an SELinux policy: the node then labels the files that it creates for a pod.
     pub selinux_enabled: bool,
-    /// What the policy labels files of containers, if it says so.
+    /// The policy's label of container files, if it has one.
     pub selinux: Option<Label>,
 }
 
@@ -203,7 +206,7 @@ impl ResolvConf {
             let owned = |words: std::str::SplitWhitespace<'_>| words.map(str::to_owned).collect();
             match words.next() {
                 Some("nameserver") => conf.nameservers.extend(words.next().map(str::to_owned)),
-                // "search ." is what a host with an empty domain writes; it searches nothing.
+                // A host with an empty domain writes "search ."; it searches nothing.
                 Some("search") => {
                     let domains = words.filter(|w| *w != ".").map(|w| w.strip_suffix('.').unwrap_or(w));
                     conf.searches = domains.map(str::to_owned).collect();
@@ -216,12 +219,12 @@ impl ResolvConf {
     }
 }
 
-/// `RuntimeConfig`: who writes cgroups.
+/// The component that writes cgroups (CRI `RuntimeConfig`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupDriver {
     /// Slices and scopes through systemd.
     Systemd,
-    /// Directories.
+    /// The node writes cgroup directories itself.
     Cgroupfs,
 }
 
@@ -231,7 +234,7 @@ pub enum MemoryQos {
     /// The gate is off: nothing is written.
     #[default]
     Off,
-    /// The gate is on and nothing is to be kept: what another run kept is taken back.
+    /// The gate is on without a reservation: the node removes reservations of earlier runs.
     None,
     /// `TieredReservation`.
     Tiered,
@@ -267,13 +270,13 @@ impl Label {
         })
     }
 
-    /// The label of files of a container with these options. `None` if they name no level: the runtime picks one then, which
-    /// nobody knows before.
+    /// Label of the files of a container with these options. `None` if they name no level: the runtime then
+    /// picks one, which is not known before.
     #[must_use]
     pub fn of(&self, options: &SELinuxOptions) -> Option<Label> {
         let said = |what: &Option<String>| what.clone().filter(|text| !text.is_empty());
         let level = said(&options.level)?;
-        // Role and type are those of files, whatever the process has.
+        // Role and type are those of files, whatever those of the process.
         Some(Label { user: said(&options.user).unwrap_or_else(|| self.user.clone()), level, ..self.clone() })
     }
 }

@@ -1,6 +1,7 @@
 //! Node selectors: terms over the labels and fields of a Node (API type `NodeSelectorTerm`).
 //!
-//! In: terms, labels, the Node's name. Out: true if one of the terms matches. Upstream: component-helpers/scheduling/corev1/nodeaffinity.
+//! In: terms, labels, the Node's name. Out: true if one of the terms matches. Upstream:
+//! component-helpers/scheduling/corev1/nodeaffinity.
 
 use std::collections::BTreeMap;
 

@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::pod;
 
-/// Which kind of object.
+/// Kinds of API objects that pods refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ObjectKind {
-    /// A ConfigMap.
+    /// API kind `ConfigMap`.
     ConfigMap,
-    /// A Secret.
+    /// API kind `Secret`.
     Secret,
-    /// The Services of a namespace, or the one that is named: what containers are told of them, as variables.
+    /// The Services of a namespace, or the named one: containers get them as variables.
     Services,
     /// A RuntimeClass: its `handler`. It lies in no namespace.
     RuntimeClass,
-    /// The ClusterTrustBundles, all of them: which ones a volume means is said by their labels. They lie in no namespace.
+    /// All ClusterTrustBundles: a volume selects them by labels. They have no namespace.
     TrustBundles,
 }
 
 /// An object that pods get values from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectRef {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: ObjectKind,
     /// Its namespace: that of the pod, or none.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 
@@ -43,7 +43,7 @@ impl ObjectRef {
         ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() }
     }
 
-    /// Every ClusterTrustBundle.
+    /// Reference to every ClusterTrustBundle.
     #[must_use]
     pub fn trust_bundles() -> ObjectRef {
         ObjectRef { kind: ObjectKind::TrustBundles, namespace: String::new(), name: String::new() }
@@ -90,7 +90,7 @@ impl fmt::Debug for ObjectData {
 pub enum Fetched {
     /// It is there.
     Found(ObjectData),
-    /// The API server says that there is none.
+    /// The API server has no such object.
     Missing,
     /// Nobody knows, and why.
     Unknown(String),
@@ -99,10 +99,10 @@ pub enum Fetched {
 /// What is known of several objects.
 pub type Objects = BTreeMap<ObjectRef, Fetched>;
 
-/// The object, or the words about it.
+/// The object, or the message about its absence.
 ///
 /// # Errors
-/// It is missing (`None` if that is `optional`) or nobody knows.
+/// It is missing (`None` if the reference is `optional`), or its state is unknown.
 pub fn look_up<'o>(
     objects: &'o Objects,
     of: &ObjectRef,

@@ -1,8 +1,8 @@
-//! PEM: what is between the lines, and lines around it.
+//! PEM: extracts the bytes of blocks, and encodes blocks.
 //!
-//! In: text of certificates that an API server took. Out: their bytes; certificates without anything between them.
-//! Invariant: text that is no PEM, and headers of blocks, are skipped; a block that is broken is none.
-//! Upstream: encoding/pem.
+//! In: text of certificates that an API server accepted. Out: their bytes; certificates as PEM with no other
+//! text. Invariant: text outside of blocks and headers of blocks are skipped; a broken block is ignored.
+//! Upstream: encoding/pem of Go.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,11 +13,11 @@ const DASHES: &str = "-----";
 /// Characters of a line.
 const LINE: usize = 64;
 
-/// The bytes of every block, whatever it is called.
+/// The bytes of every block, whatever its label.
 pub fn blocks(text: &str) -> impl Iterator<Item = Vec<u8>> + '_ {
     let mut lines = text.lines().map(str::trim_end);
     std::iter::from_fn(move || {
-        // The block that is read, if one has begun.
+        // The current block, if one has begun.
         let mut block: Option<(&str, String)> = None;
         loop {
             let line = lines.next()?;

@@ -1,6 +1,7 @@
-//! Reading a pod: identity, container lookup, the questions every part asks (static? host network? sidecar?).
+//! Accessors of a pod: identity, containers, and common properties (static, host network, sidecar).
 //!
-//! In: `k8s_openapi` Pod. Out: borrowed values and [`PodKey`]. Upstream: pkg/kubelet/types, pkg/kubelet/container.
+//! In: `k8s_openapi` Pod. Out: borrowed values and [`PodKey`]. Upstream: pkg/kubelet/types,
+//! pkg/kubelet/container.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub const SYSTEM_NODE_CRITICAL: &str = "system-node-critical";
 /// The least priority of a system's pods, that of `system-cluster-critical`.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// Names one container of a pod. All its containers share one name space, the kind says which list.
+/// Identifies one container of a pod. All its containers share one name space; the kind names the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerRef<'a> {
     /// From `spec.initContainers` (sidecars included).
@@ -45,7 +46,8 @@ impl<'a> ContainerRef<'a> {
         }
     }
 
-    /// The container in `pod`, if it is there. Of an ephemeral one, what it has in common with the others.
+    /// The container in `pod`, if present. For an ephemeral container, the fields that it shares with the
+    /// others.
     #[must_use]
     pub fn find(self, pod: &Pod) -> Option<Cow<'_, Container>> {
         let list = match self {
@@ -66,7 +68,7 @@ impl fmt::Display for ContainerRef<'_> {
     }
 }
 
-/// The pod's spec; an empty one if it has none, which validation refuses earlier.
+/// The pod's spec; empty if it has none, which validation rejects earlier.
 #[must_use]
 pub fn spec(pod: &Pod) -> &PodSpec {
     static EMPTY: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
@@ -194,7 +196,7 @@ pub fn key(pod: &Pod) -> PodKey {
     PodKey { namespace: namespace(pod).into(), name: name(pod).into(), uid: PodUid::from(uid(pod)) }
 }
 
-/// `name_namespace`, what must be unique among the pods that run at one time.
+/// `name_namespace`, unique among the pods that run at one time.
 #[must_use]
 pub fn full_name(pod: &Pod) -> String {
     format!("{}_{}", name(pod), namespace(pod))
@@ -233,7 +235,7 @@ pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|s| s != "api")
 }
 
-/// `spec.hostUsers: false`: the pod has a user namespace of its own.
+/// `spec.hostUsers: false`: the pod has its own user namespace.
 #[must_use]
 pub fn own_users(pod: &Pod) -> bool {
     spec(pod).host_users == Some(false)

@@ -1,8 +1,8 @@
-//! Whether a CNI configuration gives pods addresses of the Node's ranges.
+//! Checks whether a CNI configuration gives pods addresses of the Node's ranges.
 //!
-//! In: a configuration list that the runtime made from a template, the Node's `podCIDRs`. Out: whether it is still
-//! right. Pure. Invariant: what cannot be read is not right. Format: CNI's network configuration list with the plugin
-//! `host-local`.
+//! In: a configuration list that the runtime made from a template, the Node's `podCIDRs`. Out: whether it is
+//! current. Pure. Invariant: an unreadable configuration is not current. Format: CNI's network configuration
+//! list with the plugin `host-local`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ fn ranges(list: &Value) -> Option<BTreeSet<(IpAddr, u8)>> {
     subnets.map(|range| network(range["subnet"].as_str()?)).collect()
 }
 
-/// The first address of a range and the length of its prefix, however it is spelled.
+/// The first address of a range and the length of its prefix, in any spelling.
 fn network(text: &str) -> Option<(IpAddr, u8)> {
     let (address, prefix) = text.trim().split_once('/')?;
     let (address, prefix): (IpAddr, u8) = (address.parse().ok()?, prefix.parse().ok()?);

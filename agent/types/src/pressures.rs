@@ -2,7 +2,7 @@
 //!
 //! In: eviction's observations. Out: the conditions `MemoryPressure`, `DiskPressure` and `PIDPressure` as flags.
 
-/// Which resources run out; eviction says so. All false until it does.
+/// Resources under pressure, from eviction. All false until eviction has observed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressures {
     /// `MemoryPressure`.

@@ -1,7 +1,8 @@
-//! Kubernetes resource quantities, exact: `100m`, `1.5Gi`, `2e3`. Upstream: apimachinery resource.Quantity.
+//! Kubernetes resource quantities, exact: `100m`, `1.5Gi`, `2e3`. Upstream: apimachinery/pkg/api/resource,
+//! `Quantity`.
 //!
-//! In: the text of a quantity. Out: an integer number of nanos. Invariants: no floating point; what is finer
-//! than a nano rounds away from zero; what exceeds 2^63-1 is held at that bound; conversions to coarser units
+//! In: the text of a quantity. Out: an integer number of nanos. Invariants: no floating point; parts finer
+//! than a nano round away from zero; values above 2^63-1 become that bound; conversions to coarser units
 //! round away from zero, so that a request is never understated.
 
 use std::cmp::Ordering;
@@ -41,16 +42,16 @@ struct Scale {
 }
 
 impl Quantity {
-    /// Nothing.
+    /// The quantity zero.
     pub const ZERO: Quantity = Quantity { nanos: 0 };
 
-    /// Whole units.
+    /// A quantity of whole units.
     #[must_use]
     pub fn from_units(units: i64) -> Quantity {
         Quantity { nanos: i128::from(units) * NANOS }
     }
 
-    /// Thousandths.
+    /// A quantity of thousandths.
     #[must_use]
     pub fn from_milli(milli: i64) -> Quantity {
         Quantity { nanos: i128::from(milli) * (NANOS / 1000) }
@@ -79,7 +80,7 @@ impl Quantity {
         Ok(Quantity { nanos: if negative { -nanos } else { nanos } })
     }
 
-    /// Billionths.
+    /// The quantity in billionths.
     #[must_use]
     pub fn nanos(self) -> i128 {
         self.nanos

@@ -1,6 +1,6 @@
-//! Time as data. There is no "now" in core: every step receives it.
+//! Time as data. Core has no clock: every step receives the time.
 //!
-//! [`Mono`] orders events and arms timers; [`Wall`] is only for what people and the API read.
+//! [`Mono`] orders events and arms timers; [`Wall`] is only for people and the API.
 
 use std::time::Duration;
 

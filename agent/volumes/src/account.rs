@@ -1,8 +1,9 @@
-//! What a new pod's volumes ask the API server for in the pod's name: tokens of its account, its claims.
+//! Requests to the API server in the pod's name for its volumes: tokens of its account, its claims.
 //!
-//! In: a pod's volumes. Out: which of them ask, when they may, and which one nothing but containers waits for. The node
-//! authoriser lets a node have what its pods refer to, and learns of a pod by a watch of its own: who asks right after the
-//! pod was bound is refused. Upstream is late enough by itself (its reconciler looks every 100 ms). See contract 10.4.
+//! In: a pod's volumes. Out: the volumes that need a request, the earliest time of the request, and the
+//! volumes that only containers wait for. The node authorizer allows a node the objects of its pods, and
+//! learns of a pod by its own watch: it refuses a request right after the pod was bound. Upstream is late
+//! enough by itself (its reconciler runs every 100 ms: pkg/kubelet/volumemanager).
 
 use std::time::Duration;
 

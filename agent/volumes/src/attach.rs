@@ -1,16 +1,17 @@
-//! Volumes of PersistentVolumes on this node: when a pod may have one, which the API server is told are in use, and which the
-//! drivers are asked to let go of (contract 10.1, 10.6).
+//! Volumes of PersistentVolumes on this node: when a pod may use a volume, the Node's `volumesInUse`, and the
+//! volumes to unstage.
 //!
 //! ```text
 //! a pod wants it ─► volumesInUse ─► the controller attaches it ─► volumesAttached ─► staged, once ─► published, for each pod
 //!                        └── for as long as a pod wants it, or the disk says that something of it is here ──┘
 //! the last pod is gone ─► unstaged (failed: 0.5 s doubling to 2m2s) ─► no longer in use ─► detached
 //! ```
-//! In: pods' wishes, what the disk holds, the Node as the API server has it, answers of drivers, the time. Out: volumes in use,
-//! volumes to unstage, pods to look again. Invariants: a volume is in use from before anything of it is here until nothing of
-//! it is; it is not unstaged while it is written down for a pod, or wanted (VOL-HELD); what is here is known by the disk
-//! alone, so that a restarted agent goes on where the last one was killed.
-//! Upstream: pkg/kubelet/volumemanager (GetVolumesInUse, reconciler), operation_generator.go VerifyControllerAttachedVolume.
+//! In: pods' wishes, volumes found on disk, the Node of the API server, answers of drivers, the time. Out:
+//! volumes in use, volumes to unstage, pods to sync again. Invariants: a volume is in use before any part of
+//! it is on the node and until no part of it is; it is not unstaged while it is recorded for a pod, or wanted
+//! (VOL-HELD); the disk alone records the volumes of the node, so a restarted agent continues where the last
+//! one was killed. Upstream: pkg/kubelet/volumemanager (`GetVolumesInUse`, reconciler),
+//! `VerifyControllerAttachedVolume` of pkg/volume/util/operationexecutor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

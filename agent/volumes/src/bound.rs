@@ -58,14 +58,14 @@ pub struct Bound {
 pub enum Source {
     /// `local`: a directory of this node, or a block device.
     Local {
-        /// Where.
+        /// Path on the node.
         path: String,
         /// `fsType`: what is on a block device.
         fs_type: String,
     },
     /// `hostPath`.
     HostPath {
-        /// Where.
+        /// Path on the node.
         path: String,
         /// What it must be.
         kind: HostPathType,
@@ -74,7 +74,7 @@ pub enum Source {
     Nfs {
         /// Its name or address.
         server: String,
-        /// Where.
+        /// Path on the server.
         path: String,
     },
     /// `csi`: a driver's.

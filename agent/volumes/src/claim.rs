@@ -1,9 +1,10 @@
-//! Persistent volumes: from a pod's claim to what is to be mounted.
+//! Persistent volumes: from a pod's claim to the volume to mount.
 //!
-//! In: a pod's volume, the PersistentVolumeClaim and the PersistentVolume as the API server has them, the node's labels.
-//! Out: [`Bound`], or upstream's words about what is missing. Invariants: claim and volume name each other, by UID; a claim of
-//! a generic ephemeral volume is its pod's own; nothing of another namespace is asked for.
-//! Upstream: pkg/kubelet/volumemanager/populator createVolumeSpec, component-helpers storage/ephemeral.
+//! In: a pod's volume, the PersistentVolumeClaim and the PersistentVolume of the API server, the node's
+//! labels. Out: [`Bound`], or upstream's message about a missing part. Invariants: claim and volume name each
+//! other, by UID; the claim of a generic ephemeral volume belongs to its pod; no object of another namespace
+//! is read. Upstream: pkg/kubelet/volumemanager/populator (`createVolumeSpec`),
+//! component-helpers/storage/ephemeral.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ const ONE_POD: &str = "ReadWriteOncePod";
 pub struct ClaimRef {
     /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the claim.
     pub name: String,
     /// The volume in the pod.
     pub volume: String,
@@ -63,7 +64,7 @@ pub enum ClaimError {
         check: String,
         /// Name of the PersistentVolume.
         volume: String,
-        /// Why.
+        /// Reason of the failure.
         why: String,
     },
 }

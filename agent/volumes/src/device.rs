@@ -1,10 +1,10 @@
-//! Block devices as volumes: where they are on the node (contract 10.2).
+//! Block devices as volumes: their paths on the node.
 //!
 //! ```text
 //! the driver's device, or the node's ◄── pods/<uid>/volumeDevices/<plugin>/<volume>      (link: containers have this one)
 //!                                    ◄── plugins/<plugin>/volumeDevices/<volume>[/dev]/<uid>   (bind mount, held by a loop device)
 //! ```
-//! In: plugin, PersistentVolume, pod. Out: paths. Invariant: none of two volumes, or of two pods, is another one's.
+//! In: plugin, PersistentVolume, pod. Out: paths. Invariant: two volumes, or two pods, never share a path.
 //! Upstream: pkg/volume/csi/csi_block.go, pkg/volume/local, pkg/volume/util/volumepathhandler.
 
 use crate::plugin::Plugin;

@@ -1,13 +1,14 @@
-//! Disks of the node with a file system of a volume's (`local` volumes that are block devices): what is on one, and what is
-//! done before pods have it.
+//! Disks of the node with a volume's file system (`local` volumes that are block devices): their contents,
+//! and their preparation for pods.
 //!
 //! ```text
 //! blank ──mkfs──► file system ──fsck──► mounted below plugins/…/mounts ──bind──► pods
 //! ```
-//! In: a disk's first and last bytes, what the volume says of it. Out: [`Next`]. Invariants: a disk is formatted only if its
-//! beginning and its end are zeros, or if this node had begun to format it and its file system has never been used
-//! ([`Content::Unused`]); that formatting was begun outweighs nothing that is there now; what is on a disk and not known here
-//! is left as it is. Upstream: mount-utils SafeFormatAndMount (it asks blkid, which an appliance need not have).
+//! In: a disk's first and last bytes, the volume's file system type. Out: [`Next`]. Invariants: a disk is
+//! formatted only if its beginning and its end are zeros, or if this node had begun to format it and its file
+//! system has never been used ([`Content::Unused`]); a begun formatting never outweighs present contents;
+//! unknown contents stay as they are. Upstream: k8s.io/mount-utils, `SafeFormatAndMount` (it runs blkid,
+//! which an appliance need not have).
 
 use crate::bind::{Bind, Disk};
 use crate::plugin::Plugin;

@@ -1,6 +1,7 @@
 //! Files of the downward API.
 //!
-//! In: items of a downwardAPI source, the pod, the node. Out: files. Upstream: pkg/volume/downwardapi, pkg/fieldpath.
+//! In: items of a downwardAPI source, the pod, the node. Out: files. Upstream: pkg/volume/downwardapi,
+//! pkg/fieldpath.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,9 +1,10 @@
-//! Volumes that a pod names by a type which no kubelet mounts by itself any more: most of them are a CSI driver's by another name
-//! ([`crate::csi::translation`]), the others are nobody's.
+//! Volumes of a pod with a type that no kubelet mounts itself any more: most of them belong to a CSI driver
+//! under another name ([`crate::csi::translation`]), the others to no driver.
 //!
-//! In: a pod and its volume. Out: a [`Bound`], as if the volume were a claim's, of which nobody need be asked; or upstream's
-//! words. Invariants: what no container uses keeps no pod waiting, and a pod with a volume that nobody mounts is admitted and
-//! waits. Upstream: volumemanager/populator (createVolumeSpec), VolumePluginMgr.FindPluginBySpec, pkg/volume/git_repo.
+//! In: a pod and its volume. Out: a [`Bound`], as if the volume were a claim's, without a request; or
+//! upstream's message. Invariants: a volume that no container uses delays no pod; a pod with a volume without
+//! a driver is admitted and waits. Upstream: pkg/kubelet/volumemanager/populator (`createVolumeSpec`),
+//! `FindPluginBySpec` of pkg/volume/plugins.go, pkg/volume/git_repo.
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{GitRepoVolumeSource, Pod, Volume};

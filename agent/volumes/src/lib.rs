@@ -1,19 +1,21 @@
-//! volume: what each volume of a pod needs, what is there, and what to do next. Contract chapter 10.
+//! volume: the needs of a pod's volumes, their state on the node, and the next step.
 //!
-//! In: a pod, the node, answers. Out: [`SetUp`]s for an executor, whether containers may start, when to look again.
+//! In: a pod, the node, answers. Out: [`SetUp`]s for an executor, whether containers may start, the time of
+//! the next check.
 //!
 //! ```text
 //! pod spec ──plan──► SetUp (path, plugin's work) ──effect──► mounted ──source changed, token old──► set up again
 //!                        ▲      └─ failed: 0.5 s doubling to 2m2s ─┘
 //! containers ended ──► tear down: everything in the mount table below the pod's directory, deepest first
 //! ```
-//! [`PodVolumes`] is driven by the pod worker, one for each pod: none of the plugins here shares anything between pods.
-//! A set-up is idempotent: it looks at the mount table and the disk first, and writes nothing that is there already. So a
-//! restarted agent sets up again what its pods have and changes nothing; there is no other reconstruction.
+//! The pod worker drives [`PodVolumes`], one for each pod: the plugins here share nothing between pods. A
+//! set-up is idempotent: it reads the mount table and the disk first, and writes only missing parts. So a
+//! restarted agent sets up the volumes of its pods again and changes nothing; there is no other
+//! reconstruction.
 //!
-//! Invariants: no container starts before every volume of its pod is mounted; nothing is torn down before the pod's
-//! containers have ended (VOL-HELD); the pod's directory goes after its volumes.
-//! Upstream: pkg/kubelet/volumemanager, pkg/volume.
+//! Invariants: no container starts before every volume of its pod is mounted; no volume is torn down before
+//! the pod's containers have ended (VOL-HELD); the pod's directory goes after its volumes. Upstream:
+//! pkg/kubelet/volumemanager, pkg/volume.
 #![forbid(unsafe_code)]
 
 pub mod account;
@@ -223,7 +225,7 @@ pub enum Medium {
 pub enum FileSource {
     /// Keys of an object.
     Object {
-        /// Which.
+        /// Object to read.
         object: ObjectRef,
         /// Which keys under which paths; empty is all of them under their own names.
         items: Vec<Item>,
@@ -247,7 +249,7 @@ pub enum FileSource {
     },
     /// Trust anchors of the cluster.
     Anchors {
-        /// Which.
+        /// Trust bundles to read.
         choice: trust_bundle::Choice,
         /// There may be none.
         optional: bool,
@@ -262,7 +264,7 @@ pub enum FileSource {
     },
     /// A certificate for the pod, and its key.
     Certificate {
-        /// Which.
+        /// Place of the certificate in the pod.
         of: pod_certificate::Place,
         /// Paths in the volume.
         paths: pod_certificate::Paths,

@@ -1,6 +1,6 @@
-//! The mount table: which mounts belong to a pod, in which order they go, and whether containers can share them.
+//! The mount table: a pod's mounts, the order of their removal, and whether containers can share them.
 //!
-//! In: `/proc/self/mountinfo`. Out: mount points. Invariant: only what lies below the pod's own directory.
+//! In: `/proc/self/mountinfo`. Out: mount points. Invariant: only mounts below the pod's own directory.
 
 /// Option of a file system with one SELinux label.
 const CONTEXT: &str = "context=";
@@ -8,7 +8,7 @@ const CONTEXT: &str = "context=";
 /// One line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Where.
+    /// Path of the mount point.
     pub path: String,
     /// Type of the file system.
     pub kind: String,

@@ -1,8 +1,9 @@
-//! A directory of an NFS server (`nfs`), and how mount(8) is asked for it.
+//! A directory of an NFS server (`nfs`), and the arguments of mount(8) for it.
 //!
-//! In: server, path, options, whether the node has the helper mount.nfs. Out: arguments of mount(8). Invariants: with a helper
-//! the options are its business; without one the kernel is asked for version 4 alone, which needs nobody else on the node,
-//! and an option that only the helper knows is dropped or refused, never passed on. Upstream: pkg/volume/nfs.
+//! In: server, path, options, whether the node has the helper mount.nfs. Out: arguments of mount(8).
+//! Invariants: with a helper the options are passed to it; without one the kernel mounts version 4 only,
+//! which needs no other program on the node, and an option that only the helper knows is dropped or refused,
+//! never passed on. Upstream: pkg/volume/nfs.
 
 use std::net::IpAddr;
 

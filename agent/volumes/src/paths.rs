@@ -1,7 +1,8 @@
 //! Paths inside a volume, and the name of the directory that holds one version of its files.
 //!
-//! In: paths that pods name. Out: clean relative paths, or why not. Invariant: a path that passes stays inside the volume
-//! and touches none of the names that begin with two dots, which are the writer's own (contract 10.3).
+//! In: paths from the pod. Out: clean relative paths, or the error. Invariant: a valid path stays inside the
+//! volume and uses no name that begins with two dots: these belong to the atomic writer (upstream:
+//! pkg/volume/util/atomic_writer.go).
 
 use agent_types::time::Wall;
 use jiff::Timestamp;

@@ -1,6 +1,6 @@
-//! What is written into a volume: objects, tokens and known files put together.
+//! Contents of a volume: objects, tokens and known files put together.
 //!
-//! In: sources, what is known of their objects and tokens. Out: files by path, or upstream's words about what is missing.
+//! In: sources, the known objects and tokens. Out: files by path, or upstream's message about a missing part.
 //! Invariant: every path is clean ([`super::paths`]).
 
 use std::collections::BTreeMap;

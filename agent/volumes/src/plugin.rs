@@ -51,7 +51,7 @@ impl Plugin {
         Plugin::Flex,
     ];
 
-    /// Its name.
+    /// Name of the plugin.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,14 +1,15 @@
-//! Projects of volumes: a file system with project quotas counts what belongs to one, so that nobody has to walk.
+//! Projects of volumes: a file system with project quotas counts the usage of a project, so that no directory
+//! walk is needed.
 //!
 //! ```text
 //! empty directory ──an id that nobody uses──► project of its own ──► the file system counts bytes and inodes
 //!                                                    │
 //!                          its last file goes ◄──────┘  and with it the id is free again
 //! ```
-//! In: what directories say of themselves, the ids that are in use. Out: what to do with a volume's directory. Nothing is
-//! recorded: a directory says which project it has, and the file system says which ids have files. Invariants: a directory
-//! that somebody else counts, or in which something was before, is left as it is; nothing is ever limited.
-//! Upstream: pkg/volume/util/fsquota, which keeps its records in /etc/projects and /etc/projid.
+//! In: projects of directories, the ids in use. Out: the action on a volume's directory. Nothing is recorded:
+//! a directory knows its project, and the file system knows which ids have files. Invariants: a directory
+//! with a foreign project, or with earlier contents, stays as it is; nothing is ever limited. Upstream:
+//! pkg/volume/util/fsquota, which keeps its records in /etc/projects and /etc/projid.
 
 use std::collections::BTreeSet;
 

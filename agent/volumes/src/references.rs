@@ -1,7 +1,8 @@
-//! Which objects a pod gets values from: volumes and environment.
+//! Objects that a pod gets values from: by volumes and by its environment.
 //!
-//! In: a pod. Out: [`ObjectRef`]s. Invariant (SECRET-SCOPE): nothing else is ever read for the pod, and all of it
-//! lies in the pod's own namespace, or in none. Upstream: pkg/kubelet/util/manager getSecretNames, getConfigMapNames.
+//! In: a pod. Out: [`ObjectRef`]s. Invariant (SECRET-SCOPE): no other object is ever read for the pod, and
+//! all of them are in the pod's own namespace, or in none. Upstream: pkg/kubelet/secret,
+//! pkg/kubelet/configmap (`getSecretNames`, `getConfigMapNames`).
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,9 @@
-//! SELinux: the label that a volume's files get by its mount (`-o context=…`), so that nobody has to go through all of them.
+//! SELinux: the label that a mount gives to a volume's files (`-o context=…`), so that they need no
+//! relabelling one by one.
 //!
-//! In: the node's policy as its files say it, a pod, what a claim is bound to. Out: a label, or why there cannot be one.
-//! Invariants: the label is a function of pod and policy; a volume that a pod's containers would need under two labels has
-//! none. Upstream: KEP-1710, pkg/volume/util/selinux.go, opencontainers/selinux (label.InitLabels).
+//! In: the node's policy from its files, a pod, the volume behind a claim. Out: a label, or the reason
+//! against one. Invariants: the label is a function of pod and policy; a volume that needs two labels in a
+//! pod has none. Upstream: KEP-1710, pkg/volume/util/selinux.go, opencontainers/selinux (label.InitLabels).
 
 use std::collections::BTreeSet;
 

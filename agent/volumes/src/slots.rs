@@ -1,9 +1,10 @@
-//! The volumes of one pod: which are mounted, which are to be set up (again), and when.
+//! The volumes of one pod: mounted ones, ones to set up (again), and the times of the set-ups.
 //!
-//! In: the pod's volumes, what their claims are bound to, answers of set-ups, news about their sources, the time. Out: what to set up now, whether all
-//! are mounted, words for events. Invariants: one set-up in flight for a volume; after a failure 0.5 s doubling to 2m2s,
-//! unless a source changed meanwhile; a volume that was mounted stays so for its containers, even if a later set-up fails.
-//! Upstream: nestedpendingoperations, reconciler, WaitForAttachAndMount.
+//! In: the pod's volumes, the volumes behind its claims, answers of set-ups, changes of their sources, the
+//! time. Out: set-ups to start now, whether all volumes are mounted, texts for events. Invariants: one set-up
+//! in flight for a volume; after a failure 0.5 s doubling to 2m2s, unless a source changed meanwhile; a
+//! mounted volume stays mounted for its containers, even if a later set-up fails. Upstream:
+//! pkg/volume/util/nestedpendingoperations, pkg/kubelet/volumemanager (reconciler, `WaitForAttachAndMount`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,7 +62,7 @@ struct Slot {
 /// A volume that a pod has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Desired<'n> {
-    /// Its name.
+    /// Name of the volume.
     pub name: &'n str,
     /// It is a claim's.
     pub claimed: bool,

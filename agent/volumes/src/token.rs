@@ -1,7 +1,7 @@
-//! Tokens of service accounts: what is asked of the API server, and when the answer is old.
+//! Tokens of service accounts: the request to the API server, and the time of renewal.
 //!
-//! In: a projected volume's source, a clock. Out: a TokenRequest, the moment of its renewal. Upstream:
-//! pkg/kubelet/token (80 % of the life or 24 h, up to 10 s earlier at random).
+//! In: a projected volume's source, a clock. Out: a TokenRequest, the time of its renewal. Upstream:
+//! pkg/kubelet/token (80 % of the lifetime or 24 h, up to 10 s earlier at random).
 
 use std::time::Duration;
 

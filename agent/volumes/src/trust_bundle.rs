@@ -1,9 +1,9 @@
-//! Trust anchors of ClusterTrustBundles: which ones a projected volume asks for, and the file they become.
+//! Trust anchors of ClusterTrustBundles: the bundles that a projected volume selects, and their file.
 //!
-//! In: every bundle of the cluster, by name; a source's choice. Out: PEM, each certificate once, or upstream's words about
-//! what is missing. The order says nothing: it differs from pod to pod, so that nobody relies on it, and is the same each
-//! time for one pod, so that nothing is written anew when the agent starts (upstream shuffles every five minutes).
-//! Upstream: pkg/kubelet/clustertrustbundle.
+//! In: every bundle of the cluster, by name; a source's choice. Out: PEM, each certificate once, or
+//! upstream's message about a missing bundle. The order has no meaning: it differs from pod to pod, so that
+//! no program relies on it, and is constant for one pod, so that a start of the agent writes nothing
+//! (upstream shuffles every five minutes). Upstream: pkg/kubelet/clustertrustbundle.
 
 use std::collections::{BTreeMap, BTreeSet};
 

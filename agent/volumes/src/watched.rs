@@ -1,9 +1,10 @@
-//! Which objects are watched: those that pods of this node get values from, and no others (SECRET-SCOPE).
+//! Watches of objects: those that pods of this node get values from, and no others (SECRET-SCOPE).
 //!
-//! In: the pods that the node wants, news of watches. Out: watches to begin and to end, pods whose values changed.
-//! Invariants: one watch for an object, however many pods use it; none for an object that is immutable, once it is known;
-//! nothing is kept of an object that no pod uses, but for the Services of a few namespaces: every pod wants those, so that
-//! a namespace whose pods come one at a time would have them listed for each. Upstream: pkg/kubelet/util/manager/watch_based_manager.go.
+//! In: the desired pods of the node, events of watches. Out: watches to begin and to end, pods whose values
+//! changed. Invariants: one watch for an object, whatever the number of its pods; none for an immutable
+//! object, once it is known; an object without a pod is forgotten, except the Services of a few namespaces:
+//! every pod needs those, and a namespace whose pods come one at a time would list them for each. Upstream:
+//! pkg/kubelet/util/manager/watch_based_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -11,7 +11,8 @@ fn load(body: &str) -> Result<KubeletConfiguration, crate::ConfigError> {
     load_kubelet_config(&format!("{HEAD}{body}"), "/etc/orlop/kubelet.yaml")
 }
 
-/// Every default of the contract, by JSON name.
+/// Every default of KubeletConfiguration v1beta1 in Kubernetes v1.36 (upstream: pkg/kubelet/apis/config/v1beta1/defaults.go),
+/// by JSON name.
 fn defaults() -> Value {
     serde_json::from_str(DEFAULTS).expect("JSON")
 }
@@ -176,7 +177,7 @@ fn every_field_has_the_contracts_default() {
     for key in got.as_object().expect("a map").keys() {
         assert!(want.get(key).is_some(), "{key} has a default the contract does not name");
     }
-    // The contract's fields are all there: those with a value, and those that are unset by default.
+    // All fields of v1beta1 are there: those with a default value, and those without.
     let names = document::<KubeletConfiguration>();
     let mut known: Vec<&str> =
         want.as_object().expect("a map").keys().map(String::as_str).chain(unset).collect();

@@ -1,5 +1,5 @@
-//! QEMU for `boot` and for the harness: its command line as data (pure), the accelerator that really works, and
-//! control of a running one.
+//! QEMU for `boot` and for the harness: its command line as data (pure), the accelerator that works on this
+//! machine, and control of a running one.
 
 mod probe;
 mod qmp;
@@ -59,7 +59,7 @@ pub enum Network {
     Nowhere,
     /// A TAP device that is there already, in the network namespace that QEMU is started in.
     Tap {
-        /// Its name.
+        /// Name of the device.
         device: String,
         /// The guest's hardware address; two guests on one bridge must not share it.
         mac: String,

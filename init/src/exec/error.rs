@@ -1,4 +1,4 @@
-//! What can go wrong while carrying out a phase: operation, object, and what to do about it.
+//! Errors of the execution of a phase: operation, object, and remedy.
 
 use crate::plan::cmdline::CmdlineError;
 use crate::plan::verity::VerityError;
@@ -24,9 +24,9 @@ pub enum InitError {
     File {
         /// `read`, `write`, `open`.
         action: &'static str,
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -35,7 +35,7 @@ pub enum InitError {
     Netlink {
         /// What was to be done.
         action: &'static str,
-        /// Why.
+        /// Error of the kernel.
         #[source]
         source: orlop_netlink::NetlinkError,
     },
@@ -58,9 +58,9 @@ pub enum InitError {
     /// The hash partition is unusable.
     #[error("hash partition {device} of this slot is refused")]
     Verity {
-        /// Which.
+        /// Device of the partition.
         device: String,
-        /// Why.
+        /// Reason of the refusal.
         #[source]
         source: VerityError,
     },

@@ -26,7 +26,7 @@ pub struct Copied {
 pub struct TreeError {
     /// The source.
     pub path: PathBuf,
-    /// Why.
+    /// Error of the operating system.
     #[source]
     pub source: io::Error,
 }

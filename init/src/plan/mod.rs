@@ -1,8 +1,8 @@
 //! Every decision of init, pure: text, bytes and facts in, steps and verdicts as values out.
 //!
-//! Nothing here opens a file, asks the time or logs; the executor (`exec`) fetches facts, hands them in and
-//! carries out what comes back. Input read from disk, firmware or the command line is hostile: no parser here
-//! panics or allocates by a length it has not checked. docs/boot.md is the contract.
+//! This module opens no file, reads no clock and logs nothing; the executor (`exec`) reads facts, passes them
+//! in and carries out the steps. Input from disk, firmware or the command line is hostile: no parser here
+//! panics, or allocates by a length that it has not checked. docs/boot.md specifies the behaviour.
 
 pub mod base64;
 pub mod cmdline;

@@ -1,4 +1,4 @@
-//! Steps as data: everything init does to the machine that is more than reading.
+//! Steps as data: every action of init on the machine, except reading.
 
 use nix::mount::MsFlags;
 
@@ -11,7 +11,7 @@ pub enum Step {
     MakeStickyDir(String),
     /// A symbolic link, unless something is there already.
     MakeLink {
-        /// Where.
+        /// Path of the link.
         path: String,
         /// What it points to.
         target: String,
@@ -20,7 +20,7 @@ pub enum Step {
     RemoveFile(String),
     /// A file with this content, mode in octal.
     WriteFile {
-        /// Where.
+        /// Path of the file.
         path: String,
         /// Permission bits.
         mode: u32,
@@ -31,9 +31,9 @@ pub enum Step {
     Mount(Mount),
     /// Bind one path on another that exists.
     Bind {
-        /// What.
+        /// Path that becomes visible at `to`.
         from: String,
-        /// Where.
+        /// Path of the mount point.
         to: String,
     },
     /// Move a mount.

@@ -49,7 +49,8 @@ const NAME: &str = "projects";
 const VOLUMES: u32 = 5;
 /// Between two looks at the files.
 const LOOK: Duration = Duration::from_millis(100);
-/// The contract's bound: what is watched is told at once, and a pod is synced once a minute, or half of that later.
+/// Upstream's bound: a pod syncs after `syncFrequency` (1 m) plus up to half of it
+/// (`workerResyncIntervalJitterFactor` of pkg/kubelet/pod_workers.go).
 const BOUND: Duration = Duration::from_secs(90);
 
 /// Measures both, the agent first.

@@ -1,7 +1,7 @@
-//! Pods of many kinds, and what must become of each. Pure.
+//! Pods of many kinds, and the expected end of each. Pure.
 //!
-//! What comes in: a kind, a name, a node. What goes out: a pod for the API, and [`Kind::is_settled`]: whether a pod of
-//! that kind shows what it should once nothing happens any more.
+//! In: a kind, a name, a node. Out: a pod for the API, and [`Kind::is_settled`]: whether a pod of that kind
+//! has reached its expected end.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ pub enum Comes {
 /// One kind of pods.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// Its name.
+    /// Name of the kind, a prefix of its pods' names.
     pub name: &'static str,
     /// What its pods come to.
     pub comes: Comes,

@@ -1,8 +1,10 @@
-//! A CSI driver for cases: a server of plugin registration and of CSI's node service on a socket inside a node.
+//! A CSI driver for cases: a server of plugin registration and of CSI's node service on a socket inside a
+//! node.
 //!
-//! In: a node's root as the host reaches it. Out: a socket that serves until it is dropped, what the driver was told, and
-//! the directories that it stages and publishes. It judges its callers: what is published without being staged, or unstaged
-//! under a published volume, is refused and remembered. Invariant: nothing of it outlives its value.
+//! In: a node's root as the host reaches it. Out: a socket that serves until it is dropped, the received
+//! calls, and the staged and published directories. The driver checks its callers: it refuses and records a
+//! publish without a stage, and an unstage of a published volume. Invariant: nothing of it outlives its
+//! value.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -50,7 +52,7 @@ pub const CAPACITY: i64 = 12_345_000;
 /// What a driver says.
 #[derive(Clone, Debug, Default)]
 pub struct Says {
-    /// Its name.
+    /// Name of the driver.
     pub name: String,
     /// What it calls the node.
     pub node_id: String,

@@ -1,7 +1,7 @@
-//! Pods that nobody should write, and what is said of each. Pure.
+//! Malformed and hostile pods, and the expected messages about each. Pure.
 //!
-//! What comes in: a node's name. What goes out: pods for the API, and for each the words that must be shown at one
-//! time or another. They are the upstream kubelet's (`ORLOP_E2E_AGENT=kubelet` puts it in the agent's place).
+//! In: a node's name. Out: pods for the API, and for each the texts that must appear at some time. They are
+//! the upstream kubelet's (`ORLOP_E2E_AGENT=kubelet` runs it in the agent's place).
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::ready;
 /// A pod, and what is to be shown of it.
 #[derive(Clone, Copy)]
 pub struct Hostile {
-    /// Its name.
+    /// Name of the pod.
     pub name: &'static str,
     restart: &'static str,
     spec: fn(&mut Value),

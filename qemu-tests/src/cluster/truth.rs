@@ -1,7 +1,7 @@
-//! What the API server must never be told about a pod, and the runtime never be seen with, whatever dies meanwhile.
+//! States of a pod that the API server and the runtime must never show, whatever process dies.
 //!
-//! What comes in: each version of each pod (a watch), the runtime's lists. What goes out: what was wrong, in words.
-//! Invariant: a missed version hides nothing but itself.
+//! In: each version of each pod (a watch), the runtime's lists. Out: the violations, as texts. Invariant: a
+//! missed version hides only its own violations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ impl Truth {
     /// Fails if something was wrong so far.
     ///
     /// # Errors
-    /// What.
+    /// The list of faults.
     pub fn ensure(&self) -> Result<()> {
         let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(wrong.is_empty(), "the API server was told what cannot be:\n{}", wrong.join("\n"));

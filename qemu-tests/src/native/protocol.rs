@@ -1,4 +1,4 @@
-//! What the harness and a node's supervisor say to each other: one JSON object per line, requests on the
+//! The protocol between the harness and a node's supervisor: one JSON object per line, requests on the
 //! supervisor's standard input, events on its standard output. End of input ends the node.
 
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub enum Request {
     },
     /// Send a signal to a started program.
     Signal {
-        /// Its name.
+        /// Name of the program.
         name: String,
         /// Signal number.
         signal: i32,
@@ -92,21 +92,21 @@ pub enum Event {
     },
     /// A program runs.
     Started {
-        /// Its name.
+        /// Name of the program.
         name: String,
         /// Its process id inside the node.
         pid: i32,
     },
     /// A program ended.
     Exited {
-        /// Its name.
+        /// Name of the program.
         name: String,
         /// Exit code, or 128 + signal.
         status: i32,
     },
     /// A program notified its supervisor (`sd_notify`): the datagram's text.
     Notified {
-        /// Its name.
+        /// Name of the program.
         name: String,
         /// For example `READY=1`.
         text: String,

@@ -18,7 +18,7 @@ use crate::run::Run;
 pub struct Partition {
     /// Its number, from 1.
     pub number: usize,
-    /// Its name.
+    /// Name of the partition.
     pub label: String,
     /// First byte.
     pub start: u64,

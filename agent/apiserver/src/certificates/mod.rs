@@ -1,9 +1,9 @@
-//! The node's keys and certificates: made, read, kept.
+//! The node's keys and certificates: this module makes, reads and stores them.
 //!
-//! In: what core's certificate machine decided (subject, names, when). Out: a key with its request ([`KeyAndCsr`]),
-//! the facts of a certificate
-//! ([`agent_types::certificates::CertificateFacts`]), the certificate store on disk ([`Store`], contract chapter 2).
-//! Invariants: private keys are never logged and are wiped from memory where the libraries allow; files are 0600.
+//! In: the decisions of core's certificate machine (subject, names, time). Out: a key with its certificate
+//! request ([`KeyAndCsr`]), the facts of a certificate ([`agent_types::certificates::CertificateFacts`]), and
+//! the certificate store on disk ([`Store`]). Invariants: no log contains a private key; memory that held a
+//! key is wiped where the libraries allow it; files have mode 0600. Upstream: client-go/util/certificate.
 
 mod facts;
 mod key;
@@ -28,18 +28,18 @@ pub enum CertificateError {
     /// A file or directory cannot be used.
     #[error("{}: {operation}", path.display())]
     Io {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
         /// What was being done.
         operation: &'static str,
-        /// Why not.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// The store's current entry is a file of somebody else's.
     #[error("{}: is not a symbolic link; it was not written by the kubelet: move it away", path.display())]
     NotALink {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
     },
     /// The contents are no certificate and key. The reason never quotes them.
@@ -47,7 +47,7 @@ pub enum CertificateError {
     Contents {
         /// Which file or answer.
         what: String,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
     /// A key or request could not be made.
@@ -55,7 +55,7 @@ pub enum CertificateError {
     Request {
         /// The common name.
         subject: String,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
 }

@@ -1,13 +1,15 @@
-//! The certificate store on disk, laid out as upstream's (contract chapter 2).
+//! The certificate store on disk, with upstream's file names
+//! (client-go/util/certificate/certificate_store.go).
 //!
 //! ```text
 //! kubelet-client-2026-11-21-12-00-00.pem     certificate and key, 0600
 //! kubelet-client-current.pem -> kubelet-client-2026-11-21-12-00-00.pem
 //! kubelet-client-updated.pem                 a link on its way to become -current
 //! ```
-//! In: certificate and key PEM, the wall clock. Out: the path of what is current, its contents.
-//! Invariants: `-current` names a whole pair at every moment; a leftover `-updated` link is finished or thrown away;
-//! a `-current` that is no link is nobody's to replace. Calls block for the disk.
+//! In: certificate and key as PEM, the wall clock. Out: the path of the current pair and its contents.
+//! Invariants: `-current` names a complete pair at every moment; the store finishes or removes a leftover
+//! `-updated` link; the store never replaces a `-current` that is not a link, because the kubelet did not
+//! write it. Calls block on the disk.
 
 use std::fs;
 use std::io::{ErrorKind, Write};

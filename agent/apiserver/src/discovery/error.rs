@@ -1,6 +1,7 @@
-//! Why a node does not get to know its cluster.
+//! Errors of discovery: reasons why a node cannot find and trust its cluster.
 //!
-//! In: nothing. Out: one error for each cause, with the remedy. Invariant: no secret half of a token in any of them.
+//! In: nothing. Out: one error for each cause, with the remedy. Invariant: no error contains the secret half
+//! of a token.
 
 use crate::access::ServerError;
 use crate::connect::ConnectError;
@@ -30,13 +31,13 @@ pub enum DiscoveryError {
     /// The given CA cannot be read.
     #[error("the cluster's CA {reason}")]
     Ca {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// No connection for the first look.
     #[error("{cause}")]
     Connect {
-        /// Why.
+        /// Error of the connection.
         cause: ConnectError,
     },
     /// The CA that the token and the hash vouch for did not sign the server's certificate, or the like.
@@ -45,7 +46,7 @@ pub enum DiscoveryError {
          something between this node and the API server answers in its place"
     )]
     SecondTime {
-        /// Why.
+        /// Error of the connection.
         cause: ConnectError,
     },
     /// The connection broke, or the server has trouble of its own.

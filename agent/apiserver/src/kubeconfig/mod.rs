@@ -1,8 +1,9 @@
-//! Kubeconfig files: reading whatever a kubelet may be given, writing the one that it keeps.
+//! Kubeconfig files: reads the files that a kubelet may be given, and writes the one that the kubelet keeps.
 //!
-//! In: a path. Out: [`Access`]; on disk, the kubelet's own kubeconfig as upstream lays it out (contract chapter 2).
-//! Invariants: relative paths count from the kubeconfig's directory; inline data win over files, as in client-go;
-//! what cannot be honoured is refused by name instead of being left out; written files are 0600 and appear whole.
+//! In: a path. Out: [`Access`]; on disk, the kubelet's own kubeconfig with upstream's names and layout
+//! (pkg/kubelet/certificate/bootstrap, `writeKubeconfigFromBootstrapping`). Invariants: relative paths start
+//! at the kubeconfig's directory; inline data win over files, as in client-go; a setting that the agent
+//! cannot honour is an error that names it; written files have mode 0600 and appear complete.
 
 mod file;
 mod write;
@@ -22,18 +23,18 @@ pub enum KubeconfigError {
     /// It, or a file that it names, cannot be read or written.
     #[error("{}: {operation}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
         /// What was being done.
         operation: &'static str,
-        /// Why not.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// It is no kubeconfig. The reason never quotes the text.
     #[error("{}: is no kubeconfig: {reason}", path.display())]
     Syntax {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Where and why.
         reason: String,
@@ -41,7 +42,7 @@ pub enum KubeconfigError {
     /// A part is missing or wrong.
     #[error("{}: {field}: {reason}", path.display())]
     Field {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Path of the key.
         field: String,
@@ -51,9 +52,9 @@ pub enum KubeconfigError {
     /// Its server is no API server's URL.
     #[error("{}: {cause}", path.display())]
     Server {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error in the server's URL.
         cause: ServerError,
     },
 }

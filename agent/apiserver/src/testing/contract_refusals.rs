@@ -1,7 +1,7 @@
-//! The contract's other half: what a node, and who is not even one, is refused, and how; what is said about something
-//! that changed meanwhile.
+//! Second half of the contract suite: refused requests of nodes and of strangers with their errors, and
+//! conflicts with concurrent changes.
 //!
-//! In and out as in the suite. Facts seen in kube-apiserver 1.36.
+//! In and out as in the suite. The facts were observed with kube-apiserver 1.36.
 
 use std::sync::Arc;
 

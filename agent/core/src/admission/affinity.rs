@@ -1,7 +1,8 @@
 //! Node selector and required node affinity.
 //!
-//! In: a pod, the node's labels and name. Out: yes, or `NodeAffinity`. Invariant: terms are alternatives, what is in
-//! a term must hold together, an empty term matches nothing. Upstream: component-helpers nodeaffinity.
+//! In: a pod, the node's labels and name. Out: yes, or `NodeAffinity`. Invariant: terms are alternatives, all
+//! requirements of a term must hold, an empty term matches nothing. Upstream:
+//! component-helpers/scheduling/corev1/nodeaffinity.
 
 use agent_types::node_selector::any_term_holds;
 use agent_types::pod;

@@ -1,8 +1,10 @@
-//! Is there room for a pod, and are its host ports free?
+//! Checks that the node has resources for a pod, and that its host ports are free.
 //!
-//! In: a pod, the pods beside it, allocatable amounts. Out: what is short (`OutOf<resource>`), `NodePorts`. Invariant: exact
-//! arithmetic; a resource that the pod does not ask for cannot refuse it, nor an extended resource that the node does not
-//! have: somebody else counts it. Upstream: scheduler noderesources, pkg/kubelet/lifecycle removeMissingExtendedResources.
+//! In: a pod, the other pods, allocatable amounts. Out: missing resources (`OutOf<resource>`), `NodePorts`.
+//! Invariant: exact arithmetic; a resource that the pod does not request cannot reject it, nor can an
+//! extended resource that the node does not have: another component counts it. Upstream:
+//! pkg/scheduler/framework/plugins/noderesources, `removeMissingExtendedResources` of
+//! pkg/kubelet/lifecycle/predicate.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +43,7 @@ impl From<&Shortage> for Rejection {
     }
 }
 
-/// What the pod asks for, in the unit of [`Shortage`].
+/// The pod's request, in the unit of [`Shortage`].
 pub(super) fn request(pod: &Pod, resource: &str) -> i64 {
     if resource == PODS { 1 } else { in_units(pod_request(pod, resource), resource) }
 }
@@ -50,7 +52,7 @@ fn in_units(amount: Quantity, resource: &str) -> i64 {
     if resource == CPU { amount.milli_value() } else { amount.value() }
 }
 
-/// What there is not enough of, if the pod is to run beside these.
+/// Resources that are short if the pod runs next to these.
 pub(super) fn shortages(pod: &Pod, beside: &[&Pod], node: &AdmissionContext) -> Vec<Shortage> {
     let used = i64::try_from(beside.len()).unwrap_or(i64::MAX);
     let full = node.max_pods.map(i64::from).filter(|max| used >= *max);
@@ -68,8 +70,8 @@ pub(super) fn shortages(pod: &Pod, beside: &[&Pod], node: &AdmissionContext) -> 
     of_pods.into_iter().chain(of_resources).collect()
 }
 
-/// What the node has of each resource, in the order in which shortages are told: the best known ones, then the others by
-/// name. Of a size of huge pages that only the pod knows the node has none.
+/// The node's amount of each resource, in the order of messages: the well-known ones first, then the others
+/// by name. A size of huge pages that only the pod names counts as zero.
 fn amounts<'a>(pod: &'a Pod, node: &'a AdmissionContext) -> Vec<(&'a str, Quantity)> {
     let none = huge_pages(pod).map(|name| (name, Quantity::ZERO));
     let has = node.allocatable.iter().map(|(name, amount)| (name.as_str(), *amount));
@@ -81,7 +83,7 @@ fn amounts<'a>(pod: &'a Pod, node: &'a AdmissionContext) -> Vec<(&'a str, Quanti
     all
 }
 
-/// Sizes of huge pages that the pod asks for, as resource names.
+/// Sizes of huge pages in the pod's requests, as resource names.
 fn huge_pages(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod::init_containers(pod).iter().chain(pod::containers(pod));
     let resources = containers.filter_map(|c| c.resources.as_ref()).chain(pod::spec(pod).resources.as_ref());

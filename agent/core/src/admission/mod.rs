@@ -1,10 +1,12 @@
-//! admission: may this pod run on this node? Contract chapter 5, the part that needs no API and no devices.
+//! admission: decides whether a pod may run on this node. Checks that need the API server or devices are
+//! elsewhere.
 //!
-//! In: a pod, the pods that run or start already, the node. Out: yes, whose room it takes, or the first [`Rejection`].
-//! Invariants: pure; a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
-//! handlers ask in upstream's order: pressure, sysctls, operating system, room, node affinity, name, host ports, taints,
-//! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
-//! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
+//! In: a pod, the pods that run or start already, the node. Out: yes, the pods to preempt, or the first
+//! [`Rejection`]. Invariants: pure; a rejected pod is Failed with the reason of the rejection and is not
+//! tried again; admission never changes a pod; the handlers ask in upstream's order: pressure, sysctls,
+//! operating system, resources, node affinity, node name, host ports, taints, AppArmor, features. Before
+//! them, [`validate::runnable`] rejects pods that no API server would accept. Upstream:
+//! pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
 
 pub(crate) mod affinity;
 mod fit;
@@ -37,7 +39,8 @@ pub struct AdmissionContext {
     pub node_taints: Vec<Taint>,
     /// Most pods at one time; `None` is not checked.
     pub max_pods: Option<u32>,
-    /// Allocatable amounts by resource name (`cpu`, `memory`, `hugepages-2Mi`); what is missing is not checked.
+    /// Allocatable amounts by resource name (`cpu`, `memory`, `hugepages-2Mi`); a missing resource is not
+    /// checked.
     pub allocatable: BTreeMap<String, Quantity>,
     /// `allowedUnsafeSysctls`: names, or prefixes that end in `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
@@ -53,7 +56,7 @@ pub struct AdmissionContext {
     pub pressures: Pressures,
 }
 
-/// What admission minds of the Node object, which people change at any time.
+/// The part of the Node object that admission reads; clients change it at any time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeMarks {
     /// `metadata.labels`.
@@ -76,8 +79,9 @@ impl NodeMarks {
         }
     }
 
-    /// What the watch on the own Node says, `Some(None)` if there is no Node; `None` if it says nothing new. A Node that
-    /// is gone leaves its marks: it comes back, and pods are bound to it only then.
+    /// The new marks from an event of the watch on the own Node, `Some(None)` if there is no Node; `None` if
+    /// they did not change. The marks of a deleted Node stay: the Node comes back, and pods are bound to it
+    /// only then.
     #[must_use]
     pub fn heard(event: &WatchEvent<Node>) -> Option<Option<NodeMarks>> {
         match event {
@@ -127,7 +131,7 @@ impl Rejection {
         Rejection { reason: reason.into(), message: message.into() }
     }
 
-    /// What is told of a pod whose room a critical pod takes.
+    /// Message for a pod that is preempted.
     #[must_use]
     pub fn preempted() -> Rejection {
         Rejection::new("Preempting", "Preempted in order to admit critical pod")
@@ -152,11 +156,11 @@ impl From<Rejection> for KillReason {
     }
 }
 
-/// May `pod` run beside `active`? Yes, once those that are returned have gone: pods that a critical pod takes the room
-/// of, and only such a pod. Unlike upstream, nothing is ended for a pod that is refused for another reason in the end.
+/// Decides whether `pod` may run next to `active`. Yes, after the end of the returned pods, which a critical
+/// pod preempts. Unlike upstream, no pod ends for a pod that is rejected for another reason in the end.
 ///
 /// # Errors
-/// The first reason why not.
+/// The first reason against it.
 pub fn admit<'p>(
     pod: &Pod,
     active: impl IntoIterator<Item = &'p Pod>,
@@ -188,20 +192,20 @@ pub fn admit<'p>(
     Err(Rejection::new("PodFeatureUnsupported", message))
 }
 
-/// May a pod that runs have what it asks for now, beside `others`? Of what is asked about a pod at its beginning only room
-/// can have another answer.
+/// Decides whether a running pod gets its requests now, next to `others`. Of the checks at a pod's start only
+/// those of resources can have another result.
 ///
 /// # Errors
-/// What there is not enough of.
+/// The resource that is short.
 pub fn resized(pod: &Pod, others: &[&Pod], node: &AdmissionContext) -> Result<(), Rejection> {
     fit::shortages(pod, others, node).first().map_or(Ok(()), |short| Err(short.into()))
 }
 
-/// Who goes so that a pod that runs has what it asks for, beside `others`: pods that a critical pod takes the room of, and
-/// only such a pod.
+/// Pods that must end so that a running pod gets its requests, next to `others`; only a critical pod preempts
+/// others.
 ///
 /// # Errors
-/// What there is not enough of.
+/// The resource that is short.
 pub fn resized_at_cost_of<'p>(
     pod: &Pod,
     others: &[&'p Pod],
@@ -214,7 +218,7 @@ pub fn resized_at_cost_of<'p>(
     preempt::victims(pod, others, &short).map_err(|why| unrecovered(&why))
 }
 
-/// The resource that there is not enough of, the first one, if the pod is to run beside `active`.
+/// The first resource that is short if the pod runs next to `active`.
 #[must_use]
 pub fn short_of<'p>(
     pod: &Pod,
@@ -257,7 +261,7 @@ fn operating_system(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection>
     Ok(())
 }
 
-/// Pods that run already, or have ended, are not asked again.
+/// Not checked for pods that run already, or have ended.
 fn app_armor(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
     if phase != "Pending" || !apparmor::is_required(pod) {

@@ -1,9 +1,10 @@
-//! Which pods must go so that a critical pod has room.
+//! Chooses the pods to end so that a critical pod gets its resources.
 //!
-//! In: a critical pod, the pods beside it, what is short. Out: the pods to end. Invariants: pure; the outcome does not
-//! depend on the order of the pods, as ties are decided by memory, processor time and UID; of each class only what the
-//! classes below it cannot give (BestEffort, then Burstable, then Guaranteed); exact arithmetic, where upstream's is
-//! floating. Upstream: pkg/kubelet/preemption, pkg/kubelet/types Preemptable (contract 5.2).
+//! In: a critical pod, the other pods of the node, the missing amounts. Out: the pods to end. Invariants:
+//! pure; the result does not depend on the order of the pods, because memory, processor time and UID break
+//! ties; a class gives only the amount that the lower classes cannot give (BestEffort, then Burstable, then
+//! Guaranteed); the arithmetic is exact (upstream uses floating point). Upstream: pkg/kubelet/preemption,
+//! `Preemptable` of pkg/kubelet/types/pod_update.go.
 
 use agent_types::pod;
 use agent_types::resources::qos::{QosClass, qos_class};
@@ -27,10 +28,10 @@ fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
     priority(preemptor).zip(priority(other)).is_some_and(|(a, b)| a > b)
 }
 
-/// Pods whose end makes up for what is short.
+/// Pods whose end frees the missing amounts.
 ///
 /// # Errors
-/// All that may be preempted is not enough; upstream's words for what is short then.
+/// All pods that may be preempted are not enough; with upstream's message about the shortage.
 pub(super) fn victims<'p>(pod: &Pod, beside: &[&'p Pod], short: &[Shortage]) -> Result<Vec<&'p Pod>, String> {
     let needs: Needs<'_> = short.iter().map(|s| (s.resource.as_str(), s.missing())).collect();
     let of_class = |class: QosClass| {

@@ -1,7 +1,9 @@
-//! Whether a pod may begin while the node runs short of something. Contract 5.3.
+//! Decides whether a pod may start while the node is under memory, disk or PID pressure.
 //!
-//! In: a pod, the Node's conditions. Out: yes, or `Evicted`. Invariants: critical pods are let in always; with memory alone
-//! running short all but BestEffort pods are, and those that tolerate it. Upstream: Admit of pkg/kubelet/eviction.
+//! In: a pod, the Node's conditions. Out: yes, or `Evicted`. Invariants: critical pods are always admitted;
+//! with memory pressure alone, only BestEffort pods without the toleration
+//! `node.kubernetes.io/memory-pressure` are rejected; with any other pressure every pod that is not critical
+//! is rejected. Upstream: `Admit` of pkg/kubelet/eviction/eviction_manager.go.
 
 use agent_types::kill::EVICTED;
 use agent_types::pod;
@@ -40,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Name; memory, disk, pid; resources; tolerations; priority; what it is refused for.
+    /// Name; memory, disk, pid; resources; tolerations; priority; expected reason.
     type Row<'a> = (&'a str, (bool, bool, bool), &'a Value, Value, i32, Option<&'a str>);
 
     #[test]

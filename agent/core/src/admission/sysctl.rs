@@ -1,7 +1,8 @@
-//! Which sysctls a pod may set (contract chapter 18).
+//! Decides which sysctls a pod may set.
 //!
-//! In: `securityContext.sysctls`, the node's allow-list and kernel. Out: yes, or `SysctlForbidden`. Invariant: only
-//! sysctls that live in a namespace of the pod's own are ever allowed. Upstream: pkg/kubelet/sysctl.
+//! In: `securityContext.sysctls`, the node's allow-list and kernel version. Out: yes, or `SysctlForbidden`.
+//! Invariant: only sysctls of a namespace that the pod does not share with the node are allowed. Upstream:
+//! pkg/kubelet/sysctl (safe_sysctls.go, allowlist.go).
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::Pod;

@@ -1,7 +1,8 @@
 //! Taints that keep a pod away.
 //!
-//! In: a pod, the node's taints. Out: yes, or `TaintToleration`. Invariants: only `NoExecute` counts here, the scheduler
-//! minds the others; a static pod is exempt, for it belongs to the node. Upstream: predicate.go, ToleratesTaint.
+//! In: a pod, the node's taints. Out: yes, or `TaintToleration`. Invariants: only `NoExecute` counts here,
+//! the scheduler handles the others; a static pod is exempt, because it belongs to the node. Upstream:
+//! pkg/kubelet/lifecycle/predicate.go.
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};

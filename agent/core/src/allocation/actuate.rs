@@ -1,9 +1,10 @@
-//! What is to be done so that the containers of a pod have what the pod was given.
+//! Steps that give the containers of a pod their allocated resources (KEP-1287).
 //!
-//! In: the pod as it was given, what its containers have. Out: which of them restart, steps for the others. Invariants: at no
-//! point is a container limited to more than its pod; of several containers, those that shrink come first; memory comes before
-//! processor time; a limit of memory is lowered only after a look at what is in use; no steps if nothing differs.
-//! Upstream: computePodResizeAction, doPodResizeAction, validateMemoryResizeAction.
+//! In: the allocated pod, the resources of its containers. Out: containers to restart, steps for the others.
+//! Invariants: at no point is a container's limit above its pod's; shrinking containers come before growing
+//! ones; memory comes before processor time; a memory limit is lowered only after a check of the usage; no
+//! steps without a difference. Upstream: `computePodResizeAction`, `doPodResizeAction` and
+//! `validateMemoryResizeAction` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ use crate::pod_specs::PodSpecs;
 /// A limit of memory that is about to be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lowered {
-    /// Which container.
+    /// Id of the container.
     pub id: ContainerId,
     /// Its name in the pod.
     pub name: String,
@@ -46,7 +47,7 @@ pub enum Step {
     },
     /// `UpdatePodSandboxResources`; a runtime that does not know it need not.
     Sandbox {
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
         /// What the sandbox itself needs.
         overhead: LinuxResources,
@@ -55,18 +56,18 @@ pub enum Step {
     },
     /// The pod's own cgroup.
     PodCgroup(Box<PodCgroup>),
-    /// The record of what the pod itself has.
+    /// Record the amounts of the pod itself.
     PodLevel {
         /// `spec.resources`.
         record: Box<ResourceRequirements>,
     },
     /// `UpdateContainerResources`, and the record of it.
     Container {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Its name in the pod.
         name: String,
-        /// What the runtime is told.
+        /// Resources for the runtime's call.
         resources: Box<LinuxResources>,
         /// What is remembered.
         record: Box<ResourceRequirements>,
@@ -84,7 +85,7 @@ pub struct Running<'a> {
     pub has: Amounts,
     /// What it should have.
     pub wants: Amounts,
-    /// What it has was remembered; else it is read from what the runtime says.
+    /// True if the amounts come from a record, false if from the runtime.
     pub remembered: bool,
 }
 
@@ -95,7 +96,7 @@ impl Running<'_> {
         self.has != self.wants
     }
 
-    /// `resizePolicy` wants it to begin anew. What nobody remembers restarts nothing.
+    /// True if `resizePolicy` requires a restart. Amounts without a record restart nothing.
     #[must_use]
     pub fn restarts(&self) -> bool {
         let (has, wants) = (self.has, self.wants);
@@ -107,12 +108,12 @@ impl Running<'_> {
     }
 }
 
-/// What a pod has of what it was given.
+/// Actual resources of an allocated pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actual<'a> {
     /// Its containers that run.
     pub running: Vec<Running<'a>>,
-    /// Those that were made with other amounts and do not run yet: they are made anew.
+    /// Containers that were created with other amounts and do not run yet: they are created again.
     pub unstarted: BTreeSet<ContainerId>,
     /// What the pod itself has (`spec.resources`), if that is something else.
     pub pod: Option<Amounts>,
@@ -125,7 +126,7 @@ impl Actual<'_> {
         self.pod.is_some() || !self.unstarted.is_empty() || self.running.iter().any(Running::differs)
     }
 
-    /// The containers that are to begin anew.
+    /// The containers to restart.
     #[must_use]
     pub fn restarting(&self) -> BTreeSet<ContainerId> {
         let running = self.running.iter().filter(|r| r.restarts()).map(|r| &r.id);
@@ -168,7 +169,8 @@ fn containers<'a>(
     (running, unstarted)
 }
 
-/// Nobody remembers what the container has: the runtime is believed. Its request of memory is nowhere to be seen.
+/// Without a record of the container's amounts the runtime's count. The runtime does not report a memory
+/// request.
 fn by_the_runtime(c: &ContainerObserved, wants: Amounts, told: impl FnOnce() -> LinuxResources) -> Amounts {
     let Some(is) = c.resources else { return wants };
     let told = told();
@@ -189,7 +191,7 @@ fn by_the_runtime(c: &ContainerObserved, wants: Amounts, told: impl FnOnce() -> 
     }
 }
 
-/// The pod with what it has.
+/// The pod with its actual amounts.
 fn as_it_is(p: &Pod, actual: &Actual<'_>) -> Pod {
     let mut is = p.clone();
     if let Some(spec) = &mut is.spec {
@@ -223,7 +225,8 @@ pub fn raised(a: &CgroupValues, b: &CgroupValues) -> CgroupValues {
     }
 }
 
-/// The pod's cgroup, large enough for what the pod has and for what it is to have; `None` where pods have none.
+/// The pod's cgroup, large enough for both its actual and its new amounts; `None` on a node without pod
+/// cgroups.
 #[must_use]
 pub fn large_enough(p: &Pod, actual: &Actual<'_>, specs: &dyn PodSpecs) -> Option<PodCgroup> {
     let wanted = specs.cgroup(p)?;
@@ -234,7 +237,8 @@ pub fn large_enough(p: &Pod, actual: &Actual<'_>, specs: &dyn PodSpecs) -> Optio
     Some(PodCgroup { values: raised(&is.values, &wanted.values), name: wanted.name })
 }
 
-/// The steps; none if nothing is to be done in place. `applied`: what the pod's cgroup was last given, if that is known.
+/// The steps; none if there is nothing to do in place. `applied`: the last values of the pod's cgroup, if
+/// known.
 #[must_use]
 pub fn plan(
     p: &Pod,
@@ -253,7 +257,7 @@ pub fn plan(
     });
     let mut steps = Vec::new();
     if updates.is_empty() && actual.pod.is_none() {
-        // What is left of a resize whose containers have all been done, or have begun anew.
+        // The rest of a resize whose containers are all done, or have restarted.
         if let (Some(wanted), Some(has), false) = (wanted, applied, restarts)
             && *has != wanted.values
         {
@@ -315,7 +319,7 @@ fn in_order<'r>(
     }
 }
 
-/// A look at memory, if limits of it are to be lowered.
+/// A check of memory usage, if memory limits shrink.
 fn check(
     is: &CgroupValues,
     wanted: Option<&PodCgroup>,
@@ -343,7 +347,7 @@ fn check(
     }
 }
 
-/// What is said if limits of memory cannot be lowered; `None` if they can. `pod`: limit and what is in use of it.
+/// The error if memory limits cannot shrink; `None` if they can. `pod`: its limit and usage.
 #[must_use]
 pub fn too_low(
     pod: Option<(u64, Option<u64>)>,

@@ -1,7 +1,7 @@
-//! The records of allocations on disk, as the upstream kubelet writes and reads them.
+//! The records of allocations on disk, in the upstream kubelet's format.
 //!
-//! In: allocations, bytes. Out: bytes, allocations. Invariant: what was not written whole is not taken for a record: the
-//! checksum is of the text within. Upstream: pkg/kubelet/allocation/state, pkg/kubelet/checkpointmanager.
+//! In: allocations, bytes. Out: bytes, allocations. Invariant: an incomplete record is rejected, because its
+//! checksum covers its contents. Upstream: pkg/kubelet/allocation/state, pkg/kubelet/checkpointmanager.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::{Allocations, PodAllocation};
 use crate::container_spec::hash::fnv32a;
 
-/// Name of the record of what pods were given, in the root directory.
+/// File name of the record of allocations, in the root directory.
 pub const ALLOCATED: &str = "allocated_pods_state";
-/// Name of the record of what containers have.
+/// File name of the record of containers' actual resources.
 pub const ACTUATED: &str = "actuated_pods_state";
 /// A record of five hundred pods of ten containers is two million bytes.
 pub const BYTES_MAX: u64 = 64 << 20;
@@ -24,7 +24,7 @@ pub enum CheckpointError {
     /// Not the JSON of one.
     #[error("not a checkpoint of allocations")]
     Shape(#[source] serde_json::Error),
-    /// Not what was written.
+    /// The contents differ from the written ones.
     #[error("the checkpoint is corrupt: its checksum is {written}, that of its data {computed}")]
     Checksum {
         /// As in the file.
@@ -56,10 +56,10 @@ pub fn encode(allocations: &Allocations) -> Vec<u8> {
     serde_json::to_vec(&Checkpoint { data, checksum }).unwrap_or_default()
 }
 
-/// What the file says.
+/// Parses the file.
 ///
 /// # Errors
-/// It is none, or not whole.
+/// It is malformed or incomplete.
 pub fn decode(bytes: &[u8]) -> Result<Allocations, CheckpointError> {
     let found: Checkpoint = serde_json::from_slice(bytes).map_err(CheckpointError::Shape)?;
     let computed = checksum(&found.data);

@@ -1,4 +1,4 @@
-//! What events say about resizes. Upstream: pkg/kubelet/events/resize.go.
+//! Messages of events about resizes. Upstream: pkg/kubelet/events/resize.go.
 
 use agent_types::pod;
 use agent_types::resources::amounts::List;
@@ -44,7 +44,7 @@ fn named(c: &Container) -> Named<'_> {
     Named { name: &c.name, resources }
 }
 
-/// `what`, then the pod's amounts, the generation of the pod that asked for them, and what went wrong.
+/// `what`, then the pod's amounts, the generation of the requesting pod, and the error.
 #[must_use]
 pub fn of(what: &str, p: &Pod, generation: Option<i64>, error: &str) -> String {
     let summary = Summary {

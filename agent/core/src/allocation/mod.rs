@@ -1,14 +1,14 @@
-//! allocation: what each pod was given of cpu and memory, and how that is changed while it runs (KEP-1287).
+//! allocation: the cpu and memory that each pod was granted, and their change while the pod runs (KEP-1287).
 //!
 //! ```text
 //! desired pod ──► resize::judge ──► given (checkpoint, durable) ──► allocated pod ──► worker ──► actuate::plan ──► steps
 //!                    │ deferred, infeasible                                             │
 //!                    └──► condition PodResizePending                                    └──► condition PodResizeInProgress
 //! ```
-//! In: pods as they are wanted, what was given, what containers have. Out: verdicts, pods with the amounts that were given to
-//! them, steps. Pure. Invariants: whatever the runtime is told of a pod's amounts was given to it before (ALLOC-DURABLE); what
-//! was given fits (ALLOC-CAP). Who keeps the record is the pod manager. docs/resize.md.
-//! Upstream: pkg/kubelet/allocation, doPodResizeAction.
+//! In: desired pods, allocations, resources of containers. Out: verdicts, pods with their allocated amounts,
+//! steps. Pure. Invariants: every amount that the runtime gets was allocated before (ALLOC-DURABLE); the
+//! allocations fit (ALLOC-CAP). The pod manager keeps the record. docs/resize.md. Upstream:
+//! pkg/kubelet/allocation, `doPodResizeAction` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 pub mod actuate;
 pub mod checkpoint;
@@ -29,7 +29,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// `resizePolicy` wants the container to begin anew when its amount of `resource` is changed.
+/// True if `resizePolicy` requires a restart of the container after a change of `resource`.
 #[must_use]
 pub fn is_restarted_for(container: &Container, resource: &str) -> bool {
     let first = container.resize_policy.iter().flatten().find(|p| p.resource_name == resource);
@@ -56,7 +56,7 @@ fn or_none<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Resour
 pub type Allocations = BTreeMap<PodUid, PodAllocation>;
 
 impl PodAllocation {
-    /// What the pod says itself.
+    /// The pod's own resources (`spec.resources`).
     #[must_use]
     pub fn of(p: &Pod) -> PodAllocation {
         let all = pod::init_containers(p).iter().chain(pod::containers(p));
@@ -70,8 +70,8 @@ impl PodAllocation {
         Amounts::of(self.containers.get(container))
     }
 
-    /// Notes what was given with containers that were observed: with those that are made or run, for an ended one has nothing
-    /// any more. Answers what the pod itself was given.
+    /// Records the allocations in observed containers: in those that are created or running, because an ended
+    /// one has no resources. Returns the allocation of the pod itself.
     pub fn recall(&self, observed: &mut [ContainerObserved]) -> Option<Amounts> {
         let has =
             |c: &&mut ContainerObserved| matches!(c.state, ContainerState::Created | ContainerState::Running);
@@ -89,7 +89,7 @@ impl PodAllocation {
             && Amounts::of(self.pod.as_ref()) == none
     }
 
-    /// The pod asks for something else than it was given.
+    /// True if the pod's request differs from its allocation.
     #[must_use]
     pub fn differs(&self, p: &Pod) -> bool {
         let changed = |c: &Container| {
@@ -99,7 +99,7 @@ impl PodAllocation {
         all.any(changed) || !same(self.pod.as_ref(), pod::spec(p).resources.as_ref())
     }
 
-    /// The pod with the amounts that it was given; the same one if it asks for nothing else.
+    /// The pod with its allocated amounts; the same pod if there is no difference.
     #[must_use]
     pub fn apply(&self, p: &Arc<Pod>) -> Arc<Pod> {
         if !self.differs(p) {
@@ -136,7 +136,7 @@ impl PodAllocation {
         for (name, resources) in &mut out.containers {
             larger(resources, other.amounts(name));
         }
-        // A pod cannot lose what it asks for itself, so `other` has nothing here that this has not.
+        // A pod cannot lose its own request, so `other` has no key here that this one lacks.
         if let Some(own) = &mut out.pod {
             larger(own, Amounts::of(other.pod.as_ref()));
         }

@@ -1,9 +1,9 @@
-//! May a pod have what it asks for now? And who is asked first.
+//! Decides whether a pod gets its requested resources now, and the order of pending requests (KEP-1287).
 //!
-//! In: the pod as it is wanted and as it was given, those beside it, the node. Out: yes, not now, or never. Invariants: what is
-//! deferred may come true by itself, what is infeasible only by another request; whose room a critical pod takes is decided
-//! elsewhere (`admission`).
-//! Upstream: allocation/handlers.go, sortPendingResizes.
+//! In: the desired pod, its allocation, the other pods, the node. Out: yes, not now, or never. Invariants: a
+//! deferred request can succeed later without a change, an infeasible one only after another request; the
+//! victims of a critical pod are chosen elsewhere (`admission`). Upstream: pkg/kubelet/allocation
+//! (handlers.go, allocation_manager.go).
 
 use std::cmp::{Ordering, Reverse};
 
@@ -29,18 +29,18 @@ pub const INFEASIBLE: &str = "Infeasible";
 pub struct PendingResize {
     /// [`DEFERRED`] or [`INFEASIBLE`].
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Of the pod that asks.
+    /// Generation of the requesting pod.
     pub generation: Option<i64>,
     /// Text of the event.
     pub event: String,
 }
 
-/// Why a pod does not get what it asks for.
+/// Reason why a pod does not get its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not now: what admission says, which is a word of its own in the event.
+    /// Not now: admission's rejection, whose reason is a word of its own in the event.
     Deferred(Rejection),
     /// Never here; the second is upstream's word in `kubelet_pod_infeasible_resizes_total`.
     Infeasible(String, &'static str),
@@ -66,7 +66,7 @@ impl Refusal {
         format!("Pod resize {word}")
     }
 
-    /// For people.
+    /// The reason as text for people.
     #[must_use]
     pub fn message(&self) -> &str {
         match self {
@@ -76,10 +76,10 @@ impl Refusal {
     }
 }
 
-/// May `desired` have what it asks for, beside `others`?
+/// Decides whether `desired` gets its request, next to `others`.
 ///
 /// # Errors
-/// Why not.
+/// The reason against it.
 pub fn judge(
     desired: &Pod,
     given: &PodAllocation,
@@ -132,7 +132,7 @@ fn exclusive(desired: &Pod, given: &PodAllocation, rules: Rules) -> Result<(), R
     Ok(())
 }
 
-/// The pod asks for more than it was given.
+/// True if the pod requests more than its allocation.
 #[must_use]
 pub fn is_increase(desired: &Pod, allocated: &Pod) -> bool {
     [CPU, MEMORY].into_iter().any(|of| pod_request(desired, of) > pod_request(allocated, of))
@@ -155,7 +155,7 @@ impl Waiting<'_> {
         Some(pending.last_transition_time.as_ref()?.0.as_nanosecond())
     }
 
-    /// Who is judged first: those that ask for nothing more, then by priority, by class, by how long they wait.
+    /// Order of judgement: pods without an increase first, then by priority, by class, by waiting time.
     #[must_use]
     pub fn order(&self, other: &Waiting<'_>) -> Ordering {
         let key = |w: &Waiting<'_>| {
@@ -172,7 +172,7 @@ impl Waiting<'_> {
     }
 }
 
-/// A change that was asked for: resource, `requests` or `limits`, and `add`, `remove`, `increase` or `decrease`.
+/// A requested change: resource, `requests` or `limits`, and `add`, `remove`, `increase` or `decrease`.
 pub type Change = (&'static str, &'static str, &'static str);
 
 /// What of a pod's containers was changed, each amount by itself (`kubelet_container_requested_resizes_total`).

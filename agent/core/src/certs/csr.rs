@@ -1,6 +1,6 @@
-//! The CertificateSigningRequest object: how it is made, and what its answer means.
+//! The CertificateSigningRequest object: creates it, and reads its answer.
 //!
-//! In: PEM of a request, or the object as the API server has it. Out: the object to create, or a [`Verdict`].
+//! In: PEM of a request, or the object of the API server. Out: the object to create, or a [`Verdict`].
 
 use agent_types::certificates::CertKind;
 use k8s_openapi::ByteString;
@@ -15,7 +15,7 @@ pub(super) enum Verdict {
     Approved,
     /// Signed: the chain, PEM.
     Issued(Vec<u8>),
-    /// Denied by somebody.
+    /// A signer or approver denied it.
     Denied(String),
     /// The signer could not sign it.
     Failed(String),
@@ -38,7 +38,7 @@ pub(super) fn object(kind: CertKind, request_pem: String) -> CertificateSigningR
     csr
 }
 
-/// What `csr` says about the request of UID `uid`.
+/// Verdict of `csr` about the request with UID `uid`.
 pub(super) fn verdict(csr: &CertificateSigningRequest, uid: Option<&str>) -> Verdict {
     if csr.metadata.uid.as_deref() != uid {
         return Verdict::Replaced;

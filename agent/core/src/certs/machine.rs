@@ -23,7 +23,7 @@ use super::{CertAction, CertEvent, CertFact, CertIdentity, KeyHandle, message};
 const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
 /// First pause between looks at a request; it doubles.
 const POLL_MIN: Duration = Duration::from_millis(15);
-/// Beyond this pause (3.825 s after the request) people are told that it waits.
+/// After this pause (3.825 s after the request) the operator is informed that it waits.
 const POLL_OVERDUE: Duration = Duration::from_secs(4);
 /// Longest pause between looks.
 const POLL_MAX: Duration = Duration::from_secs(8);
@@ -56,7 +56,7 @@ pub(super) struct Filed {
 }
 
 impl Filed {
-    /// True once people should be told: nobody approves it by himself.
+    /// True once the operator should know: no controller approves it automatically.
     pub(super) fn is_overdue(&self) -> bool {
         self.pause > POLL_OVERDUE
     }
@@ -83,9 +83,9 @@ pub struct CertManager {
     /// What the directory holds, once it was read.
     pub(super) current: Option<Option<CertificateFacts>>,
     rotate_at: Option<Wall>,
-    /// Bootstrap credentials, or why there are none; `None` while nobody has looked.
+    /// Bootstrap credentials, or the reason why there are none; `None` before the first look.
     pub(super) bootstrap: Option<Result<(), String>>,
-    /// What was last asked for with [`CertAction::Bootstrap`].
+    /// Last request in [`CertAction::Bootstrap`].
     pub(super) bootstrap_wanted: Option<bool>,
     pub(super) addresses: Vec<NodeAddress>,
     /// The API server refused the node's own certificate.
@@ -128,7 +128,7 @@ impl CertManager {
         }
     }
 
-    /// What the certificate in use says.
+    /// Facts of the certificate in use.
     #[must_use]
     pub fn current(&self) -> Option<&CertificateFacts> {
         self.current.as_ref()?.as_ref()
@@ -172,7 +172,7 @@ impl CertManager {
         }
     }
 
-    /// True if what was asked for is no longer what is wanted, nor is what there is.
+    /// True if the request's template is neither the wanted one nor that of the present certificate.
     fn is_superseded(&self, request: &Request) -> bool {
         self.template().is_none_or(|wanted| {
             wanted != request.template && self.current().is_none_or(|c| wanted.unmet(c).is_some())
@@ -335,7 +335,7 @@ impl CertManager {
         }
     }
 
-    /// True if nothing may be asked for because the clock is wrong.
+    /// True if no request may be sent because the clock is wrong.
     fn clock_is_wrong(&mut self, now: Now, out: &mut Outbox<CertAction>) -> bool {
         let since = self.clock_wrong.as_ref().map_or(now.mono, |(since, _)| *since);
         let patience = now.mono.since(since) < CLOCK_PATIENCE;
@@ -350,7 +350,8 @@ impl CertManager {
             }
             (Some(_), Some(_)) => true,
             (None, Some(_)) => {
-                // Out of patience is not the same as set: the next look must not start anew.
+                // The end of the patience is not a set clock: the next check must not start the patience
+                // again.
                 if rotation::clock_problem(self.config.clock_floor, self.current(), now.wall).is_none() {
                     self.clock_wrong = None;
                     out.push(CertAction::Fact(CertFact::ClockSet));
@@ -404,7 +405,7 @@ impl CertManager {
         self.consider(now, out)
     }
 
-    /// A late answer says nothing; one of another kind than asked for must not leave the machine waiting.
+    /// A late answer is ignored; an answer of the wrong kind must not leave the machine waiting.
     fn mismatch(&mut self, phase: Option<Phase>, now: Now, out: &mut Outbox<CertAction>) {
         if phase.is_some() {
             self.fail("an effect was answered with another kind of answer".to_owned(), now, out);

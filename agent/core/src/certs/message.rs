@@ -1,4 +1,4 @@
-//! Sentences for people: what is wrong with getting a certificate, and what to do about it.
+//! Sentences for the operator: the obstacle to a certificate, and its remedy.
 //!
 //! In: errors and verdicts. Out: one line each, without secrets.
 
@@ -64,7 +64,8 @@ pub(super) fn replaced(csr: &str) -> String {
     format!("the request {csr} was deleted or replaced, a new one follows")
 }
 
-/// Nobody can ask: what is the matter with the certificate, and `why` there is no other way, with its remedy.
+/// No identity can send requests: the state of the certificate, and `why` there is no other way, with its
+/// remedy.
 pub(super) fn no_credentials(expired: Option<String>, why: &str) -> String {
     match expired {
         Some(at) => format!("the node's client certificate expired at {at}; to ask for a new one: {why}"),

@@ -1,29 +1,30 @@
-//! A certificate that is there, matches, and is renewed in time: one machine for the client certificate, one for the
-//! serving certificate. Contract chapter 2.
+//! Certificates of the node: one machine for the client certificate, one for the serving certificate. Each
+//! machine keeps a certificate that matches and renews it in time.
 //!
 //! # For the shell
-//! First send [`CertEvent::Loaded`] with what the certificate directory holds (again whenever the files change by
-//! other hands), and for a serving certificate [`CertEvent::Addresses`] whenever the Node's addresses change. Answer
-//! each of [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and [`CertAction::Store`] exactly once; send
-//! [`CertEvent::Tick`] at the deadline.
-//! - `GenerateKeyAndCsr`: make a P-256 key, keep it in memory under `key`, answer with the PEM of the request signed
-//!   by it. The key never leaves the shell.
+//! First send [`CertEvent::Loaded`] with the contents of the certificate directory (again whenever another
+//! program changes the files), and for a serving certificate [`CertEvent::Addresses`] whenever the Node's
+//! addresses change. Answer each of [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and
+//! [`CertAction::Store`] exactly once; send [`CertEvent::Tick`] at the deadline.
+//! - `GenerateKeyAndCsr`: make a P-256 key, keep it in memory under `key`, and answer with the PEM of the
+//!   request that the key signed. The key never leaves the shell.
 //! - `Call`: send with the identity named in `with`.
-//! - `Bootstrap`: wanted, look for bootstrap credentials (a first-boot token), say with [`CertEvent::Bootstrap`] that
-//!   they are there or why not, and again whenever that changes. Not wanted: the certificate in use is good; use it,
-//!   stop looking, and forget the token.
-//! - `Store`: if bootstrap credentials asked for it, their cluster is the node's from now on. Write certificate chain and key `key` into one file of mode 0600, switch `-current.pem` to it, make
-//!   the API client use it (closing its old connections), and answer with what the certificate says. A chain that
-//!   does not fit the key is an error.
-//! - `DropKey`: the key `key` will not be used, erase it.
-//! - `Show`: the sentence for people changed; empty when there is nothing to do about anything.
-//! - `Fact`: for logs and metrics, said once. [`CertManager::state`] is how it stands now; it is also what
-//!   `kubelet_certificate_manager_*_ttl_seconds` is made from.
+//! - `Bootstrap`: if it asks for bootstrap credentials (a first-boot token), look for them and report with
+//!   [`CertEvent::Bootstrap`] that they are there or why not, and again whenever that changes. If it does not
+//!   ask, the current certificate is good: use it, stop looking, and forget the token.
+//! - `Store`: if bootstrap credentials requested the certificate, their cluster is the node's cluster from
+//!   now on. Write the certificate chain and the key `key` into one file of mode 0600, switch `-current.pem`
+//!   to it, make the API client use it (close its old connections), and answer with the facts of the
+//!   certificate. A chain that does not fit the key is an error.
+//! - `DropKey`: the machine does not need the key `key` any more, erase it.
+//! - `Show`: the sentence for the operator changed; it is empty when nothing needs attention.
+//! - `Fact`: for logs and metrics, sent once. [`CertManager::state`] is the current state, also the source of
+//!   `kubelet_certificate_manager_*_ttl_seconds`.
 //!
-//! Invariants: one effect in flight; never a CSR before the clock is plausible, nor for a serving certificate without
-//! an IP address; after every failure a pause (2 s doubling four times, then 32 s); one CSR is waited for at most
-//! 15 minutes; no input ends the machine. Difference from upstream: an expired certificate without bootstrap
-//! credentials is a state with a message and slow retries, not exit code 1.
+//! Invariants: one effect in flight; no CSR before the clock is plausible, and none for a serving certificate
+//! without an IP address; a pause after every failure (2 s doubling four times, then 32 s); the machine waits
+//! at most 15 minutes for one CSR; no input ends the machine. Difference from upstream: an expired
+//! certificate without bootstrap credentials is a state with a message and slow retries, not exit code 1.
 //! Upstream: client-go/util/certificate, pkg/kubelet/certificate.
 
 mod csr;
@@ -61,8 +62,8 @@ pub struct KeyHandle(pub u64);
 pub enum CertEvent {
     /// What the certificate directory holds; `None` if there is no usable pair.
     Loaded(Option<CertificateFacts>),
-    /// Bootstrap credentials are there, or others than before: they are tried at once. `Err`: there are none, why, and
-    /// what to do about it.
+    /// Bootstrap credentials are present, or have changed: the machine tries them at once. `Err`: there are
+    /// none, the reason and the remedy.
     Bootstrap(Result<(), String>),
     /// Addresses of the Node (serving certificates only).
     Addresses(Vec<NodeAddress>),
@@ -77,10 +78,10 @@ pub enum CertEvent {
     Answered {
         /// Of the action.
         id: EffectId,
-        /// What the API server said.
+        /// Result of the call.
         result: ApiResult,
     },
-    /// The answer to [`CertAction::Store`]: what the certificate says, or why it could not be kept.
+    /// The answer to [`CertAction::Store`]: facts of the certificate, or the error.
     Stored {
         /// Of the action.
         id: EffectId,
@@ -91,7 +92,7 @@ pub enum CertEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CertAction {
     /// Make a key and a request; answer [`CertEvent::Generated`].
@@ -100,7 +101,7 @@ pub enum CertAction {
         id: EffectId,
         /// Keep the key under this name.
         key: KeyHandle,
-        /// What the request asks for.
+        /// Names and usages of the request.
         template: CertTemplate,
     },
     /// Send it; answer [`CertEvent::Answered`].
@@ -118,14 +119,14 @@ pub enum CertAction {
         id: EffectId,
         /// Its private key.
         key: KeyHandle,
-        /// Who asked for it: it is of that one's cluster.
+        /// Identity that requested the certificate: it belongs to that identity's cluster.
         with: CertIdentity,
         /// The chain, PEM, as the API server gave it.
         certificate: Vec<u8>,
     },
     /// Erase the key.
     DropKey {
-        /// Which.
+        /// Handle of the key.
         key: KeyHandle,
     },
     /// Look for bootstrap credentials, or let them be; answers are [`CertEvent::Bootstrap`]. Client certificates only.
@@ -133,13 +134,13 @@ pub enum CertAction {
         /// False: there is a certificate that does, to be used.
         wanted: bool,
     },
-    /// What people should know now, in one sentence with what to do about it; empty if there is nothing.
+    /// One sentence for the operator, with the remedy; empty if nothing needs attention.
     Show(String),
     /// For logs and metrics.
     Fact(CertFact),
 }
 
-/// What happened, said once.
+/// An event of the machine, sent once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertFact {
     /// A new certificate is in use.
@@ -151,15 +152,15 @@ pub enum CertFact {
     },
     /// An attempt failed (counts as `…_renew_errors`).
     Failed {
-        /// What is wrong and what to do.
+        /// Problem and remedy.
         message: String,
     },
     /// A request is there and must be approved.
     Requested {
-        /// Its name.
+        /// Name of the CertificateSigningRequest.
         csr: String,
     },
-    /// The clock is wrong: nothing is asked for until it is set.
+    /// The clock is wrong: no request is sent until it is set.
     ClockWrong {
         /// What it shows, and how that is known to be wrong.
         message: String,
@@ -178,14 +179,14 @@ pub enum CertState {
         /// It ends then.
         not_after: Wall,
     },
-    /// There is none, and one is being asked for.
+    /// There is none, and a request is in progress.
     Requesting {
-        /// What is waited for, or what went wrong last and what to do.
+        /// State of the request, or its last error with the remedy.
         message: String,
     },
-    /// There is none, and none can be asked for now.
+    /// There is none, and no request is possible now.
     Waiting {
-        /// For what, and what to do.
+        /// Missing condition and remedy.
         message: String,
     },
 }

@@ -1,8 +1,8 @@
-//! When a certificate is to be replaced, and how long to pause after a failure.
+//! Time of a certificate's replacement, and pauses after failures.
 //!
-//! In: what the certificate says, what is wanted, the time. Out: [`Need`], pauses, and why a clock cannot be right.
-//! Invariants: the deadline of a certificate lies between 70 % and 90 % of its lifetime; a certificate that arrives
-//! with that window behind it (short-lived and back-dated) is given the same share of what remains.
+//! In: the facts of the certificate, the required names, the time. Out: [`Need`], pauses, and the reason why
+//! a clock cannot be right. Invariants: the deadline is between 70 % and 90 % of the certificate's lifetime;
+//! a certificate that arrives after that window (short-lived and back-dated) gets the same share of the rest.
 //! Upstream: client-go/util/certificate/certificate_manager.go.
 
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! How it stands with a certificate: who can ask for one, whether bootstrap credentials are of use, what people are told.
+//! State of a certificate: the identity for requests, the use of bootstrap credentials, and the sentence for
+//! the operator.
 //!
-//! In: the machine's state and the time. Out: [`CertState`], the sentence to show, [`CertIdentity`]. Invariants: a
-//! token is used only where the node's own certificate does not do; if neither gets anywhere they take turns, so that
-//! whichever is mended first is found.
+//! In: the machine's state and the time. Out: [`CertState`], the sentence to show, [`CertIdentity`].
+//! Invariants: a token is used only where the node's own certificate does not work; if neither works they
+//! take turns, so that the first one that works again is found.
 
 use agent_types::api_time::text;
 use agent_types::certificates::{CertKind, CertTemplate, CertificateFacts};
@@ -58,7 +59,7 @@ impl CertManager {
         CertTemplate::of(&self.config, &self.addresses)
     }
 
-    /// Who asks; `None` if nobody can.
+    /// Identity for the next request; `None` if there is none.
     pub(super) fn identity(&self, wall: Wall) -> Option<CertIdentity> {
         if self.config.kind == CertKind::Serving {
             return Some(CertIdentity::Node);
@@ -82,7 +83,7 @@ impl CertManager {
         Some(self.refused || !current.as_ref().is_some_and(|c| is_valid(c, wall)))
     }
 
-    /// Says what the shell should look for and show, if that changed.
+    /// Sends the shell the sources to look for and the sentence to show, if they changed.
     pub(super) fn tell(&mut self, now: Now, out: &mut Outbox<CertAction>) {
         let wanted = self.wants_bootstrap(now.wall);
         if wanted != self.bootstrap_wanted {

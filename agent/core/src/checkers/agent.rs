@@ -1,5 +1,5 @@
-//! Invariants over what the agent asks for and says: ABSORB-TERM, STATUS-MONO, BACKOFF,
-//! RESTART-TRANSPARENT, BOUNDED.
+//! Invariants over the agent's effects and reports: ABSORB-TERM, STATUS-MONO, BACKOFF, RESTART-TRANSPARENT,
+//! BOUNDED.
 //!
 //! In: effects, states, statuses. Out: violations.
 
@@ -16,7 +16,7 @@ fn brings_up(verb: &str) -> bool {
     matches!(verb, "run_sandbox" | "create_container" | "start_container")
 }
 
-/// Verbs that change what runs.
+/// Verbs that change the runtime.
 fn changes(verb: &str) -> bool {
     brings_up(verb)
         || matches!(verb, "stop_container" | "remove_container" | "stop_sandbox" | "remove_sandbox")
@@ -52,7 +52,7 @@ impl Invariant for AbsorbTerm {
                     return Err(format!("{pod} is {} and asks for {verb} {object}", ORDER[rank]));
                 }
             }
-            // A new incarnation knows only what was written down; the phase is STATUS-MONO's business.
+            // A new incarnation knows only its records; STATUS-MONO checks the phase.
             TraceEvent::AgentStarted { .. } => self.rank.clear(),
             TraceEvent::PodForgotten { pod } => {
                 self.rank.remove(pod);
@@ -63,7 +63,8 @@ impl Invariant for AbsorbTerm {
     }
 }
 
-/// Pods that the API server shows in a phase that is not terminal: all that an agent which starts anew knows of them.
+/// Pods that the API server shows in a phase that is not terminal: the only knowledge of a new agent about
+/// them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GoingOn(BTreeSet<PodUid>);
 
@@ -85,13 +86,14 @@ impl GoingOn {
     }
 }
 
-/// STATUS-MONO: a terminal phase never reverts, a pod that ran is never pending again without a new sandbox. What an
-/// incarnation said to itself and the API server does not show may be lost with it: nobody has seen it. So may what an
-/// earlier one said and the server, put back to a backup, does not show any more before this one speaks of the pod.
+/// STATUS-MONO: a terminal phase never reverts, a pod that ran is never pending again without a new sandbox.
+/// A status that did not reach the API server may be lost with its incarnation, because no client has seen
+/// it. The same holds for an earlier incarnation's status that a restored server does not show any more
+/// before this incarnation reports the pod.
 #[derive(Clone, Debug, Default)]
 pub struct StatusMono {
     terminal: BTreeMap<PodUid, String>,
-    /// Those of which this incarnation said it.
+    /// Pods whose status this incarnation reported.
     own: BTreeSet<PodUid>,
     going_on: GoingOn,
 }
@@ -122,7 +124,7 @@ impl Invariant for StatusMono {
                 self.terminal.remove(pod);
                 Ok(())
             }
-            // Nothing of the pod is left that the phase could be told from.
+            // The runtime has no object left that shows the phase.
             TraceEvent::RuntimeEmptied => {
                 self.terminal.clear();
                 Ok(())
@@ -187,12 +189,13 @@ impl Invariant for BackOff {
                     return Err(format!("{verb} {object} was asked for {n} times in 10 s for {pod}"));
                 }
             }
-            // What goes because another asked for it is no loop of its own; the one that asked is counted.
+            // A container that goes because another one requested it is no hot loop; the one that requested
+            // it counts.
             TraceEvent::RestartAllAsked { pod, id } => {
                 let asked = self.names.get(id).map(|(_, name)| name.clone());
                 self.starts.retain(|(p, name), _| p != pod || Some(name) == asked.as_ref());
             }
-            // What somebody else kills counts as a crash for the agent, but not as its hot loop.
+            // A container killed by another process counts as a crash for the agent, but not as its hot loop.
             TraceEvent::Disturbed | TraceEvent::RuntimeEmptied => self.starts.clear(),
             TraceEvent::PodForgotten { pod } => {
                 self.starts.retain(|(p, _), _| p != pod);

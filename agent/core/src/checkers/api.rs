@@ -1,8 +1,7 @@
-//! Invariants over what the API server was told: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST,
-//! SECRET-SCOPE.
+//! Invariants over the API server's state: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST, SECRET-SCOPE.
 //!
-//! In: statuses and deletions as the API server applied them, beside what happened in the runtime. Out: violations.
-//! They look at the server's side: what the agent meant to say does not count.
+//! In: statuses and deletions that the API server applied, and events of the runtime. Out: violations. They
+//! look at the server's side: calls that were not applied do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,8 +93,8 @@ impl Holdings {
     }
 }
 
-/// STATUS-TRUTH: the API shows a terminal phase only of a pod of which nothing runs, and shows as running only what
-/// was started.
+/// STATUS-TRUTH: the API shows a terminal phase only for a pod without running containers, and shows only
+/// started containers as running.
 #[derive(Clone, Debug, Default)]
 pub struct StatusTruth(Holdings);
 
@@ -110,7 +109,7 @@ impl Invariant for StatusTruth {
         if let Some(id) = running.iter().find(|id| !self.0.started.contains(*id)) {
             return Err(format!("{pod} is said to run {id}, which was never started"));
         }
-        // The pod of a mirror pod has another UID: what runs of it is not looked up here.
+        // The pod of a mirror pod has another UID: its containers are not looked up here.
         match self.0.live_of(pod).filter(|_| is_terminal(phase) && !mirror) {
             Some(id) => Err(format!("{pod} is said to be {phase} while {id} runs")),
             None => Ok(()),
@@ -118,9 +117,9 @@ impl Invariant for StatusTruth {
     }
 }
 
-/// DELETE-LAST: the agent deletes a pod only if that was asked for, after its terminal phase was told, and after
-/// everything of it is gone from the node; or, if a shutdown left it, after its terminal phase was told and nothing of it
-/// runs. Mirror pods are pictures and may go at any time.
+/// DELETE-LAST: the agent deletes a pod only if that was requested, after its terminal phase was reported,
+/// and after all parts of it are gone from the node; or, if it is left from a shutdown, after its terminal
+/// phase was reported and none of its containers runs. Mirror pods are copies and may go at any time.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteLast {
     holdings: Holdings,
@@ -183,8 +182,8 @@ impl Invariant for DeleteLast {
     }
 }
 
-/// SECRET-SCOPE: the agent asks for nothing that is not its node's: not for other nodes, their leases or pods. No call
-/// that exists reads a secret or a config map; when one does, it is judged here, too.
+/// SECRET-SCOPE: the agent reads only objects of its node: not other nodes, their leases or pods. No present
+/// call reads a Secret or a ConfigMap; a future one must be checked here, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SecretScope;
 

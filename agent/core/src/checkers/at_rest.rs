@@ -1,7 +1,7 @@
-//! What must hold when nothing has happened for a while: the API's view is the truth. MIRROR-ONE, STATUS-TRUTH.
+//! Invariants after a while without events: the API shows the truth. MIRROR-ONE, STATUS-TRUTH.
 //!
-//! In: pods as the API shows them, what the node has. Out: what is wrong, in words. Pure functions for the simulator
-//! and for property tests; like the observers they know nothing of how the agent decides.
+//! In: the API's pods, the node's state. Out: the first difference, as text. Pure functions for the simulator
+//! and for property tests; like the observers they do not know the agent's decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,8 +41,8 @@ pub fn mirrors<'a>(
     wanted.first_key_value().map_or(Ok(()), |(name, _)| Err(format!("static pod {name} has no mirror pod")))
 }
 
-/// STATUS-TRUTH at rest: what the status shows as running is what runs of the pod, and a terminal phase is shown
-/// exactly if the pod is over.
+/// STATUS-TRUTH at rest: the status shows exactly the running containers as running, and a terminal phase
+/// exactly if the pod has ended.
 ///
 /// # Errors
 /// The first difference.

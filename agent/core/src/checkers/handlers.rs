@@ -1,6 +1,7 @@
 //! Invariants over probes and hooks: PROBE-OWN, HOOK-GRACE.
 //!
-//! In: what probes answered, what statuses and events said because of them; hooks and stops. Out: violations.
+//! In: answers of probes, and the statuses and events that follow from them; hooks and stops. Out:
+//! violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use agent_types::time::Mono;
 use super::{Invariant, TraceEvent};
 use crate::probe::Kind;
 
-/// PROBE-OWN: what is said of an instance because of a probe was answered about that very instance.
+/// PROBE-OWN: a verdict about an instance comes from a probe of that very instance.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeOwn {
     good: BTreeSet<(ContainerId, Kind)>,
@@ -45,7 +46,7 @@ impl Invariant for ProbeOwn {
     }
 }
 
-/// What a stop gets at least, and what rounding to whole seconds may add.
+/// Least grace of a stop, and the most that rounding to whole seconds may add.
 const SLACK: Duration = Duration::from_secs(3);
 const STOP_GRACE_MIN_S: u32 = 2;
 
@@ -65,12 +66,12 @@ pub struct HookGrace {
     hooks: BTreeMap<ContainerId, Ran>,
     states: BTreeMap<PodUid, &'static str>,
     made: BTreeMap<ContainerId, PodUid>,
-    /// Pods whose containers were asked to begin anew: they are stopped at once, without hooks.
+    /// Pods whose containers must all restart: these stop at once, without hooks.
     anew: BTreeSet<PodUid>,
 }
 
 impl HookGrace {
-    /// A kill of a container became the end of its pod, whose grace is another one.
+    /// The kill of a container became the end of its pod, with another grace period.
     fn enters(&mut self, pod: &PodUid, state: &'static str) {
         if self.states.insert(pod.clone(), state).is_some_and(|before| before != state) {
             self.hooks.retain(|_, ran| ran.pod != *pod || !ran.over);
@@ -114,7 +115,7 @@ impl Invariant for HookGrace {
                     return Err(format!("{id} is stopped while its preStop hook runs"));
                 }
                 let whole = at.since(ran.began) + Duration::from_secs(u64::from(*grace_s));
-                // One that failed may be repeated when the grace is long over, with what each stop gets.
+                // A failed stop may be repeated long after the grace period, with the least grace.
                 if *grace_s > STOP_GRACE_MIN_S && whole > ran.within + SLACK {
                     let (whole, within) = (whole.as_secs(), ran.within.as_secs());
                     return Err(format!("{id}: hook and stop may take {whole} s of {within} s of grace"));

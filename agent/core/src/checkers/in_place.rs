@@ -1,6 +1,6 @@
-//! Invariants over what changes in a pod while it lives: EPHEMERAL-ONCE, RESTART-ALL.
+//! Invariants over changes of a running pod: EPHEMERAL-ONCE, RESTART-ALL.
 //!
-//! In: which ephemeral containers were added, which ends make all begin anew, the runtime's events. Out: violations.
+//! In: added ephemeral containers, ends that restart all containers, the runtime's events. Out: violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use agent_types::time::Mono;
 
 use super::{Invariant, TraceEvent};
 
-/// EPHEMERAL-ONCE: an ephemeral container is started at most once, whatever its end and whoever the agent is. A runtime
-/// that lost everything begins anew.
+/// EPHEMERAL-ONCE: an ephemeral container starts at most once, whatever its end and in every incarnation of
+/// the agent. A runtime that lost everything starts again.
 #[derive(Clone, Debug, Default)]
 pub struct EphemeralOnce {
     added: BTreeSet<(PodUid, String)>,
@@ -54,7 +54,7 @@ impl Invariant for EphemeralOnce {
     }
 }
 
-/// RESTART-ALL: a container whose end makes all containers of its pod begin anew is there until every other one is gone
+/// RESTART-ALL: a container whose end restarts all containers of its pod exists until every other one is gone
 /// (ephemeral ones stay), and does not run again before.
 #[derive(Clone, Debug, Default)]
 pub struct RestartAll {
@@ -65,7 +65,7 @@ pub struct RestartAll {
 }
 
 impl RestartAll {
-    /// Another container of the pod of `of`, beside those that asked too.
+    /// Another container of the pod of `of`, except those that requested the restart, too.
     fn other(&self, of: &(PodUid, String)) -> Option<&ContainerId> {
         let other = self
             .made

@@ -1,6 +1,6 @@
-//! Invariants of a node as independent observers over a trace: what was applied to the runtime, what the
-//! agent asked for and said. The simulator calls them after every step, the exhaustive search after every
-//! choice; they know nothing of how the agent decides.
+//! Invariants of a node, checked by independent observers of a trace: changes of the runtime, and requests
+//! and reports of the agent. The simulator calls them after every step, the exhaustive search after every
+//! choice; they do not know the agent's decisions.
 //!
 //! In: [`TraceEvent`] in order. Out: the first [`Violation`] of each [`Invariant`]. Invariant of this module:
 //! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent/README.md.
@@ -41,121 +41,121 @@ use crate::probe::Kind;
 pub enum TraceEvent {
     /// A sandbox became ready.
     SandboxReady {
-        /// Whose.
+        /// UID of the pod.
         pod: PodUid,
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
         /// Its attempt.
         attempt: u32,
     },
     /// A sandbox is not ready any more.
     SandboxStopped {
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
     },
     /// A sandbox is gone.
     SandboxRemoved {
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
     },
     /// A container was created.
     ContainerCreated {
-        /// Whose.
+        /// UID of the pod.
         pod: PodUid,
         /// Container name in the pod.
         name: String,
         /// Its attempt.
         attempt: u32,
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// Its process runs.
     ContainerStarted {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// Its process ended.
     ContainerExited {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// It ended badly; after [`TraceEvent::ContainerExited`].
     ContainerFailed {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// It is gone.
     ContainerRemoved {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
-    /// The runtime lost everything; attempts may begin anew.
+    /// The runtime lost everything; attempts may start from 0 again.
     RuntimeEmptied,
     /// A new incarnation of the agent.
     AgentStarted {
         /// The world was at rest when the last one died and has not changed since.
         undisturbed: bool,
     },
-    /// The first list that an incarnation gets shows the pod before its end, being old or of a server that was put back:
-    /// who starts anew cannot know better, and runs it again.
+    /// The first list of an incarnation shows the pod before its end, because it is old or from a restored
+    /// server: a new agent cannot know better, and runs the pod again.
     ApiListedFirst {
-        /// Which.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// Somebody other than the agent changed the world: a user, an exit, a fault.
     Disturbed,
-    /// The agent asked for an effect.
+    /// The agent issued an effect.
     EffectIssued {
         /// For which pod.
         pod: PodUid,
         /// `Effect::verb`.
         verb: &'static str,
-        /// What it acts on, for telling repetitions apart.
+        /// Object of the effect, to recognise repetitions.
         object: String,
     },
-    /// What a pod's specification says of its order.
+    /// Containers of a pod's specification, in their order.
     PodPlanned {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// `spec.initContainers`, in order.
         init: Vec<InitContainer>,
     },
-    /// What a pod's specification says of its volumes.
+    /// Volumes of a pod's specification.
     VolumesPlanned {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// `spec.volumes`.
         volumes: Vec<String>,
     },
     /// A volume of a pod is there, with all its files.
     VolumeMounted {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// Which of its volumes.
         volume: String,
     },
     /// Nothing is mounted for the pod any more.
     VolumesGone {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
-    /// The agent asked for a container to be stopped; beside [`TraceEvent::EffectIssued`].
+    /// The agent requested the stop of a container; in addition to [`TraceEvent::EffectIssued`].
     StopAsked {
         /// Of which pod.
         pod: PodUid,
-        /// Which container.
+        /// Id of the container.
         id: ContainerId,
         /// What its process is given to end, seconds.
         grace_s: u32,
     },
     /// The pod's terminating record could not be written.
     RecordLost {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// A pod worker is in this state now (`PodWorker::state_name`).
     WorkerState {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// State.
         state: &'static str,
@@ -180,27 +180,27 @@ pub enum TraceEvent {
     },
     /// The pod got its `metadata.deletionTimestamp`.
     ApiDeletionAsked {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
-    /// The pod ended for a shutdown that is over, and nobody but its node takes it away.
+    /// The pod ended for a finished shutdown, and only its node removes it.
     ApiLeftOver {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// The API server applied a DELETE of the agent.
     ApiDeletedByAgent {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// It is a mirror pod.
         mirror: bool,
     },
-    /// The pod is gone from the API, whoever deleted it.
+    /// The pod is gone from the API, deleted by any client.
     ApiGone {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
-    /// The agent asked the API server for something.
+    /// The agent sent a call to the API server.
     ApiAsked {
         /// `ApiCall::describe`.
         what: String,
@@ -209,75 +209,75 @@ pub enum TraceEvent {
     },
     /// A container answered a probe.
     ProbeAnswered {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
-        /// What it said.
+        /// True for a successful probe.
         good: bool,
     },
-    /// A status says of a container what only this probe of it can have told.
+    /// A status shows a state of a container that only this probe can have reported.
     ShownFine {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
     },
-    /// The agent says that it kills a container for this probe.
+    /// The agent reports that it kills a container because of this probe.
     KilledFor {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
     },
     /// The agent runs a preStop hook.
     HookStarted {
-        /// Whose.
+        /// UID of the pod.
         pod: PodUid,
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// What was left of the grace, seconds.
         within_s: u32,
     },
     /// The agent knows that the hook is over.
     HookEnded {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// The agent stops a container.
     StopIssued {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// With so much grace, seconds.
         grace_s: u32,
     },
     /// Somebody added an ephemeral container to a pod.
     EphemeralAdded {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// Container name in the pod.
         name: String,
     },
-    /// A container ended in a way that makes all containers of its pod begin anew.
+    /// The end of a container restarts all containers of its pod.
     RestartAllAsked {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// The container that ended.
         id: ContainerId,
     },
-    /// The pod was desired anew after everything of it was gone: its history ends.
+    /// The pod became desired again after all parts of it were gone: its history ends.
     PodForgotten {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
-    /// logind told the agent, for the first time, that the machine is about to stop.
+    /// The agent got logind's signal that the machine is about to stop, for the first time.
     ShutdownTold {
         /// What pods have in all.
         budget: Duration,
     },
     /// A pod is ended for it.
     EndOrdered {
-        /// Which.
+        /// UID of the pod.
         pod: PodUid,
         /// Place of its group, the lowest priority first.
         group: usize,
@@ -292,7 +292,7 @@ pub enum TraceEvent {
     ShutdownPast,
     /// The size of something that must not grow without bound.
     Gauge {
-        /// What.
+        /// Name of the invariant.
         name: &'static str,
         /// How many.
         value: usize,
@@ -318,7 +318,7 @@ impl TraceEvent {
 pub struct Violation {
     /// Name, as in docs/agent/README.md.
     pub invariant: &'static str,
-    /// When.
+    /// Time of the violation.
     pub at: Mono,
     /// What was seen.
     pub message: String,
@@ -336,7 +336,7 @@ pub trait Invariant: std::fmt::Debug {
     fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String>;
 }
 
-/// A fresh observer for each invariant over what the API server was told; worlds without runtime feed only these.
+/// A fresh observer for each invariant about the API server; worlds without a runtime feed only these.
 #[must_use]
 pub fn api_side() -> Vec<Box<dyn Invariant>> {
     vec![

@@ -1,6 +1,6 @@
-//! Invariants over how a pod's containers come and go: ORDER, GRACE, GC-SAFE.
+//! Invariants about starts and ends of a pod's containers: ORDER, GRACE, GC-SAFE.
 //!
-//! In: what the pod's specification says, the runtime's events, stops as they were asked for. Out: violations.
+//! In: the pod's specification, the runtime's events, requested stops. Out: violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use agent_types::time::Mono;
 
 use super::{Invariant, TraceEvent};
 
-/// A look at the runtime is answered or given up within this: what has run for longer was seen.
+/// Longest time of an inspection: a container that has run longer was seen.
 const LOOK_MAX: Duration = Duration::from_secs(130);
-/// The least that a stop is given, and what rounding up to whole seconds may add to what is left, seconds.
+/// Least grace of a stop, and the most that rounding up to whole seconds may add, seconds.
 const STOP_MIN_S: u64 = 2;
 const ROUNDING: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ pub(super) struct Instance {
     started: bool,
 }
 
-/// Instances by id, as the runtime's events tell them.
+/// Instances by id, from the runtime's events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Instances(BTreeMap<ContainerId, Instance>);
 
@@ -64,7 +64,7 @@ impl Instances {
 /// An init container of a pod's specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitContainer {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
     /// It keeps running: `restartPolicy: Always`.
     pub sidecar: bool,
@@ -74,16 +74,16 @@ pub struct InitContainer {
 #[derive(Clone, Debug, Default)]
 struct Progress {
     begun: BTreeSet<String>,
-    /// Containers whose last run ended well.
+    /// Containers whose last run succeeded.
     done: BTreeSet<String>,
 }
 
-/// ORDER: init containers run one after another to a good end, sidecars are started in their place among them, the
-/// rest comes after all of them, and in a sandbox where the rest began they do not run again. At the end of the pod a
-/// sidecar is stopped only when no regular container and no later sidecar runs, or when the grace is over: upstream stops
-/// all that is left at once then, next to a container that does not end as well. Sidecars wait neither for a plain init
-/// container nor for an ephemeral one. Of a pod that this incarnation of the agent was never given nobody knows which
-/// containers are sidecars.
+/// ORDER: init containers run one after another to success, sidecars start in their place among them, the
+/// regular ones come after all of them; once regular ones exist in a sandbox, init containers do not run
+/// again in it. At the end of the pod a sidecar stops only when no regular container and no later sidecar
+/// runs, or when the grace period is over: upstream then stops all remaining containers at once, even next to
+/// one that does not end. Sidecars wait neither for a plain init container nor for an ephemeral one. For a
+/// pod whose specification this incarnation never had, the sidecars are unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     instances: Instances,
@@ -91,7 +91,7 @@ pub struct Order {
     progress: BTreeMap<PodUid, Progress>,
     /// Ephemeral containers: they wait for nothing.
     ephemeral: BTreeSet<(PodUid, String)>,
-    /// Pods whose containers were all asked to begin anew.
+    /// Pods whose containers must all restart.
     anew: BTreeSet<PodUid>,
     terminating: BTreeSet<PodUid>,
     /// Pods that this incarnation of the agent was given.
@@ -134,7 +134,7 @@ impl Order {
         }
     }
 
-    /// Nothing is left of a pod that begins anew: its order does, too.
+    /// No container is left of a restarting pod: its order starts again, too.
     fn begin_anew(&mut self) {
         let left = |pod: &PodUid| {
             self.instances.of(pod).any(|i| !self.ephemeral.contains(&(pod.clone(), i.name.clone())))
@@ -202,7 +202,7 @@ impl Invariant for Order {
                 }
             }
             TraceEvent::AgentStarted { .. } => self.known.clear(),
-            // What is left of the grace is no more than what each stop gets: the grace is over.
+            // The rest of the grace period is the least grace of a stop: the period is over.
             TraceEvent::StopAsked { grace_s, .. } if u64::from(*grace_s) <= STOP_MIN_S => {}
             TraceEvent::StopAsked { pod, id, .. } => return self.stopped(at, pod, id),
             TraceEvent::RuntimeEmptied => self.progress.clear(),
@@ -212,8 +212,8 @@ impl Invariant for Order {
     }
 }
 
-/// GRACE: a pod on its way out is given one grace for all its containers together, and no more by being asked again
-/// or by a restart of the agent. What was spent of it is known after a restart only if it could be written down.
+/// GRACE: a terminating pod has one grace period for all its containers together; neither a second request
+/// nor a restart of the agent adds to it. Time spent before a restart is known only if it could be recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Grace {
     /// When the pod's grace is over; nothing was stopped yet if there is none.
@@ -264,13 +264,13 @@ impl Invariant for Grace {
     }
 }
 
-/// GC-SAFE: as long as a pod is wanted, the newest instance of each container that ran is kept: its logs, its exit
-/// code and the restart count are told from it.
+/// GC-SAFE: while a pod is wanted, the newest instance of each container that ran is kept, for its logs, its
+/// exit code and the restart count.
 #[derive(Clone, Debug, Default)]
 pub struct GcSafe {
     instances: Instances,
     wanted: BTreeSet<PodUid>,
-    /// Pods whose containers were asked to begin anew: what they leave goes.
+    /// Pods whose containers must all restart: their dead instances go.
     anew: BTreeSet<PodUid>,
 }
 
@@ -314,7 +314,7 @@ impl Invariant for GcSafe {
             TraceEvent::RestartAllAsked { pod, .. } => {
                 self.anew.insert(pod.clone());
             }
-            // Until its worker says so nobody knows what the next incarnation was told.
+            // The specification of the next incarnation is unknown until its worker reports it.
             TraceEvent::AgentStarted { .. } => self.wanted.clear(),
             _ => {}
         }

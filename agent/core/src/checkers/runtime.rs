@@ -1,4 +1,4 @@
-//! Invariants over what the runtime holds: ONE-LIVE, ONE-SANDBOX, NO-OUTLIVE.
+//! Invariants over the objects of the runtime: ONE-LIVE, ONE-SANDBOX, NO-OUTLIVE.
 //!
 //! In: the runtime's events. Out: violations.
 
@@ -146,8 +146,8 @@ impl Invariant for OneSandbox {
     }
 }
 
-/// NO-OUTLIVE: nothing of a pod lives after its terminal report, and nothing is left after its worker
-/// finished. A new incarnation knows of the report only what the API server shows.
+/// NO-OUTLIVE: no container of a pod lives after its terminal report, and no object is left after its worker
+/// finished. A new incarnation knows the report only from the API server.
 #[derive(Clone, Debug, Default)]
 pub struct NoOutlive {
     going_on: GoingOn,
@@ -155,7 +155,7 @@ pub struct NoOutlive {
     live: BTreeSet<ContainerId>,
     sandboxes: BTreeMap<SandboxId, PodUid>,
     over: BTreeSet<PodUid>,
-    /// Those of which this incarnation said it.
+    /// Pods whose end this incarnation reported.
     own: BTreeSet<PodUid>,
     finished: BTreeSet<PodUid>,
 }
@@ -208,7 +208,7 @@ impl Invariant for NoOutlive {
                 self.over.retain(|pod| !self.going_on.contains(pod));
                 self.own.clear();
             }
-            // The server was put back before this incarnation spoke of the pod: what an earlier one said is not known.
+            // The server was restored before this incarnation reported the pod: an earlier report is unknown.
             TraceEvent::ApiStatus { pod, .. } if self.going_on.contains(pod) && !self.own.contains(pod) => {
                 self.over.remove(pod);
             }

@@ -1,7 +1,7 @@
 //! Invariants while the machine is about to stop: SHUTDOWN-ORDER, SHUTDOWN-BUDGET, SHUTDOWN-CLOSED.
 //!
-//! In: what logind said and got, whom the agent ends, what runs. Out: violations. They end with the shutdown: when it is
-//! called off, when the agent dies (the lock dies with it), and with the boot.
+//! In: signals and calls of logind, pods that the agent ends, running containers. Out: violations. They end
+//! with the shutdown: when it is cancelled, when the agent dies (the lock dies with it), and with the boot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use agent_types::time::Mono;
 use super::order::Instances;
 use super::{Invariant, TraceEvent};
 
-/// What may be spent beyond the pods' periods, on telling and writing.
+/// Time for reports and records beyond the pods' periods.
 const BEYOND: Duration = Duration::from_secs(2);
 
 /// SHUTDOWN-ORDER: a pod is ended when each of the groups before its own has ended or has used up its period.
@@ -81,7 +81,7 @@ impl Invariant for ShutdownBudget {
     }
 }
 
-/// SHUTDOWN-CLOSED: once the agent was told, no pod begins.
+/// SHUTDOWN-CLOSED: once the agent knows of the shutdown, no pod starts.
 #[derive(Clone, Debug, Default)]
 pub struct ShutdownClosed {
     known: BTreeSet<PodUid>,

@@ -1,6 +1,7 @@
-//! VOL-HELD: no volume is torn down under a live container, and no container starts before its pod's volumes are mounted.
+//! VOL-HELD: no volume is torn down under a live container, and no container starts before its pod's volumes
+//! are mounted.
 //!
-//! In: what is mounted and what runs. Out: violations.
+//! In: mounted volumes and running containers. Out: violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
-//! Which AppArmor profile a container runs under.
+//! The AppArmor profile of a container.
 //!
-//! In: pod and container. Out: the profile of the runtime's call, or none: the runtime then takes its own default, except
-//! for privileged containers. Invariants: the container's field wins over the annotation from before the API had a field,
-//! and the annotation over the pod's field (the API server copies annotations to fields, but for static pods only the
-//! agent reads them). Upstream: pkg/security/apparmor.
+//! In: pod and container. Out: the profile of the runtime's call, or none: the runtime then uses its own
+//! default, except for privileged containers. Invariants: the container's field wins over the older
+//! annotation, and the annotation over the pod's field (the API server copies annotations to fields, but for
+//! static pods only the agent reads them). Upstream: pkg/security/apparmor.
 
 use agent_types::pod;
 use agent_types::runtime::config::SecurityProfile;
@@ -36,7 +36,7 @@ fn of_field(profile: &AppArmorProfile) -> SecurityProfile {
     }
 }
 
-/// What an annotation's value says; `None` if it says nothing that is known.
+/// Profile in an annotation's value; `None` for an unknown value.
 #[must_use]
 pub fn of_annotation(value: &str) -> Option<SecurityProfile> {
     match value {
@@ -46,7 +46,7 @@ pub fn of_annotation(value: &str) -> Option<SecurityProfile> {
     }
 }
 
-/// True if the pod asks for a profile anywhere: a node without AppArmor must not run it.
+/// True if the pod names a profile anywhere: a node without AppArmor must not run it.
 #[must_use]
 pub fn is_required(pod: &Pod) -> bool {
     let own = |c: &Container| c.security_context.as_ref()?.app_armor_profile.as_ref().map(of_field);

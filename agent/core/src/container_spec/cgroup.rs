@@ -1,7 +1,8 @@
-//! Where a pod's cgroup lives (contract 11.1).
+//! The parent cgroup of a pod's sandbox.
 //!
-//! In: UID, QoS class, the node's cgroup settings. Out: the `cgroup_parent` of the sandbox. Invariant: one pod,
-//! one parent, a function of UID and class only. Upstream: pkg/kubelet/cm pod_container_manager.
+//! In: UID, QoS class, the node's cgroup settings. Out: the `cgroup_parent` of the sandbox. Invariant: a pod
+//! has one parent, which depends on UID and class only. Upstream:
+//! pkg/kubelet/cm/pod_container_manager_linux.go.
 
 use agent_types::node_context::{CgroupContext, NodeContext};
 use agent_types::resources::cgroups::pod as pod_cgroups;

@@ -1,8 +1,9 @@
-//! One container's configuration (contract 7.6).
+//! Configuration of one container: the CRI message `ContainerConfig`.
 //!
-//! In: pod, which container, its attempt, the resolved image, the pod's addresses, the node.
-//! Out: [`ContainerConfig`]. Invariant: the same inputs give the same configuration, so a repeated CreateContainer
-//! finds what the first one made. Upstream: kuberuntime_container.go generateContainerConfig.
+//! In: the pod, one of its containers, the attempt, the resolved image, the pod's addresses, the node. Out:
+//! [`ContainerConfig`]. Invariant: equal inputs give an equal configuration, so a repeated CreateContainer
+//! finds the container of the first call. Upstream: `generateContainerConfig` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +27,10 @@ use super::security::{container_security, groups_of_volumes};
 use crate::container_spec::given::Given;
 use crate::container_spec::sub_path;
 
-/// The parts of volumes that must be mounted before the container is made.
+/// The parts of volumes to mount before the container is created.
 ///
 /// # Errors
-/// What the pod asks for cannot be resolved.
+/// A field of the pod cannot be resolved.
 pub fn sub_paths(
     pod: &Pod,
     container: ContainerRef<'_>,
@@ -48,7 +49,7 @@ pub fn sub_paths(
 /// Configuration of instance `attempt` of one container.
 ///
 /// # Errors
-/// What the pod asks for cannot be resolved; the reason and message are for the container's status.
+/// A field of the pod cannot be resolved; reason and message are for the container's status.
 pub fn container_config(
     pod: &Pod,
     container: ContainerRef<'_>,

@@ -1,7 +1,8 @@
-//! Block devices of a container (`volumeDevices`, contract 7.8 and 10.2).
+//! Block devices of a container (API field `volumeDevices`).
 //!
-//! In: the container's `volumeDevices`, what the pod's claims are bound to. Out: [`Device`]s as listed. Invariant: only volumes
-//! that are block devices, and nobody writes to one whose claim is read only. Upstream: kubelet_pods.go makeBlockVolumes.
+//! In: the container's `volumeDevices`, the volumes that the pod's claims are bound to. Out: [`Device`]s in
+//! the listed order. Invariants: only volumes of mode `Block` become devices; a container cannot write to the
+//! device of a read-only claim. Upstream: `makeBlockVolumes` of pkg/kubelet/kubelet_pods.go.
 
 use agent_types::node_context::NodeContext;
 use agent_types::pod;

@@ -1,9 +1,9 @@
-//! Directories and files below `<root>/pods/<uid>` that must exist before a sandbox or a container is made
-//! (contract 10.2, 7.8, 13).
+//! Directories and files below `<root>/pods/<uid>` that must exist before the runtime makes a sandbox or a
+//! container.
 //!
-//! In: pod, node, addresses. Out: [`PodFiles`], of which the worker makes an idempotent effect.
-//! Invariants: every path lies below the pod's directory or its log directory; names that come from the pod
-//! are DNS labels (validated), so no path escapes.
+//! In: pod, node, addresses. Out: [`PodFiles`], from which the worker makes an idempotent effect. Invariants:
+//! every path is below the pod's directory or its log directory; names from the pod are validated DNS labels,
+//! so no path can leave these directories. Upstream: pkg/kubelet/kubelet_getters.go (directory layout).
 
 use agent_types::ContainerRef;
 use agent_types::node_context::NodeContext;

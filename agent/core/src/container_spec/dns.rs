@@ -1,7 +1,8 @@
-//! The pod's resolver configuration (contract 7.8).
+//! The pod's resolver configuration (API fields `dnsPolicy` and `dnsConfig`).
 //!
-//! In: `dnsPolicy`, `dnsConfig`, the node's [`DnsContext`]. Out: [`DnsConfig`] and what to warn about.
-//! Invariants: at most 3 servers, 32 search domains, 2048 characters of them. Upstream: pkg/kubelet/network/dns.
+//! In: `dnsPolicy`, `dnsConfig`, the node's [`DnsContext`]. Out: [`DnsConfig`] and warnings. Invariants: at
+//! most 3 servers, 32 search domains, and 2048 characters of search domains. Upstream:
+//! pkg/kubelet/network/dns.
 
 use agent_types::node_context::{DnsContext, NodeContext, ResolvConf};
 use agent_types::pod;
@@ -16,7 +17,7 @@ const DOMAIN_CHARS_MAX: usize = 253;
 /// Search domains that the cluster puts before the host's.
 const CLUSTER_SEARCHES: usize = 3;
 
-/// Reason: a pod wants the cluster's DNS, and the node was not told where that is.
+/// Reason: a pod wants the cluster's DNS, and the node has no `clusterDNS`.
 pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 /// The same as the node's own event has it; the pod's names the pod before it.
 pub const MISSING_CLUSTER_DNS_MESSAGE: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \

@@ -1,8 +1,9 @@
-//! Environment, command and arguments of a container (contract 7.7).
+//! Environment, command and arguments of a container.
 //!
 //! In: container, pod, addresses, node. Out: variables in order, expanded words. Invariants: a variable sees
-//! only those defined before it; a later definition of the same name wins and keeps the first one's place.
-//! Values of Secrets and ConfigMaps are [`env_objects`]'s; `envFrom` comes first, so that `env` wins.
+//! only the variables defined before it; a later definition of the same name wins and keeps the position of
+//! the first. [`env_objects`] resolves values of Secrets and ConfigMaps; `envFrom` comes first, so `env`
+//! wins. Upstream: `makeEnvironmentVariables` of pkg/kubelet/kubelet_pods.go.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

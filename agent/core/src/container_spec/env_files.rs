@@ -1,9 +1,10 @@
 //! Variables from files of the pod's volumes: `fileKeyRef` (KEP-3721, gate EnvFiles).
 //!
-//! In: the container's sources, the files as read just before it is made. Out: values, or upstream's words about what is
-//! wrong, with what it is. Invariants: of a file no more is told than line numbers; what is optional and missing defines
-//! nothing, but a file that is missing or broken is an error also then. Format: a strict part of the POSIX shell's,
-//! `KEY='value'`. Upstream: makeEnvironmentVariables, pkg/kubelet/util/env.
+//! In: the container's sources, the files as read just before its creation. Out: values, or upstream's
+//! message about the error with its class. Invariants: a message contains line numbers of a file, never its
+//! contents; an optional key that is missing defines nothing, but a missing or malformed file is an error
+//! even then. Format: a strict subset of the POSIX shell's, `KEY='value'`. Upstream:
+//! `makeEnvironmentVariables` of pkg/kubelet/kubelet_pods.go, pkg/kubelet/util/env.
 
 use std::collections::BTreeSet;
 
@@ -41,10 +42,10 @@ fn file(p: &Pod, source: &FileKeySelector, node: &NodeContext) -> Result<EnvFile
     Ok(EnvFile { root: found.path, path: source.path.clone() })
 }
 
-/// The value of one key; `None` for what is optional and missing or empty.
+/// The value of one key; `None` for an optional key that is missing or empty.
 ///
 /// # Errors
-/// The file cannot be read or is none of variables, or the key is missing.
+/// The file cannot be read or is malformed, or the key is missing.
 pub fn value(
     p: &Pod,
     source: &FileKeySelector,
@@ -116,7 +117,7 @@ fn value_of(text: &[u8], key: &str) -> Result<Option<String>, String> {
             Some(b' ' | b'\t') => return wrong(at, "whitespace before '=' is not allowed"),
             _ => {}
         }
-        // As in a shell: what stands after a blank is another word, and the variable is empty.
+        // As in a shell: text after a blank is another word, and the variable is empty.
         let found = match assigned {
             [b' ' | b'\t', ..] => Vec::new(),
             [b'\'', rest @ ..] => quoted(rest, &mut lines)?,

@@ -1,8 +1,9 @@
-//! Variables from Secrets and ConfigMaps: `envFrom`, `configMapKeyRef`, `secretKeyRef` (contract 7.7).
+//! Variables from Secrets and ConfigMaps: `envFrom`, `configMapKeyRef`, `secretKeyRef`.
 //!
-//! In: the container's sources, what is known of their objects. Out: names and values, or upstream's words about what is
-//! missing. Invariant: what is optional and missing defines nothing. Names are taken as they are: which of them are
-//! variables is the API server's to judge. Upstream: makeEnvironmentVariables.
+//! In: the container's sources, the objects that the node knows. Out: names and values, or upstream's message
+//! about the missing object or key. Invariant: an optional source that is missing defines nothing. Names are
+//! not checked: the API server validates them. Upstream: `makeEnvironmentVariables` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use agent_types::objects::{ObjectData, ObjectKind, ObjectRef, Objects, look_up};
 use agent_types::pod;
@@ -12,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod};
 /// All variables of `envFrom`, in order; later ones of the same name win.
 ///
 /// # Errors
-/// An object is missing or cannot be had.
+/// An object is missing or unavailable.
 pub fn env_from(
     p: &Pod,
     container: &Container,
@@ -34,7 +35,8 @@ pub fn env_from(
     Ok(vars)
 }
 
-/// The value of one key; `None` for what is optional and missing. The outer `None`: the source is of another kind.
+/// The value of one key; `None` for an optional key that is missing. The outer `None`: the source is of
+/// another kind.
 ///
 /// # Errors
 /// The object or its key is missing.

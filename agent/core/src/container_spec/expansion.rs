@@ -1,7 +1,8 @@
-//! `$(VAR)` expansion in env values, commands and arguments (contract 7.7).
+//! `$(VAR)` expansion in env values, commands and arguments.
 //!
-//! In: text and the variables defined so far. Out: text. Invariants: one pass, results are not expanded again;
-//! `$$` is a literal `$`; an unknown variable and a lone `$` stay as written. Upstream: third_party/forked/golang/expansion.
+//! In: text and the variables defined so far. Out: text. Invariants: one pass, results are not expanded
+//! again; `$$` is a literal `$`; an unknown variable and a lone `$` stay as written. Upstream:
+//! third_party/forked/golang/expansion.
 
 /// Replace every `$(NAME)` for which `lookup` knows a value.
 #[must_use]

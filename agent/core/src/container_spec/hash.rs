@@ -1,7 +1,9 @@
-//! The hash by which a running container is recognised as the one the pod asks for (contract 7.1).
+//! The hash that links a running container to its definition in the pod (annotation
+//! `io.kubernetes.container.hash`).
 //!
-//! In: name and image of a container. Out: lower-case hex of FNV-32a. Invariant: the same number as upstream
-//! computes, so that containers survive a change of agent in both directions.
+//! In: name and image of a container. Out: FNV-32a as lower-case hex. Invariant: upstream computes the same
+//! number, so containers survive a change from one kubelet to the other in both directions. Upstream:
+//! `HashContainer` of pkg/kubelet/container/helpers.go.
 
 use std::fmt::Write as _;
 

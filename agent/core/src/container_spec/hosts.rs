@@ -1,7 +1,8 @@
-//! Host names and the managed `/etc/hosts` (contract 7.8).
+//! Host names and the managed `/etc/hosts`.
 //!
-//! In: pod, its addresses, the cluster domain. Out: host name, domain, file text. Invariant: a pure function of
-//! its inputs, so a repeated write changes nothing. Upstream: kubelet_pods.go, kuberuntime hosts file.
+//! In: pod, its addresses, the cluster domain. Out: host name, domain, text of the file. Invariant: a pure
+//! function of its inputs, so a repeated write changes nothing. Upstream: `ensureHostsFile` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use std::fmt::Write as _;
 
@@ -36,10 +37,10 @@ pub fn hostname_and_domain(pod: &Pod, node: &NodeContext) -> (String, String) {
     (hostname, domain)
 }
 
-/// What the sandbox's kernel is told as its host name; empty for host-network pods.
+/// Host name of the sandbox; empty for host-network pods.
 ///
 /// # Errors
-/// A fully qualified name that the kernel cannot hold.
+/// A fully qualified name that is too long for the kernel.
 pub fn sandbox_hostname(pod: &Pod, node: &NodeContext) -> Result<String, SpecError> {
     if pod::host_network(pod) {
         return Ok(String::new());

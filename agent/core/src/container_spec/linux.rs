@@ -1,8 +1,8 @@
-//! Requests and limits become kernel numbers: CRI `LinuxContainerResources` (contract 7.9).
+//! Translates requests and limits to kernel values: the CRI message `LinuxContainerResources`.
 //!
-//! In: container, pod, node. Out: [`LinuxResources`]. Invariants: shares 2 to 262144; a quota of at least 1 ms;
-//! `oom_score_adj` orders Guaranteed before Burstable before BestEffort. Upstream: kuberuntime_container_linux.go,
-//! pkg/kubelet/qos.
+//! In: container, pod, node. Out: [`LinuxResources`]. Invariants: shares are between 2 and 262144; a quota is
+//! at least 1 ms; `oom_score_adj` of Guaranteed is below Burstable, and Burstable below BestEffort. Upstream:
+//! pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, pkg/kubelet/qos.
 
 pub mod memory;
 
@@ -21,11 +21,11 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 const OOM_GUARANTEED: i64 = -997;
 const OOM_BEST_EFFORT: i64 = 1000;
-/// Room kept for what the node itself cannot lose.
+/// Scores below are reserved for processes that the node cannot lose.
 const OOM_BURSTABLE_MIN: i64 = 1000 + OOM_GUARANTEED;
 const OOM_BURSTABLE_MAX: i64 = OOM_BEST_EFFORT - 1;
 
-/// Everything the runtime is told about one container's resources.
+/// All resources of one container for the runtime.
 #[must_use]
 pub fn container_resources(pod: &Pod, container: &Container, node: &NodeContext) -> LinuxResources {
     let cpu_request = request(container, CPU);
@@ -57,7 +57,8 @@ pub fn sandbox_resources(pod: &Pod, node: &NodeContext) -> LinuxResources {
     cpu_and_memory(cpu_request, running_limit(pod, CPU), running_limit(pod, MEMORY), node)
 }
 
-/// What the sandbox itself needs, beside its containers: request and limit at once. Nothing for a pod without overhead.
+/// Resources of the sandbox itself, in addition to its containers: request and limit at once. Zero for a pod
+/// without overhead.
 #[must_use]
 pub fn sandbox_overhead(pod: &Pod, node: &NodeContext) -> LinuxResources {
     if pod::spec(pod).overhead.is_none() {
@@ -108,7 +109,8 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
     }
 }
 
-/// Each container's share of what the pod asks for itself beyond what its containers ask for, bytes (KEP-2837).
+/// Each container's share of the pod's own request beyond the sum of its containers' requests, bytes
+/// (KEP-2837).
 fn spare_memory(pod: &Pod) -> i64 {
     let Some(own) = pod_level_request(pod, MEMORY).filter(|q| !q.is_zero()) else { return 0 };
     let containers = pod::containers(pod).len() + pod::init_containers(pod).len();
@@ -126,7 +128,8 @@ fn score_of(request: i64, capacity: i64) -> i64 {
     1000 - i64::try_from(share.clamp(0, 2000)).expect("clamped to a small range")
 }
 
-/// A limit for every page size of the kernel: what is not asked for, by the container or by its pod, is forbidden.
+/// A limit for every page size of the kernel: sizes that neither the container nor its pod requests are
+/// forbidden.
 fn hugepage_limits(pod: &Pod, container: &Container, sizes: &[String]) -> BTreeMap<String, u64> {
     let mut limits: BTreeMap<String, u64> = sizes.iter().map(|size| (size.clone(), 0)).collect();
     let both = [pod::spec(pod).resources.as_ref(), container.resources.as_ref()];

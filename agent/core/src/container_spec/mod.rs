@@ -1,10 +1,11 @@
-//! container_spec: a pod becomes what the runtime is told. Contract chapters 7.1 and 7.5 to 7.11.
+//! container_spec: translates a pod to the runtime's configuration of its sandbox and containers.
 //!
-//! In: a defaulted, validated pod ([`crate::pod_source`]), the attempt, and the node ([`agent_types::node_context::NodeContext`]).
-//! Out: sandbox and container configurations, the directories and files to make first ([`pod_dirs`],
-//! [`container_files`]), or a [`agent_types::spec_error::SpecError`] with the waiting reason that people see.
-//! Invariants: pure and deterministic; a field that is not carried out is listed by [`unsupported()`], never
-//! dropped silently. Upstream: pkg/kubelet/kuberuntime, kubelet_pods.go.
+//! In: a defaulted, validated pod ([`crate::pod_source`]), the attempt, and the node
+//! ([`agent_types::node_context::NodeContext`]). Out: sandbox and container configurations, the directories
+//! and files to make first ([`pod_dirs`], [`container_files`]), or a [`agent_types::spec_error::SpecError`]
+//! with the waiting reason that the API shows. Invariants: pure and deterministic; [`unsupported()`] lists
+//! every field that the node does not carry out, none is dropped silently. Upstream: pkg/kubelet/kuberuntime,
+//! pkg/kubelet/kubelet_pods.go.
 
 pub mod apparmor;
 pub mod cgroup;

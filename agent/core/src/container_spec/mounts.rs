@@ -1,7 +1,9 @@
-//! Bind mounts of a container (contract 7.8, 7.11, 10.4).
+//! Bind mounts of a container (API field `volumeMounts`).
 //!
-//! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the managed
-//! hosts file, then the termination message. Invariant: only volume kinds that `unsupported` lets through.
+//! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the
+//! managed hosts file, then the termination message. Invariant: only volume types that `unsupported` lets
+//! through. Upstream: `makeMounts` of pkg/kubelet/kubelet_pods.go and of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use agent_types::ContainerRef;
 use agent_types::node_context::NodeContext;
@@ -92,10 +94,10 @@ fn image_mount(
     })
 }
 
-/// What is mounted inside of the mount is to be read only, too; `can` says whether the runtime can do that.
+/// Whether mounts inside of the mount become read-only, too; `can` is the runtime's capability.
 ///
 /// # Errors
-/// It has to be and cannot be.
+/// It is required and the runtime cannot do it.
 pub(crate) fn recursively(mount: &VolumeMount, can: bool) -> Result<bool, String> {
     let Some(mode) = mount.recursive_read_only.as_deref().filter(|mode| *mode != "Disabled") else {
         return Ok(false);
@@ -115,7 +117,8 @@ pub(crate) fn recursively(mount: &VolumeMount, can: bool) -> Result<bool, String
     }
 }
 
-/// The runtime is to label what is in a volume: not what is the host's or a server's, nor what its mount labels.
+/// True if the runtime labels the contents of a volume: not for host or server directories, nor if the mount
+/// sets the label.
 fn relabels(plugin: Plugin, bound: Option<&Bound>) -> bool {
     !matches!(plugin, Plugin::HostPath | Plugin::Nfs) && !bound.is_some_and(|bound| bound.labelled)
 }
@@ -146,7 +149,7 @@ fn volume_mount(
         host_path,
         readonly: mount.read_only == Some(true) || read_only,
         recursive_read_only: false,
-        // Only what the node made for this pod may be relabelled.
+        // Only files that the node made for this pod may be relabelled.
         selinux_relabel: node.security.selinux_enabled && relabels(plugin, claims.get(&mount.name)),
         propagation: propagation(mount),
         image: None,

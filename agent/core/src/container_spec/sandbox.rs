@@ -1,6 +1,7 @@
-//! The sandbox's configuration (contract 7.5).
+//! Configuration of the sandbox: the CRI message `PodSandboxConfig`.
 //!
-//! In: pod, attempt, node. Out: [`SandboxConfig`]. Upstream: kuberuntime_sandbox.go.
+//! In: pod, attempt, node. Out: [`SandboxConfig`]. Upstream: `generatePodSandboxConfig` of
+//! pkg/kubelet/kuberuntime/kuberuntime_sandbox.go.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +20,11 @@ use super::hosts::sandbox_hostname;
 use super::linux::{sandbox_overhead, sandbox_resources};
 use super::security::sandbox_security;
 
-/// Configuration of the pod's sandbox number `attempt`, with what its claims are bound to, for the node's default runtime:
-/// the handler of its RuntimeClass is filled in by who found it out.
+/// Configuration of the pod's sandbox number `attempt`, with the volumes of its claims, for the node's
+/// default runtime: the caller fills in the handler of its RuntimeClass.
 ///
 /// # Errors
-/// A host name that the kernel cannot hold.
+/// A host name that is too long for the kernel.
 pub fn sandbox_config(
     pod: &Pod,
     attempt: u32,
@@ -51,7 +52,7 @@ pub fn sandbox_config(
     })
 }
 
-/// The labels by which a restarted agent finds what belongs to a pod.
+/// The labels by which a restarted agent finds the sandboxes and containers of a pod.
 pub(super) fn identity_labels(pod: &Pod) -> BTreeMap<String, String> {
     BTreeMap::from([
         (labels::POD_NAME.to_owned(), pod::name(pod).to_owned()),

@@ -1,8 +1,9 @@
-//! Security contexts of sandboxes and containers (contract 7.10, 7.6).
+//! Security contexts of sandboxes and containers.
 //!
-//! In: pod and container security contexts, the image's user. Out: [`SandboxSecurity`], [`ContainerSecurity`].
-//! Invariants: a container's own field wins over the pod's; `runAsNonRoot` is proven before anything is created;
-//! the sandbox always runs under the runtime's seccomp profile. Upstream: pkg/securitycontext, kuberuntime.
+//! In: pod and container security contexts, the image's user. Out: [`SandboxSecurity`],
+//! [`ContainerSecurity`]. Invariants: the container's field wins over the pod's; `runAsNonRoot` is checked
+//! before the runtime creates anything; the sandbox always runs under the runtime's seccomp profile.
+//! Upstream: pkg/securitycontext, pkg/kubelet/kuberuntime/security_context.go.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,9 @@
-//! Variables that say where Services are (contract 7.7).
+//! Environment variables with the addresses of Services.
 //!
-//! In: Services; what is known of those that a pod is told about. Out: variables by name. Invariants: the cluster's own
-//! Service `kubernetes` is told to every pod, the pod's namespace's only with `enableServiceLinks`, and those win; Services
-//! without an address of their own are left out. Upstream: pkg/kubelet/envvars, getServiceEnvVarMap.
+//! In: Services. Out: variables by name. Invariants: every pod gets the variables of the cluster's own
+//! Service `kubernetes`; it gets those of its namespace only with `enableServiceLinks`, and they win;
+//! Services without a cluster IP are left out. Upstream: pkg/kubelet/envvars, `getServiceEnvVarMap` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 /// Protocol of a port that names none.
 const TCP: &str = "TCP";
 
-/// What containers are told of these Services.
+/// Variables of containers for these Services.
 #[must_use]
 pub fn variables<'s>(services: impl IntoIterator<Item = &'s Service>) -> BTreeMap<String, String> {
     let mut vars = BTreeMap::new();
@@ -55,7 +56,7 @@ fn url(ip: &str, port: &ServicePort) -> String {
     format!("{protocol}://{host}:{}", port.port)
 }
 
-/// What a pod is told, from what is known; nothing where nobody was asked (a node without a cluster).
+/// Variables of a pod, from the known Services; none on a node without a cluster.
 ///
 /// # Errors
 /// The Services are not known yet. A static pod does not wait for them.

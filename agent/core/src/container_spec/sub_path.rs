@@ -1,8 +1,8 @@
-//! A part of a volume that a container mounts in the volume's place (`subPath`, `subPathExpr`; contract 10.5).
+//! Mounts of a part of a volume (API fields `subPath` and `subPathExpr`).
 //!
-//! In: a pod's container and its variables. Out: which part is to be mounted where, before the container is made.
-//! Invariants: the path is relative and has no `..`; where it leads is for the kernel to say, who does not let a link of
-//! the pod's leave the volume. Upstream: pkg/volume/util/subpath.
+//! In: a container of a pod and its variables. Out: the part to mount and its target, before the runtime
+//! makes the container. Invariants: the path is relative and has no `..`; the kernel resolves it and does not
+//! follow a link out of the volume. Upstream: pkg/volume/util/subpath.
 
 use agent_types::node_context::NodeContext;
 use agent_types::pod_paths::pod_dir;

@@ -1,9 +1,9 @@
-//! What a pod asks for that this agent does not carry out yet. Admission refuses such a pod with the list, so
-//! that nothing runs by halves.
+//! Fields of a pod that this agent does not support yet. Admission rejects such a pod with the list, so that
+//! no pod runs incompletely.
 //!
-//! In: a defaulted pod. Out: field paths with what is missing. Invariant: every field of the v1 Pod is either
-//! carried out, listed here, or without meaning on a node (scheduling, Windows). An entry leaves this file in
-//! the change that carries it out; `docs/status.md` has the same list for people.
+//! In: a defaulted pod. Out: field paths with the missing feature. Invariant: every field of the v1 Pod is
+//! either carried out, listed here, or without meaning on a node (scheduling, Windows). The change that
+//! carries a field out removes its entry; `docs/status.md` has the same list for people.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl List {
     }
 }
 
-/// Everything that `pod` asks for in vain, in the order of its fields.
+/// Every field of `pod` that the node does not support, in the order of the fields.
 #[must_use]
 pub fn unsupported(pod: &Pod) -> Vec<Unsupported> {
     let mut list = List(Vec::new());

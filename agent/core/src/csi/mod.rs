@@ -1,4 +1,4 @@
-//! CSI drivers of the node (contract 10.6): which plugins are registered, and what the API server is told of them.
+//! CSI drivers of the node: which plugins are registered, and how the Node and CSINode objects list them.
 //!
 //! ```text
 //! sockets in plugins_registry ─► Registrations ─► ask the plugin ─► Node and CSINode ─► the plugin is told

@@ -1,10 +1,11 @@
-//! Which events are worth telling: aggregation of similar ones, counting of equal ones, a spam filter.
+//! Correlation of events: aggregates similar ones, counts equal ones, filters spam.
 //!
-//! In: an event with count 1. Out: the event to write and the key under which it is counted, or nothing. Invariants:
-//! three caches of at most [`CACHE_MAX`] entries, the least recently used goes first; more than
-//! [`SIMILAR_MAX`] - 1 events that differ only in their message within [`SIMILAR_WITHIN`] become one; one source tells
-//! [`SPAM_BURST`] events of one type about one object at once, then one in [`SPAM_INTERVAL`].
-//! Upstream: EventAggregator, eventLogger, EventSourceObjectSpamFilter, in that order.
+//! In: an event with count 1. Out: the event to write and the key of its count, or nothing. Invariants: three
+//! caches of at most [`CACHE_MAX`] entries, the least recently used goes first; more than [`SIMILAR_MAX`] - 1
+//! events that differ only in their message within [`SIMILAR_WITHIN`] become one; one source sends
+//! [`SPAM_BURST`] events of one type about one object at once, then one in [`SPAM_INTERVAL`]. Upstream:
+//! `EventAggregator`, `eventLogger`, `EventSourceObjectSpamFilter` of client-go/tools/record/events_cache.go,
+//! in that order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::pod_source::identity::digest;
 pub const CACHE_MAX: usize = 4096;
 /// Different messages from which on similar events become one.
 pub const SIMILAR_MAX: usize = 10;
-/// Similar events this long after the last one start anew.
+/// Time after the last similar event at which a new series starts.
 pub const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 /// Events at once about one object.
 pub const SPAM_BURST: u32 = 25;
@@ -56,7 +57,7 @@ impl Bucket {
     }
 }
 
-/// A map that forgets what was not used for longest.
+/// A map that drops the least recently used entry.
 #[derive(Clone, Debug)]
 struct Lru<V> {
     entries: BTreeMap<u128, (u64, V)>,
@@ -100,7 +101,7 @@ struct Similar {
     last: Mono,
 }
 
-/// An event that was told.
+/// An event that was sent.
 #[derive(Clone, Debug)]
 struct Told {
     count: i32,
@@ -124,7 +125,7 @@ impl Correlator {
         self.passes_spam_filter(&event, now.mono).then_some((key, event))
     }
 
-    /// The event under `key` was not written: the next one like it starts anew.
+    /// The event under `key` was not written: the next equal one starts again.
     pub fn forget(&mut self, key: u128) {
         self.told.remove(key);
     }

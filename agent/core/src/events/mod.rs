@@ -1,15 +1,15 @@
-//! The event recorder: facts about pods, containers and the node become Event objects (contract 16).
+//! The event recorder: turns facts about pods, containers and the node into Event objects.
 //!
 //! # For the shell
-//! One machine for a node that has an API server. Feed it [`RecorderEvent::Record`] (see [`Fact`]'s constructors for
-//! a worker's facts, a rejection and node events), [`RecorderEvent::Answer`], exactly one for each
-//! [`RecorderAction::Call`], and [`RecorderEvent::Tick`] at the deadline. Facts that come faster than they can be told
-//! are dropped and counted; nothing ever waits for an event.
+//! One machine for a node that has an API server. Feed it [`RecorderEvent::Record`] (see [`Fact`]'s
+//! constructors for a worker's facts, a rejection and node events), exactly one [`RecorderEvent::Answer`] for
+//! each [`RecorderAction::Call`], and [`RecorderEvent::Tick`] at the deadline. The recorder drops and counts
+//! facts that arrive faster than it can send them; no component waits for an event.
 //!
-//! In: facts. Out: POST and PATCH of events. Invariants: what is remembered is bounded ([`QUEUE_MAX`], [`correlate`]'s
-//! caches); writes about one event keep their order; the same fact again raises a count; a server that does not answer
-//! is probed with one call at a time, and events wait for it in the bounded queue; what it refuses is not repeated.
-//! Upstream: client-go tools/record.
+//! In: facts. Out: POST and PATCH of events. Invariants: memory is bounded ([`QUEUE_MAX`], [`correlate`]'s
+//! caches); writes about one event keep their order; a repeated fact raises a count; while the server does
+//! not answer, the recorder probes it with one call at a time and keeps events in the bounded queue; an event
+//! that the server refuses is not sent again. Upstream: client-go/tools/record.
 
 pub mod correlate;
 mod object;
@@ -63,30 +63,30 @@ pub enum About {
     Claim {
         /// Its pod's.
         namespace: Arc<str>,
-        /// Which.
+        /// Identity of the claim.
         claim: ClaimId,
     },
     /// This node.
     Node,
 }
 
-/// Something to tell.
+/// A fact to record as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// About what.
+    /// Object of the event.
     pub about: About,
     /// Severity.
     pub kind: EventKind,
-    /// Contract chapter 16.
+    /// `reason` of the Event; upstream's reasons are in pkg/kubelet/events/event.go.
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
     /// For machines: annotations of the event.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Fact {
-    /// What a worker says of its pod.
+    /// A worker's fact about its pod.
     #[must_use]
     pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
         let about = About::Pod { key: key.clone(), field_path: fact.field_path() };
@@ -99,14 +99,14 @@ impl Fact {
         }
     }
 
-    /// What a worker's fact says of the node as well: that it was not told where the cluster's DNS is.
+    /// The node's event that goes with a worker's fact: `clusterDNS` is missing.
     #[must_use]
     pub fn of_node_beside(fact: &EventFact) -> Option<Fact> {
         (fact.reason == dns::MISSING_CLUSTER_DNS)
             .then(|| Fact::of_node(fact.kind, fact.reason, dns::MISSING_CLUSTER_DNS_MESSAGE))
     }
 
-    /// What a worker's fact says of a claim as well.
+    /// A claim's event that goes with a worker's fact.
     #[must_use]
     pub fn of_claim_beside(key: &PodKey, fact: &EventFact) -> Option<Fact> {
         let claim = fact.claim.clone()?;
@@ -176,7 +176,7 @@ pub enum RecorderEvent {
     Record(Fact),
     /// The answer to a call.
     Answer {
-        /// As issued.
+        /// Identifier from the action.
         id: EffectId,
         /// What came back.
         result: ApiResult,
@@ -185,14 +185,14 @@ pub enum RecorderEvent {
     Tick,
 }
 
-/// What the recorder asks for.
+/// A request of the recorder to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecorderAction {
     /// Send this, answer [`RecorderEvent::Answer`].
     Call {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Tell people.
@@ -313,7 +313,7 @@ impl Recorder {
                 }
                 return;
             }
-            // It expired in the API: tell it anew, with what was counted.
+            // It expired in the API: create it again, with its count.
             Class::NotFound if pending.update => {
                 pending.update = false;
                 self.requeue(pending);
@@ -325,7 +325,7 @@ impl Recorder {
         self.gate.succeeded();
     }
 
-    /// Back to the front; what came meanwhile about the same event is newer.
+    /// Back to the front of the queue; later writes about the same event are newer.
     fn requeue(&mut self, pending: Pending) {
         if let Some(newer) = self.queue.iter_mut().find(|p| p.key == pending.key) {
             newer.update = pending.update;

@@ -1,7 +1,7 @@
 //! One fact as an Event object.
 //!
-//! In: a fact, the node, the time. Out: the object with upstream's form of name. Pure. Upstream: makeEvent,
-//! GenerateEventName, GenerateContainerRef.
+//! In: a fact, the node, the time. Out: the object with upstream's form of name. Pure. Upstream: `makeEvent`
+//! of client-go/tools/record/event.go, `GenerateContainerRef` of pkg/kubelet/container/ref.go.
 
 use agent_types::event::EventKind;
 use agent_types::time::Wall;
@@ -12,7 +12,7 @@ use super::{About, Fact, MESSAGE_BYTES_MAX};
 use crate::pod_source::identity::digest;
 use crate::status::api_time;
 
-/// Who tells.
+/// Reporting component.
 const COMPONENT: &str = "kubelet";
 /// Longest name of an object.
 const NAME_MAX: usize = 253;

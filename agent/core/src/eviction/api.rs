@@ -1,6 +1,6 @@
-//! What goes into eviction and what comes out, as plain data.
+//! Events and actions of eviction, as plain data.
 //!
-//! In: [`EvictionEvent`]. Out: [`EvictionAction`]. Nothing here borrows, so events and actions can be queued and replayed.
+//! In: [`EvictionEvent`]. Out: [`EvictionAction`]. They borrow nothing, so they can be queued and replayed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct EvictionConfig {
 }
 
 impl EvictionConfig {
-    /// As configured.
+    /// The settings of the configuration.
     ///
     /// # Errors
     /// Every wrong entry of the thresholds.
@@ -57,12 +57,13 @@ impl EvictionConfig {
     }
 }
 
-/// The machine at a moment, and who is there.
+/// State of the machine at one moment, with its pods.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// What could be read.
     pub signals: Observations,
-    /// Which file systems there are; `None` until the runtime said where images are. Disks are not judged before.
+    /// The file systems; `None` until the runtime has reported the one of its images. Disks have no
+    /// thresholds before.
     pub layout: Option<Layout>,
     /// Pods that have begun and are not at their end.
     pub pods: Vec<Arc<Pod>>,
@@ -71,7 +72,7 @@ pub struct Observed {
 /// What is to be measured of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Memory.
+    /// Usage of memory.
     Memory,
     /// Memory and processes.
     Processes,
@@ -79,7 +80,7 @@ pub enum Measure {
     Storage,
 }
 
-/// What may be freed before a pod goes.
+/// Resources that may be freed before a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reclaim {
     /// Containers that have ended.
@@ -88,10 +89,10 @@ pub struct Reclaim {
     pub images: bool,
 }
 
-/// A pod that goes.
+/// A pod to evict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
-    /// Which.
+    /// Identity of the pod.
     pub key: PodKey,
     /// What is counted: the threshold's signal, or the limit's.
     pub signal: &'static str,
@@ -99,7 +100,7 @@ pub struct Victim {
     pub message: String,
     /// At most; `None`: the pod's own.
     pub grace_s: Option<u32>,
-    /// It goes for the node's sake, not for its own fault: the condition `DisruptionTarget`.
+    /// The pod ends because the node is short, not because it exceeds a limit: condition `DisruptionTarget`.
     pub disrupted: bool,
     /// Of the event.
     pub annotations: BTreeMap<String, String>,
@@ -112,16 +113,16 @@ pub enum EvictionReport {
     Resolved(Resource),
     /// Who would go, in order.
     Ranked(Resource, Vec<PodKey>),
-    /// Nobody may go, or nobody is there.
+    /// No pod may be evicted, or there is none.
     Nobody(Resource),
-    /// A pod that was told to go still has its room; others may go now.
+    /// The resources of an evicted pod are still in use; other pods may be evicted now.
     TimedOut(PodUid),
 }
 
 /// What the machine reacts to.
 #[derive(Clone, Debug)]
 pub enum EvictionEvent {
-    /// The kernel says that memory is short.
+    /// The kernel reports that memory is short.
     Pressed,
     /// The answer to [`EvictionAction::Observe`].
     Observed(Box<Observed>),
@@ -137,7 +138,7 @@ pub enum EvictionEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EvictionAction {
     /// Read the signals; answer [`EvictionEvent::Observed`].
@@ -146,16 +147,16 @@ pub enum EvictionAction {
     Measure(Measure),
     /// Measure the storage of these pods, which have limits; answer [`EvictionEvent::Limited`].
     MeasureLimited(BTreeSet<PodUid>),
-    /// Free what nobody uses; answer [`EvictionEvent::Reclaimed`].
+    /// Remove unused containers or images; answer [`EvictionEvent::Reclaimed`].
     Reclaim(Reclaim),
     /// End this pod.
     Evict(Box<Victim>),
-    /// The Node's conditions have changed; pods are let in accordingly.
+    /// The Node's conditions have changed; admission follows them.
     Pressures(Pressures),
     /// An event of type Warning about the Node, [`super::THRESHOLD_MET`].
     ThresholdMet(String),
-    /// Who goes is decided by what was observed then.
+    /// Signal of the choice, and the time of the observation behind it.
     Decided(Signal, Wall),
-    /// Tell people.
+    /// Report for logs and events.
     Report(EvictionReport),
 }

@@ -1,8 +1,8 @@
-//! Pods that take more of the node's disk than they may: `emptyDir.sizeLimit`, limits of `ephemeral-storage`.
+//! Pods that exceed a limit of local storage: `emptyDir.sizeLimit`, limits of `ephemeral-storage`.
 //!
-//! In: a pod, what it uses. Out: what it did wrong, in upstream's words. Invariants: pure; the first of emptyDir, pod and
-//! container counts; nothing is wrong with what was not measured, and what was measured in part is more than any limit.
-//! Upstream: localStorageEviction.
+//! In: a pod, its usage. Out: the exceeded limit, with upstream's message. Invariants: pure; the first of
+//! emptyDir, pod and container counts; unmeasured usage exceeds no limit, and partly measured usage exceeds
+//! every limit. Upstream: `localStorageEviction` of pkg/kubelet/eviction/eviction_manager.go.
 
 use agent_kubelet_api::stats::disk::Bound;
 use agent_types::quantity_text::{binary, decimal};
@@ -47,7 +47,7 @@ fn reason(message: String, used: Space) -> String {
     }
 }
 
-/// Names and limits of volumes that have one.
+/// Names and limits of the volumes with a size limit.
 fn sized_volumes(p: &Pod) -> impl Iterator<Item = (&str, Quantity, &str)> {
     pod::spec(p).volumes.iter().flatten().filter_map(|volume| {
         let text = &volume.empty_dir.as_ref()?.size_limit.as_ref()?.0;
@@ -65,7 +65,7 @@ fn empty_dir(p: &Pod, found: &PodUse) -> Option<Excess> {
     })
 }
 
-/// The sum of the containers' limits, also if some of them have none.
+/// The sum of the containers' limits, even if some containers have none.
 fn whole_pod(p: &Pod, found: &PodUse) -> Option<Excess> {
     let text = |c: &Container| Some(c.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?.0.clone());
     let first = all(p).find_map(text)?;

@@ -1,7 +1,7 @@
-//! What is told of a pod that goes. Contract chapter 12; upstream: evictionMessage.
+//! Texts about an evicted pod: the message of its status and the annotations of its event.
 //!
-//! In: the pod, what it uses, what is short. Out: the message and the event's annotations, word for word as upstream's,
-//! trailing blanks included. Pure.
+//! In: the pod, its usage, the starved resource. Out: message and annotations, word for word as upstream's,
+//! trailing blanks included. Pure. Upstream: `evictionMessage` of pkg/kubelet/eviction/helpers.go.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ pub const THRESHOLD_MET: &str = "EvictionThresholdMet";
 /// Message and annotations.
 pub(super) type Told = (String, BTreeMap<String, String>);
 
-/// Of a pod that goes because `resource` is short.
+/// The message for a pod that ends because `resource` is short.
 pub(super) fn of_pressure(
     p: &Pod,
     found: Option<&PodUse>,
@@ -75,7 +75,7 @@ fn used(of: &ContainerUse, resource: Resource) -> Option<i64> {
     Some(i64::try_from(used).unwrap_or(i64::MAX))
 }
 
-/// The request and how it is written; the API server has made it canonical.
+/// The request and its text; the API server has made the text canonical.
 fn asked(container: &Container, resource: &str) -> (i64, String) {
     let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
     let text = list.and_then(|list| list.get(resource)).map_or_else(|| "0".to_owned(), |q| q.0.clone());

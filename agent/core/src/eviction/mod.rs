@@ -1,22 +1,24 @@
-//! eviction: memory, a disk or process ids run short, and somebody has to go. Contract chapter 12.
+//! eviction: ends pods when memory, a disk or process ids run short, and pods that exceed a limit of local
+//! storage.
 //!
 //! # For the shell
-//! Feed it [`EvictionEvent::Tick`] once and at each deadline, [`EvictionEvent::Pressed`] when the kernel says that memory
-//! is short, and exactly one answer to each [`EvictionAction::Observe`], [`EvictionAction::Measure`],
-//! [`EvictionAction::MeasureLimited`] and [`EvictionAction::Reclaim`], however it went: what could not be read is left out.
+//! Feed it [`EvictionEvent::Tick`] once and at each deadline, [`EvictionEvent::Pressed`] when the kernel
+//! reports that memory is short, and exactly one answer to each [`EvictionAction::Observe`],
+//! [`EvictionAction::Measure`], [`EvictionAction::MeasureLimited`] and [`EvictionAction::Reclaim`]. An answer
+//! to a failed action leaves out the values that could not be read.
 //!
 //! ```text
 //! Idle ──due, pressed──► Looking ─┬─ a disk ──► Reclaiming ──► Looking again ─┬─► enough: Idle
 //!  ▲ │                     ▲ │    └─ memory, pids ──► Choosing ◄──────────────┘
-//!  │ │  nothing is short   │ │                        │ └─ nobody can go: Idle, deaf for 10 s
+//!  │ │  nothing is short   │ │                        │ └─ no victim: Idle, deaf for 10 s
 //!  │ └─────────────────────│─┘                        ▼
-//!  │ a limit is exceeded   └─ released, or 30 s ── Waiting for who goes
+//!  │ a limit is exceeded   └─ released, or 30 s ── Waiting for the victim
 //!  └────────────────────────────────────────────────►┘
 //! ```
-//! Invariants: one victim at a time, and none before the last one's room is free (30 s at most); critical, static and
-//! mirror pods never go; disks are walked only when somebody has to be chosen or may exceed a limit; the next look at memory
-//! comes before it can be used up, whatever the kernel says meanwhile. Upstream: pkg/kubelet/eviction.
-//! Differences: docs/eviction.md.
+//! Invariants: one victim at a time, and no further one before the resources of the last are free (30 s at
+//! most); critical, static and mirror pods are never victims; disks are measured only to choose a victim or
+//! to check a limit; the next observation comes before free memory can be used up, whether or not the kernel
+//! reports pressure. Upstream: pkg/kubelet/eviction. Differences: docs/eviction.md.
 
 mod api;
 mod local_storage;
@@ -56,14 +58,14 @@ use standing::Standing;
 
 /// The longest time between two looks.
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// How long the room of a pod that was told to go is waited for.
+/// Longest wait for the resources of an evicted pod.
 pub const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// Grace of a pod that has to go at once, seconds.
 const IMMEDIATE_S: u32 = 1;
-/// A walk of volumes may take one part in so many of the time.
+/// A walk of volumes takes at most one part in this many of the time.
 const WALK_SHARE: u32 = 20;
 
-/// The machine.
+/// The eviction manager as a state machine.
 #[derive(Clone, Debug)]
 pub struct Eviction {
     config: EvictionConfig,
@@ -73,7 +75,7 @@ pub struct Eviction {
     standing: Standing,
     told: Pressures,
     phase: Phase,
-    /// What was seen last, and what calls for a victim then.
+    /// The last observation, and the thresholds that it crosses.
     seen: Observed,
     starved: Vec<usize>,
     /// When pods with limits are measured next; `None` while they are.
@@ -85,13 +87,13 @@ pub struct Eviction {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Until then; `deaf`: nothing can be done before, whatever the kernel says.
+    /// Waits until `next`; `deaf`: nothing can be done before it, even if the kernel reports pressure.
     Idle { next: Mono, deaf: bool },
     /// The signals are being read.
     Looking { again: bool },
-    /// What nobody uses is being freed.
+    /// Unused containers or images are being removed.
     Reclaiming,
-    /// Pods are being measured, so that one can be chosen.
+    /// Usage of pods is being measured, to choose a victim.
     Choosing,
     /// They are to go.
     Waiting { pods: BTreeSet<PodUid>, until: Mono },
@@ -116,7 +118,7 @@ impl Eviction {
         }
     }
 
-    /// Who was told to go by an agent that died meanwhile is waited for as if this one had told him.
+    /// Waits for a victim of an earlier agent as for one of this agent.
     #[must_use]
     pub fn waiting_for(mut self, pods: BTreeSet<PodUid>, now: Mono) -> Eviction {
         if !pods.is_empty() {
@@ -189,7 +191,7 @@ impl Eviction {
         self.starved.first().and_then(|index| self.thresholds.get(*index))
     }
 
-    /// The most urgent threshold, if there is one.
+    /// The most urgent threshold, if any is crossed.
     fn serve(&mut self, now: Now, out: &mut Outbox<EvictionAction>) {
         let Some(signal) = self.first_starved().map(|t| t.signal) else { return self.rest(now.mono) };
         let resource = Resource::of(signal);
@@ -213,7 +215,7 @@ impl Eviction {
         }));
     }
 
-    /// Was it enough? Upstream looks at every threshold, and minds what must be free beyond it.
+    /// Checks whether enough was freed. Upstream checks every threshold, with its minimum reclaim.
     fn reclaimed(&mut self, seen: Observed, now: Now, out: &mut Outbox<EvictionAction>) {
         self.take(seen);
         let Some(resource) = self.first_starved().map(|t| Resource::of(t.signal)) else {
@@ -229,7 +231,7 @@ impl Eviction {
     fn limited(&mut self, uses: &Uses, now: Now, out: &mut Outbox<EvictionAction>) {
         let took = now.mono.since(self.limits_since);
         self.next_limits = Some(now.mono.after(PERIOD.max(took.saturating_mul(WALK_SHARE))));
-        // While somebody is on his way out, nobody else is sent: it is measured again.
+        // While a victim is ending, no other pod is evicted: measure again.
         if matches!(self.phase, Phase::Idle { .. }) {
             let victims = self.exceeding(uses);
             self.evict(victims, now, out);
@@ -256,11 +258,11 @@ impl Eviction {
         self.candidates().filter_map(victim).collect()
     }
 
-    /// One of them goes.
+    /// Evicts one of the pods.
     fn decide(&mut self, uses: &Uses, now: Now, out: &mut Outbox<EvictionAction>) {
         let Some(threshold) = self.first_starved() else { return self.rest(now.mono) };
         let resource = Resource::of(threshold.signal);
-        // Who fills a disk beyond his limit goes before others.
+        // A pod that exceeds a limit on the disk comes before others.
         let exceeding = if resource.is_disk() { self.exceeding(uses) } else { Vec::new() };
         if !exceeding.is_empty() {
             return self.evict(exceeding, now, out);
@@ -367,7 +369,7 @@ impl Machine for Eviction {
             (EvictionEvent::Limited(uses), _) => self.limited(&uses, now, out),
             (EvictionEvent::Released(uid), _) => self.released(&uid, out),
             (EvictionEvent::Tick, _) => self.tick(now, out),
-            // An answer that nobody waits for, or news while something is being done about it.
+            // A late answer, or an event while the machine already acts on it.
             _ => {}
         }
     }

@@ -1,11 +1,13 @@
-//! Who goes first.
+//! The order in which pods are evicted.
 //!
-//! In: pods, what they use, the signal. Out: the pods in the order in which they would go. Invariants: pure; a total order
-//! that does not depend on the order of the pods, as ties are decided by UID; a pod of which nothing is known goes before
-//! others; a pod whose files could not all be counted is above its request, and further than all others; critical pods have a place in it like all, and are passed over by whoever chooses.
+//! In: pods, their usage, the signal. Out: the pods in the order of eviction. Invariants: pure; a total order
+//! that does not depend on the order of the pods, because UID breaks ties; a pod without measurements comes
+//! before others; a pod whose files could not all be counted is above its request, and further than all
+//! others; critical pods have a rank like all, and the choice passes over them.
 //!
-//! Memory and disks: those above their requests first, then by priority, then by how far they are above their requests.
-//! Process ids: by priority, then by the number of processes. Upstream: eviction/helpers.go.
+//! Memory and disks: first the pods above their requests, then by priority, then by the amount above the
+//! request. Process ids: by priority, then by the number of processes. Upstream:
+//! pkg/kubelet/eviction/helpers.go.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,7 +29,7 @@ pub type Uses = BTreeMap<PodUid, PodUse>;
 /// Place in the order: class, priority, how much beyond the request, UID.
 type Place = (u8, i32, Reverse<i64>, String);
 
-/// The pods, who goes first in front.
+/// The pods in the order of eviction, the first victim first.
 #[must_use]
 pub fn rank(pods: &[Arc<Pod>], uses: &Uses, signal: Signal, layout: Layout) -> Vec<Arc<Pod>> {
     let mut ranked: Vec<(Place, Arc<Pod>)> =
@@ -41,13 +43,13 @@ fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> Pla
     let uid = pod::uid(p).to_owned();
     let resource = Resource::of(signal);
     let Some(found) = found else {
-        // By processes, priority counts before it counts what is known.
+        // For processes, priority counts before the presence of measurements.
         let class = u8::from(resource == Resource::Pids);
         return (class, priority, Reverse(i64::MAX), uid);
     };
     let amount = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
     let above = |used: i64, asked: Quantity| match used {
-        // An amount without a known end is more than all others, whatever was asked for.
+        // An amount without a known end is above every request.
         i64::MAX => i64::MAX,
         used => used.saturating_sub(asked.value()),
     };
@@ -62,7 +64,8 @@ fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> Pla
             (beyond > 0, beyond)
         }
         Resource::Inodes => {
-            // Nobody can ask for inodes, so any is too many; upstream takes the bytes that were asked for off their number.
+            // No pod can request inodes, so each one counts; upstream subtracts the requested bytes from
+            // their number.
             let used = found.storage(parts(signal, layout)).amount(|used| used.inodes);
             (used > 0, above(used, request(p, EPHEMERAL_STORAGE)))
         }
@@ -71,8 +74,9 @@ fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> Pla
     (if exceeds { 1 } else { 2 }, priority, Reverse(beyond), uid)
 }
 
-/// What the pod asked for. Where the pod as a whole asks, its containers are not asked; overhead counts only beside
-/// something. Upstream: GetResourceRequestQuantity.
+/// The pod's request. With a request of the pod as a whole, those of its containers do not count; overhead
+/// counts only on top of another request. Upstream: `GetResourceRequestQuantity` of
+/// pkg/api/v1/resource/helpers.go.
 pub(super) fn request(p: &Pod, resource: &str) -> Quantity {
     let asked = match whole_pod_request(p, resource) {
         Some(of_pod) => of_pod,
@@ -81,7 +85,7 @@ pub(super) fn request(p: &Pod, resource: &str) -> Quantity {
     if asked.is_zero() { asked } else { asked.plus(requests::overhead(p, resource)) }
 }
 
-/// `spec.resources`, if it is set at all: then what it does not name is nothing.
+/// `spec.resources`, if it is set at all: a resource that it does not name is then zero.
 fn whole_pod_request(p: &Pod, resource: &str) -> Option<Quantity> {
     let resources = pod::spec(p).resources.as_ref()?;
     let is_set = [&resources.requests, &resources.limits].into_iter().flatten().any(|list| !list.is_empty());

@@ -1,9 +1,10 @@
-//! How the thresholds stand over time: since when each is met, which of them call for a victim, which conditions the Node
-//! has.
+//! State of the thresholds over time: since when each is met, which of them need a victim, and the Node's
+//! conditions.
 //!
-//! In: observations, the time. Out: what is starved, pressures. Invariants: pure; a threshold that was acted on stays met until
-//! what must be free beyond it is free; a condition lasts for the transition period after it was seen last; the order of
-//! what is starved is total. Upstream: the first half of synchronize.
+//! In: observations, the time. Out: starved resources, pressures. Invariants: pure; a threshold that caused a
+//! reclaim stays met until its minimum reclaim is free, too; a condition lasts for the transition period
+//! after its last observation; the order of starved resources is total. Upstream: the first half of
+//! `synchronize` of pkg/kubelet/eviction/eviction_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -90,7 +91,7 @@ impl Standing {
     }
 }
 
-/// In how long memory can be short: whoever looks again by then is not late.
+/// Least time until memory can be short: an observation by then is not late.
 pub(super) fn soonest(thresholds: &[Threshold], observations: &Observations, longest: Duration) -> Duration {
     let left = |t: &Threshold| {
         let observed = observations.get(&t.signal).filter(|_| Resource::of(t.signal) == Resource::Memory)?;

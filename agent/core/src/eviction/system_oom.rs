@@ -1,9 +1,10 @@
-//! The kernel kills for want of memory: what it says of it in its log. Contract chapter 12.
+//! Kernel log messages about out-of-memory kills.
 //!
-//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine, which the Node tells, and containers in which somebody was
-//! killed. Invariants: total on any input; what a cgroup ran into by its own limit is no event of the Node: its runtime tells
-//! `OOMKilled`, unless it was too slow to see it ([`correct`]). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg.
-//! Upstream: pkg/kubelet/oom and cadvisor's oomparser, which take a kill for the machine's unless its line names a cgroup
+//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine, which the Node reports as events, and the
+//! containers in which a process was killed. Invariants: total on any input; a kill by a cgroup's own limit
+//! is not an event of the Node: the runtime reports it as `OOMKilled`, unless the runtime was too slow to
+//! notice ([`correct`]). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg. Upstream: pkg/kubelet/oom
+//! and cadvisor's utils/oomparser. Both treat a kill as one of the machine unless its line names a cgroup
 //! whose limit was hit.
 
 use agent_types::ids::ContainerId;
@@ -11,16 +12,16 @@ use agent_types::runtime::observed::{ContainerObserved, ContainerState};
 
 /// Reason of the Node's event.
 pub const REASON: &str = "SystemOOM";
-/// What the runtime says of a container that did not end well.
+/// The runtime's reason for a container that failed.
 const ERROR: &str = "Error";
-/// And of one that the kernel killed for want of memory.
+/// The runtime's reason for a container that the kernel killed because memory was short.
 const OOM_KILLED: &str = "OOMKilled";
 /// Exit code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
 /// Digits of the shortest id that a runtime gives to a container.
 const ID_DIGITS_MIN: usize = 32;
 
-/// What one record says.
+/// Contents of one record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     /// The whole machine was out of memory.
@@ -29,8 +30,9 @@ pub struct Finding {
     pub container: Option<ContainerId>,
 }
 
-/// A container that SIGKILL ended, and in which the kernel killed for want of memory, was killed by it. A runtime hears of
-/// both on different ways: of a container that dies in its first moments it may never hear of the second.
+/// Corrects the reason of a container that SIGKILL ended and in which the kernel killed a process for memory:
+/// the kernel killed the container. A runtime gets both facts on different ways, and may miss the second one
+/// for a container that dies in its first moments.
 pub fn correct(container: &mut ContainerObserved) {
     if container.state == ContainerState::Exited && container.exit_code == KILLED && container.reason == ERROR
     {
@@ -41,9 +43,9 @@ pub fn correct(container: &mut ContainerObserved) {
 /// A process that was killed for want of memory of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// Its id.
+    /// Process id.
     pub pid: u32,
 }
 
@@ -58,7 +60,7 @@ impl Kill {
 /// Reads the log line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomParser {
-    /// A kill has begun, and the line that says whose is not there yet.
+    /// A kill has begun, and the line with its victim has not arrived.
     begun: bool,
 }
 
@@ -90,7 +92,8 @@ impl OomParser {
     }
 }
 
-/// The container whose cgroup, or a group in it, the task was in: `…/cri-containerd-<id>.scope/…` or `…/<id>`.
+/// The container whose cgroup, or a group in it, contained the task: `…/cri-containerd-<id>.scope/…` or
+/// `…/<id>`.
 fn container(text: &str) -> Option<ContainerId> {
     let is_id = |name: &&str| name.len() >= ID_DIGITS_MIN && name.bytes().all(|b| b.is_ascii_hexdigit());
     let parts = value(text, "task_memcg=")?.split('/');

@@ -1,8 +1,9 @@
-//! Thresholds: how little of what is too little, and which of them are met.
+//! Eviction thresholds: parses them from the configuration, and finds those that are met.
 //!
-//! In: the configuration, how the disks are laid out, observations. Out: indices of thresholds that are met, the order in
-//! which they are served. Invariants: pure; memory is served first; what was not observed is not met; a share is computed in
-//! integers, so a few bytes may differ from upstream's 32-bit floats. Upstream: eviction/helpers.go, eviction/api.
+//! In: the configuration, the layout of the disks, observations. Out: indices of met thresholds, in the order
+//! of service. Invariants: pure; memory is served first; a threshold without an observation is not met; a
+//! share is computed in integers, so a few bytes may differ from upstream's 32-bit floats. Upstream:
+//! pkg/kubelet/eviction/helpers.go, pkg/kubelet/eviction/api.
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ use agent_types::resources::observation::{Layout, Observations};
 use orlop_config::kubelet::eviction::{EvictionProblem, Signal};
 use orlop_config::kubelet::{KubeletConfiguration, eviction as config};
 
-/// What runs out, as it is named to people.
+/// A starved resource, with its name in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// Memory, bytes.
     Memory,
     /// Space on disks, bytes.
     EphemeralStorage,
-    /// Inodes.
+    /// Inodes of a file system.
     Inodes,
-    /// Process ids.
+    /// Process ids of the kernel.
     Pids,
 }
 
@@ -41,7 +42,7 @@ impl Resource {
         }
     }
 
-    /// The name.
+    /// Name of the resource in messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,7 +59,7 @@ impl Resource {
         matches!(self, Resource::EphemeralStorage | Resource::Inodes)
     }
 
-    /// An amount of it, as it is told.
+    /// Text of an amount in messages.
     #[must_use]
     pub fn text(self, amount: i64) -> String {
         match self {
@@ -105,7 +106,7 @@ impl Amount {
         }
     }
 
-    /// As it is told.
+    /// Name of the signal in messages.
     #[must_use]
     pub fn text(&self, capacity: i64) -> String {
         match self {
@@ -115,14 +116,14 @@ impl Amount {
     }
 }
 
-/// One threshold.
+/// One eviction threshold of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     /// What is measured.
     pub signal: Signal,
     /// Less than this is too little.
     pub value: Amount,
-    /// How long it must be met before a pod goes; zero for a hard one.
+    /// Time that the threshold must be met before a pod is evicted; zero for a hard one.
     pub grace: Duration,
     /// What must be free beyond the value once it was met.
     pub min_reclaim: Option<Amount>,
@@ -135,14 +136,15 @@ impl Threshold {
         self.grace.is_zero()
     }
 
-    /// What must be left, so that it is not met (any more).
+    /// Least free amount at which the threshold is not met (any more).
     #[must_use]
     pub fn least(&self, capacity: i64, reclaimed: bool) -> i64 {
         let more = self.min_reclaim.as_ref().filter(|_| reclaimed).map_or(0, |amount| amount.of(capacity));
         self.value.of(capacity).saturating_add(more)
     }
 
-    /// Less is left than must be. `reclaimed`: what must be free beyond the value counts too.
+    /// True if less than the threshold is free. `reclaimed`: the minimum reclaim counts on top of the
+    /// threshold.
     #[must_use]
     pub fn is_met(&self, observations: &Observations, reclaimed: bool) -> bool {
         let observed = observations.get(&self.signal);
@@ -172,8 +174,8 @@ pub(super) fn of_configuration(
     Ok(config::thresholds(kubelet)?.into_iter().map(threshold).collect())
 }
 
-/// `containerfs` has the thresholds of the file system that writable layers are on, whatever was configured for it.
-/// Upstream: UpdateContainerFsThresholds.
+/// `containerfs` has the thresholds of the file system with the writable layers; its own configuration does
+/// not count. Upstream: `UpdateContainerFsThresholds` of pkg/kubelet/eviction/helpers.go.
 pub(super) fn with_containerfs(thresholds: &[Threshold], layout: Layout) -> Vec<Threshold> {
     let of_images = layout.dedicated_images && !layout.split_containers;
     let twin = |signal: Signal| match (signal, of_images) {

@@ -1,8 +1,9 @@
-//! What a pod uses, as far as it matters for who has to go.
+//! A pod's usage of resources, as far as eviction needs it.
 //!
-//! In: statistics. Out: [`PodUse`]. Invariants: pure; what was not measured is `None` and counts as nothing; what was measured in
-//! part counts as more than any limit, because a container can bring that about; of a pod of which nothing is known there is no
-//! [`PodUse`]. Upstream: the summary's PodStats.
+//! In: statistics. Out: [`PodUse`]. Invariants: pure; an unmeasured value is `None` and counts as nothing; a
+//! partly measured value counts as more than any limit, because a container can cause that; a pod without
+//! statistics has no [`PodUse`]. Upstream: `PodStats` of the stats API
+//! (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
 
 use agent_kubelet_api::stats::disk::{Bound, Measured, Taken};
 use agent_kubelet_api::stats::{Shown, Snapshot, usage};
@@ -10,9 +11,9 @@ use agent_kubelet_api::stats::{Shown, Snapshot, usage};
 /// Bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes.
+    /// Used bytes.
     pub bytes: u64,
-    /// Inodes.
+    /// Used inodes.
     pub inodes: u64,
     /// Whether that is all.
     pub bound: Bound,
@@ -55,7 +56,7 @@ pub struct ContainerUse {
     pub memory: Option<u64>,
     /// Its writable layer.
     pub layer: Option<Space>,
-    /// Its logs.
+    /// Usage of the container's logs.
     pub logs: Option<Space>,
 }
 
@@ -75,9 +76,9 @@ pub struct VolumeUse {
 pub struct PodUse {
     /// Memory that is not given back without harm, bytes.
     pub memory: Option<u64>,
-    /// Processes.
+    /// Number of processes.
     pub processes: Option<u64>,
-    /// Its hosts file, and what its containers left as their last words.
+    /// The pod's hosts file, and the termination messages of its containers.
     pub own_files: Option<Space>,
     /// Containers, in the order in which they are shown.
     pub containers: Vec<ContainerUse>,
@@ -85,7 +86,7 @@ pub struct PodUse {
     pub volumes: Vec<VolumeUse>,
 }
 
-/// Which parts of a pod's storage are counted.
+/// Parts of a pod's storage that count for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) layers: bool,

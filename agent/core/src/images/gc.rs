@@ -1,12 +1,13 @@
-//! Which images are removed, when the disk fills or they have not been used for long. Contract 13.
+//! Chooses images to remove: when the disk fills, or when images were unused for long.
 //!
 //! ```text
 //! ListImages, images of containers ─► detect() ─► records ─► by_age(), for_space() ─► candidates, the first to go first
 //! ```
-//! In: what the runtime lists, the file system of images, the monotonic clock. Out: candidates in the order of their removal,
-//! the bytes that are wanted. Invariants: an image that a container has, running or not, and a pinned one (the runtime pins
-//! that of sandboxes) is never a candidate; nor is one that was first seen less than `imageMinimumGCAge` ago; the order is
-//! total: last used, first seen, id. Upstream: pkg/kubelet/images/image_gc_manager.go.
+//! In: the runtime's list of images, the file system of images, the monotonic clock. Out: candidates in the
+//! order of their removal, the number of bytes to free. Invariants: an image of a container, running or not,
+//! and a pinned image (the runtime pins the images of sandboxes) are never candidates, nor is an image first
+//! seen less than `imageMinimumGCAge` ago; the order is total: last used, first seen, id. Upstream:
+//! pkg/kubelet/images/image_gc_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Nothing is to be collected on a timer.
+    /// True if nothing is collected on a timer.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.high_percent == 100 && self.maximum_age.is_none()
@@ -57,20 +58,20 @@ struct Record {
 /// An image that may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What `RemoveImage` is told.
+    /// Argument of `RemoveImage`.
     pub id: ImageId,
     /// Its tags and digests.
     pub names: Vec<String>,
-    /// What the runtime says that it takes.
+    /// Size from the runtime.
     pub size_bytes: u64,
 }
 
-/// The file system of images says that it has no size.
+/// The file system of images has a size of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid capacity 0 on image filesystem")]
 pub struct InvalidCapacity;
 
-/// How full the file system of images is, and what is wanted.
+/// Usage of the file system of images, and the number of bytes to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Percent, rounded up.
@@ -82,7 +83,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// What people are told if only `freed_bytes` could be freed.
+    /// Message if only `freed_bytes` could be freed.
     #[must_use]
     pub fn unmet(&self, freed_bytes: u64) -> String {
         format!(
@@ -104,15 +105,15 @@ pub struct ImageGc {
 }
 
 impl ImageGc {
-    /// Ages count from `began` on: what was before is not known.
+    /// Ages count from `began`: the time before is unknown.
     #[must_use]
     pub fn new(policy: Policy, began: Mono) -> ImageGc {
         ImageGc { policy, began, records: BTreeMap::new() }
     }
 
-    /// Takes up what the runtime lists. `used` holds what containers say of their images: ids, tags, digests. To be asked
-    /// for after `images`: a container that was made meanwhile counts. `asked` says since when pods have asked for images:
-    /// one that is listed for the first time has been there for so long.
+    /// Takes the runtime's list. `used` contains the images of containers: ids, tags, digests. It must be
+    /// read after `images`, so that a container created meanwhile counts. `asked` contains the times at which
+    /// pods first requested images: a newly listed image has that age.
     pub fn detect(
         &mut self,
         now: Mono,
@@ -149,7 +150,7 @@ impl ImageGc {
         self.records.remove(id);
     }
 
-    /// Images that nobody has used for longer than `imageMaximumGCAge`. None before the agent has watched for as long.
+    /// Images unused for longer than `imageMaximumGCAge`. None before the agent has run that long.
     #[must_use]
     pub fn by_age(&self, now: Mono) -> Vec<Candidate> {
         let Some(maximum) = self.policy.maximum_age else { return Vec::new() };
@@ -186,7 +187,7 @@ impl ImageGc {
         found.into_iter().map(candidate).collect()
     }
 
-    /// What is to be freed; `None` if less than the high threshold is used.
+    /// Bytes to free; `None` if the usage is below the high threshold.
     ///
     /// # Errors
     /// [`InvalidCapacity`].

@@ -1,8 +1,8 @@
-//! Credentials of registries: which of those that a pod and its node have fit an image.
+//! Registry credentials: selects the credentials of a pod and its node that match an image.
 //!
-//! In: `.dockerconfigjson` and `.dockercfg` as Secrets and the node's files hold them, an image. Out: credentials in the
-//! order in which they are tried, the most specific first. Invariant: a credential is never shown. Upstream:
-//! pkg/credentialprovider (contract 7.4).
+//! In: `.dockerconfigjson` and `.dockercfg` from Secrets and from files of the node, an image. Out:
+//! credentials in the order in which the agent tries them, the most specific first. Invariant: no credential
+//! appears in a log or a message. Upstream: pkg/credentialprovider.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ struct Hashed<'a> {
 
 impl Hashed<'_> {
     fn hash(&self) -> String {
-        // Texts only: that cannot fail. Upstream's JSON escapes what could end a script in a page.
+        // Texts only: this cannot fail. Upstream's JSON escapes characters that could end a script in a page.
         let mut text = serde_json::to_string(self).unwrap_or_default();
         for (plain, escaped) in [
             ('<', r"\u003c"),
@@ -118,10 +118,10 @@ struct SecretName<'a> {
 }
 
 impl Keyring {
-    /// Adds what a Secret for pulling images holds; any other Secret adds nothing.
+    /// Adds the credentials of a pull Secret; any other Secret adds nothing.
     ///
     /// # Errors
-    /// What is wrong with it. Nothing of it is added then.
+    /// The mistake in it. Nothing of it is added then.
     pub fn add_secret(&mut self, object: &ObjectRef, secret: &ObjectData) -> Result<(), String> {
         let name = SecretName { object, uid: &secret.uid };
         let filled = |key: &str| secret.data.get(key).filter(|bytes| !bytes.is_empty());
@@ -141,7 +141,7 @@ impl Keyring {
     }
 
     fn config_json(&mut self, bytes: &[u8], secret: Option<&SecretName<'_>>) -> Result<(), String> {
-        // The parser's own words may quote what they stumble over.
+        // The parser's own message may quote the contents.
         let config: ConfigJson =
             serde_json::from_slice(bytes).map_err(|_| "it is not a config.json".to_owned())?;
         self.add(config.auths, secret)
@@ -174,7 +174,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// Adds what a plugin gave, for pods of `source`.
+    /// Adds credentials of a plugin, for pods of `source`.
     pub fn add_logins(&mut self, logins: &Auth, source: Option<&Source>) {
         for (location, login) in logins {
             let (username, password) = (login.username.clone(), login.password.clone());

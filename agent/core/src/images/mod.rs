@@ -19,7 +19,7 @@ pub use reference::{ReferenceError, normalize, repository};
 /// What to do about a container's image before it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullDecision {
-    /// Create the container from what is there.
+    /// Create the container from the present image.
     UsePresent,
     /// Pull first.
     Pull,
@@ -27,7 +27,7 @@ pub enum PullDecision {
     NeverPull,
 }
 
-/// Decide by policy and presence (contract 7.4).
+/// Decides by pull policy and presence (upstream: pkg/kubelet/images/image_manager.go).
 #[must_use]
 pub fn pull_decision(policy: PullPolicy, present: bool) -> PullDecision {
     match (policy, present) {

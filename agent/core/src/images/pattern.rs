@@ -1,4 +1,5 @@
-//! Patterns of registries: `*` within a part of the host name (upstream: pkg/credentialprovider, `URLsMatch`).
+//! Patterns of registries: `*` within a part of the host name (upstream: pkg/credentialprovider/keyring.go,
+//! `URLsMatch`).
 
 /// Host and the path from its slash on.
 pub(super) fn split(text: &str) -> (&str, &str) {
@@ -13,8 +14,8 @@ fn port(host: &str) -> (&str, &str) {
     }
 }
 
-/// The place is the image's registry, or a pattern of it (`*` within a part of the host's name), and its path is what the
-/// image's begins with.
+/// True if `place` is the image's registry, or a pattern of it (`*` within a part of the host's name), and
+/// the image's path begins with the place's path.
 pub(super) fn matches(place: &str, image: &str) -> bool {
     let ((host, path), (image_host, image_path)) = (split(place), split(image));
     let ((name, port_of), (image_name, image_port)) = (port(host), port(image_host));

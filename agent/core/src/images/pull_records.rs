@@ -1,13 +1,14 @@
-//! Who may use an image that is on the node: what was pulled, and with whose credentials. Contract 7.4.
+//! Pull records: which credentials pulled an image, and so which pods may use it without a new pull
+//! (KEP-2535).
 //!
 //! ```text
 //! intent on disk ─► pull ─► record on disk (image ─► secrets that pulled it) ─► intent removed
 //! image on the node + record + the pod's credentials ─► access()
 //! ```
-//! In: records, a policy, the credentials that a pod has for an image. Out: whether the pod may use it as it is; records as
-//! they are to be written. Invariants: an image that the node pulled is used by nobody whose credentials did not pull it,
-//! unless it was pulled with none; files are upstream's to the letter, so that either kubelet goes on with the other's.
-//! Upstream: pkg/kubelet/images/pullmanager.
+//! In: records, a policy, the credentials that a pod has for an image. Out: whether the pod may use the
+//! present image; the records to write. Invariants: a pod uses an image that the node pulled only with
+//! credentials that pulled it, unless the pull needed none; the files have upstream's format, so either
+//! kubelet continues with the other's. Upstream: pkg/kubelet/images/pullmanager.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ pub const FILE_PREFIX: &str = "sha256-";
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Written by older kubelets.
 const API_VERSION_OLD: &str = "kubelet.config.k8s.io/v1alpha1";
-/// So many Secrets of a record are added by the way; more are asked for each time.
+/// A record with fewer Secrets gets each further Secret that is verified by coordinates or hash alone.
 const SECRETS_BY_THE_WAY_MAX: usize = 100;
 
 /// Name of the file about an image: as a pod spells it (intents), or as the runtime does (records).
@@ -63,7 +64,7 @@ pub struct Record {
     credential_mapping: BTreeMap<String, Credentials>,
 }
 
-/// `ImagePullCredentials`: what an image was pulled with.
+/// `ImagePullCredentials`: the credentials that pulled an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Credentials {
@@ -150,7 +151,7 @@ impl Intent {
 impl Record {
     const KIND: &'static str = "ImagePulledRecord";
 
-    /// An image that was pulled; nobody is known to may use it yet.
+    /// The record of a pulled image, without credentials yet.
     #[must_use]
     pub fn new(image_ref: &str, now: Wall) -> Record {
         Record {
@@ -178,7 +179,7 @@ impl Record {
         bytes(self)
     }
 
-    /// It was last changed before the second of `until`; what says no time was.
+    /// True if it was last changed before the second of `until`; false without a valid time.
     #[must_use]
     pub fn is_before(&self, until: Wall) -> bool {
         let updated = self.last_updated_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
@@ -192,8 +193,8 @@ impl Record {
         of.is_some_and(|of| !of.node_pods_accessible && !of.kubernetes_service_accounts.is_empty())
     }
 
-    /// `image` was pulled with a credential of `source`, or without one that is not every pod's (`None`). The record with
-    /// it, unless it says so already.
+    /// The record with one more credential: `image` was pulled with a credential of `source`, or (`None`)
+    /// with none that restricts it, so that every pod of the node may use it. `None` if nothing changes.
     #[must_use]
     pub fn with(&self, image: &str, source: Option<&Source>, now: Wall) -> Option<Record> {
         let mut new = self.clone();
@@ -237,13 +238,13 @@ pub enum Known {
 /// Whether a pod may use an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// As it is: the policy does not ask who it is.
+    /// The present image, because the policy needs no verification.
     Allowed,
     /// As it is: it is recorded.
     Granted,
-    /// As it is; its Secret is to be remembered.
+    /// The present image; its Secret should be recorded.
     GrantedBy(Origin),
-    /// Only if it can be pulled with what the pod has.
+    /// Only after a pull with the pod's credentials.
     MustPull,
 }
 
@@ -257,7 +258,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Nobody is asked, and nothing is recorded.
+    /// True if nothing is verified and nothing is recorded.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.verification.is_none()
@@ -280,7 +281,7 @@ impl Policy {
     }
 }
 
-/// Whether a pod that spells the image like this and has these credentials for it may use what is on the node.
+/// Whether a pod with this spelling of the image and these credentials for it may use the present image.
 #[must_use]
 pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Credential]) -> Access {
     if !policy.verifies(image, known) {

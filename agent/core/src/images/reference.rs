@@ -1,7 +1,7 @@
-//! Image references: checking the grammar and adding the implied tag.
+//! Image references: checks the grammar and adds the implied tag.
 //!
-//! In: text such as `busybox`, `registry:5000/team/app:1`, `app@sha256:...`. Out: the same text with `:latest`
-//! where neither tag nor digest is given; the registry is left as written (the runtime completes it).
+//! In: text such as `busybox`, `registry:5000/team/app:1`, `app@sha256:...`. Out: the same text, with
+//! `:latest` if it has neither tag nor digest; the registry stays unchanged (the runtime completes it).
 //! Upstream: pkg/util/parsers, distribution/reference.
 
 /// Why a text is no image reference; the status reason is `InvalidImageName`.
@@ -10,7 +10,7 @@
 pub struct ReferenceError {
     /// As the pod spells it.
     pub image: String,
-    /// What is wrong with it, in upstream's words and, if those say little, ours.
+    /// The mistake, in upstream's words and, if these are unclear, ours.
     pub problem: String,
 }
 
@@ -56,7 +56,7 @@ fn problem(image: &str, detail: &str) -> String {
     format!("invalid reference format: {detail}")
 }
 
-/// The reference as it is spelled, without tag and digest; what is no reference stays whole.
+/// The reference as spelled, without tag and digest; a malformed one stays whole.
 #[must_use]
 pub fn name(image: &str) -> &str {
     check(image).ok().and_then(|(_, length)| image.get(..length)).unwrap_or(image)

@@ -1,16 +1,16 @@
-//! The node's Lease: created with its owner, renewed for ever. Contract chapter 3.7.
+//! The node's Lease: the machine creates it with its owner reference and renews it.
 //!
 //! # For the shell
-//! Send [`LeaseEvent::Registered`] whenever the Node object was registered or is seen with another UID, the answer to
-//! each [`LeaseAction::Call`] as [`LeaseEvent::Answered`], and [`LeaseEvent::Tick`] at the deadline; the first tick
-//! starts the work. On [`LeaseAction::CloseConnections`] drop idle connections to the API server: they may be dead.
-//! Facts are for logs and metrics.
+//! Send [`LeaseEvent::Registered`] whenever the Node object was registered or appears with another UID, the
+//! answer to each [`LeaseAction::Call`] as [`LeaseEvent::Answered`], and [`LeaseEvent::Tick`] at the
+//! deadline; the first tick starts the work. On [`LeaseAction::CloseConnections`] drop idle connections to
+//! the API server: they may be dead. Facts are for logs and metrics.
 //!
-//! Invariants: at most one call in flight; a lease is never created without its owner reference; an existing one
-//! without owner is renewed all the same and the owner tried again at each renewal; at most
-//! [`TRIES`] replacements in a row, twice, then a pause: no failure makes a hot loop.
-//! Upstream: component-helpers/apimachinery/lease, pkg/kubelet/util/nodelease.go. Differences: holder and duration
-//! of an existing lease are brought up to date; registration wakes the machine, so the lease exists at once.
+//! Invariants: at most one call in flight; the machine never creates a lease without its owner reference; it
+//! renews an existing lease without an owner and tries to add the owner at each renewal; after at most
+//! [`TRIES`] replacements in a row, twice, it pauses: no failure makes a hot loop. Upstream:
+//! component-helpers/apimachinery/lease, pkg/kubelet/util/nodelease.go. Differences: the machine corrects
+//! holder and duration of an existing lease; registration wakes the machine, so the lease exists at once.
 
 mod object;
 
@@ -38,7 +38,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(7);
 /// Spread of the renewal period, percent.
 const JITTER_PERCENT: u32 = 4;
 
-/// What the lease says, and when.
+/// Settings of the Lease and of its renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseConfig {
     /// Name of the node, of the lease, and its holder.
@@ -61,14 +61,14 @@ pub enum LeaseEvent {
     Answered {
         /// Of the call.
         id: EffectId,
-        /// What the API server said.
+        /// Result of the call.
         result: ApiResult,
     },
     /// The deadline came.
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LeaseAction {
     /// Send it; answer [`LeaseEvent::Answered`] exactly once.
@@ -121,7 +121,7 @@ pub struct NodeLease {
     owner: Option<String>,
     /// Failed replacements since the last GET.
     tries: u32,
-    /// True once this round has asked the API server for the lease.
+    /// True once this round has read the lease from the API server.
     asked: bool,
     /// Failed GETs and POSTs in a row.
     failures: u32,
@@ -130,7 +130,7 @@ pub struct NodeLease {
 }
 
 impl NodeLease {
-    /// Nothing known: the first tick asks for the lease.
+    /// A machine without knowledge: the first tick reads the lease.
     #[must_use]
     pub fn new(config: LeaseConfig) -> NodeLease {
         NodeLease {
@@ -161,7 +161,7 @@ impl NodeLease {
         out.push(LeaseAction::Call { id, call });
     }
 
-    /// A new round: renew what is known, or ask for it.
+    /// A new round: renews the known lease, or reads it.
     fn begin(&mut self, now: Now, out: &mut Outbox<LeaseAction>) {
         if self.latest.is_some() { self.prepare(now, out) } else { self.get(out) }
     }

@@ -1,6 +1,6 @@
-//! The Lease object: what it says when it is created and what changes when it is renewed.
+//! The Lease object: its contents at creation, and its changes at renewal.
 //!
-//! In: configuration, the lease as the API server has it, the Node's UID, the time. Out: the lease to send.
+//! In: configuration, the lease of the API server, the Node's UID, the time. Out: the lease to send.
 
 use agent_types::api_time::timestamp;
 use agent_types::time::Wall;
@@ -9,12 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 
 use super::{LeaseConfig, NAMESPACE};
 
-/// True if somebody owns it.
+/// True if the lease has an owner reference.
 pub(super) fn has_owner(lease: &Lease) -> bool {
     lease.metadata.owner_references.as_ref().is_some_and(|owners| !owners.is_empty())
 }
 
-/// The lease, renewed at `wall`: `base` with what must be different, or a new one.
+/// The lease, renewed at `wall`: `base` with the necessary changes, or a new one.
 pub(super) fn renewed(config: &LeaseConfig, base: Option<&Lease>, owner: Option<&str>, wall: Wall) -> Lease {
     let mut lease = base.cloned().unwrap_or_default();
     lease.metadata.name = Some(config.node_name.to_string());

@@ -1,21 +1,22 @@
-//! Mirror pods: the API's pictures of this node's static pods (contract chapter 4).
+//! Mirror pods: API objects that show this node's static pods.
 //!
 //! # For the shell
 //! One machine for a node that has an API server. Feed it:
 //! 1. [`MirrorEvent::Static`]: every [`PodUpdate`] of the file and http sources, as the pod manager gets it;
 //! 2. [`MirrorEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
-//! 3. [`MirrorEvent::Node`]: what is known of the Node object, at each change;
+//! 3. [`MirrorEvent::Node`]: the known state of the Node object, at each change;
 //! 4. [`MirrorEvent::Worker`] for each `ManagerAction::Start`, [`MirrorEvent::Forgotten`] for each
-//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`, [`MirrorEvent::Outdated`] for
-//!    `StatusAction::Outdated`;
-//! 5. [`MirrorEvent::Answer`], exactly one for each [`MirrorAction::Call`], and [`MirrorEvent::Tick`] at the
+//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`, [`MirrorEvent::Outdated`]
+//!    for `StatusAction::Outdated`;
+//! 5. exactly one [`MirrorEvent::Answer`] for each [`MirrorAction::Call`], and [`MirrorEvent::Tick`] at the
 //!    deadline.
 //!
-//! In: what should be mirrored, what the API has. Out: GET, POST and DELETE of pods. Invariants: one call in flight
-//! for each name; nothing is created before the first list, nor while the Node is missing or being deleted; an
-//! existing pod is deleted only by its UID and only if it is a mirror pod; a mirror pod outlives the worker of
-//! its static pod, and one whose static pod is gone is deleted only once every source was read; an answer that was
-//! lost is never assumed. Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods.
+//! In: the desired mirror pods, the API's pods. Out: GET, POST and DELETE of pods. Invariants: one call in
+//! flight for each name; no pod is created before the first list, nor while the Node is missing or being
+//! deleted; an existing pod is deleted only by its UID and only if it is a mirror pod; a mirror pod outlives
+//! the worker of its static pod; a mirror pod without a static pod is deleted only after every source was
+//! read; a lost answer counts neither as success nor as failure. Upstream: pkg/kubelet/pod/mirror_client.go,
+//! `tryReconcileMirrorPods` of pkg/kubelet/kubelet.go.
 
 mod slot;
 
@@ -57,7 +58,7 @@ pub enum NodeView {
 }
 
 impl NodeView {
-    /// What the watch on the own Node says; `None` if it says nothing new.
+    /// The new state of the own Node from an event of its watch; `None` if it did not change.
     #[must_use]
     pub fn heard(event: &WatchEvent<Node>) -> Option<NodeView> {
         let of = |node: &Node| match (&node.metadata.deletion_timestamp, &node.metadata.uid) {
@@ -79,7 +80,7 @@ impl NodeView {
 pub enum MirrorEvent {
     /// A source of static pods changed; updates of other sources do nothing.
     Static(PodUpdate),
-    /// The pod watch says.
+    /// An event of the pod watch.
     Watch(WatchEvent<Pod>),
     /// The Node object changed.
     Node(NodeView),
@@ -89,17 +90,17 @@ pub enum MirrorEvent {
     Forgotten(PodUid),
     /// Every source was read: static pods that are not known do not exist.
     Synced,
-    /// The mirror pod shows an earlier run that the API server lets nobody take back
+    /// The mirror pod shows an earlier run that the API server does not let a client revert
     /// ([`StatusAction::Outdated`](crate::status_manager::StatusAction::Outdated)).
     Outdated {
-        /// Its name.
+        /// Name of the mirror pod.
         name: ObjectName,
         /// Its UID in the API.
         uid: String,
     },
     /// The answer to a call.
     Answer {
-        /// As issued.
+        /// Identifier from the action.
         id: EffectId,
         /// What came back.
         result: ApiResult,
@@ -108,14 +109,14 @@ pub enum MirrorEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MirrorAction {
     /// Send this, answer [`MirrorEvent::Answer`].
     Call {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Tell people.
@@ -261,7 +262,7 @@ impl MirrorPods {
                     out.push(MirrorAction::Report(MirrorReport::Failed(e)));
                 }
             }
-            // No pod where one was promised: look what there is.
+            // The answer has no pod: read it again.
             (_, Ok(_)) => {
                 slot.look = true;
                 slot.retry.failed(now.mono, Class::Unavailable, &name.name);
@@ -321,7 +322,7 @@ impl MirrorPods {
             ..ObjectMeta::default()
         };
         let mut spec = wanted.spec.clone()?;
-        // The API server computes it from the class, and refuses a pod that says otherwise.
+        // The API server computes it from the class, and rejects a pod with another value.
         spec.priority = None;
         spec.node_name = Some(self.node_name.clone());
         Some(Pod { metadata, spec: Some(spec), status: None })
@@ -346,7 +347,7 @@ impl MirrorPods {
         }
     }
 
-    /// Nothing is to be done: what failed before does not count any more.
+    /// Nothing is left to do: earlier failures do not count any more.
     fn settle(&mut self, name: &ObjectName) {
         if let Some(slot) = self.slots.get_mut(name)
             && slot.is_right()

@@ -1,7 +1,7 @@
-//! One name: the static pod that wants it, and what the API has under it.
+//! One name: the static pod that wants it, and the API's pod of that name.
 //!
-//! In: sightings and answers. Out: the state that decisions read. Invariant: a pod that was deleted by us does not come
-//! back through an older event of the watch; what a direct answer says is newer than any event before it.
+//! In: pods from watch and answers. Out: the state for decisions. Invariant: a pod that we deleted does not
+//! come back through an older event of the watch; a direct answer is newer than any event before it.
 
 use std::sync::Arc;
 
@@ -38,10 +38,10 @@ impl Mirror {
     }
 }
 
-/// What is to be done, and then what is in flight.
+/// The next call, and then the call in flight.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Need {
-    /// GET: what the API has is in doubt.
+    /// GET: the state of the API is in doubt.
     Look,
     /// POST.
     Create(Box<Pod>),
@@ -60,9 +60,9 @@ pub(super) struct Slot {
     pub(super) flight: Option<Need>,
     pub(super) look: bool,
     pub(super) retry: Retry,
-    /// UID of a mirror pod that shows an earlier run and must be made anew.
+    /// UID of a mirror pod that shows an earlier run and must be replaced.
     pub(super) outdated: Option<String>,
-    /// That somebody else has the name was said.
+    /// True once it was reported that another pod has the name.
     pub(super) told_taken: bool,
 }
 
@@ -79,7 +79,7 @@ impl Slot {
         self.mirror = None;
     }
 
-    /// The watch says that this UID is gone.
+    /// The watch shows that this UID is gone.
     pub(super) fn deleted(&mut self, uid: &str) {
         if self.tombstone.as_deref() == Some(uid) {
             self.tombstone = None;
@@ -93,7 +93,7 @@ impl Slot {
         self.mirror.take_if(|m| m.uid == uid);
     }
 
-    /// A GET says what there is.
+    /// Takes the result of a GET.
     pub(super) fn looked(&mut self, found: Option<Mirror>) {
         self.look = false;
         if found.is_some() {
@@ -102,7 +102,7 @@ impl Slot {
         self.mirror = found;
     }
 
-    /// The API shows what is wanted.
+    /// True if the API shows the wanted pod.
     pub(super) fn is_right(&self) -> bool {
         match (&self.wanted, &self.mirror) {
             (Some(wanted), Some(m)) => m.mirrors(wanted),

@@ -1,9 +1,9 @@
-//! What the next boot makes of how the last one ended: which terminations are carried on, which pods are taken away, and
-//! what is said of an end that nobody was told of.
+//! Conclusions of the next boot from the end of the last one: terminations to continue, pods to delete, and
+//! the report of an unclean end.
 //!
-//! In: the receipt, records of terminations, the API's pods, what the kernel kept of its last words. Out: what to carry on,
-//! what to take away, what to say. Invariant: a receipt with an end of the last boot, and only that, makes its end a clean
-//! one.
+//! In: the receipt, records of terminations, the API's pods, the kernel's kept messages. Out: terminations,
+//! deletions, reports. Invariant: a receipt with an end of the last boot, and only that, makes its end a
+//! clean one.
 
 use agent_types::kill::{KillReason, REFUSED_REASON, TerminatingRecord};
 use agent_types::pod;
@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, POD_MESSAGE, POD_REASON, Receipt};
 
-/// The pod failed for a shutdown (it was ended, or not let in), and its controller has made another one without ever
-/// taking this one away: a ReplicaSet or a ReplicationController. Others delete theirs (StatefulSet, DaemonSet), count
-/// them (Job), or are not known; a pod without a controller is all that tells its owner what became of it.
+/// True if the pod failed for a shutdown (ended or rejected), and its controller replaces it without ever
+/// deleting it: a ReplicaSet or a ReplicationController. Other controllers delete theirs (StatefulSet,
+/// DaemonSet), count them (Job), or are unknown; a pod without a controller is its owner's only evidence of
+/// its end.
 #[must_use]
 pub fn is_left_over(p: &Pod) -> bool {
     let owners = p.metadata.owner_references.iter().flatten();
@@ -32,8 +33,9 @@ pub fn is_left_over(p: &Pod) -> bool {
     }
 }
 
-/// The record is of a static pod that was ended for a shutdown which is over: it begins anew, for nobody else would make
-/// it again. `resumed`: an earlier agent was in the middle of that shutdown ([`super::NodeShutdown::is_resumed`]).
+/// True if the record is of a static pod that ended for a finished shutdown: it starts again, because no
+/// controller would replace it. `resumed`: an earlier agent was in the middle of that shutdown
+/// ([`super::NodeShutdown::is_resumed`]).
 #[must_use]
 pub fn begins_anew(record: &TerminatingRecord, resumed: bool) -> bool {
     !resumed && record.reason == KillReason::Shutdown { again: true }
@@ -50,7 +52,7 @@ pub struct LastEnd {
     /// The kind of the shutdown that it ended with, or in the middle of; empty if there was none, or it is not known.
     #[serde(default)]
     pub kind: String,
-    /// Pods (`namespace/name`) that had not ended in their time, and what the machine stopped under.
+    /// Pods (`namespace/name`) that had not ended in their time, when the machine stopped.
     #[serde(default)]
     pub not_ended: Vec<String>,
     /// A hardware watchdog started the machine again ([`LastEnd::told_by`]).
@@ -67,15 +69,15 @@ const CARD_RESET: u32 = 0x20;
 pub struct Unclean {
     /// A shutdown had begun.
     pub cut_short: bool,
-    /// What the kernel said when it died, if it did and could.
+    /// The kernel's last message before a crash, if it was kept.
     pub panic: Option<String>,
-    /// The agent had been stopped in order, as it is when units stop: nobody waited for the pods.
+    /// The agent was stopped in order, as when units stop: no component waited for the pods.
     #[serde(default)]
     pub agent_stopped: bool,
 }
 
 impl LastEnd {
-    /// Of the boot `boot_id`; `last` is the newest receipt, `panic` what the kernel kept of its last words,
+    /// The end of the boot `boot_id`: `last` is the newest receipt, `panic` the kernel's kept messages,
     /// `agent_stopped` whether its agent had ended in order.
     #[must_use]
     pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>, agent_stopped: bool) -> LastEnd {
@@ -90,7 +92,7 @@ impl LastEnd {
         LastEnd { boot_id: boot_id.to_owned(), unclean, kind, not_ended, watchdog: false }
     }
 
-    /// The same end, with what the machine's watchdogs say of it (`bootstatus` of each).
+    /// The same end, with the causes from the machine's watchdogs (`bootstatus` of each).
     #[must_use]
     pub fn told_by(mut self, watchdogs: &[u32]) -> LastEnd {
         self.watchdog = watchdogs.iter().any(|status| status & CARD_RESET != 0);
@@ -168,8 +170,8 @@ impl LastEnd {
     }
 }
 
-/// What a kernel's log says that it died of: its line of a panic, or else of the first fault. `None` if there is neither,
-/// as in a log that was kept for another reason.
+/// The cause of death in a kernel's log: its line of a panic, or else of the first fault. `None` if there is
+/// neither, as in a log that was kept for another reason.
 #[must_use]
 pub fn died_of(log: &str) -> Option<String> {
     const WORDS_MAX: usize = 200;
@@ -197,7 +199,7 @@ mod tests {
             (&set, &ended, true),
             (&set, &refused, true),
             (&owner("v1", "ReplicationController", true), &ended, true),
-            // Somebody's, but nobody's to replace.
+            // It has an owner, but no controller.
             (&owner("apps/v1", "ReplicaSet", false), &ended, false),
             (&owner("example.org/v1", "ReplicaSet", true), &ended, false),
             (&owner("v1", "ReplicaSet", true), &ended, false),
@@ -318,7 +320,7 @@ mod tests {
                 "ShutdownInOrder",
                 "in order (reboot); what came after them hung",
             ),
-            // WDIOF_OVERHEAT, WDIOF_EXTERN1, and none that has anything to say.
+            // WDIOF_OVERHEAT, WDIOF_EXTERN1, and no cause.
             (None, None, false, &[0x01, 0x04], "PowerLossOrReset", "power was cut"),
             (None, None, false, &[], "PowerLossOrReset", "power was cut"),
         ] {

@@ -1,29 +1,29 @@
-//! What kind of stop it is, and what differs by it.
+//! Kinds of stop, and their differences.
 //!
-//! In: the word of logind. Out: how long the API server is waited for, and what the next boot may conclude. Pods end in the
-//! same way whatever the kind is, and everything that the API shows of them is the same: upstream makes no difference.
+//! In: logind's name of the kind. Out: the longest wait for the API server, and the conclusions of the next
+//! boot. Pods end in the same way for every kind, and the API shows the same: upstream makes no difference.
 //! Table: docs/shutdown.md, "A plan for each kind".
 
 use std::time::Duration;
 
-/// How long the API server is waited for, beyond the pods, where the next boot tells the rest by itself: one call that gets
-/// no answer (10 s) and another one after it.
+/// Longest wait for the API server after the pods, if the next boot reports the rest: one call without an
+/// answer (10 s) and another one after it.
 const TELL_SOON: Duration = Duration::from_secs(15);
 
 /// `type` of logind's `PrepareForShutdownWithMetadata`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The machine starts anew, with its firmware.
+    /// The machine restarts, with its firmware.
     Reboot,
-    /// Another kernel, without the firmware; what it starts with is a boot of its own (another boot id).
+    /// Another kernel, without the firmware; it is a boot of its own (another boot id).
     Kexec,
     /// Another userspace on the same kernel: the boot goes on.
     SoftReboot,
-    /// The power goes; somebody has to switch the machine on.
+    /// The power goes off; the machine stays off.
     Poweroff,
-    /// The kernel stands still, the power stays; somebody has to reset the machine.
+    /// The kernel stops, the power stays on; the machine needs a reset.
     Halt,
-    /// logind does not say it (systemd before 255), or says something newer than this.
+    /// logind does not report it (systemd before 255), or reports an unknown one.
     Unknown,
 }
 
@@ -41,15 +41,15 @@ impl Kind {
         }
     }
 
-    /// The machine is back within a minute or so, and nobody has to do anything for it.
+    /// True if the machine is back within a minute or so, by itself.
     #[must_use]
     pub fn comes_back(self) -> bool {
         matches!(self, Kind::Reboot | Kind::Kexec | Kind::SoftReboot)
     }
 
-    /// The longest that the API server is waited for once the pods have ended; `None`: what is left of the budget. A
-    /// machine that comes back tells the rest itself, and waiting longer only keeps it away; one that does not may stay
-    /// away for ever, and this is its last chance.
+    /// Longest wait for the API server once the pods have ended; `None`: the rest of the budget. A machine
+    /// that comes back reports the rest itself, and a longer wait only delays it; another one may stay away
+    /// for ever, and this is its last chance.
     #[must_use]
     pub fn tell_max(self) -> Option<Duration> {
         self.comes_back().then_some(TELL_SOON)

@@ -1,21 +1,23 @@
-//! node_shutdown: the machine is told to stop. Pods end in order and in time, the API server is told, what became of them
-//! is written down, and only then the machine goes on.
+//! node_shutdown: the machine is about to stop. Pods end in order and in time, the node reports to the API
+//! server and writes a receipt, and only then lets the machine continue.
 //!
 //! # For the shell
-//! Made only if the configuration gives pods time ([`groups`]). Feed it what logind says ([`ShutdownEvent::Told`]), the
-//! answers to its actions, and [`ShutdownEvent::Tick`] at the deadline. The delay lock is taken with
-//! [`ShutdownAction::Hold`] and given back with [`ShutdownAction::Release`]; without it logind does not wait, and pods end in
-//! the same way while the service manager stops the agent ([`ShutdownEvent::GoingDown`]), until [`NodeShutdown::is_over`].
+//! Create it only if the configuration gives pods time ([`groups`]). Feed it logind's signals
+//! ([`ShutdownEvent::Told`]), the answers to its actions, and [`ShutdownEvent::Tick`] at the deadline.
+//! [`ShutdownAction::Hold`] takes the delay lock and [`ShutdownAction::Release`] gives it back; without the
+//! lock logind does not wait, and pods end in the same way while the service manager stops the agent
+//! ([`ShutdownEvent::GoingDown`]), until [`NodeShutdown::is_over`].
 //!
 //! ```text
 //! Up ──told to stop──► Closing ──pods──► Ending ──all stages──► Telling ──told──► Writing ──► Over
 //!  ▲                                                                                           │
 //!  └────────────────────────────────── told not to stop ◄──────────────────────────────────────┘  (from anywhere)
 //! ```
-//! Invariants: one stage at a time, the lowest priority first; a stage takes no longer than its period, all of them and
-//! the telling no longer than the budget and [`TELL_MIN`]; the receipt's end is written before the lock is given back, and
-//! taken back if the boot goes on after it (a soft-reboot). What differs by kind of stop: [`Kind`].
-//! Upstream: pkg/kubelet/nodeshutdown (contract 15). Differences: docs/shutdown.md.
+//! Invariants: one stage at a time, the lowest priority first; a stage takes no longer than its period, and
+//! all stages with the reports to the API server no longer than the budget and [`TELL_MIN`]; the machine
+//! writes the end of the receipt before it gives the lock back, and removes it again if the boot continues (a
+//! soft-reboot). [`Kind`] lists the differences between kinds of stop. Upstream: pkg/kubelet/nodeshutdown.
+//! Differences: docs/shutdown.md.
 
 mod aftermath;
 mod kind;
@@ -42,9 +44,9 @@ use agent_types::time::{Mono, Now};
 pub const EVENT: &str = "Shutdown";
 /// Reason of the Node's event, and type of its condition, about a boot that did not end in order.
 pub const UNCLEAN_SHUTDOWN: &str = "UncleanShutdown";
-/// Reason of the Node's event, and type of its condition, while nobody would wait for the pods.
+/// Reason of the Node's event, and type of its condition, while a stop would not wait for the pods.
 pub const NO_DELAY: &str = "ShutdownNotDelayed";
-/// What the Node's condition says meanwhile.
+/// Message of the Node's condition meanwhile.
 pub const NODE_MESSAGE: &str = "node is shutting down";
 /// `status.reason` of pods that end.
 pub const POD_REASON: &str = "Terminated";
@@ -58,7 +60,7 @@ const WRITE_MAX: Duration = Duration::from_secs(1);
 /// A pod that is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeavingPod {
-    /// Which.
+    /// Identity of the pod.
     pub key: PodKey,
     /// `spec.priority`, 0 if there is none.
     pub priority: i32,
@@ -67,24 +69,25 @@ pub struct LeavingPod {
 /// What the machine reacts to.
 #[derive(Clone, Debug)]
 pub enum ShutdownEvent {
-    /// logind is about to stop the machine, or is not any more; also what it says first after each connection.
+    /// logind's signal: the machine is about to stop, or not any more; also its first answer after each
+    /// connection.
     Told {
         /// `PrepareForShutdown`.
         stopping: bool,
         /// `type` of `PrepareForShutdownWithMetadata`; empty if unknown.
         kind: String,
     },
-    /// The service manager stops its units, the agent's among them: the machine goes down, whatever logind says or does not
-    /// say of it (no bus, no lock, or a stop that logind was never asked for).
+    /// The service manager stops its units, the agent's among them: the machine goes down, regardless of
+    /// logind (no bus, no lock, or a stop that logind does not know).
     GoingDown {
         /// As in [`ShutdownEvent::Told`].
         kind: String,
     },
-    /// The answer to [`ShutdownAction::Close`]: who is there.
+    /// The answer to [`ShutdownAction::Close`]: the pods of the node.
     Leaving(Vec<LeavingPod>),
     /// Nothing of the pod runs, and its volumes are released.
     Released(PodUid),
-    /// Which of the pods the API server has not heard the last of, now and after each change; the answer to
+    /// The pods whose last status the API server does not have, now and after each change; the answer to
     /// [`ShutdownAction::AskTold`].
     Untold(BTreeSet<PodUid>),
     /// The answer to [`ShutdownAction::Write`] of a receipt with an end, however it went.
@@ -93,11 +96,11 @@ pub enum ShutdownEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShutdownAction {
-    /// Refuse new pods and answer [`ShutdownEvent::Leaving`]; take nobody away from the API any more that ended for a
-    /// shutdown ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
+    /// Reject new pods and answer [`ShutdownEvent::Leaving`]; delete no more pods from the API that ended for
+    /// a shutdown ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
     Close,
     /// Let pods in again.
     Open,
@@ -107,7 +110,7 @@ pub enum ShutdownAction {
     Event(&'static str),
     /// End the pod, [`POD_REASON`] and [`POD_MESSAGE`]; no more than this much grace, seconds.
     End {
-        /// Which.
+        /// UID of the pod.
         uid: PodUid,
         /// At most.
         grace_s: u32,
@@ -116,7 +119,7 @@ pub enum ShutdownAction {
     AskTold,
     /// Write this durably, after all earlier ones; answer [`ShutdownEvent::Written`] if it has an end.
     Write(Receipt),
-    /// Nobody stops the machine: take the delay lock (anew), and take away what earlier shutdowns left
+    /// No stop is pending: take the delay lock (again), and delete the pods left from earlier shutdowns
     /// ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
     Hold,
     /// Give the delay lock back.
@@ -129,9 +132,9 @@ pub struct NodeShutdown {
     groups: Vec<Group>,
     boot_id: String,
     phase: Phase,
-    /// A receipt that says that this boot ended, and the boot goes on.
+    /// A receipt with the end of this boot, although the boot continues.
     spent: Option<Box<Receipt>>,
-    /// Units stop: nobody can call it off any more.
+    /// Units stop: the shutdown cannot be cancelled any more.
     is_certain: bool,
 }
 
@@ -139,13 +142,13 @@ pub struct NodeShutdown {
 enum Phase {
     /// Nobody wants the machine to stop.
     Up,
-    /// An earlier agent was in the middle of it; logind has not been heard yet.
+    /// An earlier agent was in the middle of it; logind's state is not known yet.
     Resumed { receipt: Box<Receipt> },
-    /// The manager is asked who is there.
+    /// Waits for the manager's list of pods.
     Closing(Box<Course>),
     /// Stages are under way.
     Ending(Box<Course>),
-    /// All that end have ended; the API server is being told.
+    /// All pods have ended; the API server gets their statuses.
     Telling(Box<Course>),
     /// The receipt is being written; the lock is given back then, or at `until`.
     Writing { until: Mono },
@@ -166,8 +169,8 @@ struct Course {
 }
 
 impl NodeShutdown {
-    /// `last` is the receipt that was found. One that is under way is taken up when logind was heard; until then the
-    /// caller lets no pod in.
+    /// `last` is the present receipt. A shutdown in progress is resumed after logind's first signal; until
+    /// then the caller admits no pod.
     #[must_use]
     pub fn new(groups: Vec<Group>, boot_id: &str, last: Option<Receipt>, now: Now) -> NodeShutdown {
         let spent = last.clone().filter(|receipt| receipt.is_of(boot_id)).map(Box::new);
@@ -247,7 +250,7 @@ impl NodeShutdown {
     }
 
     fn leaving(&mut self, pods: Vec<LeavingPod>, now: Now, out: &mut Outbox<ShutdownAction>) {
-        // An agent that resumes has the pods refused before it was heard what is the case: that answer is nobody's.
+        // An agent that resumes rejects pods before it knows the state: that answer is ignored.
         let Phase::Closing(course) = &mut self.phase else { return };
         course.pods = pods.iter().map(|pod| (pod.key.uid.clone(), PodReceipt::of(&pod.key))).collect();
         course.stages = stages(&self.groups, pods).into();

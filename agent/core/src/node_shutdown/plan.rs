@@ -1,8 +1,9 @@
-//! Which pods end when: groups by priority from the configuration, pods into groups.
+//! The order of the shutdown: priority groups from the configuration, and the pods of each group.
 //!
-//! In: the configuration, the pods that are there. Out: stages in the order in which they end. Invariants: the lowest
-//! priority first; every pod is in exactly one stage; no stage without pods; the periods of all groups are the budget.
-//! Upstream: pkg/kubelet/nodeshutdown, migrateConfig and groupByPriority (contract 15).
+//! In: the configuration, the node's pods. Out: stages in the order in which they end. Invariants: the lowest
+//! priority first; every pod is in exactly one stage; no stage is empty; the budget is the sum of all groups'
+//! periods. Upstream: `migrateConfig` and `groupByPriority` of
+//! pkg/kubelet/nodeshutdown/nodeshutdown_manager.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const CRITICAL: i32 = 2_000_000_000;
 /// Pods of one range of priorities and the time that they have together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The lowest priority of the range; the first group takes what is lower as well.
+    /// The lowest priority of the range; the first group also takes lower ones.
     pub priority: i32,
     /// From the first stop to the next group.
     pub period: Duration,
@@ -28,7 +29,7 @@ pub struct Group {
 pub struct Stage {
     /// What they have together.
     pub period: Duration,
-    /// Who.
+    /// Pods of the stage.
     pub pods: Vec<LeavingPod>,
 }
 
@@ -59,7 +60,8 @@ pub fn budget(groups: &[Group]) -> Duration {
     groups.iter().map(|group| group.period).sum()
 }
 
-/// The pods in the order in which they end: each with the highest group whose priority it reaches, or the lowest.
+/// The pods in the order in which they end: each in the highest group whose priority it reaches, or in the
+/// lowest.
 #[must_use]
 pub fn stages(groups: &[Group], pods: Vec<LeavingPod>) -> Vec<Stage> {
     let mut stages: BTreeMap<usize, Vec<LeavingPod>> = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! The receipt: what a shutdown was, when it began and ended, and what became of each pod.
+//! The receipt of a shutdown: its kind, its start and end, and the end of each pod.
 //!
-//! It is upstream's `graceful_node_shutdown_state` (start and end, RFC 3339) with more fields, so that either kubelet
-//! reads the other's. Invariant: the end is written before the machine may go on to stop; so a receipt of the last boot
-//! that has one says that the boot ended well, and none, or one without an end, that it did not.
+//! It is upstream's `graceful_node_shutdown_state` (start and end, RFC 3339) with more fields, so that either
+//! kubelet reads the other's. Invariant: the end is written before the machine may continue to stop. So a
+//! receipt with an end means that the last boot ended well; no receipt, or one without an end, means that it
+//! did not.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const OVERDUE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    /// When the machine was told to stop.
+    /// Time of the signal to stop.
     pub start_time: Time,
     /// When the pods were done; there is none while they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,10 +30,11 @@ pub struct Receipt {
     /// The kernel's id of the boot that ends.
     #[serde(default)]
     pub boot_id: String,
-    /// `reboot`, `poweroff`, `halt`, `kexec`, `soft-reboot`, …, as logind says it; empty if it does not.
+    /// `reboot`, `poweroff`, `halt`, `kexec`, `soft-reboot`, …, from logind; empty if unknown.
     #[serde(default)]
     pub kind: String,
-    /// The boot of [`Receipt::boot_id`] went on after it (soft-reboot): of that boot's end it says nothing.
+    /// The boot of [`Receipt::boot_id`] continued after it (soft-reboot): the receipt does not describe that
+    /// boot's end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub boot_went_on: bool,
     /// What became of the pods.
@@ -52,7 +54,7 @@ pub struct PodReceipt {
     pub uid: String,
     /// Nothing of it runs, and its volumes are released; if not, the machine stopped under it.
     pub ended: bool,
-    /// The API server has its last status; if not, the next boot tells it.
+    /// True if the API server has its last status; otherwise the next boot reports it.
     pub told: bool,
 }
 
@@ -65,7 +67,7 @@ impl Receipt {
         Receipt { start_time, end_time: None, boot_id, kind, boot_went_on: false, pods: Vec::new() }
     }
 
-    /// A signal says the kind, after one that did not.
+    /// A later signal contains the kind, after one without it.
     pub(super) fn learn_kind(&mut self, kind: &str) {
         if self.kind.is_empty() {
             kind.clone_into(&mut self.kind);
@@ -80,7 +82,7 @@ impl Receipt {
         self.end_time.is_none() && self.boot_id == boot_id && age <= budget + OVERDUE
     }
 
-    /// The boot ended as this receipt says: its pods first.
+    /// True if the boot ended as in this receipt: its pods first.
     #[must_use]
     pub fn is_of(&self, boot_id: &str) -> bool {
         self.end_time.is_some() && self.boot_id == boot_id && !self.boot_went_on

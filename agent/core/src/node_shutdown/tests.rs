@@ -1,4 +1,4 @@
-//! Shutdowns told in short words, and the budget as a property.
+//! Shutdowns in a short notation, and the budget as a property.
 
 use agent_types::time::Wall;
 use proptest::prelude::*;

@@ -1,9 +1,10 @@
-//! Which addresses the Node has. Contract chapter 3.2.
+//! The addresses of the Node (API field `status.addresses`).
 //!
-//! In: what was configured, the host's interfaces and default routes, what the node's name resolves to, the addresses
-//! that the Node has. Out: the addresses, or why there are none. Invariants: pure; an address that is published is
-//! on one of the host's interfaces, and not loopback, link-local, multicast or unspecified.
-//! Upstream: pkg/kubelet/nodestatus/setters.go, apimachinery/pkg/util/net/interface.go.
+//! In: the configuration, the host's interfaces and default routes, the addresses of the node's name in DNS,
+//! the addresses that the Node has. Out: the addresses, or the reason why there are none. Invariants: pure; a
+//! published address is on one of the host's interfaces, and is not loopback, link-local, multicast or
+//! unspecified. Upstream: `NodeAddress` of pkg/kubelet/nodestatus/setters.go,
+//! apimachinery/pkg/util/net/interface.go.
 
 use std::net::IpAddr;
 
@@ -13,7 +14,8 @@ use k8s_openapi::api::core::v1::NodeAddress;
 /// What was configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressPolicy {
-    /// `--node-ip`: none, one, or one of each family. The unspecified address only says which family is preferred.
+    /// `--node-ip`: none, one, or one of each family. The unspecified address only selects the preferred
+    /// family.
     pub node_ips: Vec<IpAddr>,
     /// Name of the host, as the Node's `Hostname` address.
     pub hostname: String,
@@ -29,7 +31,7 @@ pub enum AddressError {
     NodeIp {
         /// `nodeIP` or `secondaryNodeIP`.
         what: &'static str,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
     /// Nothing fits.
@@ -40,10 +42,10 @@ pub enum AddressError {
     None(String),
 }
 
-/// The node's addresses, `InternalIP`s first. `existing` are those that the Node has.
+/// The node's addresses, `InternalIP`s first. `existing` are those of the Node.
 ///
 /// # Errors
-/// Why there are none; what the Node has should then stay.
+/// The reason why there are none; the Node's addresses should then stay.
 pub fn node_addresses(
     policy: &AddressPolicy,
     host: &HostNetwork,
@@ -84,7 +86,7 @@ pub fn host_ips(addresses: &[NodeAddress]) -> Vec<String> {
     first.into_iter().chain(other).map(|ip| ip.to_string()).collect()
 }
 
-/// What the cloud's controller is told about `--node-ip`; `None` if the annotation must not be there.
+/// The annotation about `--node-ip` for the cloud's controller; `None` if it must be absent.
 pub(super) fn provided_node_ip(policy: &AddressPolicy) -> Option<String> {
     let given = |index: usize| policy.node_ips.get(index).filter(|ip| !ip.is_unspecified());
     let first = given(0).filter(|_| policy.external_cloud_provider)?;
@@ -95,7 +97,7 @@ fn address(kind: &str, value: &str) -> NodeAddress {
     NodeAddress { type_: kind.to_owned(), address: value.to_owned() }
 }
 
-/// Host name as an address, then what the name resolves to, then the default route's interface.
+/// Host name as an address, then the name's addresses in DNS, then the default route's interface.
 fn chosen(policy: &AddressPolicy, host: &HostNetwork) -> Result<IpAddr, AddressError> {
     let prefer_v4 = policy.node_ips.first().is_none_or(IpAddr::is_ipv4);
     if let Ok(ip) = policy.hostname.parse::<IpAddr>() {

@@ -1,10 +1,10 @@
-//! The Node's conditions. Contract chapter 3.5.
+//! The Node's conditions (API field `status.conditions`).
 //!
-//! In: pressures, errors of runtime, network, storage and shutdown, the last boot's end, whether a stop would be delayed,
-//! the conditions that the Node has. Out: the conditions that it should have, and the events of those that change.
-//! Invariants: `lastHeartbeatTime` is new in each report, `lastTransitionTime` only when the status changes; reason and
-//! message of a pressure condition are rewritten on a transition only; Ready comes last in a new list.
-//! Upstream: pkg/kubelet/nodestatus/setters.go, pkg/kubelet/runtime.go.
+//! In: pressures, errors of runtime, network, storage and shutdown, the end of the last boot, whether a stop
+//! would be delayed, the conditions that the Node has. Out: the new conditions, and events for those that
+//! change. Invariants: `lastHeartbeatTime` is new in each report, `lastTransitionTime` only when the status
+//! changes; reason and message of a pressure condition change on a transition only; Ready is last in a new
+//! list. Upstream: pkg/kubelet/nodestatus/setters.go, pkg/kubelet/runtime.go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -115,8 +115,8 @@ fn set_last_end(conditions: &mut Vec<NodeCondition>, end: &LastEnd, now: Now) {
     set_own(conditions, UNCLEAN_SHUTDOWN, end.unclean.is_some(), (end.reason(), end.message()), now);
 }
 
-/// Whether nobody would wait for the pods if the machine was stopped; upstream has no such condition. A node that always
-/// had its lock does not have it either.
+/// Whether a stop of the machine would not wait for the pods; upstream has no such condition. A node that
+/// always had its lock does not have it either.
 fn set_delay(conditions: &mut Vec<NodeCondition>, delay: &Result<(), String>, now: Now) {
     match delay {
         Err(why) => {
@@ -219,7 +219,7 @@ fn runtime_errors(inputs: &Inputs, now: Mono) -> Vec<String> {
         Some(_) => {}
     }
     if let Err(reason) = &inputs.pleg {
-        // PLEG may have said its name already.
+        // The error may begin with PLEG's text already.
         let prefix = "PLEG is not healthy: ";
         errors.push(format!("{prefix}{}", reason.strip_prefix(prefix).unwrap_or(reason)));
     }

@@ -1,6 +1,6 @@
-//! What the Node is made from that does not change while the agent runs, and whether it may join at all.
+//! The constant inputs of the Node, and the decision whether the node may join.
 //!
-//! In: KubeletConfiguration, flags. Out: [`NodeStatusConfig`], or which flag cannot be used. Invariant: labels of
+//! In: KubeletConfiguration, flags. Out: [`NodeStatusConfig`], or the unusable flag. Invariant: labels of
 //! `--node-labels` win over the platform's.
 
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ pub struct NodeStatusConfig {
     pub port: i32,
     /// `v1.36.…`.
     pub kubelet_version: String,
-    /// `declaredFeatures`: only what this node really does.
+    /// `declaredFeatures`: only features that this node really has.
     pub declared_features: Vec<String>,
     /// `nodeStatusUpdateFrequency`.
     pub update_period: Duration,
@@ -71,7 +71,7 @@ pub enum JoinError {
     Degraded(String),
 }
 
-/// May this node join? `degraded` is what `/run/orlop/degraded` says, if it is there.
+/// Decides whether this node may join. `degraded` is the content of `/run/orlop/degraded`, if it exists.
 ///
 /// # Errors
 /// [`JoinError::Degraded`], for the log, the console and the ledger.
@@ -80,7 +80,7 @@ pub fn may_join(degraded: Option<&str>) -> Result<(), JoinError> {
 }
 
 impl NodeStatusConfig {
-    /// From configuration and flags. `kubelet_version` is what the Node says it runs, `seed` any number.
+    /// From configuration and flags. `kubelet_version` appears in the Node, `seed` is any number.
     ///
     /// # Errors
     /// [`JoinError::NodeIp`].
@@ -121,7 +121,7 @@ impl NodeStatusConfig {
         })
     }
 
-    /// Labels that say what the machine is.
+    /// Labels with the machine's operating system and architecture.
     pub(super) fn platform_labels(&self, inputs: &Inputs) -> Vec<(&'static str, String)> {
         let mut labels = vec![("kubernetes.io/os", "linux".to_owned())];
         if let Ok(machine) = inputs.machine() {

@@ -1,7 +1,7 @@
-//! What the node's status is made from: facts as plain values, each from one source.
+//! Inputs of the node's status: facts as plain values, each from one source.
 //!
-//! In: [`NodeInput`]s. Out: [`Inputs`], the latest of each. Invariant: an input that was never given reads as
-//! "not known yet", never as good news.
+//! In: [`NodeInput`]s. Out: [`Inputs`], the latest of each. Invariant: a missing input reads as "not known
+//! yet", never as good news.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub struct DeviceResources {
 pub enum NodeInput {
     /// The machine, or why it cannot be read.
     Machine(Result<MachineFacts, String>),
-    /// Interfaces, default routes and what the node's name resolves to.
+    /// Interfaces, default routes and the addresses of the node's name.
     Network(HostNetwork),
     /// The runtime answered `Version`.
     RuntimeVersion(RuntimeVersion),
@@ -96,7 +96,7 @@ pub(super) struct Inputs {
     pub(super) pleg: Result<(), String>,
     pub(super) images: Option<Arc<[NodeImage]>>,
     pub(super) pressures: Pressures,
-    /// `None`: nobody has looked yet.
+    /// `None`: not checked yet.
     storage: Option<Result<(), String>>,
     pub(super) shutdown: Result<(), String>,
     pub(super) last_end: Option<LastEnd>,
@@ -109,7 +109,7 @@ pub(super) struct Inputs {
 /// What is known about the runtime.
 #[derive(Clone, Debug)]
 pub(super) struct RuntimeView {
-    /// It was asked at least once.
+    /// True once the runtime was asked.
     pub(super) asked: bool,
     /// It was last seen ready then.
     pub(super) ready_at: Option<Mono>,
@@ -157,7 +157,8 @@ impl Inputs {
         self.storage.is_some()
     }
 
-    /// Why volumes cannot be had. Upstream: who schedules pods is to know first which drivers the node has.
+    /// Error of volumes. As upstream, the node is not ready with it: the scheduler must know the node's
+    /// drivers first.
     pub(super) fn storage_error(&self) -> Option<&str> {
         match &self.storage {
             Some(Ok(())) => None,

@@ -1,6 +1,7 @@
-//! The machine: registers, then compares what is with what the API server has, every cycle.
+//! The machine: registers, then compares the actual state with the API server's in every cycle.
 //!
-//! `Unregistered` ─create→ (exists? ─get→ ─patch→) `Registered` ─ compute, patch, compute, … ─ deleted → `Unregistered`.
+//! `Unregistered` ─create→ (exists? ─get→ ─patch→) `Registered` ─ compute, patch, compute, … ─ deleted →
+//! `Unregistered`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +29,13 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(7);
 const JITTER_PERCENT: u32 = 4;
 /// Registration waits this long for the first inputs.
 const FIRST_INPUTS_MAX: Duration = Duration::from_secs(1);
-/// Registration of a Node that is there already waits this long, from when it is heard of, for word of its CSINode: it would
-/// be not ready for a moment otherwise.
+/// Longest wait of a registration of an existing Node, from its first event, for the state of its CSINode:
+/// otherwise it would be not ready for a moment.
 const STORAGE_MAX: Duration = Duration::from_secs(3);
 /// What cannot wait for the cycle is reported at most this often.
 const PROMPT_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a call was sent, and what is to be said once it succeeds.
+/// Reason of a call, and its facts after success.
 #[derive(Clone, Debug)]
 enum Step {
     Create(Notes),
@@ -60,7 +61,7 @@ pub struct NodeStatus {
     known: Option<Arc<Node>>,
     /// Before registration: the Node that the watch shows.
     found: Option<Arc<Node>>,
-    /// When the watch told first what there is.
+    /// Time of the watch's first list.
     listed: Option<Mono>,
     /// The next cycle.
     next: Mono,
@@ -70,7 +71,7 @@ pub struct NodeStatus {
     failures: u32,
     /// Failed tries in this cycle.
     tries: u32,
-    /// The known Node may be out of date: ask first.
+    /// The known Node may be out of date: read it first.
     doubt: bool,
     /// Something may be urgent: compare before the next cycle.
     look: bool,
@@ -150,7 +151,7 @@ impl NodeStatus {
         NodeStatusAction::Event(NodeEvent { warning: false, reason, message })
     }
 
-    /// The Node as it should be, beside the one that is known.
+    /// The desired Node, next to the known one.
     fn desired(&self, base: &Node, now: Now) -> (Node, Notes) {
         let mut node = base.clone();
         let notes = setters::fill(&mut node, &self.config, &self.inputs, now);
@@ -177,7 +178,7 @@ impl NodeStatus {
         self.call(Step::Create(notes), ApiCall::CreateNode(Box::new(node)), out);
     }
 
-    /// Until when registration waits for what is not known yet.
+    /// Time until which registration waits for missing inputs.
     fn inputs_until(&self, started: Mono) -> Mono {
         let first = started.after(FIRST_INPUTS_MAX);
         let inputs = if self.inputs.are_complete() { Mono(0) } else { first };
@@ -262,7 +263,7 @@ impl NodeStatus {
         }
     }
 
-    /// Takes over the Node as somebody has seen it, unless it is older than what is known.
+    /// Takes an observed Node, unless it is older than the known one.
     fn know(&mut self, node: Arc<Node>, out: &mut Outbox<NodeStatusAction>) {
         if self.known.as_ref().is_some_and(|known| is_older(&node, known)) {
             return;
@@ -290,7 +291,7 @@ impl NodeStatus {
         }
     }
 
-    /// Another boot than the one that the Node knows: said once.
+    /// Reports once that the Node has the id of another boot.
     fn reboot(&mut self, known: &Node, out: &mut Outbox<NodeStatusAction>) {
         let Ok(machine) = self.inputs.machine() else { return };
         let old = known.status.as_ref().and_then(|s| s.node_info.as_ref()).map_or("", |i| i.boot_id.as_str());
@@ -303,7 +304,7 @@ impl NodeStatus {
         out.push(NodeStatusAction::Event(NodeEvent { warning: true, reason: "Rebooted", message }));
     }
 
-    /// One look at what is and what should be.
+    /// Compares the actual and the desired Node.
     fn compute(&mut self, now: Now, out: &mut Outbox<NodeStatusAction>) {
         let Some(known) = self.known.clone().filter(|_| !self.doubt) else { return self.get(Step::Get, out) };
         self.reboot(&known, out);
@@ -377,7 +378,7 @@ impl NodeStatus {
         }
     }
 
-    /// A try of this cycle failed: the next one asks the API server for the Node first.
+    /// A try of this cycle failed: the next one first reads the Node from the API server.
     fn failed(&mut self, message: String, now: Mono, out: &mut Outbox<NodeStatusAction>) {
         self.tries += 1;
         self.doubt = true;
@@ -401,7 +402,7 @@ impl NodeStatus {
                 self.listed.get_or_insert(now);
                 match nodes.into_iter().find(is_own) {
                     Some(node) => self.seen(node, out),
-                    // The list may be older than our registration: ask.
+                    // The list may be older than our registration: read the Node.
                     None => self.suspect(now),
                 }
             }
@@ -418,8 +419,8 @@ impl NodeStatus {
         }
     }
 
-    /// A Node that was there before registration is left to registration. That the controller gave us up is urgent;
-    /// what others write over ours is not: two that disagree must not do so every second.
+    /// An existing Node is left to registration. A controller's verdict that the node is lost is urgent;
+    /// other changes of our fields are not: two writers that disagree must not write every second.
     fn seen(&mut self, node: Arc<Node>, out: &mut Outbox<NodeStatusAction>) {
         if self.registered {
             self.look |= conditions::status_of(&node, "Ready").is_none();

@@ -1,28 +1,27 @@
-//! The Node object: registered, and its status kept true. Contract chapter 3.
+//! The Node object: the machine registers it and keeps its status current.
 //!
 //! # For the shell
-//! Ask [`may_join`] first. Send each source's news as [`NodeStatusEvent::Input`], everything the watch on the own Node says as
-//! [`NodeStatusEvent::Watched`], the answer to each [`NodeStatusAction::Call`] as [`NodeStatusEvent::Answered`],
-//! and [`NodeStatusEvent::Tick`] at the deadline; the first tick starts the work. The first `Machine`, `Network` and
-//! `Runtime` inputs and a healthy `Pleg` should come before it or soon after: registration waits for them, at most a
-//! second, so that a node is not shown as not ready first. A Node that the watch has shown by then is not created but
-//! brought in line, with one call instead of three.
+//! Ask [`may_join`] first. Send news of each source as [`NodeStatusEvent::Input`], every event of the watch
+//! on the own Node as [`NodeStatusEvent::Watched`], the answer to each [`NodeStatusAction::Call`] as
+//! [`NodeStatusEvent::Answered`], and [`NodeStatusEvent::Tick`] at the deadline; the first tick starts the
+//! work. The first `Machine`, `Network` and `Runtime` inputs and a healthy `Pleg` should come before it or
+//! soon after: registration waits for them, at most a second, so that the node does not appear as not ready
+//! first. A Node that the watch has shown by then is not created but updated, with one call instead of three.
 //! - `Call`: send with the node's identity.
 //! - `Event`: record a Kubernetes event about the Node.
-//! - `PodCidr`: tell the runtime (`UpdateRuntimeConfig`); sent once for each change.
+//! - `PodCidr`: pass it to the runtime (`UpdateRuntimeConfig`); sent once for each change.
 //! - `CloseConnections`: heartbeats failed more than once in a row, drop idle connections to the API server.
 //! - `Fact`: for logs, metrics, the ledger; [`NodeFact::Registered`] also goes to the lease.
 //!
-//! While the node is not ready ask the runtime for its status every 100 ms for up to 120 s after the start, then every
-//! 5 s: an input that turns Ready true is patched at once. An input that makes
-//! addresses, Ready or volumes in use differ from what the API server has is patched at once too, at most every second (after
-//! registration the first time without a wait); all else waits
-//! for the 10 s cycle.
+//! While the node is not ready, ask the runtime for its status every 100 ms for up to 120 s after the start,
+//! then every 5 s: an input that turns Ready true is patched at once. An input that makes addresses, Ready or
+//! volumes in use differ from the API server's Node is patched at once too, at most every second (the first
+//! time after registration without a wait); every other change waits for the 10 s cycle.
 //!
-//! Invariants: one call in flight; no PATCH if nothing but heartbeats differs, unless the report period is over; at
-//! most 5 tries a cycle; the spec of a Node is never changed; a Node deleted underneath is registered again (upstream
-//! waits for a restart). Events of transitions are recorded when the API server has taken the status.
-//! Upstream: pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus.
+//! Invariants: one call in flight; no PATCH if only heartbeats differ, unless the report period is over; at
+//! most 5 tries a cycle; the spec of a Node never changes; the machine registers a deleted Node again
+//! (upstream waits for a restart). Events of transitions are recorded after the API server has accepted the
+//! status. Upstream: pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus.
 
 pub mod addresses;
 mod conditions;
@@ -56,14 +55,14 @@ pub enum NodeStatusEvent {
     Answered {
         /// Of the call.
         id: EffectId,
-        /// What the API server said.
+        /// Result of the call.
         result: ApiResult,
     },
     /// The deadline came.
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeStatusAction {
     /// Send it; answer [`NodeStatusEvent::Answered`] exactly once.
@@ -90,7 +89,7 @@ pub struct NodeEvent {
     pub warning: bool,
     /// For example `NodeReady`.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
@@ -111,10 +110,10 @@ pub enum NodeFact {
     },
     /// A call failed; it is tried again.
     Failed {
-        /// What failed, why, and what to do.
+        /// Failure, reason and remedy.
         message: String,
     },
-    /// A part of the status cannot be set; said again only when it changes.
+    /// A part of the status cannot be set; reported again only when it changes.
     Problem {
         /// What and why.
         message: String,

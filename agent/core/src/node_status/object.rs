@@ -1,8 +1,8 @@
-//! The Node object at registration: as it is created, and what of an existing one is brought in line.
+//! The Node object at registration: a new one, or the changes of an existing one.
 //!
-//! In: configuration, inputs, the Node that exists. Out: a Node. Invariants: taints and custom labels of an existing
-//! Node are left alone, they belong to the cluster's people; `spec.podCIDR` is never touched.
-//! Upstream: pkg/kubelet/kubelet_node_status.go.
+//! In: configuration, inputs, the Node that exists. Out: a Node. Invariants: taints and custom labels of an
+//! existing Node stay: they belong to the cluster's administrators; `spec.podCIDR` never changes. Upstream:
+//! pkg/kubelet/kubelet_node_status.go.
 
 use agent_types::Quantity;
 use agent_types::resources::node_allocatable::{HUGEPAGES_PREFIX, capacity};

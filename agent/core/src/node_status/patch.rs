@@ -1,15 +1,15 @@
-//! The strategic merge patch that turns one Node into another: metadata and status, only what differs.
+//! The strategic merge patch from one Node to another: only differences of metadata and status.
 //!
-//! In: the Node as the API server has it, the Node as it should be. Out: a patch, or nothing. Invariants: applied to
-//! the old Node the patch gives the new one; the spec is never in it. Conditions merge by `type`. Addresses are declared
-//! as merging by `type` too, which cannot express two of one type: a changed list is sent whole with a replace
-//! directive, as upstream does. The UID goes along, so that a Node made anew is not taken for the old one.
-//! Upstream: component-helpers/node/util/status.go.
+//! In: the Node of the API server, the new Node. Out: a patch, or nothing. Invariants: the patch of the old
+//! Node gives the new one; the patch never contains the spec. Conditions merge by `type`. The API declares
+//! that addresses merge by `type` too, which cannot express two of one type: a changed list is sent whole
+//! with a replace directive, as upstream does. The patch contains the UID, so that it does not apply to a
+//! replaced Node. Upstream: component-helpers/node/util/status.go.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use serde_json::{Map, Value, json};
 
-/// True if `new` says something else than `old`: heartbeats aside.
+/// True if `new` differs from `old` in more than heartbeats.
 pub(super) fn differs(old: &Node, new: &Node) -> bool {
     old.metadata != new.metadata || without_heartbeats(old) != without_heartbeats(new)
 }
@@ -21,7 +21,7 @@ fn without_heartbeats(node: &Node) -> NodeStatus {
     for condition in conditions {
         condition.last_heartbeat_time = None;
     }
-    // Absent and empty say the same.
+    // Absent and empty are equal.
     status.addresses.get_or_insert_default();
     status.capacity.get_or_insert_default();
     status.allocatable.get_or_insert_default();
@@ -56,8 +56,8 @@ fn or_empty(value: Value) -> Value {
     if value.is_null() { json!({}) } else { value }
 }
 
-/// What must be merged into `old` to give `new`; `None` for nothing. `is_status` is true for the status itself,
-/// whose lists have their own rules.
+/// The merge patch from `old` to `new`; `None` without a difference. `is_status` is true for the status
+/// itself, whose lists have their own rules.
 fn changed(old: &Value, new: &Value, is_status: bool) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (old, new) else {
         return (old != new).then(|| new.clone());
@@ -87,7 +87,7 @@ fn replaced(list: &Value) -> Value {
     Value::Array(items)
 }
 
-/// Entries that differ, with their `type`; the order of all goes beside them into `patch`.
+/// Entries that differ, with their `type`; the order of all goes into `patch`.
 fn conditions(old: &Value, new: &Value, patch: &mut Map<String, Value>) -> Option<Value> {
     let (old, new) = (old.as_array()?, new.as_array()?);
     let kind = |condition: &Value| condition["type"].clone();

@@ -1,9 +1,10 @@
-//! Fills in a Node's status from the inputs, in the contract's order (chapter 3.4).
+//! Fills in a Node's status from the inputs, in the order of upstream's setters.
 //!
-//! In: a Node as it is (or an empty one), inputs, the time. Out: the Node as it should be, reasons of events, and what
-//! could not be set. Invariants: a setter that fails leaves its part as it was and does not stop the others; what
-//! somebody else owns (`volumesAttached`, extended resources of others, foreign labels) stays; an amount that is
-//! equal keeps its text. Upstream: pkg/kubelet/nodestatus/setters.go.
+//! In: the current Node (or an empty one), inputs, the time. Out: the new Node, reasons of events, and the
+//! setters that failed. Invariants: a setter that fails leaves its part unchanged and does not stop the
+//! others; fields of other owners (`volumesAttached`, foreign extended resources, foreign labels) stay; an
+//! amount that is equal keeps its text. Upstream: `defaultNodeStatusFuncs` of
+//! pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus/setters.go.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ const NAMES_PER_IMAGE_MAX: usize = 5;
 /// Annotation for a cloud's controller.
 pub(super) const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// What [`fill`] has to say.
+/// Results of [`fill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notes {
     /// Reasons of `Node … status is now` events, to be recorded once the status is reported.
@@ -36,7 +37,7 @@ pub(super) struct Notes {
     pub(super) problems: Vec<String>,
 }
 
-/// Makes `node` say what the inputs say.
+/// Fills `node` from the inputs.
 pub(super) fn fill(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, now: Now) -> Notes {
     let mut notes = Notes::default();
     for (name, value) in config.platform_labels(inputs) {
@@ -120,7 +121,7 @@ fn set_machine(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, note
     set_resources(node, config, inputs, &own);
 }
 
-/// Capacity: ours over what is there. Allocatable: of all capacity.
+/// Capacity: ours over the present one. Allocatable: from the whole capacity.
 fn set_resources(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, own: &Resources) {
     let status = node.status.get_or_insert_default();
     let texts = status.capacity.get_or_insert_default();

@@ -1,7 +1,7 @@
-//! What PLEG knows of each pod: how it was last seen, and whether it has to be looked at.
+//! PLEG's state of each pod: the last snapshot, and whether an inspection is due.
 //!
-//! In: hints, lists, snapshots. Out: which pods to inspect when, whether a snapshot is news. Invariants: an
-//! older answer never replaces a newer one; a pod that is gone and has been reported gone is forgotten.
+//! In: hints, lists, snapshots. Out: due inspections, whether a snapshot is new. Invariants: an older answer
+//! never replaces a newer one; a pod that is gone and was reported as gone is forgotten.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use agent_types::time::Mono;
 struct Entry {
     /// As last seen; `None` before the first inspection.
     seen: Option<ListedPod>,
-    /// When the question was asked whose answer `seen` is.
+    /// Time of the request whose answer is `seen`.
     as_of: Mono,
     look: Look,
 }
@@ -22,9 +22,9 @@ struct Entry {
 enum Look {
     #[default]
     Idle,
-    /// Inspect at `due`; only an answer to a question asked after `hinted` settles it.
+    /// Inspect at `due`; only an answer to a request after `hinted` satisfies the hint.
     Due { hinted: Mono, due: Mono },
-    /// Being inspected; `again`: hinted meanwhile.
+    /// Inspection in flight; `again`: time of a hint since.
     Asked { again: Option<Mono> },
 }
 
@@ -43,7 +43,7 @@ impl Book {
         };
     }
 
-    /// Marks every pod that differs from what was last seen; true if there is one.
+    /// Marks every pod that differs from its last snapshot; true if there is one.
     pub(super) fn compare(&mut self, as_of: Mono, listed: Vec<ListedPod>, now: Mono) -> bool {
         let mut listed: BTreeMap<PodUid, ListedPod> =
             listed.into_iter().map(|p| (p.pod.uid.clone(), p)).collect();
@@ -67,7 +67,8 @@ impl Book {
         seen.map_or(0, |seen| u32::try_from(seen.containers.len()).unwrap_or(u32::MAX))
     }
 
-    /// Takes a snapshot; true if it is news. If the pod has to be looked at again all the same, then at `next`.
+    /// Takes a snapshot; true if it differs from the last. If another inspection is needed, it is due at
+    /// `next`.
     pub(super) fn inspected(&mut self, snapshot: &PodSnapshot, next: Mono) -> bool {
         let uid = snapshot.pod.uid.clone();
         let entry = self.entries.entry(uid.clone()).or_default();
@@ -99,7 +100,7 @@ impl Book {
         }
     }
 
-    /// Takes the pods to inspect now, within the bound on what is in flight.
+    /// Takes the due pods, within the bound on inspections in flight.
     pub(super) fn due(&mut self, now: Mono, max: usize) -> Vec<PodUid> {
         let mut room = max.saturating_sub(self.asked());
         let mut out = Vec::new();

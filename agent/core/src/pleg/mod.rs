@@ -1,16 +1,16 @@
-//! PLEG: which pods changed in the runtime, from the event stream first, from relists as a backstop.
+//! PLEG: finds pods that changed in the runtime, from the event stream first, from relists as a backstop.
 //!
 //! # For the shell
 //! Feed it [`PlegEvent::StreamUp`]/[`PlegEvent::StreamDown`], each stream entry as [`PlegEvent::Hint`], the
-//! answers to its actions, and [`PlegEvent::Tick`] at the deadline. Carry out [`PlegAction::Relist`] (one in
-//! flight at most) and [`PlegAction::Inspect`] (at most [`Config::inspects_max`] in flight, one for each pod);
-//! hand [`PlegAction::Changed`] to the pod's worker, or, if there is none, to whoever looks for orphans.
-//! A snapshot that a pod worker got itself (`Effect::Inspect`) is given to it as [`PlegEvent::Inspected`]
-//! too: it answers hints that arrived before it was asked for, and saves asking twice.
+//! answers to its actions, and [`PlegEvent::Tick`] at the deadline. Carry out [`PlegAction::Relist`] (at most
+//! one in flight) and [`PlegAction::Inspect`] (at most [`Config::inspects_max`] in flight, one for each pod);
+//! give [`PlegAction::Changed`] to the pod's worker or, if the pod has none, to the search for orphans. Pass
+//! a snapshot that a pod worker took itself (`Effect::Inspect`) on as [`PlegEvent::Inspected`] too: it
+//! answers hints that arrived before its request, and saves a second inspection.
 //!
-//! Invariants: a hint is never a fact, it only makes us look; hints of one pod coalesce; what was lost with
-//! the stream is found by the relist that follows; memory is bounded by the pods that exist.
-//! Upstream: pkg/kubelet/pleg, generic and evented in one (contract chapter 9).
+//! Invariants: a hint only causes an inspection, it is never a fact; hints of one pod coalesce; the relist
+//! after a lost stream finds the changes that the stream missed; memory is bounded by the number of pods.
+//! Upstream: pkg/kubelet/pleg (generic.go and evented.go in one machine; KEP-3386).
 
 mod book;
 
@@ -36,10 +36,10 @@ pub struct Config {
     pub relist_min: Duration,
     /// It doubles up to this while nothing changes.
     pub relist_max: Duration,
-    /// Hints of one pod are collected this long before it is inspected.
+    /// Time to collect hints of one pod before its inspection.
     pub gather: Duration,
-    /// And at least this long for each of its containers: to look at a pod costs by their number, and the start of
-    /// hundreds in one pod would cost the number squared.
+    /// And at least this long for each of its containers: the cost of an inspection grows with their number,
+    /// so the start of hundreds in one pod would cost the number squared.
     pub gather_each: Duration,
     /// Inspections in flight.
     pub inspects_max: usize,
@@ -69,7 +69,7 @@ pub enum PlegEvent {
     StreamUp,
     /// It is lost, or the runtime has none.
     StreamDown,
-    /// It said something about a pod.
+    /// An entry of the stream about a pod.
     Hint(RuntimeHint),
     /// The answer to [`PlegAction::Relist`].
     Listed {
@@ -78,25 +78,25 @@ pub enum PlegEvent {
         /// Every pod of the runtime, or why not.
         result: Result<Vec<ListedPod>, String>,
     },
-    /// The answer to [`PlegAction::Inspect`], or a snapshot that somebody else got.
+    /// The answer to [`PlegAction::Inspect`], or a snapshot from a pod worker.
     Inspected(Arc<PodSnapshot>),
     /// [`PlegAction::Inspect`] failed.
     InspectFailed {
-        /// Which pod.
+        /// Pod whose inspection failed.
         uid: PodUid,
     },
     /// The deadline came.
     Tick,
 }
 
-/// What PLEG asks for.
+/// A request of PLEG to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlegAction {
     /// List every pod; answer [`PlegEvent::Listed`].
     Relist,
     /// Inspect one pod; answer [`PlegEvent::Inspected`] or [`PlegEvent::InspectFailed`].
     Inspect {
-        /// Which pod.
+        /// Pod to inspect.
         uid: PodUid,
     },
     /// The pod is now like this in the runtime.
@@ -108,11 +108,11 @@ pub enum PlegAction {
 enum Listing {
     Idle,
     Asked,
-    /// It was asked for too early: another one must follow.
+    /// In flight, but requested too early: another one must follow.
     Again,
 }
 
-/// The machine.
+/// PLEG as a state machine.
 #[derive(Clone, Debug)]
 pub struct Pleg {
     config: Config,

@@ -79,7 +79,7 @@ impl Bench {
         self.step(PlegEvent::Listed { as_of, result: Ok(pods) })
     }
 
-    /// Lets the timer fire; answers what was asked and how long it took.
+    /// Fires the timer; returns the requests and the elapsed time.
     fn timer(&mut self) -> (Vec<PlegAction>, Duration) {
         let due = self.pleg.deadline().expect("a timer is armed");
         let waited = due.since(self.now);
@@ -141,7 +141,8 @@ fn hints_of_one_pod_coalesce() {
     assert_eq!(b.pleg.pending(), 0);
 }
 
-/// Hundreds of containers start one after another: each says so, and the pod is looked at as often as upstream would.
+/// Hundreds of containers start one after another, each with a hint: the pod is inspected as often as by
+/// upstream.
 #[test]
 fn a_pod_of_many_containers_is_inspected_less_often() {
     let with = |b: &mut Bench, n: u32| {

@@ -1,9 +1,10 @@
 //! Containers of a pod whose sandbox is good: init order, sidecars, restart policies, changed definitions.
 //!
 //! In: [`Inputs`] and the sandbox. Out: kills, starts and waits appended to the plan. Invariants: init
-//! containers start one after another and never again once a regular container exists in the sandbox; a
-//! container with a live instance is never in `start`. Upstream: computeInitContainerActions,
-//! ShouldContainerBeRestarted (contract 7.1 rules 5 and 6, container restart rules of 7.3).
+//! containers start one after another, and never again once a regular container exists in the sandbox; a
+//! container with a live instance is never in `start`. Upstream: `computeInitContainerActions` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, `ShouldContainerBeRestarted` of
+//! pkg/kubelet/container/helpers.go; restart rules: KEP-5307.
 
 use agent_types::ids::SandboxId;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
@@ -29,7 +30,7 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
     }
 }
 
-/// Appends what the containers need in the sandbox `home`.
+/// Appends the actions for the containers in the sandbox `home`.
 pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
     stop_strays(inputs, home, actions);
     ephemeral::plan(inputs, home, actions);
@@ -171,7 +172,7 @@ fn settle(
     match c.state {
         ContainerState::Running if c.sandbox != *home => {} // a stray, stopped already
         ContainerState::Running if changed(inputs, slot, c) => {
-            // Whatever the policy is: the pod asks for another container than the one that runs.
+            // In spite of the policy: the pod wants another container than the running one.
             let message = match slot.kind {
                 SlotKind::Sidecar => format!("Init container {} definition changed", slot.name),
                 _ => format!("Container {} definition changed, will be restarted", slot.name),

@@ -1,4 +1,4 @@
-//! Ends of containers: whether a container has ended, and whether its policies begin it again.
+//! Ended containers: whether a container has ended, and whether its restart policy starts it again.
 
 use agent_types::pod::{self, named};
 use agent_types::restart;
@@ -18,8 +18,9 @@ pub enum Ended {
     Failed(i32),
 }
 
-/// How the instance ended; `None` while it is live or was never started. An init container did not do its work if the
-/// kernel killed one of its processes (upstream: isInitContainerFailed); of the others the exit code says all.
+/// How the instance ended; `None` while it is live or was never started. An init container failed if the
+/// kernel killed one of its processes (upstream: `isInitContainerFailed`); for the others only the exit code
+/// counts.
 #[must_use]
 pub fn ended(kind: SlotKind, c: &ContainerObserved) -> Option<Ended> {
     let killed = kind == SlotKind::Init && c.reason == "OOMKilled";
@@ -54,15 +55,16 @@ pub(super) fn policy<'a>(p: &'a Pod, container: &'a Container) -> &'a str {
     container.restart_policy.as_deref().unwrap_or(of_pod)
 }
 
-/// The API shows that the container ended and is not to come back. What the runtime forgot stays true: the API server
-/// lets nobody take it back, and who ran once is promised not to run twice.
+/// True if the API shows that the container ended for good. This stays true after the runtime forgot the
+/// container: the API server does not let a client revert it, and a container that must run once must not run
+/// twice.
 pub(super) fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> bool {
     let shown = p.status.as_ref().and_then(|s| s.container_statuses.as_ref());
     let shown = shown.and_then(|all| named(all, &slot.name));
     let terminated = shown.and_then(|c| c.state.as_ref()).and_then(|s| s.terminated.as_ref());
     terminated.is_some_and(|t| {
         let how = if t.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(t.exit_code) };
-        // Where all may be made to begin anew, no end is for good.
+        // Where all containers may restart, no end is for good.
         slot.kind == SlotKind::Regular && !restarts(p, slot, container, how) && !rules::may_restart_all(p)
     })
 }
@@ -81,7 +83,7 @@ fn resources_text(container: &Container) -> String {
     container.resources.as_ref().and_then(|r| serde_json::to_string(r).ok()).unwrap_or_default()
 }
 
-/// The crash-loop key of a slot (contract 7.3).
+/// The crash-loop key of a slot (upstream: `GetBackoffKey` of pkg/kubelet/kuberuntime/helpers.go).
 #[must_use]
 pub fn back_off_key(p: &Pod, slot: &Slot) -> String {
     let (image, resources) = slot
@@ -90,7 +92,7 @@ pub fn back_off_key(p: &Pod, slot: &Slot) -> String {
     restart::key(pod::uid(p), &slot.name, &image, &resources)
 }
 
-/// The newest instance of the container, in whichever sandbox, if it ended in a way that asks for a reset.
+/// The newest instance of the container, in any sandbox, if its end requests a reset.
 pub(super) fn ended_asking<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
     let c = newest(inputs.snapshot, &slot.name).filter(|c| c.state == ContainerState::Exited)?;
     let spec = slot.spec(inputs.pod)?;

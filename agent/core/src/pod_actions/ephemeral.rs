@@ -1,9 +1,10 @@
-//! Ephemeral containers: added to a pod that lives, to look at it (`kubectl debug`).
+//! Ephemeral containers: added to a running pod to debug it (`kubectl debug`).
 //!
-//! In: [`Inputs`] and the sandbox. Out: starts, kills and removals appended to the plan. Invariants: one is started at
-//! most once, whatever its end; neither what the runtime forgot nor a restart of the agent brings it back, once the API
-//! shows that it ran; it waits for no init container and keeps no pod alive. Upstream: computePodActions
-//! (EphemeralContainersToStart), getTargetID.
+//! In: [`Inputs`] and the sandbox. Out: starts, kills and removals appended to the plan. Invariants: an
+//! ephemeral container starts at most once, whatever its end; once the API shows that it ran, neither a
+//! forgetful runtime nor a restart of the agent starts it again; it waits for no init container and keeps no
+//! pod alive. Upstream: `computePodActions` (EphemeralContainersToStart) of
+//! pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use agent_types::ids::{ContainerId, SandboxId};
 use agent_types::pod::{self, named};
@@ -14,7 +15,7 @@ use k8s_openapi::api::core::v1::{ContainerState as ApiState, Pod};
 use super::{Inputs, PodActions};
 use crate::pod_actions::steps::{adopt_created, kill, start_fresh};
 
-/// Appends what the pod's ephemeral containers need in the sandbox `home`.
+/// Appends the actions for the pod's ephemeral containers in the sandbox `home`.
 pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
     for slot in slots(inputs.pod).iter().filter(|s| s.kind == SlotKind::Ephemeral) {
         match newest(inputs.snapshot, &slot.name) {
@@ -42,7 +43,7 @@ pub fn has_run(p: &Pod, name: &str) -> bool {
 /// The container whose process namespace the ephemeral container `name` enters, if it names one.
 ///
 /// # Errors
-/// The one that it names is not there, in words for its status.
+/// The target does not exist; the text is for the status.
 pub fn target(p: &Pod, name: &str, snapshot: &PodSnapshot) -> Result<Option<ContainerId>, String> {
     let of = pod::ephemeral_containers(p).iter().find(|c| c.name == name);
     let Some(target) = of.and_then(|c| c.target_container_name.as_deref()).filter(|t| !t.is_empty()) else {

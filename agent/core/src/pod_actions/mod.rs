@@ -1,10 +1,10 @@
-//! Desired × observed → what to do: the plan for one pod, recomputed from scratch whenever anything changed.
+//! The plan for one pod: compares desired and observed state, from scratch after every change.
 //!
 //! In: the pod, a snapshot of the runtime, the crash-loop state, the time. Out: [`PodActions`], a value. The
-//! pod worker decides what of it may be done now (freshness, fences, one effect at a time). Invariants: a
-//! container is never started while an earlier instance of it may still live; a sandbox is never created
-//! while another one is ready; a world that is as desired gives an empty plan.
-//! Upstream: pkg/kubelet/kuberuntime computePodActions (contract 7.1).
+//! pod worker decides which of the actions it may carry out now (freshness, fences, one effect at a time).
+//! Invariants: a container never starts while an earlier instance of it may still run; a sandbox is never
+//! created while another one is ready; a pod in its desired state gives an empty plan. Upstream:
+//! `computePodActions` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 mod containers;
 pub mod ended;
@@ -50,11 +50,11 @@ pub struct Inputs<'a> {
     pub back_off: &'a BackOff,
     /// Instances that were killed in order to be replaced: they restart however they end.
     pub replaced: &'a Replaced,
-    /// What probes say about the instances that run.
+    /// Verdicts of probes about the running instances.
     pub probes: &'a Verdicts,
-    /// Instances whose postStart hook failed.
+    /// Instances with a failed postStart hook.
     pub hook_failed: &'a BTreeSet<ContainerId>,
-    /// Instances that are to begin anew to be given other amounts (`resizePolicy`).
+    /// Instances that must restart to get other resources (`resizePolicy`).
     pub resized: &'a BTreeSet<ContainerId>,
     /// `container_spec::container_hash`.
     pub hash: &'a dyn Fn(&str, &str) -> String,
@@ -67,21 +67,21 @@ pub struct Inputs<'a> {
 pub enum SandboxPlan {
     /// Use this one.
     Keep(SandboxId),
-    /// Stop what is there, then run a new one with this attempt.
+    /// Stop the present sandbox, then run a new one with this attempt.
     Create {
         /// Newest attempt + 1, 0 for the first.
         attempt: u32,
         /// True if one existed before (event `SandboxChanged`).
         replaces: bool,
     },
-    /// Nothing left to run: stop what is there, make nothing.
+    /// Nothing left to run: stop the present sandbox, create none.
     Stop,
 }
 
 /// A container to bring up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Which.
+    /// Container of the pod.
     pub slot: Slot,
     /// Attempt of the instance (its restart count).
     pub attempt: u32,
@@ -94,7 +94,7 @@ pub struct Start {
 /// A running container to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// Which.
+    /// Container of the pod.
     pub slot: Slot,
     /// Which instance.
     pub id: ContainerId,
@@ -109,7 +109,7 @@ pub struct Kill {
 /// A container that should run but has to wait for its back-off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Which.
+    /// Container of the pod.
     pub slot: Slot,
     /// The ended instance.
     pub instance: ContainerId,
@@ -130,16 +130,17 @@ pub struct PodActions {
     pub start: Vec<Start>,
     /// Containers that wait for their crash-loop back-off.
     pub waiting: Vec<Waiting>,
-    /// Dead instances nobody needs: all but the newest of each container, and created ones in the way of
-    /// their successor. (container name, id).
+    /// Unused dead instances: all but the newest of each container, and created ones that block their
+    /// successor. (container name, id).
     pub remove: Vec<(String, ContainerId)>,
     /// Old sandboxes without containers.
     pub remove_sandboxes: Vec<SandboxId>,
-    /// All containers begin anew (RestartAllContainers): what is to be killed is killed at once.
+    /// All containers restart (RestartAllContainers): kills happen at once.
     pub resetting: bool,
     /// Nothing is left to run in a sandbox that is good: the pod ends, its containers stop in the order of an end.
     pub over: bool,
-    /// Of a reset, the containers that asked for it: to be removed when nothing else of the pod can be left.
+    /// In a reset, the containers that requested it: to be removed when no other container of the pod can be
+    /// left.
     pub remove_last: Vec<(String, ContainerId)>,
 }
 
@@ -189,7 +190,8 @@ pub fn usable_sandbox<'s>(p: &Pod, snapshot: &'s PodSnapshot) -> Option<&'s Sand
     })
 }
 
-/// A sandbox is (re)created only if something is to run in it (rule 3 of contract 7.1).
+/// Creates a sandbox only if a container will run in it: none for a pod of policy `Never` that already had containers, and
+/// none if every container has ended for good.
 fn create_or_stop(inputs: &Inputs<'_>, attempt: u32, replaces: bool) -> SandboxPlan {
     let never = pod::spec(inputs.pod).restart_policy.as_deref() == Some("Never");
     let all_slots = slots(inputs.pod);
@@ -236,8 +238,8 @@ fn comes_back(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
 }
 
 /// Dead instances that a newer dead instance of the same container supersedes. The newest one stays, for its
-/// logs, its exit code and the restart count. An instance that never ran supersedes nothing: it may be removed
-/// itself, and the count would begin anew.
+/// logs, its exit code and the restart count. An instance that never ran supersedes nothing: it may be
+/// removed itself, and the count would start again.
 #[must_use]
 pub fn superseded(snapshot: &PodSnapshot) -> Vec<&ContainerObserved> {
     let age = |c: &ContainerObserved| (c.attempt, c.created);

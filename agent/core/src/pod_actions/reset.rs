@@ -1,9 +1,10 @@
-//! RestartAllContainers: one container ended in a way that makes the whole pod begin anew, in the same sandbox.
+//! RestartAllContainers (KEP-5532): the end of one container restarts the whole pod, in the same sandbox.
 //!
-//! In: [`Inputs`]. Out: kills and removals of everything but ephemeral containers, and the removal of the containers that
-//! asked for it as the very last thing. Invariants: the container that asked is there until nothing else is, so that the
-//! runtime itself says that a reset is under way, whoever the agent is; nothing is started meanwhile. One that asks again
-//! and again is heard when its crash-loop back-off is over. Upstream: getContainersToReset (KEP-5532).
+//! In: [`Inputs`]. Out: kills and removals of everything but ephemeral containers; the containers that
+//! requested the reset are removed last. Invariants: such a container exists until no other does, so that the
+//! runtime itself records the reset, even for another agent; nothing starts meanwhile. Repeated requests of a
+//! container wait for its crash-loop back-off. Upstream: `getContainersToReset` of
+//! pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use agent_types::runtime::observed::ContainerObserved;
 use agent_types::runtime::view::{Slot, SlotKind, is_live, slots};
@@ -12,7 +13,7 @@ use super::{Inputs, PodActions};
 use crate::pod_actions::ended::ended_asking;
 use crate::pod_actions::steps::{kill, waiting};
 
-/// Appends what has to go. True if a reset is under way: nothing else may be done.
+/// Appends the removals. True if a reset is in progress: no other action is allowed.
 pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
     let all: Vec<Slot> = slots(inputs.pod).into_iter().filter(|s| s.kind != SlotKind::Ephemeral).collect();
     let asked: Vec<&ContainerObserved> = all.iter().filter_map(|slot| asks(inputs, slot)).collect();
@@ -42,7 +43,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
     true
 }
 
-/// The newest instance of the container, if it ended in a way that asks for a reset, and may ask now.
+/// The newest instance of the container, if its end requests a reset, and the request is due.
 fn asks<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
     ended_asking(inputs, slot).filter(|c| waiting(inputs, slot, c).is_none())
 }

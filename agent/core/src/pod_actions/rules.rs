@@ -1,7 +1,8 @@
-//! A container's own restart rules (`restartPolicyRules`): which one an exit code meets, and what it asks for.
+//! A container's own restart rules (`restartPolicyRules`): the rule that matches an exit code, and its
+//! action.
 //!
-//! In: container, exit code. Out: the rule. The first that matches counts. Upstream: FindMatchingContainerRestartRule,
-//! AllContainersCouldRestart (KEP-5307, KEP-5532).
+//! In: container, exit code. Out: the first matching rule. Upstream: `FindMatchingContainerRestartRule` and
+//! `AllContainersCouldRestart` of pkg/api/v1/pod/util.go (KEP-5307, KEP-5532).
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
@@ -27,13 +28,14 @@ pub(super) fn restarts(container: &Container, exit_code: i32) -> bool {
     matching(container, exit_code).is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | RESTART_ALL))
 }
 
-/// A rule asks for all containers of the pod to begin anew when this one ends with `exit_code`.
+/// True if a rule restarts all containers of the pod when this one ends with `exit_code`.
 #[must_use]
 pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     matching(container, exit_code).is_some_and(|rule| rule.action == RESTART_ALL)
 }
 
-/// Some container of the pod has a rule that can make all of them begin anew: no end of a container of it is for good.
+/// True if a container of the pod has a rule that can restart all of them: then no end of a container is for
+/// good.
 #[must_use]
 pub fn may_restart_all(p: &Pod) -> bool {
     let mut all = pod::init_containers(p).iter().chain(pod::containers(p));

@@ -7,8 +7,8 @@ use agent_types::runtime::view::{Slot, is_live, newest, next_attempt};
 use crate::pod_actions::ended::{back_off_key, changed};
 use crate::pod_actions::{Inputs, Kill, PodActions, Start, Waiting, ended};
 
-/// Created but never started: start it if it is what we want where we want it; otherwise it must be gone
-/// before a successor exists.
+/// An instance that was created but never started: start it if it is the wanted one in the wanted place;
+/// otherwise remove it before its successor is created.
 pub(super) fn adopt_created(
     inputs: &Inputs<'_>,
     home: &SandboxId,
@@ -52,7 +52,7 @@ pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodAct
             return;
         }
     }
-    // Replaced now, it would not be there any more to ask when its back-off is over.
+    // A replacement now would remove the instance whose request is due after its back-off.
     if let Some(c) = ended::ended_asking(inputs, slot)
         && let Some(waiting) = waiting(inputs, slot, c)
     {

@@ -1,4 +1,4 @@
-//! Contract 7.1 as a table: what is there, and what of it must follow.
+//! `computePodActions` as a table: a state of the runtime, and the actions that must follow.
 
 mod ephemeral;
 mod many;

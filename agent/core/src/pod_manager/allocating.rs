@@ -1,14 +1,15 @@
-//! What pods were given, and requests for other amounts.
+//! Allocations: the resources that the node has granted to each pod, and requests for other amounts
+//! (KEP-1287).
 //!
 //! ```text
-//! admitted, resized ──► given ──Allocated──► disk ──► durable ──► Tell(Desired) with what was given
+//! admitted, resized ──► given ──Allocated──► disk ──► durable ──► Tell(Desired) with the allocation
 //! ```
-//! In: pods as they are wanted, answers of the disk, what workers carried out. Out: records to write, pods with the amounts
-//! that they were given, what is said of requests that wait. Invariants: a worker is told of amounts only when they are on
-//! disk; while a pod is between two amounts it takes the room of both; a record that cannot be written is tried again, and a
-//! pod that is new does not wait for it, as upstream's do not; requests that wait are judged again when room comes, and every
-//! three minutes. A pod that asks for nothing has nothing to lose: its record is written with the next one.
-//! Upstream: allocation_manager.go.
+//! In: desired pods, answers of the disk, resizes that workers carried out. Out: records to write, pods with
+//! their allocated resources, the state of pending requests. Invariants: a worker gets an allocation only
+//! after it is on disk; a pod between two amounts uses the resources of both; a record that cannot be written
+//! is tried again, and a new pod does not wait for it, as upstream's do not; pending requests are judged
+//! again when resources become free, and every three minutes. A pod without requests has nothing to lose: its
+//! record is written with the next one. Upstream: pkg/kubelet/allocation/allocation_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,11 +27,11 @@ use crate::allocation::resize::{self, Change, DEFERRED, PendingResize, Refusal, 
 use crate::allocation::{Allocations, PodAllocation, message};
 use crate::pod_worker::PodEvent;
 
-/// Requests that wait are judged again after as long, whatever happens.
+/// Longest time until pending requests are judged again.
 const RETRY: Duration = Duration::from_secs(3 * 60);
 /// A record that could not be written is tried again after as long.
 const WRITE_AGAIN: Duration = Duration::from_secs(10);
-/// What nobody waits for is written after as long.
+/// Longest time until a record is written that no worker waits for.
 const WRITE_LATE: Duration = Duration::from_secs(30);
 
 /// What is counted of resizes.
@@ -40,11 +41,11 @@ pub enum ResizeNote {
     Requested(Change),
     /// It will never be; upstream's word for why.
     Infeasible(&'static str),
-    /// What was deferred came true; upstream's word for what made it be judged again.
+    /// A deferred request was granted; with upstream's name of the trigger.
     DeferredAccepted(&'static str),
 }
 
-/// The book of what pods were given.
+/// Resources allocated to each admitted pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Allocating {
     given: Allocations,
@@ -52,28 +53,28 @@ pub(super) struct Allocating {
     durable: Allocations,
     /// What is being written.
     writing: Option<Arc<Allocations>>,
-    /// `given` has what no record has; somebody waits for it.
+    /// `given` differs from the record, and a worker waits for it.
     urgent: bool,
-    /// The same, and nobody waits.
+    /// The same, and no worker waits.
     changed: bool,
-    /// What nobody waits for is written then.
+    /// Time to write a record that no worker waits for.
     late_at: Option<Mono>,
-    /// The last record could not be written; the next one is tried then.
+    /// The last record could not be written; time of the next try.
     again_at: Option<Mono>,
-    /// Workers that are to be told of their pod once it is on disk.
+    /// Workers that get their pod once it is on disk.
     untold: BTreeSet<PodUid>,
     /// Requests that wait.
     queue: BTreeSet<PodUid>,
-    /// What was last said of them.
+    /// Last state of the pending requests that workers have.
     said: BTreeMap<PodUid, PendingResize>,
-    /// Requests that are granted and waited before: their workers are told so with what they were given.
+    /// Granted requests that were pending: their workers learn it with the allocation.
     granted: BTreeSet<PodUid>,
-    /// The generation that each pod's worker was told of.
+    /// The generation of the pod that each worker has.
     told: BTreeMap<PodUid, Option<i64>>,
     /// Why they are to be judged now.
     trigger: Option<&'static str>,
     retry_at: Option<Mono>,
-    /// What containers had when the agent began, until their worker says what they have.
+    /// Resources of the containers at the agent's start, until their worker reports them.
     actuated: Allocations,
 }
 
@@ -82,14 +83,15 @@ impl Allocating {
         Allocating { durable: given.clone(), given, actuated, ..Allocating::default() }
     }
 
-    /// The pod with what it was given.
+    /// The pod with its allocated resources.
     pub(super) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let given = self.given.get(&pod::key(pod).uid);
         given.map_or_else(|| Arc::clone(pod), |given| given.apply(pod))
     }
 
-    /// The pod as its worker may know it; `None` while that is not on disk. Its status says which generation it knows: while
-    /// nothing is decided about what that asks for, it is the one before, or people would take the resize for done.
+    /// The pod for its worker; `None` while its allocation is not on disk. The status contains the generation
+    /// that the worker has: while the request of a generation is undecided, this is the previous one, because
+    /// clients would take the resize for complete.
     fn known(&mut self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
         let mut known = match (self.durable.get(uid), self.given.contains_key(uid)) {
             (Some(durable), _) => durable.apply(pod),
@@ -106,7 +108,7 @@ impl Allocating {
         Some(known)
     }
 
-    /// The pod was neither given what it asks for, to be told of it, nor refused it.
+    /// True if the request of the pod is neither granted and with its worker, nor refused.
     fn undecided(&self, uid: &PodUid, pod: &Pod) -> bool {
         let refused = || self.said.get(uid).is_some_and(|said| said.generation == pod.metadata.generation);
         let given = || self.durable.get(uid) == self.given.get(uid);
@@ -114,7 +116,7 @@ impl Allocating {
             && if self.queue.contains(uid) { !refused() } else { !given() }
     }
 
-    /// The pod is admitted with what it asks for, unless it was before.
+    /// Admits the pod with its requests, unless it was admitted before.
     fn admit(&mut self, uid: &PodUid, pod: &Pod) {
         if self.given.contains_key(uid) {
             return;
@@ -128,7 +130,7 @@ impl Allocating {
         self.given.insert(uid.clone(), given);
     }
 
-    /// The pod with what it asks for and what it was given, whichever is more.
+    /// The pod with the larger of requested and allocated amounts.
     fn at_least(&self, uid: &PodUid, wanted: &Arc<Pod>) -> Arc<Pod> {
         let given = self.given.get(uid);
         given.map_or_else(
@@ -144,7 +146,7 @@ impl Allocating {
         (!Arc::ptr_eq(&room, pod)).then_some(room)
     }
 
-    /// The pod was given what it asks for; what was said of its request, here or by an agent before.
+    /// The request of the pod is granted; returns its last pending state, from this agent or an earlier one.
     fn waits_no_more(&mut self, uid: &PodUid, wanted: &Pod) -> Option<PendingResize> {
         let conditions = wanted.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
         let shown = conditions.iter().any(|c| c.type_ == crate::status::PENDING_RESIZE);
@@ -155,7 +157,7 @@ impl Allocating {
         said
     }
 
-    /// Queues the pod if it asks for something else than it was given.
+    /// Queues the pod if its request differs from its allocation.
     fn ask(&mut self, uid: &PodUid, wanted: &Pod) {
         if self.given.get(uid).is_some_and(|given| given.differs(wanted)) {
             self.queue.insert(uid.clone());
@@ -212,21 +214,22 @@ impl PodManager {
         });
         let asks = self.allocating.queue.contains(&uid);
         if changed || !asks {
-            // Room that is being made for another request is not for this one.
+            // Resources that become free for another request are not for this one.
             self.preemption.settled(&uid);
         }
         if changed && asks {
             self.allocating.trigger = Some("pod_updated");
         }
         if let Some(worker) = self.workers.get_mut(&uid) {
-            // Of a pod that is taken down since before this agent, this is the first that it hears.
+            // For a pod that has been ending since before this agent, this is the first event with its
+            // specification.
             worker.ended |= worker.pod.is_none() && is_over(new);
             worker.pod = Some(self.allocating.allocated(new));
             self.tell_desired(&uid, new, out);
         }
     }
 
-    /// The pod may begin with what it asks for.
+    /// Allocates the requests of the pod.
     pub(super) fn allocate(&mut self, uid: &PodUid, wanted: &Arc<Pod>) {
         self.allocating.admit(uid, wanted);
         self.allocating.ask(uid, wanted);
@@ -235,20 +238,20 @@ impl PodManager {
         }
     }
 
-    /// Tells the worker of its pod with what it was given, now or when that is on disk.
+    /// Sends the worker its pod with the allocation, now or when it is on disk.
     pub(super) fn tell_desired(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
         let book = &mut self.allocating;
         match book.known(uid, wanted) {
             Some(pod) => tell(uid, PodEvent::Desired(pod), out),
             None => drop(book.untold.insert(uid.clone())),
         }
-        // Later than the pod: between the two nobody may believe that the resize is done.
+        // Later than the pod: between the two the resize must not look complete.
         if book.durable.get(uid) == book.given.get(uid) && book.granted.remove(uid) {
             tell(uid, PodEvent::ResizePending(None), out);
         }
     }
 
-    /// The worker is about to be told of its pod's end: it must know its pod.
+    /// The worker is about to get the end of its pod: it needs the pod first.
     pub(super) fn tell_before_end(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         if self.allocating.untold.remove(uid)
             && let Some(pod) = self.desired.get(uid)
@@ -262,13 +265,13 @@ impl PodManager {
         self.allocating.given.contains_key(uid)
     }
 
-    /// The worker was started: what its containers had before this agent began takes room, too.
+    /// The worker was started: the resources of its containers from before this agent count, too.
     pub(super) fn occupy(&mut self, uid: &PodUid) {
         let Some(worker) = self.workers.get_mut(uid) else { return };
         worker.room = worker.pod.as_ref().and_then(|pod| self.allocating.room(uid, pod));
     }
 
-    /// Of a pod of which only its containers are left: what they had takes room until they are gone.
+    /// Only containers of the pod are left: their resources count until they are gone.
     pub(super) fn occupy_unknown(&mut self, uid: &PodUid) {
         let Some(had) = self.allocating.actuated.get(uid) else { return };
         let one = |(name, resources): (&String, &ResourceRequirements)| Container {
@@ -295,7 +298,8 @@ impl PodManager {
                 }
             }
         } else {
-            // Those that run keep what they have; new ones begin, as they would if the record were lost with the disk.
+            // Running pods keep their allocation; new ones start, as they would if the record were lost with
+            // the disk.
             for uid in &news {
                 if let (Some(given), false) = (all.get(uid), book.durable.contains_key(uid)) {
                     book.durable.insert(uid.clone(), given.clone());
@@ -312,7 +316,7 @@ impl PodManager {
         }
     }
 
-    /// The pod's containers have what `pod` gives them.
+    /// The pod's containers have the resources of `pod`.
     pub(super) fn actuated(&mut self, uid: &PodUid, pod: &Pod) {
         let up_to_date = self.allocating.given.get(uid).is_some_and(|given| !given.differs(pod));
         if let Some(worker) = self.workers.get_mut(uid).filter(|_| up_to_date) {
@@ -345,7 +349,7 @@ impl PodManager {
         }
     }
 
-    /// At the end of a step: judges requests if there is a reason to, and has written what is to be.
+    /// At the end of a step: judges requests if there is a reason, and starts due writes.
     pub(super) fn settle_allocations(&mut self, now: Now, out: &mut Outbox<ManagerAction>) {
         if self.allocating.retry_at.is_some_and(|at| at <= now.mono) {
             self.allocating.trigger.get_or_insert("periodic_retry");
@@ -386,7 +390,7 @@ impl PodManager {
         }
     }
 
-    /// Those that ask, in the order in which they are judged.
+    /// Pods with a request, in the order of judgement.
     fn in_order(&self) -> Vec<PodUid> {
         let find = |uid: &PodUid| {
             Some((uid.clone(), self.desired.get(uid)?, self.workers.get(uid)?.pod.as_deref()?))
@@ -399,7 +403,7 @@ impl PodManager {
         all.into_iter().map(|(uid, ..)| uid).collect()
     }
 
-    /// `None` if nothing is asked for any more.
+    /// `None` if the pod has no request any more.
     fn judge_resize(&self, uid: &PodUid, wanted: &Pod) -> Option<Result<(), Refusal>> {
         let worker = self.workers.get(uid).filter(|w| !w.ended && !w.leaving)?;
         let given = self.allocating.given.get(uid).filter(|given| given.differs(wanted))?;
@@ -454,7 +458,7 @@ impl PodManager {
         self.tell_decided(uid, out);
     }
 
-    /// Something was decided about what the pod asks for: if its worker has not heard of that it does now.
+    /// The request of the pod was decided: its worker gets it now, unless it has it already.
     fn tell_decided(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         let Some(pod) = self.desired.get(uid).map(Arc::clone) else { return };
         let book = &self.allocating;

@@ -1,7 +1,8 @@
-//! The pod manager while the node runs short of something.
+//! The pod manager under pressure of the node.
 //!
-//! In: pressures, who has to go. Out: kills. Invariants: what ran before this agent began is never refused for pressure,
-//! so that a restart ends nothing; a pod that has nothing to end is said to be gone. See [`crate::eviction`].
+//! In: pressures, victims. Out: kills. Invariants: a pod that ran before this agent started is never rejected
+//! for pressure, so a restart ends nothing; a victim without containers is reported as gone. See
+//! [`crate::eviction`].
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ impl PodManager {
         Arc::clone(&self.admission)
     }
 
-    /// The pod fails, with what was found wrong.
+    /// Fails the pod, with the message of the eviction.
     pub(super) fn evict(&mut self, victim: Box<Victim>, out: &mut Outbox<ManagerAction>) {
         let uid = &victim.key.uid;
         if self.workers.get(uid).is_none_or(|worker| worker.ended) {

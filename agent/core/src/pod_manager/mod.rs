@@ -1,26 +1,29 @@
-//! pod_manager: which pods this node wants, which of them have a worker, and what each worker is told.
+//! pod_manager: knows the desired pods of this node, starts their workers and sends each worker its events.
 //!
-//! In: [`ManagerEvent`]: what sources want, what the runtime has, what workers say. Out: [`ManagerAction`]: workers to
-//! start and events for them. One machine for the real agent and for the simulated node.
+//! In: [`ManagerEvent`]: pods of the sources, state of the runtime, results of workers. Out:
+//! [`ManagerAction`]: workers to start and events for them. The real agent and the simulated node use the
+//! same machine.
 //!
 //! ```text
 //! PodUpdate ──► desired ──► name free? ──► admission ──► Start + Tell(Desired)        [+ Tell(Kill Failed), Rejected]
 //! runtime, directories ──► unknown ──► Start + Tell(Kill Orphan)                      (once every source was read)
 //! ```
 //! Invariants:
-//! - nothing starts before the runtime was listed once: what runs already keeps its place and its name;
-//! - a pod waits until no other pod of its full name has a worker, in order of arrival (a changed static pod has a
-//!   new UID); an unknown pod that holds the name of a static pod is its predecessor and is taken down at once;
-//! - other unknown pods are orphans only once **every** expected source was read;
-//! - a pod that one source wants does not wait for another source: static pods start without the API;
-//! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
-//! - a pod of the API is not started again after its worker finished, also if nobody asks for its deletion any more (a
-//!   server that was put back): the status manager tells that it is over; a static pod begins anew;
-//! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`);
-//! - while the machine is about to stop nothing begins (`shutdown`);
-//! - what the node runs short of keeps newcomers away, never what runs already (`evictions`).
+//! - nothing starts before the first list of the runtime: a running pod keeps its place and its name;
+//! - a pod waits until no other pod of its full name has a worker, in order of arrival (a changed static pod
+//!   has a new UID); an unknown pod with the name of a static pod is its predecessor and is terminated at
+//!   once;
+//! - other unknown pods are orphans only after **every** expected source was read;
+//! - a pod of one source does not wait for another source: static pods start without the API;
+//! - admission judges a pod of the API by the labels and taints that its Node has in the API (`node_view`);
+//! - a pod of the API does not start again after its worker finished, even if its deletion is no longer
+//!   requested (a restored API server): the status manager reports its end; a static pod starts again;
+//! - a critical pod without resources waits until the pods that it preempts have ended (`preemption`);
+//! - no pod starts while the machine is about to stop (`shutdown`);
+//! - pressure of the node keeps new pods away, never running ones (`evictions`).
 //!
-//! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
+//! Upstream: pkg/kubelet/pod, the dispatch half of pkg/kubelet/pod_workers.go, `HandlePodCleanups` of
+//! pkg/kubelet/kubelet_pods.go.
 
 mod allocating;
 mod evictions;
@@ -78,7 +81,7 @@ pub enum ManagerEvent {
     Finished(PodUid),
     /// The record of a [`ManagerAction::Allocated`] was written durably (true), or could not be.
     Recorded(bool),
-    /// The pod's containers have what this pod gives them.
+    /// The containers of this pod have its resources.
     Actuated(Arc<Pod>),
     /// Whether the node's network is ready.
     Network(Result<(), String>),
@@ -96,45 +99,46 @@ pub enum ManagerEvent {
     Pressures(Pressures),
     /// This pod has to go.
     Evict(Box<Victim>),
-    /// Space is short: dead containers that are kept for nobody are to go. Answered by [`ManagerAction::UnusedDeleted`].
+    /// Disk space is short: remove unused dead containers. Answered by [`ManagerAction::UnusedDeleted`].
     DeleteUnused,
-    /// A worker that was told so has nothing such left.
+    /// A worker has removed its unused containers.
     Stripped(PodUid),
-    /// Nothing in particular: looks whether anything can start, and what is due about allocations.
+    /// No event: checks whether a pod can start, and which allocations are due.
     Tick,
 }
 
 /// How a worker begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beginning {
-    /// Knowing nothing.
+    /// Without any knowledge of the pod.
     Fresh,
     /// In the middle of a termination that an earlier incarnation began.
     Resume(Box<TerminatingRecord>),
 }
 
-/// What the manager asks for.
+/// A request of the manager to its shell.
 #[derive(Clone, Debug)]
 pub enum ManagerAction {
     /// Start a worker.
     Start {
         /// For which pod; name and namespace are empty if only its directory is known.
         key: PodKey,
-        /// How.
+        /// Initial state of the worker.
         beginning: Beginning,
         /// Calls of earlier incarnations for this pod are over then.
         fence_until: Mono,
     },
     /// Tell a worker something.
     Tell {
-        /// Which.
+        /// Pod of the worker.
         uid: PodUid,
-        /// What.
+        /// Event for the worker.
         event: PodEvent,
     },
-    /// Admission refused the pod or ends it for another (its worker was told): an event of type Warning.
+    /// Admission rejected the pod or preempts it for another (its worker has its event): an event of type
+    /// Warning.
     Rejected {
-        /// Which.
+        /// Identity of the pod.
         key: PodKey,
         /// Reason and message.
         rejection: Rejection,
@@ -142,22 +146,22 @@ pub enum ManagerAction {
         /// `kubelet_preemptions`).
         short_of: Option<String>,
     },
-    /// The pod goes: an event of type Warning (its worker was told).
+    /// The pod is evicted: an event of type Warning (its worker has its event).
     Evicted(Box<Victim>),
     /// A pod that was to go has nothing that runs.
     NotThere(PodUid),
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
-    /// Write what pods were given durably, in the place of what was written before, and answer
-    /// [`ManagerEvent::Recorded`]. There is one at a time.
+    /// Write the allocations durably, in place of the previous record, and answer [`ManagerEvent::Recorded`].
+    /// One at a time.
     Allocated(Arc<Allocations>),
     /// Something to count.
     Resize(ResizeNote),
-    /// Ask the API server for the Node object and answer [`ManagerEvent::NodeRead`], whatever comes of it.
+    /// Read the Node object from the API server and answer [`ManagerEvent::NodeRead`], also after a failure.
     ReadNode,
     /// The answer to [`ShutdownOrder::Close`]: the pods that have something to end.
     Leaving(Vec<LeavingPod>),
-    /// What [`ManagerEvent::DeleteUnused`] asked for is done.
+    /// The request [`ManagerEvent::DeleteUnused`] is complete.
     UnusedDeleted,
     /// Every source was read and the runtime listed: clean-up of unknown things may begin.
     Synced,
@@ -178,7 +182,7 @@ pub struct Leftovers {
     pub actuated: Allocations,
 }
 
-/// The machine.
+/// The pod manager as a state machine.
 #[derive(Clone, Debug)]
 pub struct PodManager {
     /// Sources that were not read yet.
@@ -191,7 +195,7 @@ pub struct PodManager {
     waiting: Vec<PodUid>,
     workers: BTreeMap<PodUid, Worker>,
     names: Names,
-    /// In the runtime, and nobody said anything about them yet.
+    /// Pods of the runtime that no source has named yet.
     unknown: BTreeMap<PodUid, PodKey>,
     /// Pods that are over: deleted, or of the API, and their worker finished; until their source forgets them.
     done: BTreeSet<PodUid>,
@@ -201,7 +205,7 @@ pub struct PodManager {
     preemption: Preemption,
     shrinking: Shrinking,
     shutdown: Shutdown,
-    /// Workers that are giving up what nobody needs.
+    /// Workers that are removing their unused containers.
     stripping: BTreeSet<PodUid>,
     allocating: Allocating,
 }
@@ -315,13 +319,13 @@ impl PodManager {
                 self.resumed_end(&key.uid, out);
             }
         }
-        // Whatever runs already has its room: it is judged before newcomers.
+        // Running pods have their resources already: they are judged before new ones.
         let (running, new): (Vec<_>, Vec<_>) =
             self.waiting.drain(..).partition(|uid| self.unknown.contains_key(uid));
         self.waiting = [running, new].concat();
     }
 
-    /// Starts waiting pods whose name is free. The verdict on those of `answered` is final.
+    /// Starts waiting pods whose name is free. The verdict on the pods of `answered` is final.
     fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, now: Mono, out: &mut Outbox<ManagerAction>) {
         for uid in std::mem::take(&mut self.waiting) {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
@@ -340,7 +344,7 @@ impl PodManager {
                 self.waiting.push(uid);
                 continue;
             }
-            // What an agent before this one brought to its end runs no more: it needs no room.
+            // A pod that an earlier agent ended does not run any more: it needs no resources.
             let verdict = if over { Ok(()) } else { self.judge(&uid, &pod, out) };
             let doubtful =
                 |rejection: &Rejection| !answered.contains(&uid) && self.node.doubts(&uid, &pod, rejection);
@@ -378,7 +382,7 @@ impl PodManager {
         }
     }
 
-    /// An unknown pod with the name of a static pod can only be what the static pod was before.
+    /// An unknown pod with the name of a static pod can only be an earlier version of it.
     fn take_down_predecessors(&mut self, successor: &PodKey, out: &mut Outbox<ManagerAction>) {
         let same = |key: &&PodKey| {
             key.name == successor.name && key.namespace == successor.namespace && key.uid != successor.uid
@@ -389,7 +393,7 @@ impl PodManager {
         }
     }
 
-    /// Once everything is known: take down what nobody wants.
+    /// Once all sources were read: terminates the pods that no source wants.
     fn clean_up(&mut self, out: &mut Outbox<ManagerAction>) {
         if !self.expected.is_empty() || !self.listed {
             return;
@@ -397,7 +401,7 @@ impl PodManager {
         if !self.synced {
             self.finish_resumed(out);
         }
-        // Who waits to be judged is wanted; should that change meanwhile, it must still be found here.
+        // A pod that waits for admission is wanted; if that changes, this list must still contain it.
         let (held, strays) =
             std::mem::take(&mut self.unknown).into_iter().partition(|(uid, _)| self.waiting.contains(uid));
         self.unknown = held;
@@ -416,7 +420,7 @@ impl PodManager {
         out.push(ManagerAction::Synced);
     }
 
-    /// A resumed termination may have been about the end of a pod that was to be kept; nobody wants it now.
+    /// A resumed termination may be that of a pod that a source was to keep; no source wants it now.
     fn finish_resumed(&self, out: &mut Outbox<ManagerAction>) {
         for uid in self.workers.keys().filter(|uid| !self.desired.contains_key(*uid)) {
             tell(uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
@@ -476,7 +480,7 @@ impl PodManager {
         }
     }
 
-    /// The pod is about to be told to end.
+    /// The pod is about to be ended.
     fn leave(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         self.tell_before_end(uid, out);
         if let Some(worker) = self.workers.get_mut(uid) {

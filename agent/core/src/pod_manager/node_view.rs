@@ -1,9 +1,9 @@
-//! What the pod manager knows of the Node object, whose labels decide about the API's pods.
+//! The pod manager's view of the Node object, whose labels decide about the API's pods.
 //!
-//! In: what the watch said, verdicts. Out: which pods wait, and when the API server is to be asked. Invariants: a pod
-//! of the API is judged only once the Node was heard of; `NodeAffinity` is final only after an answer to a question
-//! that was put after the pod was there, because label and pod arrive by different watches. Upstream: predicate.go,
-//! generalFilter, which fetches the Node before it refuses for that reason.
+//! In: events of the watch, verdicts. Out: waiting pods, and when to read the Node. Invariants: a pod of the
+//! API is judged only after the Node was received; `NodeAffinity` is final only after an answer to a request
+//! sent after the pod arrived, because label and pod arrive by different watches. Upstream: `generalFilter`
+//! of pkg/kubelet/lifecycle/predicate.go, which reads the Node again before it rejects a pod for that reason.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::admission::Rejection;
 pub(super) struct NodeView {
     clustered: bool,
     heard: bool,
-    /// Refused for now, and not asked for yet.
+    /// Rejected for now; the request for their Node is not sent yet.
     doubted: BTreeSet<PodUid>,
     /// Whom the question that is on its way is put for.
     asked: Option<BTreeSet<PodUid>>,
@@ -29,7 +29,7 @@ impl NodeView {
         NodeView { clustered, heard: false, doubted: BTreeSet::new(), asked: None }
     }
 
-    /// The watch has said what there is.
+    /// The watch has delivered the Node.
     pub(super) fn hear(&mut self) {
         self.heard = true;
     }
@@ -39,7 +39,7 @@ impl NodeView {
         self.clustered && !self.heard && is_judged_by_labels(pod)
     }
 
-    /// Is this refusal only as old as what the watch said last?
+    /// True if this rejection may only be due to a stale Node.
     pub(super) fn doubts(&mut self, uid: &PodUid, pod: &Pod, rejection: &Rejection) -> bool {
         let doubts = self.clustered && is_judged_by_labels(pod) && rejection.reason == "NodeAffinity";
         if doubts && !self.asked.as_ref().is_some_and(|asked| asked.contains(uid)) {
@@ -48,7 +48,7 @@ impl NodeView {
         doubts
     }
 
-    /// True if the API server is to be asked now: one question at a time.
+    /// True if the Node must be read now: one request at a time.
     pub(super) fn asks(&mut self) -> bool {
         if self.asked.is_some() || self.doubted.is_empty() {
             return false;
@@ -57,7 +57,7 @@ impl NodeView {
         true
     }
 
-    /// The question is answered: whose verdict is final now.
+    /// The request was answered: returns the pods whose verdict is now final.
     pub(super) fn answered(&mut self) -> BTreeSet<PodUid> {
         self.asked.take().unwrap_or_default()
     }

@@ -1,8 +1,8 @@
-//! Room that is being made for critical pods: new ones, and those that run and ask for more.
+//! Preemption for critical pods: new ones, and running ones that request more.
 //!
-//! In: who was chosen to go, who has gone. Out: who still waits. Invariants: nobody is chosen twice; a pod that room is
-//! made for is not judged before all that were chosen have ended, and meanwhile it counts as if it ran, so that no
-//! newcomer takes its room. Upstream ends pods in line and holds up everything else meanwhile.
+//! In: chosen victims, ended victims. Out: pods that still wait. Invariants: a pod is chosen as a victim
+//! once; a pod is not judged before all its victims have ended, and until then counts as running, so that no
+//! new pod takes its resources. Upstream ends the victims one by one and blocks everything else meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,12 +38,13 @@ impl Preemption {
         self.going.contains(uid)
     }
 
-    /// Room is kept for the pod, for all that it asks for: what it has already is a part of that.
+    /// True if resources are reserved for the whole request of the pod, of which its present resources are a
+    /// part.
     pub(super) fn keeps_for(&self, uid: &PodUid) -> bool {
         self.waiting.contains_key(uid)
     }
 
-    /// Pods that room is kept for, but this one.
+    /// Pods with reserved resources, except this one.
     pub(super) fn kept_for(&self, uid: &PodUid) -> impl Iterator<Item = &Pod> {
         self.waiting.iter().filter(move |(other, _)| *other != uid).map(|(_, pod)| &**pod)
     }
@@ -70,7 +71,7 @@ impl Preemption {
 }
 
 impl PodManager {
-    /// Has pods end if this one is to have their room; it waits then.
+    /// Ends other pods if this one needs their resources; it waits then.
     pub(super) fn judge(
         &mut self,
         uid: &PodUid,
@@ -103,10 +104,10 @@ impl PodManager {
         Ok(())
     }
 
-    /// Has pods end if this critical one is to have what it asks for; its request waits then.
+    /// Ends other pods if the request of this critical pod needs their resources; the request waits then.
     ///
     /// # Errors
-    /// What there is not enough of, whoever ends.
+    /// The resource that stays short even without the other pods.
     pub(super) fn make_room_for_resize(
         &mut self,
         uid: &PodUid,
@@ -122,7 +123,7 @@ impl PodManager {
         Ok(())
     }
 
-    /// Who takes room by running: those for whom it is kept are not among them.
+    /// Running pods that use resources, without those that have resources reserved.
     pub(super) fn takers(&self) -> impl Iterator<Item = (&PodUid, &Worker)> {
         self.workers.iter().filter(|(uid, worker)| !worker.ended && !self.preemption.keeps_for(uid))
     }
@@ -142,7 +143,7 @@ impl PodManager {
     ) {
         self.preemption.wait(uid.clone(), Arc::clone(pod));
         for key in victims {
-            // If it waits for room itself it will be judged anew.
+            // A pod that waits for resources itself is judged again.
             self.preemption.settled(&key.uid);
             if !self.workers.contains_key(&key.uid) {
                 continue;

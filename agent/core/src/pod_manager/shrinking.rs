@@ -1,9 +1,10 @@
-//! New pods that wait for room which others are about to give up.
+//! New pods that wait for resources which other pods are about to release.
 //!
-//! A pod that was given less counts with what its containers still have (ALLOC-CAP). The scheduler counts with what the API
-//! shows, and while such a container begins anew that is what the pod was given: it may bind a pod that fits a moment later.
-//! To refuse it would end it for good. In: who is new, who still has more than it was given. Out: whether it is judged now or
-//! later. Invariant: nobody waits for longer than [`PATIENCE`].
+//! A pod with a reduced allocation counts with the amounts that its containers still have (ALLOC-CAP). The
+//! scheduler counts with the amounts in the API, and while such a container restarts these are the allocated
+//! ones: the scheduler may bind a pod that fits a moment later. A rejection would end this pod for good. In:
+//! new pods, pods whose containers have more than their allocation. Out: whether a new pod is judged now or
+//! later. Invariant: no pod waits longer than [`PATIENCE`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub(super) struct Shrinking {
 }
 
 impl Shrinking {
-    /// When somebody has waited for long enough.
+    /// Time at which the first wait ends.
     pub(super) fn deadline(&self) -> Option<Mono> {
         self.since.values().min().map(|since| since.after(PATIENCE))
     }
@@ -39,7 +40,8 @@ impl Shrinking {
 }
 
 impl PodManager {
-    /// The new pod has no room yet, and will have when others have given up what they no longer have to have.
+    /// True if the new pod does not fit yet, but will fit once other pods have released what is no longer
+    /// allocated to them.
     pub(super) fn waits_for_shrinking(&mut self, uid: &PodUid, pod: &Arc<Pod>, now: Mono) -> bool {
         let waits = self.fits_soon(uid, pod)
             && now < self.shrinking.since.entry(uid.clone()).or_insert(now).after(PATIENCE);
@@ -49,8 +51,8 @@ impl PodManager {
         waits
     }
 
-    /// Pods that wait for their turn and have a right to what they were given: an agent before this one had admitted them, or
-    /// they will fit soon. Whoever asks for more does not get their room.
+    /// Waiting pods with a claim to their allocation: an earlier agent had admitted them, or they will fit
+    /// soon. A resize must not take their resources.
     pub(super) fn promised(&self) -> Vec<Arc<Pod>> {
         let promised = |uid: &&PodUid| self.shrinking.since.contains_key(*uid) || self.was_given(uid);
         let waiting = self.waiting.iter().filter(promised);

@@ -1,8 +1,9 @@
 //! The pod manager while the machine is about to stop.
 //!
-//! In: what [`node_shutdown`](crate::node_shutdown) orders. Out: who is there, kills. Invariants: meanwhile no pod begins:
-//! the API's are refused, so that others are made elsewhere; static pods wait, for nobody would make them again; when the
-//! machine does not stop after all, static pods that were ended begin anew, the API's stay ended.
+//! In: orders of [`node_shutdown`](crate::node_shutdown). Out: the list of pods, kills. Invariants: no pod
+//! starts meanwhile: pods of the API are rejected, so that controllers make replacements elsewhere; static
+//! pods wait, because no controller would replace them; if the shutdown is cancelled, ended static pods start
+//! again, pods of the API stay ended.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ use crate::pod_worker::PodEvent;
 /// What is ordered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownOrder {
-    /// Let nobody in, and say who is there.
+    /// Stop admitting pods, and return the list of pods.
     Close,
     /// End this pod with at most this much grace, seconds.
     End(PodUid, u32),
@@ -42,15 +43,15 @@ impl Shutdown {
         self.closed && pod::is_static(p) && p.metadata.deletion_timestamp.is_none()
     }
 
-    /// Nobody is let in.
+    /// Rejects every new pod.
     pub(super) fn refuses(&self) -> Result<(), Rejection> {
         if self.closed { Err(Rejection::shutdown()) } else { Ok(()) }
     }
 }
 
 impl PodManager {
-    /// An earlier agent ended this static pod for a shutdown: it begins anew when that is called off, or at once if it was
-    /// before the runtime was listed (simulation, stopping, seed 61).
+    /// An earlier agent ended this static pod for a shutdown: it starts again when the shutdown is cancelled,
+    /// or at once if that was before the first list of the runtime (simulation, stopping, seed 61).
     pub(super) fn resumed_end(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         if self.shutdown.closed {
             self.shutdown.ended.insert(uid.clone());

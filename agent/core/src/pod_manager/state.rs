@@ -1,7 +1,7 @@
-//! Book-keeping of the pod manager: workers, and which full names they hold.
+//! Book-keeping of the pod manager: workers, and the full names that they hold.
 //!
-//! Invariant: a name is held as long as one worker of that name lives. A pod of which only the directory is known
-//! has no name and holds none.
+//! Invariant: a name is held as long as one worker of that name lives. A pod that is known only by its
+//! directory has no name and holds none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::status::Phase;
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     pub(super) key: PodKey,
-    /// As last desired, with what it was given; `None` for orphans.
+    /// The last desired pod with its allocation; `None` for orphans.
     pub(super) pod: Option<Arc<Pod>>,
-    /// With the room that it takes, if that is more: its containers may still have what it was given before.
+    /// The pod with the resources that it uses, if these are more: its containers may still have an earlier
+    /// allocation.
     pub(super) room: Option<Arc<Pod>>,
-    /// It was told to end.
+    /// True once the worker was ordered to end its pod.
     pub(super) leaving: bool,
     /// It needs no room: refused, or its containers are over.
     pub(super) ended: bool,
@@ -30,7 +31,7 @@ impl Worker {
         Worker { key, pod: None, room: None, leaving: false, ended: false }
     }
 
-    /// As it counts for those who want room.
+    /// The pod as it counts against other pods' requests.
     pub(super) fn room(&self) -> Option<&Pod> {
         self.room.as_deref().or(self.pod.as_deref())
     }
@@ -41,7 +42,7 @@ impl Worker {
     }
 }
 
-/// An agent brought the pod to its end, and told so: it runs no more and needs no room.
+/// True if an agent ended the pod and reported it: the pod does not run any more and needs no resources.
 pub(super) fn is_over(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(Phase::end).is_some()
 }

@@ -1,4 +1,4 @@
-//! Scenarios of the pod manager, told in short words.
+//! Scenarios of the pod manager, in a short notation.
 
 mod evictions;
 
@@ -50,8 +50,8 @@ fn manager(expected: &[Source], leftovers: Leftovers) -> PodManager {
     PodManager::new(expected.iter().copied().collect(), leftovers, Arc::new(admission), Ok(()))
 }
 
-/// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`, `read` the Node.
-/// What is to be written is written at once: a pod is told to its worker as soon as that was started.
+/// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`, `read` the
+/// Node. Records are written at once: a worker gets its pod as soon as it was started.
 fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
     let mut words = act(manager, Mono(1), event);
     while let Some(at) = words.iter().position(|word| word.starts_with("write")) {
@@ -297,7 +297,8 @@ fn a_pod_of_the_api_that_was_taken_down_is_over_also_if_it_is_wanted_again() {
         step(&mut m, update(PodOp::Add, Source::Api, &[&a]));
         m
     };
-    // A server that was put back shows it as it was before anybody asked for its deletion, or again after it was gone.
+    // A restored API server shows the pod as it was before its deletion was requested, or again after it was
+    // gone.
     for gone in
         [update(PodOp::Delete, Source::Api, &[&deleted(&a)]), update(PodOp::Remove, Source::Api, &[&a])]
     {
@@ -306,7 +307,7 @@ fn a_pod_of_the_api_that_was_taken_down_is_over_also_if_it_is_wanted_again() {
         assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "a:desired");
         assert_eq!(step(&mut m, finished("a")), "-a", "its end is told meanwhile");
         assert_eq!(step(&mut m, update(PodOp::Reconcile, Source::Api, &[&a])), "");
-        // Once nobody shows it any more, nothing of it is remembered.
+        // Once no source shows it any more, nothing of it is remembered.
         assert_eq!(step(&mut m, update(PodOp::Remove, Source::Api, &[&a])), "");
         assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "+a@0 a:desired");
     }
@@ -325,7 +326,7 @@ fn admission_counts_who_needs_room() {
 
 #[test]
 fn what_is_over_in_the_api_needs_no_room_of_a_new_agent() {
-    // Room for two of 400 m; what is over came first, and its containers are still there.
+    // Room for two of 400 m; the ended pod came first, and its containers still exist.
     for phase in ["Succeeded", "Failed"] {
         let [a, b, c] = ["a", "b", "c"].map(|n| pod(n, n, "api"));
         let mut over = (*a).clone();
@@ -340,7 +341,8 @@ fn what_is_over_in_the_api_needs_no_room_of_a_new_agent() {
         let late = Arc::new(Pod { metadata: pod("d", "d", "api").metadata.clone(), ..(*over).clone() });
         let after = step(&mut m, update(PodOp::Add, Source::Api, &[&late]));
         assert_eq!(after, "+d@0 d:desired");
-        // Nor is one whose taking down was begun before this agent, whether it hears of the pod or of the runtime first.
+        // The same for a pod whose termination began before this agent, whether the pod or the runtime's list
+        // arrives first.
         for listed_first in [true, false] {
             let record = TerminatingRecord {
                 pod: pod::key(&over),
@@ -568,8 +570,8 @@ fn any_event() -> impl Strategy<Value = ManagerEvent> {
 }
 
 proptest! {
-    /// Whatever happens: one worker for a UID, no pod begins beside another of its name, only workers are told
-    /// anything; and in the end every wanted pod has a worker.
+    /// In every course: one worker for a UID, no pod starts next to another of its name, only workers get
+    /// events; and in the end every wanted pod has a worker.
     #[test]
     fn one_worker_for_a_uid_and_for_a_name(events in proptest::collection::vec(any_event(), 0..60)) {
         let mut m = manager(&[Source::File], Leftovers::default());
@@ -611,7 +613,7 @@ proptest! {
         }
         check(&mut m, ManagerEvent::Shutdown(ShutdownOrder::Open))?;
         let mut workers = check(&mut m, listed(&[]))?;
-        // Everything that nobody wants comes to its end.
+        // Every unwanted pod comes to its end.
         for _ in 0..8 {
             for uid in workers.clone() {
                 if !m.desired().contains_key(&uid) {
@@ -639,7 +641,7 @@ fn any_node_event() -> impl Strategy<Value = ManagerEvent> {
         pods.clone().prop_map(|p| update(PodOp::Add, Source::Api, &[&p])),
         pods.prop_map(|p| update(PodOp::Remove, Source::Api, &[&p])),
         labels().prop_map(|l| marks(&l, &[])),
-        // Answers whatever was asked for; dropped below if nothing was.
+        // Answers a request in flight; without one the step is dropped below.
         labels().prop_map(|l| match marks(&l, &[]) {
             ManagerEvent::Node(marks) => ManagerEvent::NodeRead(marks),
             other => other,
@@ -648,8 +650,8 @@ fn any_node_event() -> impl Strategy<Value = ManagerEvent> {
 }
 
 proptest! {
-    /// Questions are put one at a time; nothing starts before the Node was heard of; once all is answered, every
-    /// wanted pod has a worker.
+    /// One request at a time; nothing starts before the Node was received; once all is answered, every wanted
+    /// pod has a worker.
     #[test]
     fn every_pod_is_judged_in_the_end(events in proptest::collection::vec(any_node_event(), 0..40)) {
         let mut m = manager(&[Source::Api], Leftovers::default());

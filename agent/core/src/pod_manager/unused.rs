@@ -1,8 +1,8 @@
-//! Dead containers of pods that are over, while space is short.
+//! Removal of dead containers of ended pods, while disk space is short.
 //!
-//! In: the eviction manager's wish. Out: workers that are told, one answer when the last of them is done. Invariant: only
-//! workers whose pods have ended are told; what is wanted again meanwhile joins those that are not done. Upstream:
-//! `DeleteAllUnusedContainers`, pkg/kubelet/container/container_gc.go.
+//! In: a request of the eviction manager. Out: orders to workers, one answer when the last worker is done.
+//! Invariant: only workers of ended pods get the order; a request that arrives meanwhile joins the active
+//! one. Upstream: `DeleteAllUnusedContainers`, pkg/kubelet/container/container_gc.go.
 
 use agent_types::ids::PodUid;
 use agent_types::machine::Outbox;

@@ -1,17 +1,18 @@
-//! Pods that the API server binds to this node (contract chapter 4): a watch becomes [`PodUpdate`]s.
+//! Pods that the API server binds to this node: translates a watch to [`PodUpdate`]s.
 //!
 //! # For the shell
 //! Watch pods with the field selector `spec.nodeName=<node>`, once the Node is known. Give every
 //! [`WatchEvent<Pod>`] in order to this machine, to [`MirrorPods`](crate::mirror_pods::MirrorPods) and to
 //! [`StatusManager`](crate::status_manager::StatusManager) (cloning shares the pods). Send each
-//! [`ApiSourceAction::Deliver`] to the pod manager, whose expected sources hold [`Source::Api`] as long as the
-//! node has an API server configured, reachable or not.
+//! [`ApiSourceAction::Deliver`] to the pod manager, whose expected sources contain [`Source::Api`] as long as
+//! the node has an API server configured, reachable or not.
 //!
-//! In: [`ApiSourceEvent`]. Out: [`ApiSourceAction`]. Invariants: nothing is delivered before the first complete
-//! list, which makes the source ready (an empty list too); a change costs nothing that grows with the number of
-//! pods; losing the API server changes nothing: pods stay as they are; a pod of another node, or one without a
-//! proper name, namespace and UID, is reported and otherwise ignored; every other pod is delivered, whatever is
-//! in it: admission refuses what cannot be run, so that the API shows why.
+//! In: [`ApiSourceEvent`]. Out: [`ApiSourceAction`]. Invariants: nothing is delivered before the first
+//! complete list, which makes the source ready (an empty list too); the cost of a change does not grow with
+//! the number of pods; pods stay as they are while the API server is unreachable; a pod of another node, or
+//! one without a proper name, namespace and UID, is reported and ignored; every other pod is delivered,
+//! whatever its content: admission rejects pods that cannot run, so that the API shows the reason. Upstream:
+//! pkg/kubelet/config/apiserver.go.
 
 use std::sync::Arc;
 
@@ -27,13 +28,13 @@ use super::{PodStorage, PodUpdate, Source, validate};
 /// What the source reacts to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiSourceEvent {
-    /// The watch says.
+    /// An event of the pod watch.
     Watch(WatchEvent<Pod>),
     /// Does nothing; there is no deadline.
     Tick,
 }
 
-/// What the source asks for.
+/// A request of the source to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiSourceAction {
     /// Tell the pod manager.
@@ -56,7 +57,7 @@ pub enum ApiSourceReport {
     },
     /// Two pods of one name in one list.
     Duplicate(DuplicateName),
-    /// The server cannot be reached; said once until it is back.
+    /// The server cannot be reached; reported once until it is back.
     Lost(String),
 }
 

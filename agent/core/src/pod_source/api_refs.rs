@@ -1,6 +1,8 @@
-//! Static pods live without the API, so they may not use its objects (gate PreventStaticPodAPIReferences).
+//! References of static pods to API objects: not allowed, because static pods run without the API (gate
+//! PreventStaticPodAPIReferences).
 //!
-//! In: a pod. Out: the first kind of object it refers to. Upstream: pkg/api/v1/pod HasAPIObjectReference.
+//! In: a pod. Out: the first kind of object that it refers to. Upstream: `HasAPIObjectReference` of
+//! pkg/api/pod/util.go.
 
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVarSource, Pod, PodSpec, Volume, VolumeProjection,

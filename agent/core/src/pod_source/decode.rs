@@ -1,9 +1,9 @@
-//! Manifest bytes become one typed pod, or several where a list is allowed.
+//! Decodes manifest bytes to one typed pod, or to several where a list is allowed.
 //!
-//! In: bytes of a YAML or JSON manifest. Out: [`Decoded`]: the pod, the raw value it came from (for the UID) and
-//! the fields that the API does not have. Invariants: total on any input; the same bytes give the same result;
-//! duplicate keys are refused; scalars follow YAML 1.1 as Kubernetes tools do (`yes` is true, `0644` is octal).
-//! Upstream: pkg/kubelet/config/common.go.
+//! In: bytes of a YAML or JSON manifest. Out: [`Decoded`]: the pod, its raw value (for the UID) and the
+//! fields that the API does not have. Invariants: total on any input; equal bytes give an equal result;
+//! duplicate keys are refused; scalars follow YAML 1.1 as in Kubernetes' tools (`yes` is true, `0644` is
+//! octal). Upstream: pkg/kubelet/config/common.go.
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::yaml::{self, Schema};
@@ -21,7 +21,7 @@ pub struct Decoded {
     pub pod: Pod,
     /// The document, without its status.
     pub raw: Value,
-    /// Paths of fields that a v1 Pod does not have; they are ignored, people should be told.
+    /// Paths of fields that a v1 Pod does not have; they are ignored and reported.
     pub unknown_fields: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub fn decode_all(bytes: &[u8]) -> Result<Vec<Decoded>, ManifestError> {
         }
     };
     let item = |(index, raw): (usize, Value)| {
-        // The kind of the list says what its items are.
+        // The kind of the list determines the kind of its items.
         let said = raw.get("kind").is_some() || raw.get("apiVersion").is_some();
         let checked = if kind == "PodList" && raw.is_object() && !said { Ok(()) } else { check_kind(&raw) };
         let pod = checked.and_then(|()| pod_of(raw));
@@ -86,8 +86,8 @@ fn pod_of(mut raw: Value) -> Result<Decoded, ManifestError> {
     Ok(Decoded { pod, raw, unknown_fields })
 }
 
-/// The pod by way of its text: each kind of input of a deserializer is a copy of the code that reads every type of the
-/// API, and text is what the API server's objects are read from.
+/// Decodes the pod from its text: each input type of a deserializer is a copy of the code for all types of
+/// the API, and the API server's objects are decoded from text.
 fn typed(raw: &Value) -> Result<Pod, ManifestError> {
     let text = raw.to_string();
     serde_json::from_str(&text).map_err(|error| {
@@ -115,7 +115,7 @@ fn check_kind(raw: &Value) -> Result<(), ManifestError> {
     }
 }
 
-/// `cpu: 1` is as good as `cpu: "1"`: the API accepts numbers where it says quantity.
+/// `cpu: 1` equals `cpu: "1"`: the API accepts numbers for quantities.
 fn quantities_to_text(raw: &mut Value) {
     let Some(spec) = raw.get_mut("spec") else { return };
     for list in ["containers", "initContainers", "ephemeralContainers"] {

@@ -1,4 +1,4 @@
-//! What the API server would fill into a pod, filled in for static pods.
+//! Defaults of static pods, as the API server would set them.
 //!
 //! In: a decoded pod. Out: the same pod with defaults. Invariant: idempotent; a field that is set stays.
 //! Upstream: pkg/apis/core/v1/defaults.go.
@@ -49,8 +49,8 @@ pub fn apply(pod: &mut Pod) {
     pod_level(pod);
 }
 
-/// What the pod asks for itself where it says only half of it (KEP-2837): of huge pages, the limits of its containers; of
-/// what is limited, what its containers ask for, else the limit.
+/// Completes the pod's own requests and limits (KEP-2837): for huge pages, with the limits of its containers;
+/// for a limited resource, with its containers' requests, else with the limit.
 fn pod_level(pod: &mut Pod) {
     if !is_pod_level_set(pod) {
         return;
@@ -85,7 +85,8 @@ fn pod_level(pod: &mut Pod) {
     }
 }
 
-/// A volume without a source is an emptyDir; a disk of Azure is of the kind that nobody mounts, unless it says otherwise.
+/// A volume without a source is an emptyDir; an Azure disk has the unmanaged kind by default, which no driver
+/// mounts.
 fn volumes(spec: &mut PodSpec) {
     for volume in spec.volumes.iter_mut().flatten() {
         let bare = Volume { name: volume.name.clone(), ..Volume::default() };
@@ -125,7 +126,7 @@ fn container_defaults(container: &mut Container, host_network: bool) {
         }
     }
     if let Some(resources) = container.resources.as_mut() {
-        // Who limits without asking asks for the limit.
+        // A limit without a request is also the request.
         for (name, limit) in resources.limits.iter().flatten() {
             let requests = resources.requests.get_or_insert_default();
             requests.entry(name.clone()).or_insert_with(|| limit.clone());

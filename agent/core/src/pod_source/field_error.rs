@@ -1,6 +1,7 @@
-//! Mistakes in a pod, each with the path of its field, worded like the API server's.
+//! Mistakes in a pod, each with the path of its field and the API server's wording.
 //!
-//! In: path, offending value, what is allowed. Out: [`FieldError`]. Upstream: apimachinery validation/field.
+//! In: path, invalid value, allowed values. Out: [`FieldError`]. Upstream:
+//! apimachinery/pkg/util/validation/field.
 
 use std::fmt;
 
@@ -66,7 +67,7 @@ impl Errors {
         self.push(path, Problem::Required, detail);
     }
 
-    /// A value is not allowed; `detail` says what is.
+    /// A value is not allowed; `detail` describes the allowed ones.
     pub fn invalid(&mut self, path: impl Into<String>, value: impl fmt::Display, detail: &str) {
         self.push(path, Problem::Invalid(value.to_string()), detail);
     }

@@ -1,17 +1,16 @@
-//! The static pod directory (or file) as a machine (contract chapter 4).
+//! The static pod directory (or file) as a machine (configuration field `staticPodPath`).
 //!
-//! In: answers to its own requests ([`FileEvent::Listed`], [`FileEvent::Read`]), hints that something changed
-//! (inotify) and ticks. Out: requests to list or read, [`PodUpdate`]s, and reports for the log.
-//! Invariants:
-//! - what is delivered is a function of what was read, so a restarted agent arrives at the same pods;
+//! In: answers to its own requests ([`FileEvent::Listed`], [`FileEvent::Read`]), hints of changes (inotify)
+//! and ticks. Out: requests to list or read, [`PodUpdate`]s, and reports for the log. Invariants:
+//! - the delivered pods are a function of the files, so a restarted agent arrives at the same pods;
 //! - nothing is delivered before the first complete listing; a missing path is an empty, seen source;
-//! - a file that turned bad (invalid, unreadable) keeps its last good pod for one check period and loses it if
-//!   it is still bad then: a half-written file kills nothing, a broken one does not run for ever;
+//! - a file that turned bad (invalid, unreadable) keeps its last good pod for one check period and loses it
+//!   if the file is still bad then: a half-written file kills nothing, a broken one does not run for ever;
 //! - a directory that cannot be listed changes nothing.
 //!
 //! The shell performs requests one after another, in order, and answers each exactly once; otherwise an older
-//! answer could undo a newer one. Hints are best sent for files closed after writing, moved, removed or linked.
-//! Upstream: pkg/kubelet/config/file.go. See docs/decisions.
+//! answer could undo a newer one. Hints are best sent for files closed after writing, moved, removed or
+//! linked. Upstream: pkg/kubelet/config/file.go. Differences: docs/decisions/static-pods.md.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ pub struct FileSourceConfig {
     pub path: String,
     /// Name of the Node.
     pub node_name: String,
-    /// `fileCheckFrequency`: how often everything is listed again whatever the hints said.
+    /// `fileCheckFrequency`: period of a full listing, regardless of hints.
     pub check_period: Duration,
 }
 
@@ -49,7 +48,7 @@ pub enum FileContent {
 /// What listing `path` gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// A directory: names and contents of what lies directly in it, in any order.
+    /// A directory: names and contents of its direct entries, in any order.
     Directory(Vec<(String, FileContent)>),
     /// A single manifest.
     File(FileContent),
@@ -73,17 +72,18 @@ pub enum FileEvent {
     },
     /// A file of the directory changed; `None` if it is not known which (watch lost, queue overflow).
     Changed(Option<String>),
-    /// A file of the directory was removed or moved away; there may be one of its name again. Its pod left its source, also if
-    /// the same pod is back by the time somebody looks: upstream's watch begins it anew then.
+    /// A file of the directory was removed or moved away; another one may have its name again. Its pod left
+    /// its source, even if the same pod is back by the time of the next read: upstream's watch restarts it
+    /// then.
     Removed(String),
     /// The deadline came, or the source starts.
     Tick,
 }
 
-/// What the source asks for and tells.
+/// A request or report of the source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FileAction {
-    /// List `path` and read what is in it.
+    /// List `path` and read its entries.
     List,
     /// Read one file of the directory.
     Read {
@@ -105,7 +105,7 @@ pub enum FileReport {
     BadFile {
         /// Absolute path.
         path: String,
-        /// Why.
+        /// Reason of the failure.
         problem: String,
         /// True if its last good pod runs on until the next check.
         keeps_pod: bool,
@@ -114,7 +114,7 @@ pub enum FileReport {
     Dropped {
         /// Absolute path.
         path: String,
-        /// Why.
+        /// Reason of the failure.
         problem: String,
     },
     /// Fields that a pod does not have were ignored.
@@ -150,7 +150,7 @@ enum Pending {
     No,
     Yes,
     Again,
-    /// Asked for before the file was removed: the answer says nothing.
+    /// Requested before the file was removed: the answer is ignored.
     Stale,
 }
 
@@ -239,7 +239,7 @@ impl FileSource {
         };
         self.list_problem = None;
         self.single = files.contains_key(SINGLE);
-        // What is being read was asked for after this list, and its answer is newer.
+        // A read in flight was requested after this list, and its answer is newer.
         self.manifests.retain(|name, _| files.contains_key(name) || self.reading.contains_key(name));
         for (name, content) in files {
             if !self.reading.contains_key(&name) {
@@ -343,7 +343,7 @@ impl Machine for FileSource {
                 if matches!(asked, Some(Pending::Again | Pending::Stale)) {
                     self.request_read(name.clone(), out);
                 }
-                // Before the first listing a single file says nothing about the others.
+                // Before the first listing a single file does not complete the source.
                 if self.storage.seen() && is_manifest(&name) && asked != Some(Pending::Stale) {
                     self.absorb(now, name, content, out);
                     self.deliver(now, out);
@@ -366,7 +366,7 @@ impl Machine for FileSource {
         }
     }
 
-    /// The next check, or earlier if a bad file is to be looked at again. None while a listing is awaited.
+    /// The next check, or the earlier retry of a bad file. None while a listing is in flight.
     fn deadline(&self) -> Option<Mono> {
         if self.listing != Pending::No {
             return None;

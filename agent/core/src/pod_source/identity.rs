@@ -1,9 +1,9 @@
-//! Who a static pod is: UID, name on this node, annotations (contract chapter 4).
+//! The identity of a static pod: UID, name on this node, annotations.
 //!
-//! In: the decoded manifest, the node's name, where the manifest lies. Out: the pod with its identity filled in.
-//! Invariants: the UID is a function of the manifest as written (not of our defaults, so that a newer agent does
-//! not restart the pod), the node and the path; comments, order of keys and layout do not matter.
-//! Upstream: pkg/kubelet/config/common.go applyDefaults. See docs/decisions.
+//! In: the decoded manifest, the node's name, the manifest's location. Out: the pod with its identity filled
+//! in. Invariants: the UID is a function of the written manifest (not of our defaults, so that a newer agent
+//! does not restart the pod), the node and the path; comments, order of keys and layout do not matter.
+//! Upstream: `applyDefaults` of pkg/kubelet/config/common.go. Differences: docs/decisions/static-pods.md.
 
 use agent_types::pod::{CONFIG_HASH, CONFIG_SOURCE};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};

@@ -9,7 +9,7 @@ enum Open {
     List(usize),
 }
 
-/// Path of the value at whose start or end a reader is that has read `read` bytes of `json`.
+/// Path of the value at the current position of a reader that has read `read` bytes of `json`.
 pub(super) fn at(json: &str, read: usize) -> String {
     let (mut open, mut rest) = (Vec::new(), json.get(..read).unwrap_or(json));
     // A string before a colon is a key.
@@ -40,7 +40,7 @@ pub(super) fn at(json: &str, read: usize) -> String {
         rest = &rest[taken..];
         last = byte;
     }
-    // A list is begun by a reader that does not want one, too; one that does not want what is in it has looked no further.
+    // A reader that expects no list begins it all the same, and stops at its start.
     let begins = json.as_bytes().get(read).is_some_and(|next| matches!(next, b'{' | b'['));
     if last == b'[' && !begins {
         open.pop();

@@ -1,10 +1,10 @@
-//! pod_source: where desired pods come from, and what changed. Contract chapter 4.
+//! pod_source: reads the desired pods of each source and reports changes.
 //!
-//! In: contents of the static pod directory ([`file::FileSource`]), what a server of manifests answers
-//! ([`url::UrlSource`]), the API server's watch ([`api::ApiSource`]). Out: [`PodUpdate`]s for
-//! `pod_manager`, in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE, the first of which marks the source as
-//! ready. Invariants: what a source delivers is a function of what it read; a bad file never hides another; a
-//! pod that leaves here is decoded, defaulted, named for this node and valid. Upstream: pkg/kubelet/config.
+//! In: contents of the static pod directory ([`file::FileSource`]), answers of a server of manifests
+//! ([`url::UrlSource`]), the API server's watch ([`api::ApiSource`]). Out: [`PodUpdate`]s for `pod_manager`,
+//! in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE; the first marks the source as ready. Invariants: the
+//! delivered pods are a function of the input; a bad file never hides another; a delivered pod is decoded,
+//! defaulted, named for this node and valid. Upstream: pkg/kubelet/config.
 //!
 //! ```text
 //! bytes ─decode─► raw value ─┬─► Pod ─defaults─► ─identity─► ─validate─► api_refs ─► storage ─► PodUpdate
@@ -69,7 +69,7 @@ impl fmt::Display for Source {
 pub enum PodOp {
     /// The source does not have them any more.
     Remove,
-    /// New ones; an empty list says that the source was read for the first time.
+    /// New pods; an empty list means that the source was read for the first time.
     Add,
     /// Their spec, labels, annotations or deletion changed.
     Update,
@@ -113,7 +113,7 @@ pub enum ManifestError {
     Item {
         /// Which one, from 0.
         index: usize,
-        /// Why.
+        /// Mistake in the manifest.
         error: Box<ManifestError>,
     },
     /// A field has the wrong type.

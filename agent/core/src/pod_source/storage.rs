@@ -1,10 +1,10 @@
-//! What one source delivered last, and the changes against what it delivers now (contract chapter 4).
+//! The pods that one source delivered last, and the changes against its new delivery.
 //!
 //! In: the complete set of a source's pods, or one pod that changed or went. Out: [`PodUpdate`]s in the order
-//! REMOVE, ADD, UPDATE, DELETE, then an empty ADD if this was the first delivery and nothing else said so, then
-//! RECONCILE. One pod costs one look-up, however many there are.
-//! Invariants: one pod to a full name; a pod is compared by spec, labels, annotations of its own and deletion
-//! fields; annotations that the node put on it stay with it. Upstream: pkg/kubelet/config/mux.go.
+//! REMOVE, ADD, UPDATE, DELETE, then an empty ADD if this was the first delivery and it had no other update,
+//! then RECONCILE. One pod costs one look-up, whatever the number of pods. Invariants: a full name has one
+//! pod; pods are compared by spec, labels, their own annotations and deletion fields; annotations that the
+//! node added stay. Upstream: pkg/kubelet/config/config.go, pkg/kubelet/config/mux.go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{PodOp, PodUpdate, Source};
 
-/// Annotations that the node adds; they say nothing about what is wanted.
+/// Annotations that the node adds; they are no part of the desired pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR];
 
 /// A pod that was left out because another one has its name.
@@ -39,7 +39,7 @@ pub struct PodStorage {
     seen: bool,
 }
 
-/// Pods by what happened to them.
+/// Pods by kind of change.
 #[derive(Default)]
 struct Changes {
     add: Vec<Arc<Pod>>,
@@ -61,8 +61,8 @@ impl PodStorage {
         self.seen
     }
 
-    /// Replace everything by `pods`; of two with one name or one UID the earlier stays. New ones are told by age, the
-    /// oldest first.
+    /// Replaces everything by `pods`; of two with one name or one UID the earlier stays. New ones come by
+    /// age, the oldest first.
     pub fn set(&mut self, pods: Vec<Arc<Pod>>, now: Wall) -> (Vec<PodUpdate>, Vec<DuplicateName>) {
         let mut changes = Changes::default();
         let mut duplicates = Vec::new();
@@ -196,7 +196,7 @@ fn differs(old: &Pod, new: &Pod) -> bool {
         || own(old) != own(new)
 }
 
-/// A copy without the record of who set which field: nobody on the node asks, and it can be most of a pod.
+/// A copy without `managedFields`: the node does not use them, and they can be most of a pod.
 fn slim(pod: &Pod) -> Pod {
     let mut meta = pod.metadata.clone();
     meta.managed_fields = None;

@@ -1,13 +1,12 @@
-//! `staticPodURL` as a machine (contract chapter 4).
+//! A server of manifests as a machine (configuration field `staticPodURL`).
 //!
-//! In: answers to its own requests, ticks. Out: requests, [`PodUpdate`]s, reports for the log.
-//! Invariants:
+//! In: answers to its own requests, ticks. Out: requests, [`PodUpdate`]s, reports for the log. Invariants:
 //! - one request at a time, the next a check period after the answer;
-//! - a server that cannot be reached, answers anything but 200, or answers what is no list of pods for this node changes
-//!   nothing: all of an answer counts or none of it;
-//! - an empty answer means no pods; upstream takes it so too, and calls it a failure as well;
-//! - nothing is delivered before the first answer that counts, so that the source is not ready before;
-//! - the request's headers are the driver's business: they are secret and never come here.
+//! - a server that cannot be reached, answers with another status than 200, or answers with something other
+//!   than pods for this node changes nothing: an answer counts completely or not at all;
+//! - an empty answer means no pods; upstream does the same, and reports a failure as well;
+//! - nothing is delivered before the first valid answer, so the source is not ready before it;
+//! - the driver adds the request's headers: they are secret and never reach this machine.
 //!
 //! The shell answers each request exactly once. Upstream: pkg/kubelet/config/http.go.
 
@@ -23,7 +22,7 @@ use super::storage::DuplicateName;
 use super::{ManifestError, PodStorage, PodUpdate, Source, decode, identity};
 use crate::probe::check::{HttpGet, Scheme};
 
-/// Failures in a row that are worth a line; the one after them says that there are no more.
+/// Consecutive failures that get a log line; the line after them announces that there are no more.
 const FAILURES_SAID: u32 = 3;
 
 /// What a source needs to know.
@@ -55,7 +54,7 @@ pub enum UrlEvent {
     Tick,
 }
 
-/// What the source asks for and tells.
+/// A request or report of the source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UrlAction {
     /// Ask the server.
@@ -71,9 +70,9 @@ pub enum UrlAction {
 pub enum UrlReport {
     /// The pods stay as they are (an empty answer takes them).
     Failed {
-        /// Why.
+        /// Reason of the failure.
         problem: String,
-        /// Failures that follow are not told.
+        /// True if further failures are not reported.
         last: bool,
     },
     /// It works again.
@@ -197,7 +196,7 @@ impl Machine for UrlSource {
     }
 }
 
-/// Why `staticPodURL` cannot be asked.
+/// Reason why `staticPodURL` is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Not `http://` or `https://` with a host.
@@ -211,7 +210,7 @@ pub enum UrlError {
 /// The request for `url` with these headers.
 ///
 /// # Errors
-/// [`UrlError`], without the URL, which may hold what is secret.
+/// [`UrlError`], without the URL, which may be secret.
 pub fn request(url: &str, headers: Vec<(String, String)>) -> Result<HttpGet, UrlError> {
     let (_, rest) = url.split_once("://").ok_or(UrlError::NoUrl)?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What goes into a pod worker and what comes out, as plain data.
+//! Events and actions of a pod worker, as plain data.
 //!
-//! In: [`PodEvent`]. Out: [`PodAction`]. The shell routes by pod UID. Invariant: nothing here borrows, so
-//! events and actions can be queued, replayed and written to a trace.
+//! In: [`PodEvent`]. Out: [`PodAction`]. The shell routes by pod UID. Invariant: events and actions borrow
+//! nothing, so they can be queued, replayed and written to a trace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::probe::{Outcome, ProbeCall, ProbeId};
 /// What a pod worker reacts to.
 #[derive(Clone, Debug)]
 pub enum PodEvent {
-    /// The pod as it should be; the first one starts it, later ones replace it.
+    /// The desired pod; the first one starts the worker, later ones replace it.
     Desired(Arc<Pod>),
     /// Take it down. A later kill can only shorten the grace, never undo.
     Kill {
-        /// Why.
+        /// Reason of the kill.
         reason: KillReason,
         /// Overrides the pod's own grace, seconds.
         grace_s: Option<u32>,
@@ -35,27 +35,29 @@ pub enum PodEvent {
     Observed(Arc<PodSnapshot>),
     /// The answer to an effect or to a [`PodAction::Persist`]; exactly one each.
     EffectDone {
-        /// As issued.
+        /// Identifier from the action.
         id: EffectId,
         /// Read after the effect was over.
         completed_at: Mono,
-        /// The answer.
+        /// Result of the effect.
         result: EffectResult,
     },
     /// The answer to a [`PodAction::Probe`].
     ProbeDone {
-        /// As asked.
+        /// Identifier from [`PodAction::Probe`].
         id: ProbeId,
-        /// The answer.
+        /// Outcome of the probe.
         outcome: Outcome,
     },
-    /// Whether the node's network is ready, `Err` with the runtime's words. Latest wins; ready until told.
+    /// Whether the node's network is ready; `Err` has the runtime's message. The latest event counts; ready
+    /// before the first.
     Network(Result<(), String>),
-    /// Space is short: what is kept of a pod that is over, and that nobody needs, is to go. See [`PodWorker::is_stripped`].
+    /// Disk space is short: the worker of an ended pod removes its unused containers and logs. See
+    /// [`PodWorker::is_stripped`].
     ///
     /// [`PodWorker::is_stripped`]: super::PodWorker::is_stripped
     DeleteUnused,
-    /// The pod asks for other amounts than it was given, and does not get them now; `None`: it asks for nothing else.
+    /// A requested resize that the node does not allocate now; `None`: no resize is pending.
     ResizePending(Option<PendingResize>),
     /// Something that the pod gets values from changed: a Secret, a ConfigMap.
     SourcesChanged,
@@ -65,14 +67,14 @@ pub enum PodEvent {
     Tick,
 }
 
-/// What a pod worker asks for.
+/// A request of a pod worker to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodAction {
     /// Do this, answer [`PodEvent::EffectDone`].
     Effect {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Effect to carry out.
         effect: Effect,
         /// No call for it may be sent or still be in progress after this; `None` for pulls.
         deadline: Option<Mono>,
@@ -80,11 +82,11 @@ pub enum PodAction {
     /// Nobody waits for this effect any more: drop the call, answer `DeadlineExceeded` (or its real answer).
     /// A shell that cannot cancel may ignore it.
     Cancel(EffectId),
-    /// Ask this, answer [`PodEvent::ProbeDone`] unless it is cancelled.
+    /// Run this probe, and answer with [`PodEvent::ProbeDone`] unless it is cancelled.
     Probe {
         /// To be sent back.
         id: ProbeId,
-        /// What to ask whom.
+        /// Action and target of the probe.
         call: Box<ProbeCall>,
     },
     /// Nobody waits for this probe any more: drop it; an answer is ignored.
@@ -93,18 +95,18 @@ pub enum PodAction {
     Persist {
         /// To be sent back.
         id: EffectId,
-        /// What to write; it goes away with [`Effect::RemovePodDirs`].
+        /// Record to write; [`Effect::RemovePodDirs`] removes it.
         record: TerminatingRecord,
     },
     /// The status changed.
     PublishStatus(Arc<PodStatus>),
-    /// The containers that run have what this pod gives them.
+    /// The running containers have the resources of this pod.
     Actuated(Arc<Pod>),
     /// Something to record as a Kubernetes event.
     Event(EventFact),
     /// Nothing of the pod is left; drop the worker.
     Finished {
-        /// The pod was desired again meanwhile: start a new worker for it.
+        /// The pod became desired again during its termination: start a new worker for it.
         desired_again: bool,
     },
 }
@@ -122,7 +124,8 @@ pub struct WorkerContext {
     pub runtime_name: String,
     /// The node's addresses, the primary first.
     pub host_ips: Vec<String>,
-    /// Pods' IPv6 addresses come before their IPv4 ones: the first address of `--node-ip` is one.
+    /// True if the first address of `--node-ip` is IPv6: pods' IPv6 addresses then precede their IPv4
+    /// addresses.
     pub ipv6_first: bool,
     /// When this agent started: containers older than it were started by another.
     pub agent_started: Now,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Annotation on containers: the crash-loop delay in seconds that was in force when the instance was made, and the key of
-/// its series. With it a restarted agent continues the series instead of starting it over; a container of another image
-/// or with other resources begins a series of its own.
+/// Annotation of containers: the crash-loop delay in seconds at the creation of the instance, and the key of
+/// its series. A restarted agent continues the series with it; a container with another image or other
+/// resources begins its own series.
 pub(super) const RESTART_BACK_OFF: &str = "io.orlop.container.restartBackOffSeconds";
 
 /// The value of [`RESTART_BACK_OFF`].

@@ -1,7 +1,7 @@
-//! What a pod worker has in every state: identity, ledger, newest snapshot, last published status, timer.
+//! Data of a pod worker in every state: identity, ledger, newest snapshot, last published status, timer.
 //!
-//! In: calls of the states' code. Out: actions. Invariants: the timer is recomputed in every step and is
-//! always later than now; a snapshot older than the one held is dropped.
+//! In: calls from the states' code. Out: actions. Invariants: every step computes the timer again, always
+//! later than now; a snapshot older than the current one is dropped.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub(super) struct Base {
     pub(super) ctx: Arc<WorkerContext>,
     pub(super) ledger: Ledger,
     pub(super) snapshot: Option<Arc<PodSnapshot>>,
-    /// Which list of the pod each container is in that is not a regular one.
+    /// The pod's list (init, ephemeral) of each container that is not a regular one.
     pub(super) lists: BTreeMap<String, ContainerList>,
     pub(super) published: Option<Arc<PodStatus>>,
     pub(super) network: Result<(), String>,
@@ -60,10 +60,10 @@ pub(super) struct Base {
     pub(super) start_time: Option<Wall>,
     pub(super) wake: Option<Mono>,
     pub(super) probes: PodProbes,
-    /// All containers are being made to begin anew.
+    /// All containers are being restarted.
     pub(super) resetting: bool,
     pub(super) volumes: PodVolumes,
-    /// The last look failed, and people were told.
+    /// The last inspection failed, and the event about it was sent.
     pub(super) look_failed: bool,
     /// A sandbox was made and not seen yet.
     pub(super) sandbox_unseen: bool,
@@ -105,13 +105,13 @@ impl Base {
         }
     }
 
-    /// Begins a pass: the timer and the wish for a snapshot are decided anew.
+    /// Begins a pass: clears the timer and the request for a snapshot.
     pub(super) fn begin_pass(&mut self) {
         self.wake = None;
         self.wanted_after = None;
     }
 
-    /// Ends a pass: asks for the snapshot that decisions waited for.
+    /// Ends a pass: requests the snapshot that decisions waited for.
     pub(super) fn end_pass(&mut self, now: Now, out: &mut Outbox<PodAction>) {
         let Some(after) = self.wanted_after else { return };
         if self.ledger.busy(&Target::Observe) {
@@ -133,8 +133,8 @@ impl Base {
         self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
     }
 
-    /// A decision needs a snapshot asked for after `after`. Nothing to ask if there is one: then it waits for
-    /// an effect in flight, whose answer makes the next pass.
+    /// A decision needs a snapshot requested after `after`. If the worker already has one, it requests none:
+    /// the decision then waits for an effect in flight, whose answer causes the next pass.
     pub(super) fn want_snapshot_after(&mut self, after: Mono) {
         if self.snapshot.is_some() && self.as_of() > after {
             return;
@@ -174,7 +174,8 @@ impl Base {
         true
     }
 
-    /// The snapshot's silence means absence if it was asked for after `after`. If not, arranges to look.
+    /// True if the snapshot was requested after `after`, so that absence in it is real. Otherwise requests a
+    /// new one.
     pub(super) fn may_conclude_absence(&mut self, after: Mono, now: Now) -> bool {
         if self.as_of() > after || (after == Mono(0) && self.snapshot.is_some()) {
             return true;
@@ -187,8 +188,9 @@ impl Base {
         false
     }
 
-    /// What was seen made and not started was not started: no start of it can be going on. One that is may run by the time
-    /// that it is removed, and what runs is stopped, with its grace (simulation, stopping, seed 10).
+    /// True if a container was seen created but not started, and no start of it can be in progress. A start
+    /// in progress may have happened by the time of the removal, and a running container must be stopped with
+    /// its grace period (simulation, stopping, seed 10).
     pub(super) fn was_never_started(&mut self, container: &str, now: Now) -> bool {
         let over = self.ledger.starting_until(&Target::Container(container.to_owned()));
         self.may_conclude_absence(over, now)
@@ -198,8 +200,8 @@ impl Base {
         self.snapshot.as_ref().map_or(Mono(0), |s| s.as_of)
     }
 
-    /// Takes a snapshot unless a later one is there already. Of two with one stamp the one that arrives last
-    /// counts, as it does for PLEG: they must not disagree about what was seen.
+    /// Takes a snapshot unless a later one is present. Of two with equal stamps the last to arrive counts, as
+    /// in PLEG: both must act on the same snapshot.
     pub(super) fn absorb(&mut self, snapshot: Arc<PodSnapshot>) {
         if snapshot.pod.uid != self.key.uid {
             return;
@@ -220,8 +222,8 @@ impl Base {
         }
     }
 
-    /// The runtime answered a look with an error: said once, until a look succeeds. A runtime that is away is the node's
-    /// trouble and said there.
+    /// The runtime answered an inspection with an error: one event, until an inspection succeeds. The node
+    /// reports a runtime that is down.
     pub(super) fn look_failed(&mut self, e: &EffectError, out: &mut Outbox<PodAction>) {
         if e.class == Class::Unavailable || std::mem::replace(&mut self.look_failed, true) {
             return;
@@ -240,12 +242,12 @@ impl Base {
         s.state == SandboxState::Ready || (network_up && !self.stopped.contains(&s.id))
     }
 
-    /// All that the runtime says, in its order.
+    /// All addresses from the runtime, in its order.
     pub(super) fn pod_ips(&self) -> Vec<String> {
         self.snapshot.as_deref().and_then(newest_sandbox).map(|s| s.ips.clone()).unwrap_or_default()
     }
 
-    /// The pod's addresses as its status shows them: what its containers are told of, and what probes and hooks ask.
+    /// The pod's addresses as in its status: for its containers' variables, for probes and hooks.
     pub(super) fn shown_ips(&self) -> Vec<String> {
         status::one_of_each_family(&self.pod_ips(), self.ctx.ipv6_first)
     }
@@ -261,7 +263,7 @@ impl Base {
         out.push(PodAction::Event(self.fact(kind, reason, message, container)));
     }
 
-    /// What an event of the pod, or of one container of it, says.
+    /// An event about the pod, or about one of its containers.
     pub(super) fn fact(
         &self,
         kind: EventKind,
@@ -333,8 +335,9 @@ impl Base {
         })
     }
 
-    /// What is told of what was seen: of a container that is being started not that it was made. It says nothing that anybody
-    /// waits for, costs a status of its own, and who sees a container's resources takes it for one that runs.
+    /// The snapshot for the status: without containers that are created but not started. No component waits
+    /// for that state, and it costs a status of its own; readers also take a container with resources for a
+    /// running one.
     fn told<'a>(&self, seen: &'a PodSnapshot) -> Cow<'a, PodSnapshot> {
         let is_told = |c: &ContainerObserved| {
             c.state != ContainerState::Created

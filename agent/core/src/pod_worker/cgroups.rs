@@ -1,9 +1,11 @@
-//! The pod's own cgroup: made before its sandbox, removed when nothing of it runs.
+//! The pod's own cgroup: created before its sandbox, removed when no process of the pod runs.
 //!
-//! In: the pod. Out: the effects that make its cgroup and remove it. Invariants: nothing is created for a pod whose cgroup
-//! this incarnation has not seen to, and no sandbox if an earlier one's removal may have come after that; it is removed after the volumes, whose memory it is charged with, and before the pod's
-//! directory. A node whose pods have no cgroups (`cgroupsPerQOS: false`) does neither. Upstream: pod_container_manager,
-//! SyncPod, SyncTerminatedPod.
+//! In: the pod. Out: the effects that create and remove its cgroup. Invariants: the worker creates nothing
+//! for a pod before this incarnation has ensured its cgroup, and no sandbox if an earlier incarnation's
+//! removal may have come after that; the cgroup goes after the volumes, whose memory is charged to it, and
+//! before the pod's directory. A node without pod cgroups (`cgroupsPerQOS: false`) does neither. Upstream:
+//! pkg/kubelet/cm/pod_container_manager_linux.go, `SyncPod` and `SyncTerminatedPod` of
+//! pkg/kubelet/kubelet.go.
 
 use agent_types::event::EventKind;
 use agent_types::machine::Outbox;
@@ -19,8 +21,8 @@ use crate::allocation::actuate;
 use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::pod_worker::parts::Cgroup;
 
-/// It was made. Once calls of earlier incarnations are over, what was made before that is looked at anew: the last of them
-/// may have removed it.
+/// The cgroup exists. After the calls of earlier incarnations are over, the worker ensures it once more: the
+/// last of these calls may have removed it.
 fn is_made(b: &Base, now: Now) -> bool {
     let fence = b.ledger.fence();
     matches!(b.cgroup, Cgroup::Made(at) if at > fence || now.mono <= fence)
@@ -51,7 +53,7 @@ pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodActi
     false
 }
 
-/// Nothing of the pod runs: has its cgroup removed. True once it is gone.
+/// No process of the pod runs: removes its cgroup. True once the cgroup is gone.
 pub(super) fn removed(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     if b.cgroup == Cgroup::Removed || !b.ctx.specs.has_cgroups() {
         return true;

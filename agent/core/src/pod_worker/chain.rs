@@ -30,12 +30,13 @@ pub(super) fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
 }
 
-/// That a container cannot be started: of images the reason in a word, of all else what went wrong.
+/// Event about a container that cannot start: for images the reason in a word, otherwise the error.
 pub(super) fn told_error(b: &Base, name: &str, what: &str, out: &mut Outbox<PodAction>) {
     b.event(EventKind::Warning, "Failed", format!("Error: {what}"), Some(name), out);
 }
 
-/// The chain ends by our own judgement, without a failed effect: say why, try again later.
+/// Ends the chain without a failed effect, by the worker's own decision: sets the waiting reason and retries
+/// later.
 pub(super) fn fail(
     s: &mut Syncing,
     b: &mut Base,

@@ -1,8 +1,9 @@
-//! Making one container, once its image and its files are there.
+//! Creates one container, after its image and its files are present.
 //!
-//! In: a chain. Out: the effects that fetch and read what its environment refers to and mount the parts of volumes that it uses, if
-//! there are any, then the one that makes it. Invariants: what is fetched is what this instance is made from; what cannot be
-//! resolved is told as the container's waiting reason and tried again later.
+//! In: a chain. Out: the effects that read the objects and files of its environment and mount its parts of
+//! volumes, if there are any, then the effect that creates the container. Invariants: the instance is created
+//! from the values that were read for it; an unresolvable reference becomes the container's waiting reason,
+//! and the worker tries again later.
 
 use agent_types::event::EventKind;
 use agent_types::machine::Outbox;
@@ -90,13 +91,13 @@ fn given<'a>(b: &'a Base, chain: &'a Chain, image: &'a ImageInfo, pod_ips: &'a [
     }
 }
 
-/// What the pod asks for cannot be resolved.
+/// A reference of the pod cannot be resolved.
 fn refuse(s: &mut Syncing, b: &mut Base, name: &str, e: SpecError, now: Now, out: &mut Outbox<PodAction>) {
     b.event(EventKind::Warning, "Failed", format!("Error: {}", e.message), Some(name), out);
     fail(s, b, name, e.reason, e.message, now, out);
 }
 
-/// Nothing is missing: the runtime is asked.
+/// All inputs are present: creates the container.
 pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
@@ -127,8 +128,8 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
 }
 
-/// An ephemeral container enters the process namespace of the one that it looks at. The container must be there; where
-/// all share a namespace anyway there is nothing to enter.
+/// An ephemeral container enters the process namespace of its target. The target must exist; with a shared
+/// process namespace there is nothing to enter.
 fn look_at(s: &Syncing, b: &Base, slot: &Slot, c: &mut ContainerConfig) -> Result<(), SpecError> {
     let Some(snapshot) = b.snapshot.as_deref().filter(|_| slot.kind == SlotKind::Ephemeral) else {
         return Ok(());

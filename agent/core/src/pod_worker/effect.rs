@@ -1,7 +1,8 @@
-//! Effects: what a pod worker asks the world to do, as values, and what comes back.
+//! Effects: requests of a pod worker to the runtime, the disk and other drivers, as values, and their
+//! results.
 //!
-//! An effect's names are functions of (pod UID, container, attempt), so that repeating one after a lost
-//! reply is recognised by the runtime. Every effect has a deadline; the zombie fence depends on it.
+//! The names in an effect are functions of (pod UID, container, attempt), so the runtime recognises an effect
+//! that is repeated after a lost reply. Every effect has a deadline; the zombie fence depends on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub struct ImageUser {
     pub account: String,
 }
 
-/// How long a preStop hook may go on next to the stop of its container: what a stop is given at least.
+/// Time that a preStop hook may continue next to the stop of its container: the least grace of a stop.
 pub const HOOK_MORE: Duration = Duration::from_secs(2);
 
 /// One thing for an executor to do.
@@ -57,65 +58,65 @@ pub enum Effect {
     CreatePodDirs {
         /// Absolute log directory of the pod.
         log_directory: String,
-        /// Host paths to create, the pod directory first: (absolute path, mode whatever the umask).
+        /// Host paths to create, the pod directory first: (absolute path, mode regardless of the umask).
         dirs: Vec<(String, u32)>,
         /// Files to write below the pod directory, atomically.
         files: Vec<PodFile>,
         /// A container's log directory: the answer is [`EffectOk::Files`], with the newest attempt that left a log there.
         log_of: Option<String>,
     },
-    /// Remove `<root>/pods/<uid>`, what is mounted below it first, and the pod's logs; idempotent.
+    /// Remove `<root>/pods/<uid>` and the pod's logs, mounts below the directory first; idempotent.
     RemovePodDirs {
-        /// The pod begins anew: its containers count their restarts on from their logs.
+        /// The pod starts again: the restart counts of its containers continue from their logs.
         keep_logs: bool,
     },
-    /// Look up what a claim of the pod is bound to. The answer is [`EffectOk::Claim`]: a claim that cannot be used is no
-    /// failure of the effect.
+    /// Look up the volume that a claim of the pod is bound to. The answer is [`EffectOk::Claim`]: an unusable
+    /// claim does not fail the effect.
     ResolveClaim {
-        /// Which.
+        /// Claim to look up.
         claim: agent_volumes::claim::ClaimRef,
     },
-    /// Bring one volume of the pod to where its set-up says, looking at the mount table and the disk first; idempotent.
-    /// The answer is [`EffectOk::Volume`].
+    /// Set up one volume of the pod; reads the mount table and the disk first; idempotent. The answer is
+    /// [`EffectOk::Volume`].
     SetUpVolume {
-        /// What it is.
+        /// The set-up to reach.
         volume: Box<agent_volumes::SetUp>,
     },
     /// What is known of objects that a container's environment refers to. The answer is [`EffectOk::Objects`].
     FetchObjects {
-        /// Which.
+        /// Secrets and ConfigMaps to read.
         objects: BTreeSet<objects::ObjectRef>,
     },
-    /// Read files of volumes that a container's environment refers to. The answer is [`EffectOk::EnvFiles`]: one that
-    /// cannot be read is no failure of the effect.
+    /// Read files of volumes that a container's environment refers to. The answer is [`EffectOk::EnvFiles`]:
+    /// an unreadable file does not fail the effect.
     ReadEnvFiles {
-        /// Which.
+        /// Files to read.
         files: BTreeSet<EnvFile>,
     },
-    /// Give the pod a range of the host's ids for a user namespace of its own, or find the one that it has: durable before
-    /// it is answered, with [`EffectOk::Users`]. Idempotent.
+    /// Give the pod a range of the host's ids for its own user namespace, or find its existing range. The
+    /// range is durable before the answer, [`EffectOk::Users`]. Idempotent.
     MapUsers {
         /// The runtime's handler that must be able to do it; `None`: it has done it.
         handler: Option<String>,
     },
-    /// Make the pod's cgroup with what it is given, or see to it that it is so; idempotent.
+    /// Create the pod's cgroup with its values, or correct an existing one; idempotent.
     EnsureCgroup {
-        /// Where, and what.
+        /// Path and values.
         cgroup: Box<PodCgroup>,
         /// The pod's own `resources`, to be remembered ([`agent_types::runtime::observed::PodSnapshot::actuated`]); `None` if it has none, or
         /// if they are remembered already.
         actuates: Option<Box<ResourceRequirements>>,
     },
-    /// End what is left in the pod's cgroup and remove it, wherever it is; idempotent.
+    /// Kill the remaining processes in the pod's cgroup and remove it, wherever it is; idempotent.
     RemoveCgroup,
-    /// Mount parts of volumes where a container will find them, making what is missing of their paths; idempotent.
+    /// Mount parts of volumes for a container, and create missing parts of their paths; idempotent.
     MountSubPaths {
-        /// Which, and where.
+        /// Parts and their targets.
         parts: Vec<sub_path::SubPath>,
     },
     /// Unmount everything below `<root>/pods/<uid>` and remove the volumes' directories; idempotent.
     TearDownVolumes,
-    /// `ImageStatus`. An image that the pod may not use without pulling it is answered as one that is not there.
+    /// `ImageStatus`. An image that the pod may not use without a pull counts as absent.
     InspectImage {
         /// Normalised reference.
         image: String,
@@ -126,66 +127,66 @@ pub enum Effect {
     PullImage {
         /// Normalised reference.
         image: String,
-        /// Who wants it. Its credentials are tried in their order; those of the node's files and of plugins come after
-        /// them.
+        /// User of the image. Its credentials come first, in their order, then those of the node's files and
+        /// of plugins.
         user: ImageUser,
     },
-    /// `RunPodSandbox`; if a sandbox of the same (uid, attempt) exists, that one is the answer.
+    /// `RunPodSandbox`; returns an existing sandbox of the same (uid, attempt).
     RunSandbox {
         /// What to run.
         config: Box<SandboxConfig>,
     },
     /// `StopPodSandbox`; idempotent.
     StopSandbox {
-        /// Which.
+        /// Sandbox to stop.
         sandbox: SandboxId,
     },
     /// `RemovePodSandbox`; idempotent.
     RemoveSandbox {
-        /// Which.
+        /// Sandbox to remove.
         sandbox: SandboxId,
     },
-    /// `CreateContainer`; if one of the same (uid, name, attempt) exists, that one is the answer.
+    /// `CreateContainer`; returns an existing container of the same (uid, name, attempt).
     CreateContainer {
-        /// Where.
+        /// Sandbox of the container.
         sandbox: SandboxId,
         /// What to create.
         config: Box<ContainerConfig>,
         /// The sandbox's own configuration, which CRI wants again.
         sandbox_config: Box<SandboxConfig>,
-        /// The container's `resources`: remembered before it is made (`ContainerObserved::actuated`).
+        /// The container's `resources`: recorded before its creation (`ContainerObserved::actuated`).
         actuates: Box<ResourceRequirements>,
     },
     /// `StartContainer`.
     StartContainer {
-        /// Which.
+        /// Container to start.
         container: ContainerId,
     },
     /// `StopContainer`: TERM, wait, KILL; idempotent.
     StopContainer {
-        /// Which.
+        /// Container to stop.
         container: ContainerId,
-        /// Whole seconds of grace; never below 2 (fact 3 of the contract) except for RestartAllContainers.
+        /// Whole seconds of grace; never below 2 except for RestartAllContainers (upstream: `minimumGracePeriodInSeconds`).
         grace_s: u32,
     },
     /// `RemoveContainer`, after its log files; idempotent.
     RemoveContainer {
-        /// Which.
+        /// Container to remove.
         container: ContainerId,
-        /// What goes of its logs; `None`: nothing, or they go with the pod's.
+        /// Logs to remove; `None`: none now (they may go with the pod's).
         log: Option<RemovedLog>,
     },
     /// Run a postStart or preStop hook; the answer is [`EffectOk::Hook`].
     RunHook {
-        /// Which, and what it does.
+        /// Container and action of the hook.
         call: Box<HookCall>,
         /// Whole seconds for which its container is not stopped because of it; `None` is no limit but cancellation. It may
         /// go on for as long as a stop is given at least ([`HOOK_MORE`]): it ends with its container.
         within_s: Option<u32>,
     },
-    /// Give containers that run other amounts: these steps in order, none after one that failed.
+    /// Change the resources of running containers: these steps in order, none after a failed one.
     Resize {
-        /// Which.
+        /// Steps of the resize.
         steps: Vec<Step>,
     },
     /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
@@ -231,8 +232,8 @@ impl Effect {
         }
     }
 
-    /// How long the executor may take before it answers `DeadlineExceeded` (contract 7.4a).
-    /// `None`: only cancellation ends it.
+    /// The executor's deadline; after it the executor answers `DeadlineExceeded`. The deadlines are upstream's
+    /// (cri-client/pkg/remote_runtime.go). `None`: only cancellation ends the effect.
     #[must_use]
     pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
         match self {
@@ -304,15 +305,16 @@ impl Effect {
 /// A volume that is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mounted {
-    /// How long from now what was written stays good; `None`: until its sources change.
+    /// Time until the written files expire; `None`: they stay good until their sources change.
     pub renew_after: Option<Duration>,
-    /// What people should know about how it is mounted (`AlreadyMountedVolume`).
+    /// Warning about the mount (`AlreadyMountedVolume`).
     #[serde(default)]
     pub warning: Option<String>,
     /// What it holds was to become larger.
     #[serde(default)]
     pub resize: Option<agent_volumes::Resize>,
-    /// The runtime leaves its files' SELinux labels alone: its mount says them, or its driver does not want it.
+    /// The runtime does not relabel the volume: its mount option sets the SELinux label, or its driver does
+    /// not support labels.
     #[serde(default)]
     pub labelled: bool,
 }
@@ -320,11 +322,11 @@ pub struct Mounted {
 /// What a successful effect answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EffectOk {
-    /// Nothing to tell.
+    /// Success without a value.
     Done,
-    /// RunSandbox.
+    /// Id of the sandbox, for [`Effect::RunSandbox`].
     Sandbox(SandboxId),
-    /// CreateContainer.
+    /// Id of the container, for [`Effect::CreateContainer`].
     Container(ContainerId),
     /// InspectImage: `None` is absent. PullImage: always some.
     Image(Option<ImageInfo>),
@@ -333,15 +335,15 @@ pub enum EffectOk {
         /// Highest attempt with a log file (`<attempt>.log`, rotated or not).
         newest_log: Option<u32>,
     },
-    /// SetUpVolume.
+    /// The mounted volume, for [`Effect::SetUpVolume`].
     Volume(Mounted),
-    /// SetUpVolume: it is not attached to the node yet; nothing was done.
+    /// For [`Effect::SetUpVolume`]: the volume is not attached to the node yet; nothing was done.
     Unattached {
         /// Nor will it be: its driver has no room for another volume on this node.
         full: bool,
     },
-    /// SetUpVolume: the files in it are still being given to the pod's `fsGroup`. Nothing failed, and the work goes on; the same
-    /// effect again waits for its end.
+    /// For [`Effect::SetUpVolume`]: the change of the files' group to the pod's `fsGroup` is still running.
+    /// This is no failure; a repeated effect waits for its end.
     Giving {
         /// Host path of the volume.
         path: String,
@@ -350,27 +352,27 @@ pub enum EffectOk {
         /// For how long it has been going on.
         took: Duration,
     },
-    /// ResolveClaim.
+    /// The bound volume, for [`Effect::ResolveClaim`].
     Claim(Result<Box<bound::Bound>, agent_volumes::claim::ClaimError>),
-    /// FetchObjects.
+    /// Contents of the objects, for [`Effect::FetchObjects`].
     Objects(objects::Objects),
-    /// SetUpVolume: it is not known who mounts the volume, or as what.
+    /// For [`Effect::SetUpVolume`]: no known plugin handles the volume yet.
     Unprocessed {
         /// Why, in upstream's words.
         why: String,
     },
-    /// ReadEnvFiles.
+    /// Contents of the files, for [`Effect::ReadEnvFiles`].
     EnvFiles(EnvFiles),
-    /// MapUsers.
+    /// Range of ids, for [`Effect::MapUsers`].
     Users(IdMapping),
-    /// RunHook.
+    /// Result of [`Effect::RunHook`].
     Hook {
-        /// The server of an https hook that answered in plain text, and was asked again so.
+        /// Server of an https hook that answered in plain HTTP, so that the request was repeated over HTTP.
         fell_back: Option<String>,
     },
-    /// Inspect.
+    /// Snapshot of the pod, for [`Effect::Inspect`].
     Snapshot(Box<PodSnapshot>),
 }
 
-/// An answer; always exactly one for each effect of a living incarnation.
+/// Answer to an effect; a living incarnation gets exactly one for each effect.
 pub type EffectResult = Result<EffectOk, EffectError>;

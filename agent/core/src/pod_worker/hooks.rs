@@ -1,10 +1,12 @@
-//! Hooks of a pod worker's containers: when they run, how much of the grace is left, what their failure means.
+//! Hooks of a pod worker's containers: when a hook runs, how it reduces the grace period, how its failure
+//! counts.
 //!
-//! In: a container that has just been started, or one that is to be stopped. Out: [`Effect::RunHook`], events, and
-//! whether the stop may go ahead. Invariants: a preStop hook runs at most once for an instance and incarnation; nobody
-//! waits longer for it than the grace, and it goes on next to the stop until its container is gone; GRACE, what it took is
-//! gone from the grace, of which a stop gets 2 s at least.
-//! Upstream: killContainer, executePreStopHook, pkg/kubelet/lifecycle (contract 7.11).
+//! In: a container that has just started, or a container to stop. Out: [`Effect::RunHook`], events, and
+//! whether the stop may proceed. Invariants: a preStop hook runs at most once for an instance and
+//! incarnation; the worker waits for it at most for the grace period, and the hook continues next to the stop
+//! until its container is gone; GRACE, the time of the hook counts against the grace period, of which a stop
+//! gets 2 s at least. Upstream: `killContainer` and `executePreStopHook` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/lifecycle.
 
 use std::time::Duration;
 
@@ -25,10 +27,10 @@ use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::parts::PreStop;
 use crate::status::WaitingReason;
 
-/// Why a container waits whose postStart hook failed.
+/// Waiting reason of a container whose postStart hook failed.
 pub(super) const POST_START_ERROR: &str = "PostStartHookError";
 
-/// Runs the hook of the container that the chain has started, if it has one; false if there is nothing to run.
+/// Runs the postStart hook of the chain's container; false if it has none.
 pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let Some(chain) = &s.chain else { return false };
     let spec = chain.start.slot.spec(&s.pod);
@@ -56,7 +58,7 @@ pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outb
     }
 }
 
-/// Hooks whose container has ended meanwhile are not waited for.
+/// Stops waiting for hooks whose container has ended.
 pub(super) fn give_up(s: &Syncing, b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
     drop_of_ended(b, snapshot, out);
     let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &s.chain else { return };
@@ -76,7 +78,7 @@ pub(super) fn drop_of_ended(b: &mut Base, snapshot: &PodSnapshot, out: &mut Outb
     cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id, .. } if ended(id)), out);
 }
 
-/// Whether `c` may be stopped now. If not, its preStop hook runs; it is waited for, for at most `left` from now on.
+/// Whether `c` may be stopped now. If not, its preStop hook runs, for at most `left` from now on.
 pub(super) fn may_stop(
     b: &mut Base,
     p: Option<&Pod>,
@@ -96,7 +98,7 @@ pub(super) fn may_stop(
     }
     let target = Target::Hook(c.name.clone());
     if b.ledger.busy(&target) {
-        // Its postStart hook, whose end nobody needs any more.
+        // The container's postStart hook: its result does not matter any more.
         cancel(b, |flight| flight.target == target, out);
         return false;
     }
@@ -120,8 +122,8 @@ pub(super) fn may_stop(
     false
 }
 
-/// When the stop of an instance began, with its preStop hook, and the grace that it got then: another reason to stop it, found
-/// while the hook ran, does not give it another one.
+/// Time at which the stop of an instance began, with its preStop hook, and its grace period then: a second
+/// reason to stop, found while the hook runs, does not start a new period.
 pub(super) fn begun(b: &Base, id: &ContainerId, grace: Duration, now: Now) -> (Mono, Duration) {
     b.pre_stops.get(id).map_or((now.mono, grace), |known| (known.since, known.within))
 }
@@ -164,7 +166,7 @@ pub(super) fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: 
     }
 }
 
-/// What was said by whom stays out of the event: it may be a secret.
+/// The event omits the hook's output: it may contain a secret.
 fn tell_failure(b: &Base, hook: Hook, name: &str, out: &mut Outbox<PodAction>) {
     let (reason, text) = match hook {
         Hook::PostStart => ("FailedPostStartHook", "PostStartHook failed"),

@@ -1,10 +1,11 @@
-//! What is in flight, and what a snapshot may be believed about.
+//! Effects in flight, and the statements of a snapshot that are safe to believe.
 //!
-//! In: effects issued and their answers, snapshots' stamps. Out: yes or no. Invariants: at most one mutating
-//! effect in flight per target; a snapshot says something about a target only if it was asked for after the
-//! last effect on the target was over; **absence** counts only if it was asked for after every call that may
-//! still create the thing has passed its deadline (zombie fence), those of earlier incarnations included. A start
-//! whose answer was lost is over before that once its container is seen to have been started: it starts nothing twice.
+//! In: issued effects and their answers, stamps of snapshots. Out: yes or no. Invariants: at most one
+//! mutating effect in flight for each target; a snapshot counts for a target only if it was requested after
+//! the last effect on the target was over; **absence** counts only if the snapshot was requested after the
+//! deadline of every call that may still create the object (zombie fence), calls of earlier incarnations
+//! included. A start whose answer was lost is over earlier, once a snapshot shows its container as started:
+//! it starts nothing twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,20 +19,20 @@ use agent_types::time::Mono;
 use crate::lifecycle_hooks::Hook;
 use crate::pod_worker::effect::EffectError;
 
-/// What effects of one pod act on.
+/// Objects that the effects of one pod act on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     /// The pod's directories.
     Dirs,
     /// The terminating record.
     Record,
-    /// The pod's sandboxes, all of them.
+    /// All sandboxes of the pod.
     Sandbox,
-    /// All instances of one container.
+    /// All instances of the named container.
     Container(String),
-    /// The hooks of one container.
+    /// The hooks of the named container.
     Hook(String),
-    /// One volume.
+    /// The named volume.
     Volume(String),
     /// All that is mounted for the pod.
     Volumes,
@@ -76,7 +77,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// True if it changes what a snapshot shows.
+    /// True if the effect changes a snapshot.
     fn mutates(&self) -> bool {
         !matches!(
             self,
@@ -102,7 +103,7 @@ impl Purpose {
         )
     }
 
-    /// True if it can bring something into the pod, also when nobody waits for its answer any more.
+    /// True if the effect can create an object in the pod, even after its answer was given up.
     fn creates(&self) -> bool {
         matches!(self, Purpose::RunSandbox | Purpose::Create | Purpose::Start(_))
     }
@@ -119,11 +120,12 @@ pub(super) struct Flight {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Settled {
-    /// A snapshot must be later to say anything about the target.
+    /// Only a later snapshot counts for the target.
     known_after: Mono,
     /// A snapshot must be later for its silence to mean absence.
     absent_after: Mono,
-    /// The start whose answer was lost, and when it is over at the latest: the same as `absent_after` until that is seen.
+    /// A start with a lost answer, and the latest time of its end: equal to `absent_after` until a snapshot
+    /// shows its end.
     starting: Option<(ContainerId, Mono)>,
 }
 
@@ -142,7 +144,8 @@ struct Retry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ledger {
     flights: BTreeMap<EffectId, Flight>,
-    /// Their targets: a pod of many containers may have as many flights, and each pass asks about each container.
+    /// Targets of the flights: a pod of many containers may have as many flights, and each pass queries each
+    /// container.
     busy: BTreeSet<Target>,
     settled: BTreeMap<Target, Settled>,
     retries: BTreeMap<Target, Retry>,
@@ -169,8 +172,8 @@ impl Ledger {
         id
     }
 
-    /// Ends a flight, with the class of its failure if it failed; `None` if the id is not in flight (an answer to an earlier
-    /// incarnation, or a second one).
+    /// Ends a flight, with the class of its failure if it failed; `None` if the id is not in flight (an
+    /// answer to an earlier incarnation, or a second one).
     pub(super) fn close(
         &mut self,
         id: EffectId,
@@ -194,7 +197,7 @@ impl Ledger {
             let (over, earlier) = (lingers.unwrap_or(completed_at), s.absent_after());
             match &flight.purpose {
                 Purpose::Start(id) if lingers.is_some() => {
-                    // One of another container goes on whatever is seen of this one.
+                    // A start of another container is not affected by this one.
                     if s.starting.as_ref().is_some_and(|(other, _)| other != id) {
                         s.absent_after = earlier;
                     }
@@ -248,8 +251,8 @@ impl Ledger {
         self.flights.len()
     }
 
-    /// A snapshot stamped `as_of` shows which containers were started, whether they run or have ended: a start of such a one
-    /// that nobody heard of again will not begin any more.
+    /// A snapshot stamped `as_of` shows the started containers, running or ended: a start of one of them with
+    /// a lost answer will not happen any more.
     pub(super) fn started(&mut self, as_of: Mono, was_started: impl Fn(&ContainerId) -> bool) {
         for s in self.settled.values_mut() {
             if as_of > s.known_after && s.starting.as_ref().is_some_and(|(id, _)| was_started(id)) {
@@ -269,7 +272,7 @@ impl Ledger {
             && self.settled.values().all(|s| as_of > s.known_after)
     }
 
-    /// When a start on `target` whose answer was lost is over at the latest, if nobody has seen that it is.
+    /// Latest end of a start on `target` with a lost answer, unless a snapshot has shown its end.
     pub(super) fn starting_until(&self, target: &Target) -> Mono {
         let starting = self.settled.get(target).and_then(|s| s.starting.as_ref());
         starting.map_or(Mono(0), |(_, over)| *over)

@@ -2,27 +2,27 @@
 //!
 //! # For the shell
 //! One [`PodWorker`] for each pod UID that is desired or that the runtime still has.
-//! 1. `PodWorker::new(key, context, fence_until)`; after a crash with a record on disk, [`PodWorker::resume`].
-//!    `fence_until` is when every call that an earlier incarnation may have sent for this pod is over
-//!    (`Mono(0)` if there was none: first start since boot, or the pod has no directory yet).
+//! 1. `PodWorker::new(key, context, fence_until)`; after a crash with a record on disk,
+//!    [`PodWorker::resume`]. `fence_until` is the time by which every call that an earlier incarnation may
+//!    have sent for this pod is over (`Mono(0)` if there was none: first start since boot, or the pod has no
+//!    directory yet).
 //! 2. Feed it: [`PodEvent::Desired`] from the pod manager; [`PodEvent::Kill`] when the pod left its source,
-//!    or with [`KillReason::Orphan`] when the runtime has it and nobody else; [`PodEvent::Observed`] from
-//!    PLEG; [`PodEvent::Network`]; [`PodEvent::Tick`] at [`Machine::deadline`].
-//! 3. Carry out its actions in order. Every [`PodAction::Effect`] and [`PodAction::Persist`] is answered by
-//!    exactly one [`PodEvent::EffectDone`], every [`PodAction::Probe`] by one [`PodEvent::ProbeDone`].
-//!    [`Effect::Inspect`] is answered with
-//!    [`EffectOk::Snapshot`], whose `as_of` is read before the first question is sent; `completed_at` is read
-//!    after the call is over. A call must not outlive the effect's `deadline`: send it with what is left
-//!    until then, and answer `DeadlineExceeded` if that is nothing.
+//!    or with [`KillReason::Orphan`] when only the runtime has the pod; [`PodEvent::Observed`] from PLEG;
+//!    [`PodEvent::Network`]; [`PodEvent::Tick`] at [`Machine::deadline`].
+//! 3. Carry out its actions in order. Answer every [`PodAction::Effect`] and [`PodAction::Persist`] with
+//!    exactly one [`PodEvent::EffectDone`], every [`PodAction::Probe`] with one [`PodEvent::ProbeDone`].
+//!    Answer [`Effect::Inspect`] with [`EffectOk::Snapshot`]; read its `as_of` before the first request is
+//!    sent, and `completed_at` after the call is over. A call must not outlive the effect's `deadline`: send
+//!    it with the remaining time, and answer `DeadlineExceeded` if none is left.
 //! 4. On [`PodAction::Finished`] drop the worker; if `desired_again`, make a new one for the pod.
 //!
-//! A pod that ended by itself stays in `Terminated` (its dead containers and its directories are kept) until
-//! it is removed: the worker must live on, so that the pod is not started again.
+//! A pod that ended by itself stays in `Terminated` (with its dead containers and its directories) until it
+//! is removed: the worker must live on, so that the pod does not start again.
 //!
 //! # Rules (docs/agent/pod-worker.md)
 //! Level-triggered and stamped; at most one mutating effect in flight per container name and for the
-//! sandboxes; unknown outcomes are looked at, never assumed; silence counts as absence only behind the
-//! fence; the grace only shrinks; no state is ever left backwards. Upstream: pkg/kubelet/pod_workers.go.
+//! sandboxes; unknown outcomes are inspected, never assumed; silence counts as absence only behind the fence;
+//! the grace period only shrinks; no state returns to an earlier one. Upstream: pkg/kubelet/pod_workers.go.
 
 mod api;
 mod back_off;
@@ -76,10 +76,10 @@ use crate::status::{Phase, WaitingReason};
 #[cfg(doc)]
 use crate::pod_worker::effect::Effect;
 
-/// What terminating keeps of syncing: the pod, and what its containers waited for.
+/// Data of syncing that terminating keeps: the pod, and the waiting reasons of its containers.
 type LastSync = (Arc<Pod>, BTreeMap<String, WaitingReason>);
 
-/// The life of one pod.
+/// State machine for the life of one pod.
 #[derive(Clone, Debug)]
 pub struct PodWorker {
     base: Base,
@@ -93,7 +93,7 @@ impl PodWorker {
         PodWorker { base: Base::new(key, context, fence_until), state: State::Pending }
     }
 
-    /// A worker for a pod whose termination had begun before the agent was restarted.
+    /// A worker for a pod whose termination had begun before the agent restarted.
     #[must_use]
     pub fn resume(
         record: &TerminatingRecord,
@@ -115,12 +115,12 @@ impl PodWorker {
             waiting: BTreeMap::new(),
         };
         let mut base = Base::new(record.pod.clone(), context, fence_until);
-        // It goes on by itself, whether or not anybody still mentions the pod.
+        // The worker continues by itself, even if no source has the pod any more.
         base.wake = Some(now.mono);
         PodWorker { base, state: State::Terminating(terminating) }
     }
 
-    /// Which pod.
+    /// Identity of the pod.
     #[must_use]
     pub fn key(&self) -> &PodKey {
         &self.base.key
@@ -154,7 +154,8 @@ impl PodWorker {
         }
     }
 
-    /// Nothing of it is left in the runtime that is kept for nobody: true of every pod that was not stripped, too.
+    /// True if the runtime has no unused containers of the pod; also true for every pod that was not
+    /// stripped.
     #[must_use]
     pub fn is_stripped(&self) -> bool {
         let empty = || {
@@ -212,7 +213,8 @@ impl PodWorker {
                     self.base.event(EventKind::Warning, reason, text, None, out);
                 }
                 s.pod = pod;
-                // Said by somebody else, or late by an agent before this one: what the API shows as over is over.
+                // Another client, or a late call of an earlier agent, wrote the status: a pod that the API
+                // shows as ended has ended.
                 if over.is_some() && !deleted {
                     self.kill(KillReason::Ended, None, now);
                 }
@@ -264,7 +266,7 @@ impl PodWorker {
             State::Terminating(t) => {
                 t.remove |= remove;
                 t.desired_again &= !remove;
-                // Of a pod that nobody has any more only the record knows what it was promised.
+                // No source has the pod: only the record contains its grace period.
                 let is_promised = t.pod.is_none() && grace_s.is_none();
                 if reason != KillReason::Ended && !is_promised {
                     t.grace_s = t.grace_s.min(terminate::effective_grace(t.pod.as_deref(), grace_s));
@@ -464,12 +466,12 @@ impl Machine for PodWorker {
     }
 }
 
-/// Nobody answered: there is nothing to wait for but somebody who does.
+/// No server answered, so no retry is due before one answers.
 fn is_unanswered(class: Class) -> bool {
     matches!(class, Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded)
 }
 
-/// Stopping or removing what is not there has succeeded.
+/// A stop or removal of a missing object succeeded.
 fn forgive(flight: &Flight, result: EffectResult) -> EffectResult {
     let gone_is_fine = matches!(
         flight.purpose,

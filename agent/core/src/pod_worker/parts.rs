@@ -12,11 +12,11 @@ use crate::status::Progress;
 /// What this incarnation did to it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cgroup {
-    /// Nothing.
+    /// This incarnation has not ensured it yet.
     Unseen,
-    /// Made it, or saw that it is as it should be; asked for then.
+    /// Created, or found in order; with the time of the request.
     Made(Mono),
-    /// Removed it.
+    /// Removed by this incarnation.
     Removed,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Cgroup {
 pub(super) struct PreStop {
     /// When the stop of the instance began.
     pub(super) since: Mono,
-    /// How long it may take, the hook and what follows.
+    /// Time limit for the hook and for the stop after it.
     pub(super) within: Duration,
     /// It has ended, or could not begin, or is not waited for any more.
     pub(super) over: bool,
@@ -34,13 +34,13 @@ pub(super) struct PreStop {
 /// What is going on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resize {
-    /// The pod asks for something that it was not given.
+    /// The pod requests resources that are not allocated to it.
     pub(super) pending: Option<PendingResize>,
     /// It was given something that its containers do not have yet.
     pub(super) progress: Option<Progress>,
-    /// What its cgroup was last given; `None`: nobody knows.
+    /// Values that the cgroup was last given; `None`: unknown.
     pub(super) cgroup: Option<CgroupValues>,
-    /// What it is being given.
+    /// Values of the effect in flight.
     pub(super) asked: Option<CgroupValues>,
     /// What its containers were last seen to have all of.
     pub(super) settled: Option<PodAllocation>,

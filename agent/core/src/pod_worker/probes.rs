@@ -1,7 +1,9 @@
-//! The pod worker's side of its probes: what they see of the pod, and what becomes of their actions.
+//! The pod worker's side of its probes: the pod's state for the probes, and the worker's reaction to their
+//! actions.
 //!
-//! In: the worker's state and ticks, answers of probes. Out: questions, cancellations and events as [`PodAction`]s.
-//! Invariant: a question that is due, or an answer that changes nothing, costs no pass over the whole pod.
+//! In: the worker's state and ticks, answers of probes. Out: probes, cancellations and events as
+//! [`PodAction`]s. Invariant: a due probe, or an answer that changes nothing, costs no pass over the whole
+//! pod.
 
 use agent_types::event::EventKind;
 use agent_types::machine::Outbox;
@@ -45,7 +47,7 @@ pub(super) fn observe(state: &State, b: &mut Base, now: Now, out: &mut Outbox<Po
     perform(b, actions, out);
 }
 
-/// A probe was answered; true if that changes what is decided about the pod.
+/// Takes the answer of a probe; true if it changes a decision about the pod.
 pub(super) fn answered(
     b: &mut Base,
     id: ProbeId,
@@ -64,7 +66,7 @@ pub(super) fn only_due(b: &Base, now: Now) -> bool {
     b.probes.deadline().is_some_and(|due| due <= now.mono) && b.wake.is_none_or(|wake| wake > now.mono)
 }
 
-/// Asks what is due.
+/// Starts the due probes.
 pub(super) fn tick(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let mut actions = Vec::new();
     b.probes.tick(now, &mut actions);

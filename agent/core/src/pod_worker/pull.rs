@@ -1,9 +1,11 @@
-//! A container's image, and those that it mounts, with what its pod may use.
+//! Makes sure that the image of a container, and the images that it mounts, are present and that the pod may
+//! use them.
 //!
-//! In: a chain. Out: the effect that fetches the pod's pull secrets, if it names any, then the look whether the image is
-//! there for this pod, and the pull, both with the credentials that fit the image. Invariant: a Secret that is missing or
-//! broken is told and does not keep the image from being pulled with the others, or anonymously. Upstream:
-//! getPullSecretsForPod, image manager (contract 7.4).
+//! In: a start chain. Out: the effect that reads the pod's pull secrets, if the pod names any, then the check
+//! whether this pod may use a present image, and the pull; both with the credentials that match the image.
+//! Invariant: a missing or broken Secret is reported and does not prevent the pull with the other
+//! credentials, or without any. Upstream: `getPullSecretsForPod` of pkg/kubelet/kubelet_pods.go,
+//! `EnsureImageExists` of pkg/kubelet/images/image_manager.go.
 
 use agent_types::event::EventKind;
 use agent_types::machine::Outbox;
@@ -22,7 +24,7 @@ use crate::images::{self, ReferenceError};
 use crate::pod_worker::chain::step;
 use crate::pod_worker::effect::{Effect, ImageUser};
 
-/// The chain begins: what of the image is there is to be found out.
+/// The chain begins: checks which of its images are present.
 pub(super) fn look(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &s.chain else { return };
     let objects = references::pull_secrets(&s.pod);
@@ -74,15 +76,16 @@ pub(super) fn begin(b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodA
     b.issue(now, Target::Container(chain.start.slot.name.clone()), Purpose::PullImage, effect, out);
 }
 
-/// What is told of the image that is wanted is told of the container that runs it, or of the pod that mounts it.
+/// Container that events about the image name: the one that runs it; none for an image volume, whose events
+/// are about the pod.
 pub(super) fn about(chain: &Chain) -> Option<&str> {
     chain.wanted().volume.is_none().then_some(chain.start.slot.name.as_str())
 }
 
-/// The container's own image, and those that it mounts.
+/// The container's own image, and the images that it mounts.
 ///
 /// # Errors
-/// The image whose name cannot be understood: as it is written, whether the container runs it, and why.
+/// The image with an invalid name: the name, whether the container runs it, and the reason.
 pub(super) fn wanted(
     pod: &Pod,
     container: &Container,

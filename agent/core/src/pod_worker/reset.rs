@@ -1,8 +1,9 @@
-//! RestartAllContainers: everything of the pod goes but its sandbox, its volumes and its ephemeral containers.
+//! RestartAllContainers (KEP-5532): removes all containers of the pod; sandbox, volumes and ephemeral
+//! containers stay.
 //!
-//! In: a plan that resets. Out: what is under way is given up; at the very end the containers that asked are removed.
-//! Invariant: they are removed only when a snapshot shows that nothing else is there, and no call that was sent can
-//! still bring something (the runtime's record of them is what says that the reset is not over). See
+//! In: a plan that resets. Out: chains and hooks are given up; at the very end the containers that requested
+//! the reset are removed. Invariant: these are removed only when a snapshot shows no other container, and no
+//! call in flight can still create one (the runtime's record of them shows that the reset is not over). See
 //! `pod_actions::reset`.
 
 use agent_types::machine::Outbox;
@@ -17,7 +18,7 @@ use super::state::Syncing;
 use crate::pod_actions::PodActions;
 use crate::pod_worker::effect::Effect;
 
-/// Nothing of the pod is brought up any more, and nobody waits for pulls and hooks.
+/// Starts nothing more of the pod, and gives up pulls and hooks.
 pub(super) fn begin(s: &mut Syncing, b: &mut Base, out: &mut Outbox<PodAction>) {
     s.chain = None;
     s.waiting.clear();
@@ -27,7 +28,7 @@ pub(super) fn begin(s: &mut Syncing, b: &mut Base, out: &mut Outbox<PodAction>) 
     hooks::cancel(b, |flight| matches!(flight.purpose, Purpose::Hook { .. }), out);
 }
 
-/// Removes the containers that asked, if everything else is gone for sure.
+/// Removes the containers that requested the reset, once everything else is certainly gone.
 pub(super) fn finish(
     s: &mut Syncing,
     b: &mut Base,

@@ -1,9 +1,10 @@
-//! Changing what the containers of a pod have while they run.
+//! In-place resize: changes the resources of running containers.
 //!
-//! In: the pod as it was given, what its containers have, what the pod manager says of requests that wait. Out: the effect that
-//! carries a resize out, events, what the conditions `PodResizePending` and `PodResizeInProgress` say. Invariants: one resize
-//! at a time, and meanwhile nothing else happens to the pod's containers; a resize is over when a look later than its last call
-//! shows that nothing differs. Which steps it takes is `allocation::actuate`. Upstream: kubelet.SyncPod, status_manager.
+//! In: the allocated pod, the resources of its containers, pending requests from the pod manager. Out: the
+//! effect that carries a resize out, events, the conditions `PodResizePending` and `PodResizeInProgress`.
+//! Invariants: one resize at a time, and no other effect on the pod's containers meanwhile; a resize is over
+//! when a snapshot later than its last call shows no difference. `allocation::actuate` chooses the steps.
+//! Upstream: `SyncPod` of pkg/kubelet/kubelet.go, pkg/kubelet/status, KEP-1287.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::allocation::{PodAllocation, message};
 use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE, Progress};
 
-/// The pod is wanted as it was given; `before` is what it was until now.
+/// A new allocated pod is desired; `before` is the previous one.
 pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Arc<Pod>, out: &mut Outbox<PodAction>) {
     let Some(before) = before else {
         let shown = p.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
@@ -51,8 +52,8 @@ pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Arc<Pod>, out: &mu
     }
 }
 
-/// The pod ends, and is given something else meanwhile: its containers do not get it any more, and nobody is told that they
-/// have it.
+/// The pod ends, and gets another allocation at the same time: its containers do not get it, and the status
+/// does not show it.
 pub(super) fn too_late(b: &mut Base, before: Option<&Pod>, p: &Pod) {
     if before.is_some_and(|before| PodAllocation::of(before).differs(p)) {
         let generation = p.metadata.generation;
@@ -60,7 +61,7 @@ pub(super) fn too_late(b: &mut Base, before: Option<&Pod>, p: &Pod) {
     }
 }
 
-/// What the pod manager says of the request.
+/// The pod manager's state of the request.
 pub(super) fn pending(b: &mut Base, pending: Option<PendingResize>, out: &mut Outbox<PodAction>) {
     let key = |p: &PendingResize| (p.reason.clone(), p.generation);
     if let Some(now) = pending.as_ref().filter(|now| b.resize.pending.as_ref().map(key) != Some(key(now))) {
@@ -80,7 +81,7 @@ pub(super) fn observe(s: &Syncing, b: &mut Base, actual: &Actual<'_>, out: &mut 
         b.resize.settled = None;
         return;
     }
-    // One that begins to run only now has what it was made with.
+    // A container that has just started has the resources of its creation.
     if !b.ledger.fresh(&Target::Resize, b.as_of()) || b.ledger.making(b.as_of()) {
         return;
     }
@@ -95,7 +96,7 @@ pub(super) fn observe(s: &Syncing, b: &mut Base, actual: &Actual<'_>, out: &mut 
     }
 }
 
-/// Begins what is to be done; true if nothing else may be done to the pod's containers before it is over.
+/// Begins the next step; true if no other effect on the pod's containers may run before it is over.
 pub(super) fn advance(
     s: &Syncing,
     b: &mut Base,
@@ -109,7 +110,7 @@ pub(super) fn advance(
     if steps.is_empty() || b.ledger.any_container_busy() || b.ledger.busy(&Target::Cgroup) {
         return false;
     }
-    // The limits of one that has begun to run since the last look are not known.
+    // The limits of a container that started since the last inspection are unknown.
     if b.ledger.making(b.as_of()) {
         return false;
     }
@@ -126,7 +127,7 @@ pub(super) fn advance(
     true
 }
 
-/// The steps were taken, or one of them could not be.
+/// All steps succeeded, or one of them failed.
 pub(super) fn answered(
     s: &Syncing,
     b: &mut Base,
@@ -140,7 +141,7 @@ pub(super) fn answered(
     let asked = b.resize.asked.take();
     match result {
         Ok(_) => b.resize.cgroup = asked,
-        // It ended meanwhile: another look says what is to be done.
+        // The container has ended: the next inspection decides.
         Err(e) if e.class == Class::NotFound => {}
         Err(e) => {
             let generation = s.pod.metadata.generation;

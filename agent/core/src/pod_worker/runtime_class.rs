@@ -1,8 +1,9 @@
-//! Which of its handlers the runtime runs a pod's sandbox by.
+//! The runtime handler of a pod's sandbox, from its RuntimeClass.
 //!
-//! In: the pod, what is known of its RuntimeClass. Out: the effect that fetches the class before each sandbox, the handler.
-//! Invariants: a pod that names a class is never run by another handler; a class that is not there is told, and waited for.
-//! Upstream: pkg/kubelet/runtimeclass, createPodSandbox.
+//! In: the pod, the known state of its RuntimeClass. Out: the effect that reads the class before each
+//! sandbox, the handler. Invariants: a pod that names a class never runs under another handler; a missing
+//! class is reported, and the pod waits for it. Upstream: pkg/kubelet/runtimeclass, `createPodSandbox` of
+//! pkg/kubelet/kuberuntime/kuberuntime_sandbox.go.
 
 use agent_types::machine::Outbox;
 use agent_types::objects::look_up;
@@ -19,7 +20,7 @@ use crate::pod_worker::sandboxes;
 /// Key of the handler among a class' values.
 pub const HANDLER: &str = "handler";
 
-/// The handler for the sandbox that is to be run now; empty for the runtime's default. `None` while it is not known.
+/// Handler of the next sandbox; empty for the runtime's default, `None` while unknown.
 pub(super) fn handler(
     s: &mut Syncing,
     b: &mut Base,

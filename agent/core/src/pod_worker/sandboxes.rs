@@ -28,7 +28,7 @@ pub(super) fn discard_sandbox(
     b.issue(now, Target::Sandbox, purpose, effect, out);
 }
 
-/// Stops what is ready once no container can be running; true when nothing is left to stop.
+/// Stops ready sandboxes once no container can be running; true when none is left to stop.
 pub(super) fn stop_sandboxes(
     b: &mut Base,
     snapshot: &PodSnapshot,
@@ -52,7 +52,7 @@ pub(super) fn stop_sandboxes(
     false
 }
 
-/// There can be no sandbox yet: says why, and when it is tried again.
+/// No sandbox is possible yet: sends the reason as an event and sets the time of the next try.
 pub(super) fn refuse_sandbox(b: &mut Base, why: &str, now: Now, out: &mut Outbox<PodAction>) {
     let text = format!("Failed to create pod sandbox: {why}");
     b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);

@@ -1,9 +1,9 @@
-//! Bringing up one container: image present or pulled, files, create, start.
+//! Starts one container: check or pull the image, write files, create, start.
 //!
 //! In: a [`Start`] of the plan, then the answers of its effects one by one. Out: the next effect, events, a
-//! waiting reason on failure. Invariants: one chain at a time in a pod; the restart is counted by the
-//! back-off once; a chain whose container changed meanwhile is given up. Upstream: startContainer,
-//! image manager (contract 7.2, 7.4).
+//! waiting reason on failure. Invariants: one chain at a time in a pod; the back-off counts a restart once;
+//! the worker abandons a chain whose container changed in the meantime. Upstream: `startContainer` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/images/image_manager.go.
 
 use agent_types::event::EventKind;
 use agent_types::ids::{ContainerId, SandboxId};
@@ -28,7 +28,7 @@ use crate::pod_worker::chain::{fail, step, told_error};
 use crate::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
 use crate::status::WaitingReason;
 
-/// Begins the first start of the plan that may begin, unless one is under way.
+/// Begins the first start of the plan that may begin, unless a chain is active.
 pub(super) fn begin_next(
     s: &mut Syncing,
     b: &mut Base,
@@ -42,7 +42,7 @@ pub(super) fn begin_next(
             return;
         }
         let target = Target::Container(start.slot.name.clone());
-        // A hook of the instance before it is about to be given up.
+        // The worker is about to give up a hook of the previous instance.
         let hooked = b.ledger.busy(&Target::Hook(start.slot.name.clone()));
         if hooked || !b.may_act(&target, now) {
             continue;
@@ -148,7 +148,7 @@ pub(super) fn answered(
         (Purpose::ContainerFiles, Ok(EffectOk::Files { newest_log: Some(newest) }))
             if is_first(b, &chain.start) && newest >= chain.start.attempt =>
         {
-            // The runtime has forgotten what its logs tell of; the files are made anew for the attempt that follows.
+            // The runtime has forgotten an instance that its logs show; the next attempt needs new files.
             if let Some(chain) = &mut s.chain {
                 chain.start.attempt = newest.saturating_add(1);
             }
@@ -176,7 +176,7 @@ pub(super) fn answered(
             s.waiting.insert(name, WaitingReason { reason: hooks::POST_START_ERROR.to_owned(), message });
             s.chain = None;
         }
-        // A stop of what the hook belongs to, or a removal beside it.
+        // A stop of the hook's container, or a removal at the same time.
         _ if chain.hooked => {}
         (purpose, Err(e)) => failed(s, b, &chain, purpose, &e, now, out),
         (purpose, Ok(other)) => {
@@ -287,7 +287,7 @@ fn failed(
             let text = format!("Failed to pull image \"{}\": {}", chain.wanted().image, e.message);
             b.event(EventKind::Warning, "Failed", text, pull::about(chain), out);
             let due = s.images.failed(&chain.wanted().image, now.mono);
-            // A short while as ErrImagePull, then the status says that it is backing off until when.
+            // First the status shows ErrImagePull for a moment, then the back-off with its end.
             let look = now.mono.after(std::time::Duration::from_secs(2)).min(due);
             b.ledger.release(&Target::Container(name.to_owned()), look);
             (pull_reason(&e.message), e.message.clone())

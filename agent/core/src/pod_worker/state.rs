@@ -1,10 +1,11 @@
-//! The states of a pod worker; each carries only what is legal in it.
+//! The states of a pod worker; each state has only its legal data.
 //!
 //! ```text
 //! Pending ──desired──► Syncing ──kill, deleted, ended──► Terminating ──all down──► Terminated ──gone──► Finished
 //!    └──────────────────────kill, orphan─────────────────────▲
 //! ```
-//! No arrow leads back. Upstream: podWorkers' sync, terminating, terminated work.
+//! No transition leads back. Upstream: the sync, terminating and terminated work of
+//! pkg/kubelet/pod_workers.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,13 +27,13 @@ use crate::status::{Verdict, WaitingReason};
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// Not told yet what the pod is.
+    /// The worker does not have the pod's specification yet.
     Pending,
     /// Brought to its desired state, and kept there.
     Syncing(Box<Syncing>),
     /// Nothing is started any more; containers are being stopped.
     Terminating(Terminating),
-    /// Nothing runs any more; what is left is removed or kept.
+    /// All containers have ended; the worker removes or keeps the remains.
     Terminated(Terminated),
     /// Nothing is left.
     Finished,
@@ -45,20 +46,20 @@ pub(super) struct Syncing {
     pub(super) dirs_made: bool,
     /// What is known of the pod's RuntimeClass for the next sandbox.
     pub(super) runtime: RuntimeHandler,
-    /// Its ids on the host, once they are known; only if it has a user namespace of its own.
+    /// The pod's ids on the host, once known; only for a pod with its own user namespace.
     pub(super) users: Option<IdMapping>,
-    /// The container that is being brought up: one at a time, in order.
+    /// The start chain of one container; containers start one at a time, in order.
     pub(super) chain: Option<Chain>,
     pub(super) back_off: BackOff,
     pub(super) images: ImageBackOff,
     pub(super) waiting: BTreeMap<String, WaitingReason>,
-    /// Instances whose postStart hook failed.
+    /// Instances with a failed postStart hook.
     pub(super) hook_failed: BTreeSet<ContainerId>,
     /// Restarts that the back-off has counted: container name to attempt.
     pub(super) counted: BTreeMap<String, u32>,
-    /// When containers ended whose end made all begin anew, until they run again: such an end counts as a crash.
+    /// Ends that made all containers restart, until the containers run again: such an end counts as a crash.
     pub(super) reset_ends: BTreeMap<String, Wall>,
-    /// Events that are told once.
+    /// Keys of events that are sent only once.
     pub(super) told: BTreeSet<String>,
 }
 
@@ -81,18 +82,18 @@ impl Syncing {
     }
 }
 
-/// Which of its handlers the runtime is to run the next sandbox by.
+/// The runtime handler for the next sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RuntimeHandler {
     /// The class is to be looked up.
     Unasked,
-    /// This one.
+    /// The resolved handler.
     Found(String),
     /// The class was looked up in vain.
     Missed,
 }
 
-/// Bringing up one container: image, create, start, postStart hook.
+/// The start of one container: image, create, start, postStart hook.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     pub(super) start: Start,
@@ -104,13 +105,13 @@ pub(super) struct Chain {
     pub(super) found: Option<ImageInfo>,
     /// Images that the container mounts, in the order of its mounts.
     pub(super) mounted: Vec<Wanted>,
-    /// Those of them that are there, by their volumes' names.
+    /// The images that are present, by the names of their volumes.
     pub(super) images: ImageVolumes,
     /// What is known of the objects that the container's environment refers to.
     pub(super) objects: Objects,
     /// The files that it refers to.
     pub(super) files: EnvFiles,
-    /// The instance, once it was asked to start.
+    /// The instance, after its start was requested.
     pub(super) instance: Option<ContainerId>,
     /// Its postStart hook is running.
     pub(super) hooked: bool,
@@ -119,7 +120,7 @@ pub(super) struct Chain {
 /// An image that a container cannot be made without.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The volume that it is mounted as; `None`: the container runs it.
+    /// The volume for which the image is mounted; `None`: the container runs the image.
     pub(super) volume: Option<String>,
     /// Normalised when the chain began.
     pub(super) image: String,
@@ -149,14 +150,14 @@ pub(super) struct Terminating {
     pub(super) record: Record,
     /// Grace and removal as last written.
     pub(super) recorded: Option<(u32, bool)>,
-    /// Containers whose `Killing` event was told.
+    /// Containers with a sent `Killing` event.
     pub(super) told: BTreeSet<ContainerId>,
     /// What containers were waiting for when termination began.
     pub(super) waiting: BTreeMap<String, WaitingReason>,
 }
 
 impl Terminating {
-    /// What was written last is what holds now.
+    /// True if the last written record is current.
     pub(super) fn is_recorded(&self) -> bool {
         self.recorded == Some((self.grace_s, self.remove))
     }

@@ -1,8 +1,9 @@
-//! Syncing: carry out the plan of [`pod_actions`], as far as it may be done now.
+//! Sync: carries out the plan of [`pod_actions`], as far as it may be done now.
 //!
 //! In: the plan and the ledger. Out: effects, events, waiting reasons; or the decision to terminate.
-//! Invariants: stops before starts; nothing is created on silence that may be a zombie's; containers come up
-//! one at a time in order. Upstream: SyncPod (contract 6.3, 7.2).
+//! Invariants: stops before starts; the worker creates nothing while an unanswered call of an earlier
+//! incarnation may still take effect; containers start one at a time in order. Upstream: `SyncPod` of
+//! pkg/kubelet/kubelet.go and of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -81,7 +82,7 @@ pub(super) fn advance(
         b.want_snapshot_after(b.ledger.known_after());
     }
     if actions.over && !replacing {
-        // Its containers stop in their order, with one grace for all of them.
+        // The containers stop in their order, with one grace period for all.
         return b.ledger.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
     }
     if actions.sandbox != SandboxPlan::Stop {
@@ -131,8 +132,8 @@ fn comes_back(p: &Pod, b: &Base, snapshot: &PodSnapshot) -> bool {
     pod::containers(p).iter().any(|c| killed(&c.name))
 }
 
-/// The sandbox is gone, no new one is allowed, and the containers that ended do not decide the phase: one of
-/// them never ran. Upstream leaves such a pod Pending for ever.
+/// The sandbox is gone, no new one is allowed, and the ended containers do not decide the phase: at least one
+/// never ran. Upstream leaves such a pod Pending for ever.
 fn sandbox_lost() -> KillReason {
     KillReason::Failed {
         reason: "SandboxChanged".to_owned(),
@@ -165,7 +166,8 @@ fn plan(
     })
 }
 
-/// Tells the back-off what ended, taking over what an earlier incarnation left in annotations.
+/// Passes ended instances to the back-off, and takes over the series that an earlier incarnation left in
+/// annotations.
 fn digest(s: &mut Syncing, replaced: &Replaced, snapshot: &PodSnapshot, now: Now) {
     let slots = view::slots(&s.pod);
     let keys: BTreeSet<String> = slots.iter().map(|slot| ended::back_off_key(&s.pod, slot)).collect();
@@ -225,7 +227,7 @@ fn note_waiting(
             b.event(EventKind::Warning, "BackOff", text, Some(name), out);
         }
     }
-    // What was told about instances that are gone need not be remembered.
+    // Forgets the events about instances that are gone.
     s.told.retain(|t| {
         let id = t.rsplit(' ').next().unwrap_or("");
         !t.starts_with("back-off ") || snapshot.containers.iter().any(|c| c.id.as_str() == id)

@@ -1,9 +1,10 @@
-//! Terminating and terminated: stop everything in order, then remove what is not to be kept.
+//! Terminating and terminated: stops all containers in order, then removes what the node does not keep.
 //!
-//! In: snapshots and the grace. Out: stops, removals, the final status. Invariants: the terminating record is
-//! durable before the first stop; regular containers stop before sidecars, sidecars in reverse order; the
-//! grace only shrinks; the final status goes out only when nothing can be running any more.
-//! Upstream: SyncTerminatingPod, SyncTerminatedPod, killContainersWithSyncResult (contract 6.3, 7.11).
+//! In: snapshots and the grace period. Out: stops, removals, the final status. Invariants: the terminating
+//! record is durable before the first stop; regular containers stop before sidecars, sidecars in reverse
+//! order; the grace period only shrinks; the worker publishes the final status only when no container can be
+//! running. Upstream: `SyncTerminatingPod` and `SyncTerminatedPod` of pkg/kubelet/kubelet.go,
+//! `killContainersWithSyncResult` of pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,9 +30,9 @@ use crate::pod_worker::effect::Effect;
 use crate::pod_worker::sandboxes::{discard_sandbox, stop_sandboxes};
 use crate::status::{Phase, terminated_status};
 
-/// Grace of a pod that does not say one; the API server fills it in.
+/// Grace period of a pod without one, in seconds; the API server fills it in.
 pub(super) const DEFAULT_GRACE_S: i64 = 30;
-/// What a `StopContainer` gets at least (contract fact 3).
+/// Least grace of a `StopContainer` (upstream: `minimumGracePeriodInSeconds` of kuberuntime_manager.go).
 pub(super) const MINIMUM_STOP_GRACE_S: u32 = 2;
 /// A pod's own floor.
 const MINIMUM_POD_GRACE_S: u32 = 1;
@@ -79,9 +80,9 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
     b.may_conclude_absence(b.ledger.all_absent_after(), now)
 }
 
-/// A shutdown ends nothing of a pod that had ended by itself before: it keeps the end that it had, as upstream, which ends
-/// active pods only. An agent that has just begun learns of it here (simulation, stopping, seed 116). Once there is a record,
-/// somebody was told to stop.
+/// True if the pod had ended before the shutdown: the shutdown then does not change its end, as upstream,
+/// which ends active pods only. An agent that has just started learns of it here (simulation, stopping, seed
+/// 116). A record means that a container was already asked to stop.
 fn had_ended(t: &Terminating, b: &mut Base, now: Now) -> bool {
     let by_itself = matches!(t.reason, KillReason::Shutdown { .. }) && t.record == Record::Needed;
     let p = t.pod.as_ref().filter(|_| by_itself);
@@ -129,10 +130,10 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
     out.push(PodAction::Persist { id, record });
 }
 
-/// Stops what may be stopped now: everything that is no sidecar, and, when no regular container is live, the last sidecar
-/// that is live. Sidecars do not wait for init and ephemeral containers. When the grace is over no container waits for its turn
-/// any more: all that is live is stopped at once, next to a container that cannot be killed as well.
-/// Upstream: terminationOrdering, waitForTurn.
+/// Stops the containers that may stop now: everything but sidecars, and, when no regular container is live,
+/// the last live sidecar. Sidecars do not wait for init and ephemeral containers. When the grace period is
+/// over, all live containers stop at once, even next to a container that cannot be killed. Upstream:
+/// `terminationOrdering` and `waitForTurn` of pkg/kubelet/kuberuntime/kuberuntime_termination_order.go.
 fn stop_stage(
     t: &mut Terminating,
     b: &mut Base,
@@ -177,7 +178,8 @@ fn stop_stage(
     }
 }
 
-/// What is left of a grace that began at `since`, in whole seconds rounded up, never below what a stop gets at least.
+/// Rest of a grace period that began at `since`, in whole seconds rounded up, never below the least grace of
+/// a stop.
 pub(super) fn left_of(grace: Duration, since: Mono, now: Now) -> u32 {
     let left = grace.saturating_sub(now.mono.since(since));
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
@@ -193,14 +195,14 @@ fn remove_created(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outb
     }
 }
 
-/// What goes of a removed container's logs.
+/// Logs to remove with a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Logs {
-    /// Nothing yet.
+    /// None yet.
     WithThePod,
     /// What a newer instance supersedes.
     Superseded,
-    /// Everything.
+    /// All.
     All,
 }
 
@@ -227,7 +229,7 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
     if b.ledger.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.ledger.known_after());
     }
-    // The cgroup after the volumes: what lies in memory is charged to it.
+    // The cgroup goes after the volumes: memory of volumes is charged to it.
     let all_gone = volumes::torn_down(b, t.pod.as_deref(), now, out) && cgroups::removed(b, now, out);
     match t.cleanup {
         Cleanup::Kept => {
@@ -244,8 +246,8 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
     }
 }
 
-/// Nobody will ask the runtime about it any more: the API has its end, and it is not begun again. Of a static pod only the
-/// runtime knows that it ended.
+/// True if the containers may be removed: the API has the pod's end, and the pod does not start again. For a
+/// static pod only the runtime records the end.
 pub(super) fn may_be_stripped(t: &Terminated) -> bool {
     t.cleanup == Cleanup::Kept && t.pod.as_deref().is_some_and(|p| told_end(p) && !pod::is_static(p))
 }
@@ -288,14 +290,15 @@ fn remove_all(
         b.wake_at(held, now);
         return false;
     }
-    // A static pod whose manifest is back has the UID that it had; as upstream it counts as restarted.
+    // A static pod whose manifest returned has its old UID; as upstream it counts as restarted.
     let keep_logs = t.desired_again && t.pod.as_deref().is_some_and(pod::is_static);
     b.issue(now, Target::Dirs, Purpose::RemoveDirs, Effect::RemovePodDirs { keep_logs }, out);
     false
 }
 
-/// Publishes the status of a pod on its way out, if there is a pod to speak of. A terminal phase is withheld:
-/// a start that was in flight when termination began may still succeed (contract fact 4).
+/// Publishes the status of a terminating pod, if its specification is known. A terminal phase is withheld, because a start
+/// that was in flight when termination began may still succeed (upstream: `mergePodStatus` of
+/// pkg/kubelet/status/status_manager.go).
 pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     // An incarnation before this one may have begun to remove a pod that is wanted again, and a call of its may still come
     // through (simulation, stopping, seed 119).
@@ -304,7 +307,8 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
         let over = |s: &PodStatus| Phase::end(s).is_some();
         let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
         if over(&status) && !known {
-            // After a restart nothing was published yet, and what an earlier incarnation said is not known.
+            // Nothing was published since the restart, and the last status of an earlier incarnation is
+            // unknown.
             let Some(before) = b.published.as_ref().and_then(|s| s.phase.clone()) else { return };
             status.phase = Some(before);
             (status.reason, status.message) = (None, None);
@@ -313,8 +317,8 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
     }
 }
 
-/// Publishes the status of a pod that is over: a container that did not end as far as anybody knows is told as lost.
-/// Nothing new is learned from containers that were removed.
+/// Publishes the status of an ended pod: a container without a known end is reported as lost. Removed
+/// containers add no new facts.
 pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let removing = t.cleanup != Cleanup::Kept;
     if let Some(p) = t.pod.clone().filter(|p| !removing || can_tell(p, b)) {
@@ -323,14 +327,14 @@ pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Ou
     }
 }
 
-/// Its status says that it ended.
+/// True if the pod's status shows its end.
 fn told_end(p: &Pod) -> bool {
     p.status.as_ref().and_then(Phase::end).is_some()
 }
 
-/// False after a restart in the middle of removal: some containers are gone already, and what an earlier incarnation
-/// said of them must not be contradicted. Of an API pod its end is in its status, once it was told; a status without
-/// an end may be older than what was said (a list of a server that lags behind).
+/// False after a restart in the middle of removal: some containers are gone already, and the new status must
+/// not contradict that of an earlier incarnation. An API pod has its end in its status, once it was
+/// published; a status without an end may be stale (a list of a server that lags behind).
 fn can_tell(p: &Pod, b: &Base) -> bool {
     if told_end(p) && !pod::is_static(p) {
         return true;

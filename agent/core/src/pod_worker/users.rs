@@ -1,8 +1,9 @@
-//! Which ids a pod with a user namespace of its own has (`hostUsers: false`).
+//! Host ids of a pod with its own user namespace (`hostUsers: false`, KEP-127).
 //!
-//! In: the pod. Out: the effect that gives it a range of ids or finds the one that it has, the ids for its sandbox and its
-//! containers. Invariants: nothing of such a pod is made before its ids are known and on disk; they are asked for once by
-//! each incarnation, and the handler that is to run a new sandbox must be able to do it. Upstream: pkg/kubelet/userns.
+//! In: the pod. Out: the effect that gives the pod a range of ids or finds its existing range, the ids for
+//! its sandbox and its containers. Invariants: the worker creates no part of such a pod before its ids are
+//! known and on disk; each incarnation requests them once; the handler of a new sandbox must support user
+//! namespaces. Upstream: pkg/kubelet/userns.
 
 use agent_types::machine::Outbox;
 use agent_types::pod;
@@ -16,7 +17,7 @@ use super::state::Syncing;
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::sandboxes;
 
-/// True if nothing is missing. `handler` is the one that is to run a new sandbox.
+/// True if nothing is missing. `handler` runs the next sandbox.
 pub(super) fn known(
     s: &Syncing,
     b: &mut Base,

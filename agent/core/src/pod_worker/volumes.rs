@@ -22,14 +22,14 @@ use super::ledger::{Purpose, Target};
 use crate::admission::Rejection;
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 
-/// Where upstream's documentation says how the work can be spared.
+/// Upstream's documentation of the setting that avoids this work.
 const GIVING_ADVICE: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/\
     #configure-volume-permission-and-ownership-change-policy-for-pods";
 
-/// Set-ups of one pod in flight at once.
+/// Most set-ups of one pod in flight at the same time.
 const SET_UPS_MAX: usize = 4;
 
-/// The pod is (now) `p`; `before` is what it was.
+/// Takes the new pod `p`; `before` is the previous one.
 pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod, now: Now) {
     // An image is mounted by the runtime, with its containers.
     let volumes = pod::spec(p).volumes.iter().flatten().filter(|v| v.image.is_none());
@@ -54,7 +54,7 @@ fn reads_itself(p: &Pod) -> bool {
     whole || parts_of_pod(p).any(|part| part.downward_api.is_some())
 }
 
-/// Sets up what is due.
+/// Starts the due set-ups.
 pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodAction>) {
     for name in b.volumes.due(now.mono) {
         if b.ledger.volumes_busy() >= SET_UPS_MAX {
@@ -88,7 +88,7 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
     }
 }
 
-/// Finds out what a volume is that is no claim's. False: it cannot be had, and an event says why.
+/// Resolves a volume that is not a claim's. False: the volume is unusable, and an event has the reason.
 fn bind(b: &mut Base, p: &Pod, name: &str, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let volume = pod::spec(p).volumes.iter().flatten().find(|v| v.name == name);
     match volume.and_then(|volume| inline::bound(p, volume)) {
@@ -97,7 +97,7 @@ fn bind(b: &mut Base, p: &Pod, name: &str, now: Now, out: &mut Outbox<PodAction>
             unresolved(b, name, &why.to_string(), now, out);
             return false;
         }
-        // The pod no longer says so: setting it up says what is wrong.
+        // The pod does not name the volume any more: its set-up reports the error.
         None => {}
     }
     true
@@ -108,7 +108,7 @@ pub(super) fn let_sandbox(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -
     b.volumes.let_sandbox() || mounted(b, now, out)
 }
 
-/// Containers may start. If not, an event says now and then what they wait for.
+/// True if containers may start. If not, an event names the missing volumes from time to time.
 pub(super) fn mounted(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     if b.volumes.all_mounted() {
         b.volumes.waited();
@@ -123,7 +123,7 @@ pub(super) fn mounted(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bo
     false
 }
 
-/// The pod has to go: the node has no room for one of its volumes.
+/// The pod must end: the node's attach limit excludes one of its volumes.
 pub(super) fn refused(b: &mut Base, out: &mut Outbox<PodAction>) -> Option<KillReason> {
     let rejection = Rejection { reason: ATTACH_LIMIT.to_owned(), message: b.volumes.no_room()? };
     b.event(EventKind::Warning, ATTACH_LIMIT, rejection.message.clone(), None, out);
@@ -182,7 +182,7 @@ pub(super) fn answered(
     }
 }
 
-/// It is not known what a claim is bound to, or nobody can have such a volume.
+/// The volume of a claim is unknown, or cannot be used.
 fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
     b.volumes.failed(name, now.mono);
     b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
@@ -194,13 +194,13 @@ fn failed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAct
     b.volumes.failed(name, now.mono);
 }
 
-/// It is not known who mounts a volume, or as what.
+/// No known plugin handles the volume.
 fn unprocessed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
     b.volumes.unprocessed(name, now.mono);
     b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
 }
 
-/// Upstream says where the volume is from the pod's UID on.
+/// Upstream's path in this message begins at the pod's UID.
 fn tell_giving(b: &mut Base, path: &str, first: bool, entries: u64, out: &mut Outbox<PodAction>) {
     let uid = b.key.uid.as_str();
     let from = path.find(uid).filter(|_| !uid.is_empty()).unwrap_or(0);
@@ -228,7 +228,7 @@ fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
     b.event(EventKind::Warning, reason, text, None, out);
 }
 
-/// A block device is there: upstream says where the node and the pod have it.
+/// A block device is mapped: upstream's event has its paths on the node and in the pod's directory.
 fn tell_mapped(b: &mut Base, name: &str, out: &mut Outbox<PodAction>) {
     let Some([global, pod]) = b.volumes.mapped(name) else { return };
     let of = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
@@ -260,8 +260,8 @@ pub(super) fn are_released(b: &Base, p: Option<&Pod>) -> bool {
     has_none || b.volumes.are_gone()
 }
 
-/// Nothing of the pod runs: takes its volumes away. True once they are gone. Of a pod that nobody knows any more (`None`)
-/// only the disk says which volumes it had.
+/// No process of the pod runs: tears its volumes down. True once they are gone. For a pod without a
+/// specification (`None`) only the disk lists its volumes.
 pub(super) fn torn_down(b: &mut Base, p: Option<&Pod>, now: Now, out: &mut Outbox<PodAction>) -> bool {
     if are_released(b, p) {
         return true;

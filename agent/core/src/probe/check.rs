@@ -1,7 +1,7 @@
-//! What a probe or a hook asks of a container, ready to be carried out: names resolved, variables expanded.
+//! The action of a probe or a hook, ready to run: names resolved, variables expanded.
 //!
-//! In: handlers of the specification, the container, the pod's address. Out: plain values, or why there is nothing
-//! that could be asked. Upstream: pkg/probe (`ResolveContainerPort`, `NewRequestForHTTPGetAction`).
+//! In: handlers of the specification, the container, the pod's address. Out: plain values, or the reason why
+//! the action is impossible. Upstream: pkg/probe (`ResolveContainerPort`, `NewRequestForHTTPGetAction`).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::container_spec::expansion::expand;
 pub enum Scheme {
     /// Plain text.
     Http,
-    /// TLS, whose certificate is not verified.
+    /// HTTP over TLS; the certificate is not verified.
     Https,
 }
 
@@ -93,7 +93,7 @@ impl HttpGet {
         next.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         next.port = port.unwrap_or(if next.scheme == Scheme::Http { 80 } else { 443 });
         next.target = target(&rest[end..]);
-        // The name that was asked for belongs to the first server's address.
+        // The requested name belongs to the first server's address.
         next.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("host"));
         (!next.host.is_empty()).then_some(next)
     }
@@ -141,10 +141,10 @@ pub enum Check {
     },
 }
 
-/// What `probe` of `container` asks.
+/// The action of `probe` of `container`.
 ///
 /// # Errors
-/// What in it cannot be asked: no handler, an unknown port name, a port out of range.
+/// The mistake in it: no handler, an unknown port name, a port out of range.
 pub fn check(probe: &Probe, container: &Container, pod_ip: &str) -> Result<Check, String> {
     if let Some(exec) = &probe.exec {
         let command = exec.command.as_deref().unwrap_or(&[]);
@@ -185,7 +185,7 @@ pub fn http_get(action: &HTTPGetAction, container: &Container, pod_ip: &str) -> 
     })
 }
 
-/// The container's static variables only: what comes from elsewhere counts as empty, as upstream has it.
+/// Static variables of the container only: others count as empty, as upstream.
 fn expanded(command: &[String], container: &Container) -> Vec<String> {
     let env: BTreeMap<&str, &str> = container
         .env

@@ -1,12 +1,14 @@
-//! Probes of one pod: which container is asked what and when, which has started, is ready, must be killed.
+//! Probes of one pod: schedules the probes of each container, and derives which containers have started, are
+//! ready, or must be killed.
 //!
-//! In: the pod, what runs of it, outcomes of probes. Out: questions to carry out ([`ProbeAction::Ask`]), events, and
-//! [`Verdicts`] that the plan and the status are made from. The pod worker owns one [`PodProbes`]; its timer is the
-//! worker's, so a hundred pods with probes are a hundred timers and nothing else while nothing is due.
+//! In: the pod, its running containers, outcomes of probes. Out: probes to run ([`ProbeAction::Ask`]),
+//! events, and [`Verdicts`] for the plan and the status. The pod worker owns one [`PodProbes`] and its timer:
+//! a hundred pods with probes are a hundred timers, and no work between them.
 //!
-//! Invariants: PROBE-OWN, an outcome counts only for the instance that was asked; at most one question in flight for
-//! each (container, kind); liveness and readiness are silent until the container has started; in a pod that is being
-//! terminated only readiness goes on. Upstream: pkg/kubelet/prober (contract chapter 8, docs/agent/probes-and-hooks.md).
+//! Invariants: PROBE-OWN, an outcome counts only for the instance that was probed; at most one probe in
+//! flight for each (container, kind); liveness and readiness wait until the container has started; a
+//! terminating pod has readiness probes only. Upstream: pkg/kubelet/prober. Differences:
+//! docs/agent/probes-and-hooks.md.
 
 pub mod check;
 mod slot;
@@ -33,7 +35,7 @@ use self::slot::{Answered, Instance, Slot, Standing, Timing};
 /// Which probe of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
-    /// Has it started? Until then nothing else is asked.
+    /// Startup: no other probe runs before its success.
     Startup,
     /// Must it be killed?
     Liveness,
@@ -83,13 +85,13 @@ pub struct ProbeId(pub u64);
 /// One question, to be carried out by the shell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeCall {
-    /// The instance that is asked.
+    /// Instance to probe.
     pub container: ContainerId,
     /// Its name in the pod.
     pub name: String,
     /// Which of its probes.
     pub kind: Kind,
-    /// What is asked.
+    /// Action of the probe.
     pub check: Check,
     /// No answer in this time is a failure.
     pub timeout: Duration,
@@ -100,15 +102,15 @@ pub struct ProbeCall {
 pub enum Outcome {
     /// As it should be.
     Success,
-    /// A success with something to say.
+    /// A success with a warning.
     Warning(String),
     /// Not as it should be, or no answer in time.
     Failure(String),
-    /// The question could not be asked.
+    /// The probe itself failed.
     Error(String),
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeAction {
     /// Carry this out and answer with [`PodProbes::answered`].
@@ -119,14 +121,14 @@ pub enum ProbeAction {
     Event {
         /// `Unhealthy` or `ProbeWarning`.
         reason: &'static str,
-        /// For people.
+        /// Message for people.
         message: String,
         /// The container's name.
         container: String,
     },
 }
 
-/// What probes say about the instances that run. An instance in none of these has started and is ready.
+/// Verdicts of probes about the running instances. An instance in none of these has started and is ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
     /// It failed this probe and must be killed.
@@ -146,13 +148,13 @@ impl Verdicts {
 /// The pod as its worker sees it.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// What is wanted; its status is what the API server shows.
+    /// The desired pod; its status is the API server's.
     pub pod: &'a Arc<Pod>,
     /// What runs.
     pub snapshot: &'a PodSnapshot,
     /// The pod is on its way out.
     pub terminating: bool,
-    /// The instance whose postStart hook has not ended.
+    /// The instance whose postStart hook is still running.
     pub hooked: Option<&'a ContainerId>,
     /// When the agent started.
     pub agent_started: Now,
@@ -191,7 +193,7 @@ impl PodProbes {
         self.slots.values().filter(|slot| slot.flight().is_some()).count()
     }
 
-    /// Takes note of the pod as it is now, and asks what is due.
+    /// Takes the present pod, and starts due probes.
     pub fn observe(&mut self, view: &View<'_>, now: Now, out: &mut Vec<ProbeAction>) {
         self.pod = Some(view.pod.clone());
         if self.pod_ip != view.pod_ip {
@@ -212,7 +214,7 @@ impl PodProbes {
         self.tick(now, out);
     }
 
-    /// Asks what is due at `now`.
+    /// Starts the probes due at `now`.
     pub fn tick(&mut self, now: Now, out: &mut Vec<ProbeAction>) {
         let Some(p) = self.pod.clone() else { return };
         for ((name, kind), slot) in &mut self.slots {
@@ -231,7 +233,7 @@ impl PodProbes {
                         ProbeCall { container: instance, name: name.clone(), kind: *kind, check, timeout };
                     out.push(ProbeAction::Ask(id, Box::new(call)));
                 }
-                // Asking again would not help: told once for each period, and thrown away.
+                // A retry would not help: one event for each period, and no probe.
                 Err(why) => {
                     slot.skip(now.mono);
                     out.extend(event(name, *kind, &Outcome::Error(why), ""));
@@ -263,7 +265,7 @@ impl PodProbes {
                 let instance = slot.instance().map_or("", ContainerId::as_str);
                 out.extend(event(name, *kind, &outcome, instance));
                 if !changed {
-                    // It may have been due while it was asked.
+                    // It may have become due during the probe.
                     self.tick(now, out);
                 }
                 changed
@@ -358,7 +360,7 @@ fn instance(view: &View<'_>, c: &ContainerObserved, kind: Kind, now: Now) -> Ins
     }
 }
 
-/// What an earlier agent told the API server of this very instance.
+/// True if an earlier agent reported this very instance as started, or as ready.
 fn was_good(view: &View<'_>, c: &ContainerObserved, kind: Kind) -> bool {
     let Some(status) = &view.pod.status else { return false };
     let id = format!("{}://{}", view.runtime_name, c.id);
@@ -372,7 +374,8 @@ fn was_good(view: &View<'_>, c: &ContainerObserved, kind: Kind) -> bool {
     })
 }
 
-/// An agent that has just started does not ask everything at once: a part of the period, different for each probe.
+/// Initial delay after a start of the agent, so that probes do not all run at once: a part of the period,
+/// different for each probe.
 fn start_jitter(view: &View<'_>, name: &str, kind: Kind, period: Duration, now: Now) -> Duration {
     if now.mono.since(view.agent_started.mono) >= period {
         return Duration::ZERO;

@@ -1,8 +1,8 @@
-//! One probe of one container: when it is due, and what its results amount to.
+//! One probe of one container: its due times, and its result after several outcomes.
 //!
-//! In: the instance to watch, whether it may be probed now, outcomes. Out: due times, a standing. Invariants: at
-//! most one probe in flight; an outcome counts only for the instance it was asked about; a standing changes only
-//! after as many equal outcomes in a row as the threshold says. Upstream: pkg/kubelet/prober/worker.go.
+//! In: the probed instance, whether it may be probed now, outcomes. Out: due times, a result. Invariants: at
+//! most one probe in flight; an outcome counts only for the probed instance; a result changes only after as
+//! many equal outcomes in a row as the threshold requires. Upstream: pkg/kubelet/prober/worker.go.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Probe;
 
 use super::{Kind, Outcome, ProbeId};
 
-/// A prober that fails by itself is asked this often before its failure is told.
+/// Tries of a prober that fails by itself before its failure counts.
 const TRIES_MAX: u32 = 3;
 
 /// What a probe's results amount to.
@@ -57,7 +57,7 @@ pub(super) struct Instance {
     pub(super) started: Mono,
     /// It ran before this agent did.
     pub(super) adopted: bool,
-    /// An earlier agent said that it has started, or that it is ready.
+    /// An earlier agent reported it as started, or as ready.
     pub(super) known_good: bool,
 }
 
@@ -67,20 +67,20 @@ struct Watched {
     standing: Standing,
     /// The last outcome and how often it came in a row.
     run: (Option<bool>, u32),
-    /// Nothing more is asked of this instance.
+    /// No further probe of this instance.
     hold: bool,
     /// It may be probed, and is due then.
     due: Option<Mono>,
-    /// Asked and not answered, and how often this question was asked.
+    /// Probe in flight, and the number of its tries.
     flight: Option<(ProbeId, u32)>,
 }
 
 /// What an answer changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answered {
-    /// Not an answer to anything that is being asked.
+    /// Not an answer to the probe in flight.
     Stale,
-    /// The prober failed: ask again.
+    /// The prober failed: repeat the probe.
     Again,
     /// Taken; true if the standing changed.
     Taken(bool),
@@ -93,7 +93,7 @@ pub(super) struct Slot {
     pub(super) timing: Timing,
     /// A moment from which on the periods count.
     anchor: Mono,
-    /// How much later than at once an adopted instance is asked first.
+    /// Delay of the first probe of an adopted instance.
     jitter: Duration,
     watched: Option<Watched>,
 }
@@ -104,7 +104,7 @@ impl Slot {
         Slot { kind, timing, anchor: now.after(jitter), jitter, watched: None }
     }
 
-    /// Sets the instance to watch; answers the question that nobody needs answered any more.
+    /// Sets the probed instance; returns a probe whose answer is not needed any more.
     pub(super) fn watch(&mut self, instance: Option<Instance>) -> Option<ProbeId> {
         let same = |w: &Watched| instance.as_ref().is_some_and(|i| i.id == w.instance.id);
         if self.watched.as_ref().is_some_and(same) {
@@ -125,7 +125,7 @@ impl Slot {
         before.and_then(|w| w.flight).map(|(id, _)| id)
     }
 
-    /// Allows or forbids questions; answers the question that nobody needs answered any more.
+    /// Allows or forbids probes; returns a probe whose answer is not needed any more.
     pub(super) fn allow(&mut self, allowed: bool, now: Mono) -> Option<ProbeId> {
         let (kind, timing, anchor, jitter) = (self.kind, self.timing, self.anchor, self.jitter);
         let w = self.watched.as_mut()?;
@@ -148,12 +148,12 @@ impl Slot {
         None
     }
 
-    /// When the next question is due, if one may be asked.
+    /// Time of the next probe, if one is allowed.
     pub(super) fn deadline(&self) -> Option<Mono> {
         self.watched.as_ref().filter(|w| w.flight.is_none()).and_then(|w| w.due)
     }
 
-    /// Notes that a question is asked at `now`; the next one is due a period after this one was.
+    /// Records the start of a probe at `now`; the next one is due a period after this one was.
     pub(super) fn ask(&mut self, id: ProbeId, now: Mono) {
         self.skip(now);
         if let Some(w) = &mut self.watched {
@@ -169,7 +169,7 @@ impl Slot {
         }
     }
 
-    /// Notes that the same question is asked again.
+    /// Records a repetition of the same probe.
     pub(super) fn ask_again(&mut self, id: ProbeId) {
         if let Some((flight, tries)) = self.watched.as_mut().and_then(|w| w.flight.as_mut()) {
             *flight = id;
@@ -177,7 +177,7 @@ impl Slot {
         }
     }
 
-    /// The question that is being asked.
+    /// The probe in flight.
     pub(super) fn flight(&self) -> Option<ProbeId> {
         self.watched.as_ref().and_then(|w| w.flight).map(|(id, _)| id)
     }

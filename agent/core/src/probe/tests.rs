@@ -1,4 +1,4 @@
-//! A pod's probes against scripts of answers: who is asked when, and what follows.
+//! A pod's probes against scripts of answers: their targets, times and consequences.
 
 use agent_types::ids::{PodKey, SandboxId};
 use agent_types::runtime::observed::{SandboxObserved, SandboxState};

@@ -1,9 +1,10 @@
-//! What the status says of the whole pod's amounts: `resources`, `allocatedResources` (KEP-5419).
+//! The status fields about the resources of the whole pod: `resources`, `allocatedResources` (KEP-5419).
 //!
-//! In: the pod as it was given, its cgroup as it was last written, the status before. Out: two fields. Invariants: while the pod
-//! runs, what is shown is in force; amounts are spelled as the API server spells them. Upstream reads the cgroup and shows
-//! what comes back of rounded weights and quotas; the request of memory it never changes again. Here both are those of the
-//! pod once its cgroup has what it should have. Upstream: convertToAPIPodLevelResourcesStatus.
+//! In: the allocated pod, the last written values of its cgroup, the previous status. Out: two fields.
+//! Invariants: while the pod runs, the shown amounts are in force; amounts have the API server's spelling.
+//! Upstream reads the cgroup and shows the result of rounded weights and quotas; it never changes the shown
+//! memory request again. This module shows both from the pod once its cgroup has its values. Upstream:
+//! `convertToAPIPodLevelResourcesStatus` of pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 
@@ -37,9 +38,9 @@ pub(super) fn fill(inputs: &StatusInputs<'_>, phase: Phase, status: &mut PodStat
 /// What is known of the pod's cgroup.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whole<'a> {
-    /// What it was last given; `None`: nobody knows, or it has none.
+    /// Last written values; `None`: unknown, or the pod has no cgroup.
     pub applied: Option<&'a CgroupValues>,
-    /// That is what it should have; so it is where pods have no cgroups.
+    /// True if these are the pod's values; also true on a node without pod cgroups.
     pub settled: bool,
 }
 
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(seen[0]["requests"], first["requests"]);
         assert_eq!(seen[0]["limits"]["memory"], json!("128Mi"));
         assert_eq!(seen[1], json!({"cpu": "2", "memory": "96Mi"}));
-        // A new agent that has not looked yet changes nothing of what is shown.
+        // A new agent that has not inspected the pod yet keeps the shown values.
         let (seen, _) = resources(&large, Phase::Running, Whole::default(), Some(&status));
         assert_eq!(seen[0], first);
         let now = values(&large);

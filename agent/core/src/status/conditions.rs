@@ -1,7 +1,7 @@
-//! Pod conditions that the node writes (contract 6.6); conditions of other owners are carried over.
+//! Pod conditions that the node writes; conditions of other owners stay.
 //!
-//! In: inputs and the generated container statuses. Out: conditions, whose transition time changes only
-//! with their status. Upstream: pkg/kubelet/status/generate.go.
+//! In: inputs and the generated container statuses. Out: conditions, whose transition time changes only with
+//! their status. Upstream: pkg/kubelet/status/generate.go.
 
 use agent_types::pod::{self, named};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
@@ -16,7 +16,7 @@ const OWNED: [&str; 5] =
 /// A condition that the node may set at the end of a pod, and others too.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// The pod asks for amounts that it does not get now.
+/// The pod has a request that is not granted now.
 pub const PENDING_RESIZE: &str = "PodResizePending";
 /// It was given amounts that its containers do not have yet.
 pub const PROGRESS_OF_RESIZE: &str = "PodResizeInProgress";

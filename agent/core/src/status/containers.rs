@@ -1,8 +1,9 @@
-//! Container statuses (contract 6.7) as far as the runtime and the previous status know.
+//! Container statuses, from the runtime and the previous status.
 //!
-//! In: inputs. Out: [`Statuses`], regular ones ordered by name, init ones in specification order.
-//! Invariants: only the two newest instances are shown; a restart count never falls; what ran and cannot be
-//! found any more is reported as lost, never as fresh. Upstream: convertToAPIContainerStatuses.
+//! In: inputs. Out: [`Statuses`], regular ones ordered by name, init ones in specification order. Invariants:
+//! only the two newest instances are shown; a restart count never falls; a container that ran and cannot be
+//! found any more is reported as lost, never as new. Upstream: `convertToAPIContainerStatuses` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use agent_types::pod::{self, named};
 use agent_types::runtime::labels;
@@ -69,7 +70,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
     if let Some(older) = found.get(1) {
         status.last_state = Some(state_of(inputs, older));
     } else if let Some(b) = after {
-        // The runtime has dropped the older instance; what was known of it stays known.
+        // The runtime has dropped the older instance; its known state stays.
         status.last_state.clone_from(&b.state);
     } else if status.last_state.is_none() {
         let same = |b: &&ContainerStatus| {
@@ -119,7 +120,7 @@ fn observed(
     newest: &ContainerObserved,
 ) -> ContainerStatus {
     let running = newest.state == ContainerState::Running;
-    // Unless its probes say otherwise, a running container is started and ready (contract chapter 8).
+    // A running container is started and ready unless one of its probes has not succeeded.
     let started = running && !inputs.probes.starting.contains(&newest.id);
     let ready = match slot.kind {
         SlotKind::Init => newest.state == ContainerState::Exited && newest.exit_code == 0,
@@ -140,7 +141,7 @@ fn observed(
         container_id: Some(container_id(inputs, newest)),
         restart_count: annotated.unwrap_or(from_attempt),
         ready,
-        // Of a debugger nobody asks whether it has started.
+        // An ephemeral container has no `started`.
         started: (slot.kind != SlotKind::Ephemeral).then_some(started),
         state: Some(state_of(inputs, newest)),
         ..ContainerStatus::default()
@@ -237,7 +238,7 @@ fn absent(
     }
     let Some(b) = before else { return status };
     if let Some(over) = b.state.as_ref().and_then(|s| s.terminated.clone()) {
-        // Known to have ended; nobody removed that knowledge by removing the container.
+        // Its end is known; the removal of the container does not change that.
         status.image_id.clone_from(&b.image_id);
         status.container_id.clone_from(&b.container_id);
         status.ready = b.ready && slot.kind == SlotKind::Init;
@@ -261,7 +262,7 @@ fn went_missing(
         let over = lost(None, None, LOST_TERMINATED);
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
     } else if before.last_state.as_ref().is_some_and(|s| s.terminated.is_some()) {
-        // The end that is known says more than that nobody knows the one that followed.
+        // A known end is more useful than an unknown end of the next instance.
         status.last_state.clone_from(&before.last_state);
     } else {
         let over = lost(None, None, LOST_DELETED);
@@ -270,7 +271,8 @@ fn went_missing(
     }
 }
 
-/// What the runtime does not know the state of, and nobody saw run, waits: that it ran and failed cannot be said.
+/// An instance with an unknown state that was never seen running is waiting: it cannot be reported as run and
+/// failed.
 fn never_seen_to_run(newest: Option<&ContainerObserved>, before: Option<&ContainerStatus>) -> bool {
     let ran = |s: &ApiState| s.running.is_some() || s.terminated.is_some();
     newest.is_some_and(|c| c.state == ContainerState::Unknown)
@@ -292,7 +294,7 @@ fn waiting_to_restart(
     let comes_back = if restarts(inputs.pod, slot, spec, how) {
         inputs.waiting.contains_key(&slot.name)
     } else {
-        // Else its end would be told to be for good, which nobody may take back.
+        // Otherwise its end would be reported as final, which no client may revert.
         inputs.replaced.contains_key(id)
     };
     if !comes_back {

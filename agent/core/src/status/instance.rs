@@ -1,8 +1,9 @@
-//! What a container status says about its instance beside its state: resources, user, mounts (contract 6.7).
+//! Fields of a container status besides its state: resources, user, mounts.
 //!
-//! In: specification, newest instance, the status before. Out: fields of the status. Invariants: an amount that the
-//! runtime reports goes before what was asked for; what an instance was given when it was first shown stays, so that
-//! a later change of the pod's resources is not shown as if it were in force. Upstream: convertToAPIContainerStatuses.
+//! In: specification, newest instance, the previous status. Out: fields of the status. Invariants: an amount
+//! that the runtime reports wins over the requested one; the amounts that an instance got when it was first
+//! shown stay, so that the status does not show a later change of the pod's resources as if it were in force.
+//! Upstream: `convertToAPIContainerStatuses` of pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ pub(super) fn fill(
 ) {
     let same = before.filter(|b| b.container_id.is_some() && b.container_id == status.container_id);
     let Some(newest) = newest else {
-        // The runtime has dropped it; what was known of it stays known.
+        // The runtime has dropped it; its known state stays.
         if let Some(b) = same {
             status.allocated_resources.clone_from(&b.allocated_resources);
             status.resources.clone_from(&b.resources);
@@ -60,7 +61,7 @@ pub(super) fn fill(
     status.stop_signal = newest.stop_signal.clone();
 }
 
-/// The mounts of a container; `can` says whether those that are read only can be so all the way down.
+/// The mounts of a container; `can`: the runtime has recursive read-only mounts.
 pub(super) fn volume_mounts(spec: &Container, can: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts = spec.volume_mounts.as_ref().filter(|all| !all.is_empty())?;
     let status = |m: &k8s_openapi::api::core::v1::VolumeMount| {
@@ -84,7 +85,7 @@ fn user(u: &UserObserved) -> ContainerUser {
     ContainerUser { linux: Some(LinuxContainerUser { uid: u.uid, gid: u.gid, supplemental_groups: groups }) }
 }
 
-/// Puts what the runtime reports in the place of what was asked for, in lists that there are.
+/// Replaces requested amounts by the runtime's, in existing lists.
 fn in_force(actual: &ResourcesObserved, resources: &mut ResourceRequirements) {
     if let Some(limits) = resources.limits.as_mut().filter(|l| !l.is_empty()) {
         if actual.cpu_period_us > 0 {
@@ -125,8 +126,8 @@ fn put_cpu(amounts: &mut List, milli: i64, min: i64) {
     }
 }
 
-/// Spells an amount as the API server does, which would else be told the same again and again: shortest, by powers of two
-/// if it was.
+/// Spells an amount as the API server does, because another spelling would be written again and again:
+/// shortest, with a binary suffix if it had one.
 fn respell(amount: &mut ApiQuantity) {
     let Ok(asked) = Quantity::parse(&amount.0) else { return };
     let by_two = amount.0.ends_with('i');

@@ -1,8 +1,9 @@
-//! Termination messages: where a container's last words are, and how much of them is kept (contract 6.7).
+//! Termination messages: where a container's message is, and how much of it the status keeps.
 //!
-//! In: a container that ended, its message file or the end of its log. Out: the message of its status. Pure; the shell
-//! reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, `LOG_LINES_MAX` lines and `LOG_BYTES_MAX` bytes of
-//! a log; bytes that are not UTF-8 are replaced. Upstream: pkg/kubelet/kuberuntime/kuberuntime_container.go.
+//! In: an ended container, its message file or the end of its log. Out: the message of its status. Pure; the
+//! shell reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, `LOG_LINES_MAX` lines and
+//! `LOG_BYTES_MAX` bytes of a log; bytes that are not UTF-8 are replaced. Upstream: `getTerminationMessage`
+//! of pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use agent_kubelet_api::logs::{LogOptions, Selector, TailScan};
 use agent_types::runtime::labels;
@@ -136,7 +137,7 @@ mod tests {
     fn the_last_bytes_of_long_lines_wherever_the_reading_began() {
         let long = records([String::new(), "x".repeat(3000)]);
         assert_eq!(of_log(&long, true), format!("{}\n", "x".repeat(LOG_BYTES_MAX - 1)));
-        // A record that was cut says nothing; what comes after it does.
+        // A cut record is skipped; the next one counts.
         let cut = [&long[60..], &records(["after".to_owned()])].concat();
         assert_eq!(of_log(&cut, false), "after\n");
         assert_eq!(of_log(b"2026-11-21T04:00:00Z stdout F no end of a record before", false), "");

@@ -1,9 +1,9 @@
-//! A pod's status as the API knows it, from what is desired, what is observed and what failed.
+//! A pod's status for the API, from the desired pod, the observed containers and the errors.
 //!
-//! In: [`StatusInputs`]. Out: `PodStatus`. Pure: the same inputs give the same status, and the timestamps of
-//! conditions that did not change are taken from the previous one. Invariants: a terminal phase never
-//! reverts; it is withheld while a container may still run; `restartCount` never falls.
-//! Upstream: pkg/kubelet/kubelet_pods.go, pkg/kubelet/status (contract 6.5 to 6.8).
+//! In: [`StatusInputs`]. Out: `PodStatus`. Pure: equal inputs give an equal status; the timestamp of an
+//! unchanged condition comes from the previous status. Invariants: a terminal phase never reverts; a terminal
+//! phase is withheld while a container may still run; `restartCount` never falls. Upstream:
+//! pkg/kubelet/kubelet_pods.go, pkg/kubelet/status.
 
 mod amounts;
 mod conditions;
@@ -37,7 +37,7 @@ use crate::allocation::resize::PendingResize;
 use crate::pod_actions::Replaced;
 use crate::probe::Verdicts;
 
-/// Why a container is not running, as its waiting state says it.
+/// Reason and message of a container's waiting state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingReason {
     /// For example `CrashLoopBackOff`.
@@ -51,16 +51,16 @@ pub struct WaitingReason {
 pub struct Verdict {
     /// For example `Evicted`, `DeadlineExceeded`, `OutOfcpu`.
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Message of the condition `DisruptionTarget`, if there is to be one.
+    /// Message of the condition `DisruptionTarget`, if the pod gets it.
     pub disruption: Option<String>,
 }
 
 /// A resize that is under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Of the pod that asked for it.
+    /// Generation of the pod with the request.
     pub generation: Option<i64>,
     /// What went wrong last.
     pub error: Option<String>,
@@ -81,7 +81,7 @@ pub struct ResizeShown<'a> {
 /// What a status is generated from.
 #[derive(Clone, Copy)]
 pub struct StatusInputs<'a> {
-    /// The pod as desired; its own `status` is what the API last had.
+    /// The desired pod; its own `status` is the API's last one.
     pub pod: &'a Pod,
     /// The runtime; `None` before the first observation.
     pub snapshot: Option<&'a PodSnapshot>,
@@ -95,9 +95,9 @@ pub struct StatusInputs<'a> {
     pub may_start: bool,
     /// Decided failure, if any.
     pub verdict: Option<&'a Verdict>,
-    /// What probes say about the instances that run.
+    /// Verdicts of probes about the running instances.
     pub probes: &'a Verdicts,
-    /// All containers are being made to begin anew (RestartAllContainers).
+    /// All containers are being restarted (RestartAllContainers).
     pub resetting: bool,
     /// Instances that were killed to come back, however they end.
     pub replaced: &'a Replaced,
@@ -185,7 +185,8 @@ fn decide_phase(
     kept_words(inputs, before.and_then(Phase::parse).unwrap_or(Phase::Pending))
 }
 
-/// Reason and message that others gave to this phase stay: the node lifecycle controller says `NodeLost` so.
+/// Reason and message of other writers for this phase stay: the node lifecycle controller writes `NodeLost`
+/// so.
 fn kept_words(inputs: &StatusInputs<'_>, phase: Phase) -> (Phase, Option<String>, Option<String>) {
     let shown = inputs.pod.status.as_ref().filter(|s| s.phase.as_deref() == Some(phase.as_str()));
     shown.map_or((phase, None, None), |s| (phase, s.reason.clone(), s.message.clone()))
@@ -199,8 +200,9 @@ fn is_initialized(inputs: &StatusInputs<'_>) -> bool {
     home.is_some_and(|home| snapshot.containers.iter().any(|c| c.sandbox == home.id && regular(&c.name)))
 }
 
-/// The pod was refused before anything was made of it or said of its containers: statuses of them would say that they
-/// were to run, and clients show that in the place of the reason. Upstream: rejectPod.
+/// True if the pod was rejected before any of its containers existed or was reported: statuses of them would
+/// suggest that they will run, and clients show these instead of the reason. Upstream: `rejectPod` of
+/// pkg/kubelet/kubelet.go.
 fn was_refused(inputs: &StatusInputs<'_>) -> bool {
     let known = [inputs.previous, inputs.pod.status.as_ref()];
     let known = || known.into_iter().flatten();

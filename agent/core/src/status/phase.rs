@@ -1,6 +1,6 @@
-//! The phase of a pod from its container statuses (contract 6.5).
+//! The phase of a pod from its container statuses.
 //!
-//! In: specification and statuses. Out: [`Phase`]. Upstream: getPhase in pkg/kubelet/kubelet_pods.go.
+//! In: specification and statuses. Out: [`Phase`]. Upstream: `getPhase` of pkg/kubelet/kubelet_pods.go.
 
 use agent_types::pod::{self, named};
 use agent_types::runtime::view::{Slot, SlotKind};
@@ -51,7 +51,7 @@ impl Phase {
         Phase::parse(text).filter(|p| p.is_terminal())
     }
 
-    /// The end that a status tells, if it tells one.
+    /// The end in a status, if it has one.
     #[must_use]
     pub fn end(status: &PodStatus) -> Option<Phase> {
         status.phase.as_deref().and_then(Phase::terminal)

@@ -1,8 +1,9 @@
-//! What the API shows while all containers of a pod begin anew (contract 6.6, AllContainersRestarting).
+//! The status of a pod while all its containers restart (condition `AllContainersRestarting`, KEP-5532).
 //!
-//! In: inputs, the status before. Out: the condition, the status of a container that was removed for it. Invariant: a
-//! container that was removed is waiting, its end is the last state, and its restart is counted once.
-//! Upstream: GenerateAllContainersRestartingCondition, convertToAPIContainerStatuses (KEP-5532).
+//! In: inputs, the previous status. Out: the condition, the status of a container that was removed for the
+//! restart. Invariant: a removed container is waiting, its end is the last state, and its restart counts
+//! once. Upstream: `GenerateAllContainersRestartingCondition` of pkg/kubelet/status/generate.go,
+//! `convertToAPIContainerStatuses` of pkg/kubelet/kubelet_pods.go.
 
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,

@@ -1,7 +1,8 @@
-//! The last status of a pod of which nothing runs and nothing will: every container ended, a terminal phase.
+//! The last status of a pod without running or future containers: every container ended, a terminal phase.
 //!
-//! In: the pod, its newest status. Out: that status, ended. Pure. Invariant: the phase of what comes out is terminal, but
-//! for a static pod, which may run again. Upstream: TerminatePod, hasPodInitialized, initializedContainers.
+//! In: the pod, its newest status. Out: that status, ended. Pure. Invariant: the resulting phase is terminal,
+//! except for a static pod, which may run again. Upstream: `TerminatePod`, `hasPodInitialized` and
+//! `initializedContainers` of pkg/kubelet/status/status_manager.go.
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
@@ -11,8 +12,8 @@ use super::Phase;
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
-/// `status` of `pod` once nothing of it can run any more. What did not end as far as anybody knows counts as failed: nobody
-/// can say that it did its work. Containers whose turn never came, because init containers are before them, go on waiting.
+/// `status` of `pod` once none of its containers can run any more. A container without a known end counts as
+/// failed, because its success is unknown. Containers behind an unfinished init container stay waiting.
 #[must_use]
 pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut out = status.clone();

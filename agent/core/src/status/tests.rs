@@ -1,4 +1,4 @@
-//! Contract 6.5 to 6.7 as tables.
+//! Conditions and container statuses as tables.
 
 mod phases;
 

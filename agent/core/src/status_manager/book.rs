@@ -1,9 +1,9 @@
-//! What the status manager knows: the API's pods, and what workers said.
+//! State of the status manager: the API's pods, and the statuses of workers.
 //!
-//! In: sightings, facts, answers. Out: look-ups. Invariants: an older resource version never replaces a newer one, but
-//! in a list, which is the truth even of a server that was put back to an earlier state; a pod
-//! that the watch took away does not come back through a late answer; a static pod is its mirror pod's only if the
-//! mirror names its UID.
+//! In: pods from watch and answers, facts of workers. Out: look-ups. Invariants: an older resource version
+//! never replaces a newer one, except in a list, which is true even for a server that was restored to an
+//! earlier state; a late answer does not bring back a pod that the watch has removed; a static pod belongs to
+//! a mirror pod only if the mirror names its UID.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct ApiPods {
     mirrors: BTreeMap<ObjectName, String>,
 }
 
-/// Which way a pod's status reaches the API.
+/// Route of a pod's status to the API: the pod itself, or its mirror pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     /// The pod itself.
@@ -71,7 +71,7 @@ impl ApiPods {
         }
     }
 
-    /// The UIDs of the workers whose pod this is.
+    /// The UIDs of the workers of this pod.
     pub(super) fn applied(&mut self, pod: &Pod) -> Vec<PodUid> {
         if refusal(pod, &self.node_name).is_some() {
             return Vec::new();
@@ -89,7 +89,7 @@ impl ApiPods {
         touched
     }
 
-    /// An answer shows the pod; of one that is gone it says nothing.
+    /// An answer shows the pod; for a removed pod it is ignored.
     pub(super) fn read(&mut self, uid: &str, pod: &Pod) {
         if pod::uid(pod) != uid {
             self.gone(uid);
@@ -125,7 +125,7 @@ fn workers_of(pod: &Pod) -> Vec<PodUid> {
     uids
 }
 
-/// `have` is later than `other`; resource versions of one resource are ordered numbers.
+/// True if `have` is later than `other`; resource versions of one resource are ordered numbers.
 fn is_newer(have: &Pod, other: &Pod) -> bool {
     let version = |pod: &Pod| pod.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     version(have).zip(version(other)).is_some_and(|(have, other)| have > other)
@@ -164,7 +164,7 @@ fn slim(pod: &Pod) -> Pod {
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) pod: PodUid,
-    /// UID of the pod in the API that it is about.
+    /// UID of the API pod of the call.
     pub(super) api_uid: String,
     pub(super) need: Need,
 }
@@ -173,7 +173,7 @@ pub(super) struct Flight {
 #[derive(Clone, Debug)]
 struct Written {
     version: u64,
-    /// UID of the pod in the API: a mirror pod may be another one by now.
+    /// UID of the API pod; a mirror pod may have been replaced since.
     api_uid: String,
     /// It may be written again then.
     again: Mono,
@@ -181,20 +181,20 @@ struct Written {
     next: Mono,
 }
 
-/// What a worker said about its pod, and how far it was told.
+/// The status of one worker, and how much of it the API has.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: PodKey,
     /// The newest status, normalised.
     pub(super) status: Option<Arc<PodStatus>>,
-    /// Counts everything that a worker said.
+    /// Number of statuses from the worker.
     pub(super) version: u64,
     terminated: bool,
     finished: bool,
     pub(super) in_flight: bool,
     pub(super) retry: Retry,
     refused: bool,
-    /// The API's copy must be read before it is patched.
+    /// True if the API's copy must be read before the next patch.
     pub(super) stale: bool,
     /// The API's copy was just read.
     just_read: bool,
@@ -202,11 +202,11 @@ pub(super) struct Entry {
     conflicts: u32,
     /// What was written last.
     written: Option<Written>,
-    /// Since when there is something that the API was not told.
+    /// Time of the first status that the API does not have yet.
     pub(super) untold: Option<Mono>,
     /// The final DELETE is done.
     pub(super) deleted: bool,
-    /// UID of the mirror pod of which it was said that it is outdated.
+    /// UID of the mirror pod that was reported as outdated.
     pub(super) outdated: Option<String>,
 }
 
@@ -273,15 +273,16 @@ impl Entry {
         self.just_read = true;
     }
 
-    /// There is nothing to be told.
+    /// The API has everything.
     pub(super) fn settled(&mut self) {
         self.retry.succeeded();
         (self.just_read, self.conflicts) = (false, 0);
         self.untold = None;
     }
 
-    /// A patch names the version of its base. A patch without it, given up by its caller and applied late, would take back
-    /// what was written meanwhile; so only who was refused again and again, because others never stop writing, sends one.
+    /// True if a patch contains the version of its base. A patch without it, given up by its caller and
+    /// applied late, would revert later writes; so it is sent only after repeated conflicts, when other
+    /// clients never stop writing.
     pub(super) fn names_version(&self) -> bool {
         !self.just_read || self.conflicts < CONFLICTS_MAX
     }
@@ -293,7 +294,7 @@ impl Entry {
         (self.just_read, self.conflicts) = (false, 0);
         self.retry.succeeded();
         let took = self.untold.take().map(|since| now.since(since));
-        // What was said meanwhile is not told yet.
+        // A status that arrived meanwhile is not in the API yet.
         self.untold = (self.version > version).then_some(now);
         took
     }
@@ -305,8 +306,8 @@ impl Entry {
         if containers > MANY_CONTAINERS { PACE * many } else { Duration::ZERO }
     }
 
-    /// Until when something new of a pod with many containers waits for more of it, before it is written to this pod of the
-    /// API; its end waits for nothing.
+    /// For a pod with many containers: time until which a new status waits for further changes before it is
+    /// written to this pod of the API; the end of the pod does not wait.
     pub(super) fn paced(&self, api_uid: &str, now: Mono) -> Option<Mono> {
         let last = self.written.as_ref().filter(|last| last.version != self.version && self.may_run())?;
         Some(last.next).filter(|at| last.api_uid == api_uid && *at > now)
@@ -331,7 +332,8 @@ impl Entry {
         self.refused = class == Class::Invalid;
         self.just_read = false;
         self.conflicts += u32::from(class == Class::Conflict);
-        // What became of a DELETE is seen by deleting again; only a conflict says that the pod is another than was seen.
+        // Only another DELETE shows the result of the first; only a conflict proves that the pod is another
+        // one.
         self.stale |= match need {
             Need::Delete => class == Class::Conflict,
             _ => !matches!(class, Class::Invalid | Class::Retryable { .. }),
@@ -343,7 +345,7 @@ impl Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     Find,
-    /// The version of the entry that it tells.
+    /// Version of the entry in the patch.
     Patch {
         version: u64,
     },

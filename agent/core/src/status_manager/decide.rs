@@ -1,6 +1,6 @@
-//! What is to be done next about one pod.
+//! The next call for one pod.
 //!
-//! In: what its worker said, what the API shows. Out: the next call, or nothing. Pure.
+//! In: the worker's status, the API's pod. Out: the next call, or nothing. Pure.
 
 use agent_types::api::{ApiCall, ObjectName};
 use agent_types::pod;
@@ -24,7 +24,7 @@ pub(super) struct Wanted {
     pub(super) not_before: Option<Mono>,
 }
 
-/// `stays`: nobody is about to stop the machine.
+/// `stays`: no shutdown of the machine is pending.
 pub(super) fn decide(entry: &Entry, api: &ApiPods, stays: bool, now: Now) -> Option<Wanted> {
     let (shown, via) = api.of(&entry.key)?;
     if entry.deleted {
@@ -34,16 +34,16 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, stays: bool, now: Now) -> Opt
     let wanted = |need, call, not_before| Some(Wanted { need, call, api_uid: uid.clone(), not_before });
     let before = shown.status.clone().unwrap_or_default();
     let asked = shown.metadata.deletion_timestamp.is_some() && entry.is_over();
-    // Nothing of it runs; what is left on the node goes with the object, as when somebody else deletes an ended pod. Who
-    // asked for its deletion waits for what is left as well.
+    // None of its containers runs; the rest on the node goes with the object, as after a deletion of an ended
+    // pod by another client. A requested deletion waits for the rest as well.
     let left_over =
         stays && shown.metadata.deletion_timestamp.is_none() && !entry.may_run() && is_left_over(shown);
     let told = Phase::end(&before).is_some();
-    // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
+    // The status manager never deletes a pod with the annotation of a mirror pod, whatever its UID.
     let ours = via == Via::Itself && super::book::mirror_hash(shown).is_none();
     let to_delete = (asked || left_over) && told && ours;
     let find = || ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };
-    // Only what was seen to be over: a server that was put back may show the pod before its end again.
+    // Only after the API has shown its end: a restored server may show the pod as it was before.
     let delete = || {
         if entry.stale {
             return wanted(Need::Find, find(), entry.not_before(&uid));
@@ -73,7 +73,7 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, stays: bool, now: Now) -> Opt
     None
 }
 
-/// The mirror pod that shows an ended run while its static pod runs anew: its name and UID.
+/// The mirror pod that shows an ended run while its static pod runs again: its name and UID.
 pub(super) fn outdated(entry: &Entry, api: &ApiPods) -> Option<(ObjectName, String)> {
     let (shown, via) = api.of(&entry.key)?;
     let said = entry.status.as_deref().filter(|_| via == Via::Mirror)?;

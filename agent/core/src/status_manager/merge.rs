@@ -1,15 +1,16 @@
-//! What the API should show, from what it shows and what the worker says.
+//! Merges the worker's status into the API's status.
 //!
-//! In: the API's pod, a normalised status. Out: the status to write. Pure. Invariants: conditions and fields of other
-//! owners stay as they are; a terminal phase is withheld while a container may run and never left again; a pod in a
-//! terminal phase is not ready; the start time does not change. Upstream: mergePodStatus, updateStatusInternal.
+//! In: the API's pod, a normalised status. Out: the status to write. Pure. Invariants: conditions and fields
+//! of other owners stay as they are; a terminal phase is withheld while a container may run and never left
+//! again; a pod in a terminal phase is not ready; the start time does not change. Upstream: `mergePodStatus`
+//! and `updateStatusInternal` of pkg/kubelet/status/status_manager.go.
 
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 
 use crate::status::{DISRUPTION_TARGET, Phase, api_time};
 
-/// Conditions that the node owns (contract 6.6).
+/// Conditions that the node owns (upstream: `PodConditionByKubelet` of pkg/kubelet/types/pod_status.go).
 const OWNED: [&str; 8] = [
     "PodScheduled",
     "Ready",
@@ -36,7 +37,7 @@ pub struct MergeInputs<'a> {
     pub mirror: bool,
     /// A container of the pod may run.
     pub may_run: bool,
-    /// For the transition time of what changes here.
+    /// Transition time of changed conditions.
     pub now: Wall,
 }
 

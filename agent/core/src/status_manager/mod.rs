@@ -1,31 +1,32 @@
-//! The status manager: what pod workers say becomes what the API shows, and the end of a pod its deletion
-//! (contract 6.8).
+//! The status manager: writes the statuses of the pod workers to the API server, and deletes a pod from the
+//! API after its end.
 //!
 //! # For the shell
 //! One machine for a node that has an API server. Feed it:
 //! 1. [`StatusEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
 //! 2. [`StatusEvent::Published`] for each `PodAction::PublishStatus`, static pods too;
 //!    [`StatusEvent::Terminated`] once `PodWorker::is_terminated`; [`StatusEvent::Finished`] for each
-//!    `PodAction::Finished`, after the two others. Events of one pod keep their order; of two `Published` of one
-//!    pod with nothing between them the older may be dropped;
-//! 3. [`StatusEvent::Answer`], exactly one for each [`StatusAction::Call`], and [`StatusEvent::Tick`] at the
+//!    `PodAction::Finished`, after the two others. Events of one pod keep their order; the older of two
+//!    `Published` of one pod with no event between them may be dropped;
+//! 3. exactly one [`StatusEvent::Answer`] for each [`StatusAction::Call`], and [`StatusEvent::Tick`] at the
 //!    deadline.
 //!
 //! [`StatusAction::Outdated`] goes to the mirror pods as
 //! [`MirrorEvent::Outdated`](crate::mirror_pods::MirrorEvent::Outdated).
 //!
-//! A patch carries `metadata.uid` and its base's `metadata.resourceVersion`: the server answers 409 if the base was stale, and
-//! only then the pod is read with a list of the one name, as upstream reads it every time. After [`CONFLICTS_MAX`]
-//! such answers in a row a patch goes out without the version, as upstream's all do.
+//! A patch carries `metadata.uid` and its base's `metadata.resourceVersion`. The server answers 409 if the
+//! base was stale; only then the machine reads the pod with a list of the one name (upstream reads it every
+//! time). After [`CONFLICTS_MAX`] such answers in a row a patch omits the version, as all of upstream's do.
 //!
-//! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE. Invariants: one
-//! call in flight for each pod, the newest status wins; nothing is sent that the API shows already; a terminal phase
-//! is sent only once nothing of the pod can run, and never taken back (STATUS-MONO); what other owners wrote is kept;
-//! DELETE (grace 0, UID precondition) goes out exactly if deletion was asked for, the API shows a terminal phase and
-//! the worker has finished (DELETE-LAST), never for a mirror pod, and for what a shutdown that is over has left
-//! ([`is_left_over`](crate::node_shutdown::is_left_over)) once nothing of it runs; a server that does not answer is probed with one
-//! call at a time; what others change in a status is put right at most once in [`RECONCILE`].
-//! Upstream: pkg/kubelet/status/status_manager.go.
+//! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE.
+//! Invariants: one call in flight for each pod, the newest status wins; a status that the API shows already
+//! is not sent; a terminal phase is sent only after no container of the pod can run, and never reverted
+//! (STATUS-MONO); fields of other owners stay; DELETE (grace 0, UID precondition) is sent exactly if deletion
+//! was requested, the API shows a terminal phase and the worker has finished (DELETE-LAST), never for a
+//! mirror pod, and for a pod left over from a finished shutdown
+//! ([`is_left_over`](crate::node_shutdown::is_left_over)) once none of its containers runs; while the server
+//! does not answer, the machine probes it with one call at a time; foreign changes of a status are corrected
+//! at most once in [`RECONCILE`]. Upstream: pkg/kubelet/status/status_manager.go.
 
 mod book;
 mod decide;
@@ -57,43 +58,44 @@ use book::{ApiPods, Entry, Flight, Via};
 use crate::status::Phase;
 use crate::status_manager::book::Need;
 
-/// How often a status that somebody else keeps changing is put right.
+/// Least time between two corrections of a status that another client keeps changing.
 pub const RECONCILE: Duration = Duration::from_secs(10);
 /// So often in a row a pod's status may be refused because others write to it all the time.
 pub const CONFLICTS_MAX: u32 = 4;
-/// A pod with more containers than this is not told of with each change of one.
+/// For a pod with more containers than this, patches are collected instead of one for each change.
 pub const MANY_CONTAINERS: usize = 20;
-/// What each of them adds to the time between two patches. A pod of a thousand has a thousand of them told with each patch, and
-/// a thousand changes while it starts.
+/// Time between two patches for each container of such a pod. A patch of a pod with a thousand containers
+/// contains all of them, and the pod changes a thousand times while it starts.
 pub const PACE: Duration = Duration::from_millis(2);
-/// Calls in flight at one time.
+/// Most calls in flight at the same time.
 pub const CALLS_MAX: usize = 16;
 
 /// What the machine reacts to.
 #[derive(Clone, Debug)]
 pub enum StatusEvent {
-    /// The pod watch says.
+    /// An event of the pod watch.
     Watch(WatchEvent<Pod>),
     /// A worker published a status.
     Published {
         /// Of which pod; for a static pod its own UID, not the mirror pod's.
         pod: PodKey,
-        /// The status.
+        /// The new status.
         status: Arc<PodStatus>,
     },
-    /// Nothing of the pod runs or will run. It may come before anything was published: a worker that carries on with a
-    /// termination knows its pod only once the API server has been heard.
+    /// No container of the pod runs or will run. It may come before any status: a worker that continues a
+    /// termination knows its pod only after the first list of the API server.
     Terminated(PodKey),
     /// Nothing of the pod is left on the node; its worker is gone.
     Finished(PodKey),
     /// The answer to a call.
     Answer {
-        /// As issued.
+        /// Identifier from the action.
         id: EffectId,
         /// What came back.
         result: ApiResult,
     },
-    /// Nobody is about to stop the machine, or somebody is; unless it is said, nothing is concluded.
+    /// Whether a shutdown of the machine is excluded or pending; without this event the manager assumes
+    /// neither.
     MachineStays(bool),
     /// Answer [`StatusAction::Untold`], and again after each change, for good.
     AskUntold,
@@ -101,41 +103,41 @@ pub enum StatusEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StatusAction {
     /// Send this, answer [`StatusEvent::Answer`].
     Call {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to send.
         call: ApiCall,
     },
-    /// A mirror pod shows an earlier run of its static pod as ended for good, which the API server lets nobody take
-    /// back: it must be made anew. Tell [`MirrorPods`](crate::mirror_pods::MirrorPods).
+    /// A mirror pod shows an earlier run of its static pod as ended for good, which the API server does not
+    /// let a client revert: it must be created again. Goes to [`MirrorPods`](crate::mirror_pods::MirrorPods).
     Outdated {
         /// The mirror pod.
         name: ObjectName,
         /// Its UID in the API.
         uid: String,
     },
-    /// The pods of which the API server has not taken what workers said.
+    /// The pods whose latest status the API server does not have.
     Untold(BTreeSet<PodUid>),
-    /// Tell people.
+    /// Report for logs and metrics.
     Report(StatusReport),
 }
 
 /// What people should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatusReport {
-    /// A call failed; it is tried again.
+    /// A call failed; the manager will retry it.
     Failed {
         /// About which pod.
         pod: PodKey,
-        /// Why.
+        /// Error of the call.
         error: ApiError,
     },
-    /// A worker's status was not taken: it contradicts an earlier one.
+    /// The manager rejected a worker's status: it contradicts an earlier one.
     Illegal {
         /// Of which pod.
         pod: PodKey,
@@ -144,14 +146,14 @@ pub enum StatusReport {
     },
     /// The pod is over and its object deleted.
     Deleted(PodKey),
-    /// The API server took what a worker said.
+    /// The API server accepted a worker's status.
     Told {
-        /// Since it said so; of several things said meanwhile, since the first.
+        /// Time since the worker's status; of several merged statuses, since the first.
         took: Duration,
     },
 }
 
-/// The machine.
+/// The status manager as a state machine.
 #[derive(Clone, Debug)]
 pub struct StatusManager {
     api: ApiPods,
@@ -163,9 +165,10 @@ pub struct StatusManager {
     gate: Retry,
     next_id: u64,
     wake: Option<Mono>,
-    /// Nobody stops the machine: what shutdowns left is taken away.
+    /// No shutdown is pending: pods left over from earlier shutdowns are deleted.
     stays: bool,
-    /// Somebody wants to know what is untold; as it was said last.
+    /// The last reported set of pods whose status the API does not have; `None` before a component asked for
+    /// it.
     untold: Option<BTreeSet<PodUid>>,
 }
 
@@ -204,7 +207,7 @@ impl StatusManager {
         self.pods.is_empty()
     }
 
-    /// Everything that can be told was told.
+    /// True if the API has everything that it can take.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.dirty.is_empty() && self.flights.is_empty()
@@ -214,7 +217,7 @@ impl StatusManager {
         let uid = key.uid.clone();
         let entry = self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key));
         let api = self.api.of(&entry.key);
-        // What a mirror pod shows may be of an earlier run; that is looked at when it is to be written.
+        // A mirror pod may show an earlier run; the manager checks that when it writes.
         let shown = api.filter(|(_, via)| *via == Via::Itself).and_then(|(pod, _)| pod.status.as_ref());
         let before = entry.status.as_deref().filter(|_| !entry.is_over()).or(shown);
         if let Err(problem) = transition::check(before, &status, api.map(|(pod, _)| pod)) {
@@ -323,7 +326,7 @@ impl StatusManager {
                 self.outdated(&uid, name, api_uid, out);
                 continue;
             }
-            // Before what is to be written is made: with many containers that is the work which is to be saved.
+            // Comes before the patch is computed: for many containers that is the expensive part.
             let shown = self.api.of(&entry.key);
             if let Some(held) = shown.and_then(|(shown, _)| entry.paced(pod::uid(shown), now.mono)) {
                 self.wake_at(held);
@@ -359,7 +362,7 @@ impl StatusManager {
         }
     }
 
-    /// While the server does not answer, one call asks whether it is back.
+    /// While the server does not answer, one call probes it.
     fn may_call(&self) -> bool {
         let limit = if self.gate.failures() > 0 { 1 } else { CALLS_MAX };
         self.flights.len() < limit
@@ -370,8 +373,8 @@ impl StatusManager {
             return;
         }
         let under_way = self.flights.values().map(|flight| &flight.pod);
-        // What a new agent may not contradict it does not tell: the API server hears of such an end when the object goes.
-        // While the API's pods are not known, none of them was told.
+        // A new agent does not publish an end that it may not contradict: the API server learns of such an
+        // end when the object goes. Before the first list of the API's pods, none of them was published.
         let shows_end = |entry: &Entry| match self.api.of(&entry.key) {
             Some((p, _)) => p.status.as_ref().and_then(Phase::end).is_some(),
             None => self.api.is_listed(),
@@ -409,7 +412,7 @@ impl StatusManager {
     }
 }
 
-/// No connection, no answer, or a server that asks for patience.
+/// No connection, no answer, or a server that asks for a pause.
 fn is_unreachable(class: Class) -> bool {
     matches!(
         class,

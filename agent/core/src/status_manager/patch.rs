@@ -18,7 +18,7 @@ const MESSAGES_BYTES_MAX: usize = 12 * 1024;
 pub struct Guard<'a> {
     /// `metadata.uid`.
     pub uid: &'a str,
-    /// `metadata.resourceVersion`, if it must still be that one.
+    /// `metadata.resourceVersion` of the base, if the patch requires it.
     pub resource_version: Option<&'a str>,
 }
 
@@ -81,13 +81,13 @@ fn changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<Strin
     out
 }
 
-/// Items that are new or differ, in order, then those that went; with the order of the whole list beside it.
+/// New or changed items, in order, then removed items; with the order of the whole list as a directive.
 fn merged_list<'a>(field: &str, before: &'a [Value], after: &'a [Value], out: &mut Map<String, Value>) {
     let Some(key) = merge_key(field) else { return };
     let id = |item: &Value| item.get(key).cloned().unwrap_or(Value::Null);
     let same =
         |a: &Value, b: &Value| a.get(key).unwrap_or(&Value::Null) == b.get(key).unwrap_or(&Value::Null);
-    // Almost always it is where it was.
+    // In most cases the item is at the same index.
     let find = |list: &'a [Value], at: usize, item: &Value| {
         let here = list.get(at).filter(|other| same(other, item));
         here.or_else(|| list.iter().find(|other| same(other, item)))
@@ -153,7 +153,7 @@ pub(super) fn normalized(spec_of: &Pod, mut status: PodStatus) -> PodStatus {
 }
 
 fn states(container: &mut ContainerStatus, message_bytes: usize) {
-    // Both are structs in the API's type: it gives an absent one back as `{}`.
+    // Both are structs in the API's type: the API returns an absent one as `{}`.
     let both: [&mut ContainerState; 2] =
         [container.state.get_or_insert_default(), container.last_state.get_or_insert_default()];
     for state in both {

@@ -51,18 +51,18 @@ struct Node {
     machine: StatusManager,
     now: u64,
     calls: Vec<(EffectId, ApiCall)>,
-    /// UIDs of mirror pods that must be made anew.
+    /// UIDs of mirror pods that must be replaced.
     outdated: Vec<String>,
     /// How long it took until the server knew.
     told: Vec<Duration>,
-    /// What was not told, each time that somebody was told so.
+    /// Each report of pods whose status the API does not have.
     untold: Vec<Vec<String>>,
-    /// How often somebody was told of a failure.
+    /// Number of reported failures.
     failed: usize,
 }
 
 impl Node {
-    /// It has heard of no pods yet.
+    /// A manager before its first list of pods.
     fn unheard() -> Node {
         Node {
             machine: StatusManager::new("n"),
@@ -142,7 +142,7 @@ fn the_newest_status_is_patched_without_a_get() {
     n.answer(id, reply(&api_pod("u", 7, json!({"status": {"phase": "Running", "podIP": "1.1.1.3"}}))));
     assert!(n.machine.is_settled());
     assert_eq!((n.calls.len(), n.machine.deadline()), (0, None));
-    // Older than what the answer showed.
+    // Older than the answer.
     n.applied(&api_pod("u", 6, json!({"status": {"podIP": "1.1.1.1"}})));
     assert_eq!(n.calls, []);
 }
@@ -173,7 +173,7 @@ fn changes_of_many_containers_go_together() {
         let (id, patch) = n.patch();
         assert_eq!(patch["status"]["containerStatuses"][ready - 1]["ready"], json!(true), "{containers}");
         n.answer(id, told(7, ready));
-        // Nothing was said for a while: what is said then is told at once.
+        // After a while without a change, the next status is sent at once.
         n.now += 10 * SECOND;
         n.step(said("u", crowd(containers, 3)));
         let (id, _) = n.patch();
@@ -264,7 +264,8 @@ fn an_end_that_nobody_may_tell_is_not_told() {
     assert_eq!(n.untold.last(), Some(&Vec::new()));
 }
 
-/// A new agent carries on with an end before it has heard of the API's pods: nobody was told by it.
+/// A new agent continues a termination before its first list of the API's pods: none of them was published by
+/// it.
 #[test]
 fn what_is_not_known_yet_was_not_told() {
     let mut n = Node::unheard();
@@ -387,7 +388,7 @@ fn a_status_as_the_server_gives_it_back_is_no_difference() {
     assert!(n.calls.is_empty(), "{:?}", n.calls);
 }
 
-/// A server that shows what it took differently is asked to delete all the same.
+/// A server that shows an accepted status differently gets the DELETE all the same.
 #[test]
 fn a_difference_that_stays_does_not_keep_a_pod() {
     let ended = json!({"phase": "Succeeded", "message": "ours"});
@@ -410,8 +411,8 @@ fn a_difference_that_stays_does_not_keep_a_pod() {
     panic!("never deleted");
 }
 
-/// A mirror pod that was made anew has the status at once, not at the next reconciliation, nor when it is the next patch's
-/// turn.
+/// A replaced mirror pod gets the status at once, not at the next reconciliation, nor at the turn of the next
+/// patch.
 #[test]
 fn a_new_mirror_pod_gets_the_status_at_once() {
     let mirror = |api_uid: &str, version: u64| {
@@ -523,8 +524,8 @@ fn what_ended_for_good_does_not_run_again() {
     assert!(n.machine.is_settled());
 }
 
-/// A static pod that was taken away and came back as it was runs again, whatever its restart policy; the API server
-/// refuses to take back what its mirror pod shows as ended.
+/// A static pod that was removed and came back unchanged runs again, whatever its restart policy; the API
+/// server does not let a client revert the end that its mirror pod shows.
 #[test]
 fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {
     let container = |state: Value| json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
@@ -556,7 +557,7 @@ fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {
     }
 }
 
-/// A server that was put back to an earlier state has lower versions than what is known.
+/// A server restored to an earlier state has lower versions than the known ones.
 #[test]
 fn a_list_is_the_truth_whatever_was_known() {
     let mut n = Node::new(&[api_pod("u", 90, json!({"status": {"phase": "Running", "podIP": "1.1.1.1"}}))]);
@@ -594,7 +595,7 @@ fn a_pod_is_deleted_only_as_it_was_seen() {
     assert_eq!(n.calls, []);
 }
 
-/// What a shutdown ended, and a ReplicaSet has replaced, goes once the machine stays.
+/// A pod that a shutdown ended and a ReplicaSet has replaced is deleted once the machine stays.
 #[test]
 fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     let owner =
@@ -604,7 +605,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     let mut told = owned.clone();
     merge_json(&mut told, json!({"status": ended}));
 
-    // The shutdown itself: told, and not taken away.
+    // During the shutdown: published, and not deleted.
     let mut n = Node::new(&[api_pod("u", 5, owned)]);
     n.step(StatusEvent::MachineStays(true));
     n.step(StatusEvent::MachineStays(false));
@@ -617,7 +618,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     n.step(StatusEvent::MachineStays(true));
     assert!(matches!(n.call().1, ApiCall::DeletePod { grace_s: 0, .. }));
 
-    // The next boot: once it is clear that nobody stops it, and that nothing of the pod runs.
+    // The next boot: once no shutdown is pending and no container of the pod runs.
     for stays_first in [true, false] {
         let mut n = Node::new(&[api_pod("u", 6, told.clone())]);
         n.step(said("u", ended.clone()));

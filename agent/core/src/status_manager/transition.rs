@@ -1,7 +1,7 @@
-//! A container that ended for good does not run again (contract 6.7).
+//! Check of container states: a container that ended for good does not run again.
 //!
-//! In: two statuses in a row and the pod's specification. Out: yes, or which container contradicts. Pure.
-//! Upstream: checkContainerStateTransition.
+//! In: two consecutive statuses and the pod's specification. Out: yes, or the container that contradicts.
+//! Pure. Upstream: `checkContainerStateTransition` of pkg/kubelet/status/status_manager.go.
 
 use agent_types::pod::named;
 use agent_types::runtime::view::{SlotKind, slots};
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use crate::pod_actions::ended::{Ended, restarts};
 use crate::pod_actions::may_restart_all;
 
-/// May `after` follow `before`? Without a specification nobody knows, and everything may.
+/// True if `after` may follow `before`. Without a specification every transition is allowed.
 pub(super) fn check<'a>(
     before: Option<&'a PodStatus>,
     after: &'a PodStatus,

@@ -1,8 +1,8 @@
-//! agent-core's types to CRI messages and back, field by field and pure.
+//! Conversion between agent-core's types and CRI messages, field by field and pure.
 //!
-//! Out go configurations ([`sandbox`], [`container`], both on [`linux`]); in come observations ([`observed`]).
-//! Every field of a message that goes out is spelled out, so that what is left at its default is visible here and
-//! a field added to the contract does not compile until somebody has decided about it.
+//! Outgoing: configurations ([`sandbox`], [`container`], both with [`linux`]). Incoming: observations
+//! ([`observed`]). The code lists every field of an outgoing message. So it shows the fields that keep their
+//! default, and a field that is new in the CRI does not compile until the code decides about it.
 
 pub mod container;
 pub mod linux;

@@ -1,14 +1,15 @@
-//! Collects images that nobody needs: every five minutes, and at once when the eviction manager asks for space; then dead
-//! containers, too.
+//! Collects unused images: every five minutes, and at once when the eviction manager needs space; in the
+//! second case dead containers, too.
 //!
 //! ```text
 //! timer ─┐
 //! ask ───┴─► Collector (one task) ─► ListImages, ListContainers, ImageFsInfo, statvfs ─► ImageGc ─► RemoveImage, one by one
 //!                └─► pod manager ─► workers of pods that are over ─► RemoveContainer
 //! ```
-//! In: what the runtime has, the configuration. Out: removals, node events, a metric, records of pulls that go with their
-//! image. Invariants: one collection at a time; what a pod asked for lately stays ([`crate::images::image_uses`]); nothing is kept on
-//! disk, ages begin anew with the agent. See [`agent_core::images::gc`] for the decisions, docs/gc.md, contract 13.
+//! In: images and containers of the runtime, the configuration. Out: removals, node events, a metric, removed
+//! pull records of removed images. Invariants: one collection at a time; an image that a pod needed recently
+//! stays ([`crate::images::image_uses`]); no state is on disk, ages begin again with the agent. The decisions
+//! are in [`agent_core::images::gc`]; docs/gc.md. Upstream: pkg/kubelet/images/image_gc_manager.go.
 
 use std::path::PathBuf;
 use std::sync::Arc;

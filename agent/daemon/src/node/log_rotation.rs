@@ -1,11 +1,13 @@
-//! Rotates the logs of containers that run.
+//! Rotates the logs of running containers.
 //!
 //! ```text
 //! PLEG's snapshots ─► RunningLogs ─► every containerLogMonitorInterval, a few at once: size ─► files (disk) ─► reopen (CRI)
 //! ```
-//! In: which logs are written to. Out: files in their directories, one `ReopenContainerLog` each time. Invariants: an agent
-//! that is killed at any point loses no line: the writer goes on in the file that it has until it is told, and a log
-//! without its file is opened anew; an idle node asks the runtime nothing. See [`agent_kubelet_api::logs::rotation`], contract 13.
+//! In: the logs that have a writer. Out: files in their directories, one `ReopenContainerLog` for each
+//! rotation. Invariants: an agent that is killed at any point loses no line: the writer continues in its open
+//! file until the runtime reopens the log, and the agent has a log without a file reopened; an idle node
+//! sends the runtime no request. The decisions are in [`agent_kubelet_api::logs::rotation`]. Upstream:
+//! pkg/kubelet/logs/container_log_manager.go.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Pods on disk: directories and files before a sandbox or container is made, volumes, links to logs, the terminating
-//! record, and the removal of it all.
+//! Directories of pods on disk: makes directories and files before a sandbox or container exists, volumes,
+//! links to logs and the terminating record, and removes all of them.
 //!
-//! In: effects' paths. Out: the file system below `<root>/pods`, the pod log directory and that of the links, nothing else:
-//! every path is checked against both. Blocking; the executor calls it where blocking is allowed.
+//! In: paths of effects. Out: changes below `<root>/pods`, the pod log directory and the directory of log
+//! links, nowhere else: the module checks every path. Blocking; the executor calls it where blocking is
+//! allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -42,7 +43,7 @@ pub use actuated::Whose;
 const RECORD_NAME: &str = "terminating.json";
 /// A record is some hundred bytes.
 const RECORD_BYTES_MAX: u64 = 64 * 1024;
-/// Mode of `<root>/pods/<uid>` (contract 6.3).
+/// Mode of `<root>/pods/<uid>`, as upstream's (`makePodDataDirs` of pkg/kubelet/kubelet_pods.go).
 const POD_DIR_MODE: u32 = 0o750;
 /// Readers of logs run as other users.
 const LOG_DIR_MODE: u32 = 0o755;

@@ -1,4 +1,4 @@
-//! The statuses of all pods, in memory: written by pod workers, read by whoever asks.
+//! The statuses of all pods, in memory: pod workers write them, other parts of the daemon read them.
 //!
 //! In: a pod's published status. Out: a `watch` view, and one log line for each change of phase.
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// A pod and its status.
 #[derive(Clone, Debug)]
 pub struct PodView {
-    /// Which pod.
+    /// Identity of the pod.
     pub key: PodKey,
     /// As its worker published it last.
     pub status: Arc<PodStatus>,

@@ -1,8 +1,9 @@
-//! The command line and the configuration files: everything the agent is told before it starts.
+//! The command line and the configuration files: all settings of the agent at its start.
 //!
 //! In: arguments, `--config`, `--config-dir`, `--node-config`. Out: [`Settings`], or every mistake at once.
-//! The order is the contract's (1.1): flags are read, files merged, flags laid over them, then all is
-//! validated. Decisions are in [`orlop_config::kubelet`]; here files are read.
+//! The order is upstream's (`NewKubeletCommand` of cmd/kubelet/app/server.go): read flags, merge files, apply
+//! flags over them, then validate all. The decisions are in [`orlop_config::kubelet`]; this module reads
+//! files.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
-//! Which cluster the node belongs to, as flags and files say it (contract 1, 2).
+//! The cluster that the node joins, from flags and files.
 //!
 //! In: `--kubeconfig`, `--bootstrap-kubeconfig`, `--join`, `--cert-dir`, `--cloud-provider`. Out:
-//! [`ClusterSettings`]; `None` for a standalone node. Invariant: a node whose state partition cannot be used joins
-//! nothing, because its identity would be gone with the next boot.
+//! [`ClusterSettings`]; `None` for a standalone node. Invariant: a node whose state partition cannot be used
+//! joins no cluster, because its identity would be lost at the next boot.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,8 @@
-//! The agent's life as a process: start-up order, readiness, stop (contract 1.1).
+//! The agent as a process: start-up order, readiness, stop. Upstream: cmd/kubelet/app/server.go.
 //!
-//! In: [`Settings`] and the service manager's environment. Out: a node that runs until SIGTERM or SIGINT;
-//! its containers are left running, unless the machine itself goes down. Every failure before readiness ends the process with its reason.
+//! In: [`Settings`] and the service manager's environment. Out: a node that runs until SIGTERM or SIGINT; its
+//! containers keep running, unless the machine itself stops. Every failure before readiness ends the process
+//! with its reason.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Whether the runtime and its network are ready, asked for now and then, and what of the node's facts has
-//! changed meanwhile.
+//! Polls whether the runtime and its network are ready, and which facts of the node have changed.
 //!
 //! In: the runtime's `Status`, the machine. Out: [`ManagerEvent::Network`], [`ManagerEvent::Context`], and a
-//! view for readiness. Asked every 5 s while something is not ready (contract 9), every 30 s otherwise.
+//! view for readiness. The period is 5 s while the runtime or its network is not ready (as upstream's
+//! `updateRuntimeUp`, pkg/kubelet/kubelet.go), 30 s otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;

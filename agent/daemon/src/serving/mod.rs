@@ -1,12 +1,13 @@
-//! The HTTPS API: what it is made from, and what keeps its certificate and its client CAs up to date.
+//! The HTTPS API: builds the listener, and keeps its certificate and its client CAs current.
 //!
 //! ```text
 //! configuration, files, certificate requests ─► serving certificate ─┐
 //! clientCAFile or the kubeconfig's CA ─► client authorities ─────────┼─► agent_server::https
 //! desired pods, statuses, runtime, logs ─► NodeView ─────────────────┘
 //! ```
-//! In: settings, the node's views. Out: a listener. Invariants: what cannot be used at the start is an error that names
-//! it; what cannot be used later is said, and what was read before stays in use. See docs/server.md.
+//! In: settings, the node's views. Out: a listener. Invariants: an unusable setting at the start is an error
+//! that names it; an unusable file later is reported, and the earlier contents stay in use. See
+//! docs/server.md.
 
 mod files;
 pub mod metrics;
@@ -263,7 +264,8 @@ async fn client_authorities(
     }))
 }
 
-/// The certificate to show, by the contract's order: files, a request to the cluster's signer, one of our own.
+/// The serving certificate, in upstream's order: `tlsCertFile`, a request to the cluster's signer (`serverTLSBootstrap`), a
+/// self-signed one (cmd/kubelet/app/server.go, `InitializeTLS`).
 async fn certificate(
     settings: &Arc<Settings>,
     node_name: &str,

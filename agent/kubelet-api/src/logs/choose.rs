@@ -1,4 +1,4 @@
-//! Which instance of a container has the log that was asked for.
+//! Selects the instance of a container whose log was requested.
 
 use agent_types as types;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 #[error("{0}")]
 pub struct NoLog(String);
 
-/// The CRI id (without `containerd://`) of the instance: the previous one, or the current one, or the last one if the
-/// current one has not begun.
+/// The CRI id (without `containerd://`) of the instance: the previous one, or the current one, or the last
+/// one if the current one has not started.
 ///
 /// # Errors
-/// There is none, in upstream's words.
+/// There is no such instance; the text is upstream's.
 pub fn choose(pod: &str, container: &str, status: &PodStatus, previous: bool) -> Result<String, NoLog> {
     let is = |words: &str| Err(NoLog(format!("container {container:?} in pod {pod:?} is {words}")));
     let found = types::pod::container_statuses(status).find(|s| s.name == container);

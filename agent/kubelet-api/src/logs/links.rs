@@ -1,15 +1,15 @@
-//! Links to containers' logs, all in one directory, where collectors of logs look for them. Contract 7.2, 13.
+//! Links to containers' logs in one directory (`/var/log/containers`), where log collectors look for them.
 //!
-//! In: what the runtime has of a pod. Out: names and targets of the links that it should have. Invariants: a link for each
-//! instance that ran and that the runtime still has, no other; names as upstream's, which collectors take apart. Upstream:
-//! pkg/kubelet/kuberuntime/legacy.go.
+//! In: containers of a pod in the runtime. Out: names and targets of the links that the pod should have.
+//! Invariants: one link for each instance that ran and that the runtime still has, and no other; names are
+//! upstream's, because collectors parse them. Upstream: pkg/kubelet/kuberuntime/legacy.go.
 
 use std::collections::BTreeMap;
 
 use agent_types::ids::PodKey;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
 
-/// Where they are, whatever `podLogsDir` says.
+/// Directory of the links, regardless of `podLogsDir`.
 pub const DIRECTORY: &str = "/var/log/containers";
 const SUFFIX: &str = ".log";
 /// Longest name of a file, bytes (ext4).
@@ -21,7 +21,7 @@ pub fn links(snapshot: &PodSnapshot) -> BTreeMap<String, String> {
     let mut links = BTreeMap::new();
     let has_log = |c: &&ContainerObserved| c.state != ContainerState::Created && !c.log_path.is_empty();
     for c in snapshot.containers.iter().filter(has_log) {
-        // Where names are too long to tell instances apart, the newest instance has the link.
+        // If a cut name belongs to several instances, the newest one has the link.
         links.entry(name(&snapshot.pod, c)).or_insert_with(|| c.log_path.clone());
     }
     links

@@ -1,12 +1,13 @@
-//! logs: which part of which log a client asked for, and what of a log file's bytes it gets. Contract 14.3.
+//! logs: selects the log that a client requested, and the bytes of its file to send.
 //!
 //! ```text
 //! query ─► LogOptions    pod status ─► choose() ─► container id ─► file (shell)
-//! file from its end ─► TailScan ─► where to begin;  bytes from there ─► Selector ─► what is sent
+//! file from its end ─► TailScan ─► position;  bytes from there ─► Selector ─► reply
 //! ```
-//! In: queries, statuses, bytes as they are read, cut anywhere. Out: options, container ids, bytes to send. Invariants:
-//! memory is bounded whatever a container prints; a record that is no record is left out and counted; not one byte more
-//! than `limitBytes` is sent. Upstream: cri-client/pkg/logs, pkg/kubelet/kubelet_pods.go.
+//! In: queries, statuses, bytes of a file in pieces of any size. Out: options, container ids, bytes to send.
+//! Invariants: memory is bounded, whatever a container prints; a malformed record is left out and counted;
+//! not one byte more than `limitBytes` is sent. Upstream: `GetKubeletContainerLogs` of
+//! pkg/kubelet/kubelet_pods.go, cri-client/pkg/logs.
 
 mod choose;
 pub mod links;

@@ -7,12 +7,12 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::Output;
 
-/// What a client asked for.
+/// Options of a request for a container's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
     /// Go on as the log grows.
     pub follow: bool,
-    /// The instance before the current one.
+    /// Read the log of the previous instance.
     pub previous: bool,
     /// Each line with its time.
     pub timestamps: bool,
@@ -38,7 +38,7 @@ pub enum OptionsError {
 }
 
 impl LogOptions {
-    /// Reads decoded pairs of a query; keys that are none of ours are ignored. `now` is what `sinceSeconds` counts from.
+    /// Reads decoded pairs of a query; unknown keys are ignored. `sinceSeconds` counts back from `now`.
     ///
     /// # Errors
     /// See [`OptionsError`].

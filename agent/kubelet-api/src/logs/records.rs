@@ -1,13 +1,13 @@
-//! Records of a CRI log, from bytes cut anywhere: `<RFC 3339> <stdout|stderr> <tags> <content>`, the first tag `F` for a
-//! whole line or `P` for a part that the next record goes on with.
+//! Records of a CRI log, from pieces of any size: `<RFC 3339> <stdout|stderr> <tags> <content>`; the first
+//! tag is `F` for a whole line or `P` for a part that the next record continues.
 
 use std::borrow::Cow;
 
-/// Puts a file's bytes together to records. Invariant: never holds more than its limit and what was read last.
+/// Assembles records from the bytes of a file. Invariant: holds at most its limit and the last piece.
 #[derive(Debug)]
 pub struct Records {
     bytes_max: usize,
-    /// Bytes of a record whose newline has not come.
+    /// Bytes of a record without its newline yet.
     pending: Vec<u8>,
     /// True while the rest of an over-long record is skipped.
     skipping: bool,
@@ -15,14 +15,14 @@ pub struct Records {
 }
 
 impl Records {
-    /// A record longer than `bytes_max` is none of a runtime: it is left out and counted.
+    /// A record longer than `bytes_max` is malformed: it is left out and counted.
     #[must_use]
     pub fn new(bytes_max: usize) -> Records {
         Records { bytes_max, pending: Vec::new(), skipping: false, overlong: 0 }
     }
 
-    /// The next whole record, without its newline, taken from the front of `bytes`; `None` if there is none, and what
-    /// is left of `bytes` was kept for the next read.
+    /// The next whole record, without its newline, from the front of `bytes`; `None` if there is none, and
+    /// the rest of `bytes` was kept for the next piece.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Cow<'a, [u8]>> {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (record, rest) = bytes.split_at(end);
@@ -40,7 +40,7 @@ impl Records {
         None
     }
 
-    /// The file ended: what has no newline is as good as it gets. Bytes of another file may follow.
+    /// The file ended: returns the last record without a newline. Bytes of another file may follow.
     pub fn rest(&mut self) -> Vec<u8> {
         self.skipping = false;
         std::mem::take(&mut self.pending)
@@ -74,9 +74,9 @@ impl Records {
 /// One of a container's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Its output.
+    /// Standard output.
     Stdout,
-    /// Its errors.
+    /// Standard error.
     Stderr,
 }
 
@@ -97,21 +97,21 @@ impl Output {
     }
 }
 
-/// What a record says.
+/// Fields of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// When it was written, as the runtime spells it; not looked at here.
     pub time: &'a [u8],
     /// Where it was written.
     pub output: Output,
-    /// The next record of its stream goes on with the line.
+    /// True if the next record of its stream continues the line.
     pub partial: bool,
     /// The line, or a part of it.
     pub content: &'a [u8],
 }
 
 impl Record<'_> {
-    /// Takes a record apart; `None` if it is none.
+    /// Parses a record; `None` if it is malformed.
     #[must_use]
     pub fn parse(record: &[u8]) -> Option<Record<'_>> {
         let mut fields = record.splitn(4, |b| *b == b' ');

@@ -1,8 +1,9 @@
-//! Which log files go with an instance of a container. Contract 13.
+//! Selects the log files to remove with an instance of a container.
 //!
-//! In: names of the files in a container's log directory, the attempt that is being removed. Out: the files that go, the
-//! rotated and compressed ones among them. Invariant: unless all go, those of the newest attempt stay, for they tell the
-//! next one its number. Upstream: `removeContainerLog`, kuberuntime_container.go.
+//! In: names of the files in a container's log directory, the attempt that is being removed. Out: the files
+//! to remove, rotated and compressed ones included. Invariant: unless all files go, those of the newest
+//! attempt stay, because the next attempt takes its number from them. Upstream: `removeContainerLog` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ pub struct RemovedLog {
     pub even_newest: bool,
 }
 
-/// The attempt that a file is of: of `3.log` it is 3, of `12.log.20261122-034500.gz` it is 12.
+/// The attempt in the name of a file: 3 in `3.log`, 12 in `12.log.20261122-034500.gz`.
 #[must_use]
 pub fn attempt_of(name: &str) -> Option<u32> {
     let (attempt, rest) = name.split_once(".log")?;
@@ -28,7 +29,7 @@ pub fn newest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<u32> {
     names.into_iter().filter_map(attempt_of).max()
 }
 
-/// What goes with `attempt`: its files, and those of attempts before it that a runtime forgot.
+/// Files to remove with `attempt`: its own, and those of earlier attempts that a runtime forgot.
 #[must_use]
 pub fn superseded<'a>(names: &[&'a str], attempt: u32, even_newest: bool) -> Vec<&'a str> {
     let newest = newest(names.iter().copied());

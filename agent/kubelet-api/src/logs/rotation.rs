@@ -1,12 +1,13 @@
-//! Rotation of containers' logs: when, and what becomes of the files of earlier rotations. Contract 13.
+//! Rotation of containers' logs: when to rotate, and how to treat the files of earlier rotations.
 //!
 //! ```text
 //! 0.log ─► 0.log.20261122-231500 ─► (at the next rotation) 0.log.20261122-231500.gz ─► removed, the oldest first
 //!                                    made as ….tmp, then renamed
 //! ```
-//! In: sizes, names of files. Out: what to remove, what to compress, the name of the next file. Invariants: names are
-//! upstream's, so either kubelet goes on with the other's files; a file that was moved away a moment ago, and that readers
-//! may still be at, is not compressed before the next rotation. Upstream: pkg/kubelet/logs.
+//! In: sizes, names of files. Out: files to remove, files to compress, the name of the next file. Invariants:
+//! names are upstream's, so either kubelet continues with the other's files; a file that was just renamed may
+//! still have readers, and is not compressed before the next rotation. Upstream:
+//! pkg/kubelet/logs/container_log_manager.go.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ pub const TEMPORARY: &str = ".tmp";
 pub struct Policy {
     /// `containerLogMaxSize`, bytes: a log of this size or more is rotated.
     pub size_max: u64,
-    /// `containerLogMaxFiles`, with the one that is written to.
+    /// `containerLogMaxFiles`, the current log included.
     pub files_max: usize,
 }
 
@@ -53,7 +54,7 @@ impl Policy {
         let left =
             |name: &&str| name.ends_with(TEMPORARY) || (!name.ends_with(COMPRESSED) && compressed(name));
         let (left, kept): (Vec<&str>, Vec<&str>) = rotated.iter().partition(|name| left(name));
-        // The log and the one that it becomes are files, too.
+        // The current log and its next archive count, too.
         let excess = kept.len().saturating_sub(self.files_max.saturating_sub(2));
         let (old, kept) = kept.split_at(excess);
         let owned = |names: &mut dyn Iterator<Item = &&str>| names.map(|n| (*n).to_owned()).collect();
@@ -67,13 +68,13 @@ impl Policy {
 /// What is to be done with files of earlier rotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Leftovers and the oldest ones.
+    /// Files to remove: leftovers and the oldest archives.
     pub remove: Vec<String>,
     /// The oldest first.
     pub compress: Vec<String>,
 }
 
-/// The name of a log that is moved away at `now`: the time is UTC, so that names are in order whatever the zone does.
+/// The name of a log that is rotated at `now`: in UTC, so that names sort by time in every time zone.
 #[must_use]
 pub fn rotated_name(log: &str, now: Wall) -> String {
     let at = Timestamp::from_nanosecond(i128::from(now.0)).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -90,11 +91,12 @@ pub struct RunningLog {
     pub container: ContainerId,
     /// Its name in its pod.
     pub name: String,
-    /// Absolute.
+    /// Absolute path of the log.
     pub path: String,
 }
 
-/// Takes a pod's logs up; true if that changed anything. The logs of what does not run any more grow no more.
+/// Takes the logs of a pod's running containers; true if the set changed. Only running containers write to
+/// their logs.
 pub fn observe(logs: &mut RunningLogs, snapshot: &PodSnapshot) -> bool {
     let runs = snapshot.containers.iter();
     let running: Vec<RunningLog> = runs

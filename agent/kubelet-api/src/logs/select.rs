@@ -1,4 +1,4 @@
-//! What of a log's records a client gets.
+//! Selects the records of a log that a client gets.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use super::{LogOptions, Output, Record, Records};
 /// A runtime splits at 16 KiB; a record much longer than that is none of a runtime.
 const RECORD_BYTES_MAX: usize = 256 * 1024;
 
-/// Turns a file's bytes into what is sent.
+/// Translates a file's bytes to the reply's bytes.
 #[derive(Debug)]
 pub struct Selector {
     timestamps: bool,
@@ -18,7 +18,7 @@ pub struct Selector {
     stream: Option<Output>,
     /// Bytes that may still be sent.
     bytes_left: Option<u64>,
-    /// Records that may still be sent: with `tail` and without `follow` what is written meanwhile is not.
+    /// Records that may still be sent: with `tail` and without `follow`, later records are not sent.
     records_left: Option<u64>,
     records: Records,
     /// What is sent next begins a line, so that a time belongs before it.
@@ -54,7 +54,7 @@ impl Selector {
         self.malformed + self.records.overlong()
     }
 
-    /// Absorbs what was read next; appends to `out` what is to be sent.
+    /// Takes the next piece of the file; appends the bytes to send to `out`.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !self.is_done() {
             let Some(record) = self.records.next(&mut bytes) else { return };
@@ -62,8 +62,8 @@ impl Selector {
         }
     }
 
-    /// The file ended: a record without newline is as good as it gets. Reading may go on in a new file; what is left of
-    /// this one has no continuation.
+    /// The file ended: sends the last record even without a newline. A new file may follow; the rest of this
+    /// one has no continuation.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         let record = self.records.rest();
         if !record.is_empty() && !self.is_done() {
@@ -119,7 +119,8 @@ fn parse(record: &[u8]) -> Option<(Record<'_>, &str, Wall)> {
     Some((record, time, at))
 }
 
-/// The time with nine digits of its second, as upstream prints it (RFC3339NanoFixed): all times are of one width.
+/// The time with nine digits of its second, as upstream prints it (RFC3339NanoFixed): all times have the same
+/// width.
 fn fixed(time: &str) -> String {
     let of_day = time.find('T').map_or(0, |t| t + 1);
     let zone = time[of_day..].find(['Z', 'z', '+', '-']).map_or(time.len(), |zone| of_day + zone);

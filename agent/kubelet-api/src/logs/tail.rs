@@ -14,8 +14,8 @@ impl TailScan {
         TailScan { left: records }
     }
 
-    /// Absorbs the block that ends where the one before began (the first: at the file's end). `offset` is where it
-    /// begins in the file. Answers where to begin reading once that is known; if no block says so, at 0.
+    /// Takes the block that ends where the last one began (the first block: at the file's end). `offset` is
+    /// its start in the file. Returns the position to read from, once known; if no block decides, it is 0.
     pub fn block(&mut self, offset: u64, bytes: &[u8]) -> Option<u64> {
         for (at, _) in bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
             match self.left.checked_sub(1) {

@@ -1,14 +1,15 @@
-//! What happened to a pod's containers between two statuses.
+//! Events of a pod's containers between two statuses.
 //!
-//! In: the status before, the status now. Out: attempts to start, failures, ends. Invariants: an instance ends once; what
-//! happened before this incarnation began is not told again.
-//! Upstream: startContainer of kuberuntime_manager.go, updateStatusInternal of status_manager.go.
+//! In: the previous status, the current status. Out: attempts to start, failures, ends. Invariants: an
+//! instance ends once; events from before this incarnation do not count again. Upstream: `startContainer` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, `updateStatusInternal` of
+//! pkg/kubelet/status/status_manager.go.
 
 use agent_types::api_time;
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 
-/// Reasons to wait that say that an attempt failed before there was a container.
+/// Waiting reasons of an attempt that failed before the container was created.
 const NOT_MADE: &[&str] = &[
     "ErrImagePull",
     "ImagePullBackOff",
@@ -20,38 +21,38 @@ const NOT_MADE: &[&str] = &[
     "CreateContainerConfigError",
     "CreateContainerError",
 ];
-/// Reasons that say that it failed with the container there.
+/// Waiting reasons of an attempt that failed after the container was created.
 const NOT_STARTED: &[&str] = &["RunContainerError", "PostStartHookError"];
 
-/// What happened.
+/// One event of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Attempts to start containers of this type.
     Tried {
         /// `container`, `init_container` or `ephemeral_container`.
         kind: &'static str,
-        /// How many.
+        /// Number of attempts.
         times: u32,
     },
-    /// One of them failed.
+    /// An attempt failed.
     Failed {
-        /// The same.
+        /// List of the container, as in the label `container_type`.
         kind: &'static str,
-        /// The reason that the status tells, from a bounded set.
+        /// The status's reason, from a bounded set.
         code: &'static str,
     },
     /// A container ended.
     Ended {
-        /// The same.
+        /// List of the container, as in the label `container_type`.
         kind: &'static str,
         /// Its exit code.
         exit_code: i32,
-        /// The reason that the status tells.
+        /// The status's reason.
         reason: &'a str,
     },
 }
 
-/// What happened until `new`; `old` is `None` if this incarnation, which began at `began`, said nothing yet.
+/// Events up to `new`; `old` is `None` if this incarnation, which began at `began`, has no earlier status.
 #[must_use]
 pub fn changes<'a>(old: Option<&PodStatus>, new: &'a PodStatus, began: Wall) -> Vec<Change<'a>> {
     let mut found = Vec::new();
@@ -74,7 +75,7 @@ fn lists(status: &PodStatus) -> [(&'static str, &[ContainerStatus]); 3] {
     ]
 }
 
-/// `before` is `None` if nothing was said of the pod, `Some(None)` if nothing of the container.
+/// `before` is `None` without an earlier status of the pod, `Some(None)` without one of the container.
 fn of_container<'a>(
     kind: &'static str,
     before: Option<Option<&ContainerStatus>>,
@@ -83,7 +84,7 @@ fn of_container<'a>(
     found: &mut Vec<Change<'a>>,
 ) {
     let known = before.flatten();
-    // Whole seconds: what was in the second of the beginning counts.
+    // Whole seconds: an end in the second of the start counts.
     let is_new = |at: Option<Wall>| {
         before.is_some() || at.is_some_and(|at| at.0.saturating_add(1_000_000_000) > began.0)
     };

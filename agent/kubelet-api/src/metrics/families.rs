@@ -1,7 +1,7 @@
-//! The families that the node feeds: names, labels and buckets as the upstream kubelet v1.36 has them.
+//! The metric families of the node: names, labels and buckets as in the upstream kubelet v1.36.
 //!
-//! Help texts are our own; where a number means something else than upstream's, docs/metrics.md says so. What upstream
-//! has beyond these is listed there, too, with the reason why it is not fed.
+//! Help texts are our own. docs/metrics.md lists the families whose numbers differ from upstream's, and
+//! upstream's families that the node does not have, with the reasons.
 
 use super::registry::{Counter, Gauge, Histogram};
 
@@ -44,7 +44,7 @@ const PULL: &[f64] = &[
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0,
     3600.0,
 ];
-/// Calls of the runtime, seconds: 5 ms, and each 2.5 times the one before.
+/// Buckets for calls of the runtime, seconds: 5 ms, and each 2.5 times the previous one.
 #[rustfmt::skip]
 const RUNTIME: &[f64] = &[
     0.005, 0.0125, 0.03125, 0.078125, 0.1953125, 0.48828125, 1.220703125, 3.0517578125, 7.62939453125,

@@ -8,12 +8,13 @@ pub(super) enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// What stands under one set of labels.
+/// Value for one set of labels.
 #[derive(Clone, Debug)]
 pub(super) enum Sample {
     Number(f64),
     Distribution {
-        /// For each bucket, what fell into it and no smaller one; the last one has no bound.
+        /// For each bucket, the number of observations that no smaller bucket has; the last bucket has no
+        /// bound.
         counts: Box<[u64]>,
         sum: f64,
     },

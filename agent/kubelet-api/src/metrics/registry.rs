@@ -19,7 +19,7 @@ pub struct Counter<const N: usize> {
     pub labels: [&'static str; N],
 }
 
-/// A family that goes up and down.
+/// A gauge: a value that rises and falls.
 #[derive(Debug)]
 pub struct Gauge<const N: usize> {
     /// Its name, whole.
@@ -39,11 +39,11 @@ pub struct Histogram<const N: usize> {
     pub help: &'static str,
     /// Names of its labels.
     pub labels: [&'static str; N],
-    /// Upper bounds of its buckets, growing, without the infinite one.
+    /// Upper bounds of the buckets, ascending, without the infinite one.
     pub buckets: &'static [f64],
 }
 
-/// The numbers of one endpoint.
+/// The values of one endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Registry(BTreeMap<&'static str, Series>);
 
@@ -54,7 +54,7 @@ impl Registry {
         Registry::default()
     }
 
-    /// A counter without labels is told from now on, as 0.
+    /// Shows a counter without labels from now on, starting at 0.
     pub fn begin(&mut self, counter: &'static Counter<0>) {
         self.add(counter, [], 0.0);
     }
@@ -75,12 +75,12 @@ impl Registry {
         }
     }
 
-    /// Adds one.
+    /// Increments a counter.
     pub fn count<const N: usize>(&mut self, counter: &'static Counter<N>, values: [&str; N]) {
         self.add(counter, values, 1.0);
     }
 
-    /// Sets what a counter has come to where somebody else counts (the kernel, a view).
+    /// Sets a counter whose value another component counts (the kernel, a view).
     pub fn total<const N: usize>(&mut self, counter: &'static Counter<N>, values: [&str; N], is: f64) {
         let series = self.series(counter.name, counter.help, &counter.labels, Kind::Counter);
         *series.sample(&values) = Sample::Number(is);
@@ -100,7 +100,7 @@ impl Registry {
         }
     }
 
-    /// Takes an observation into a distribution; what is no number is left out.
+    /// Adds an observation to a histogram; a value that is not a number is left out.
     pub fn observe<const N: usize>(
         &mut self,
         histogram: &'static Histogram<N>,
@@ -111,7 +111,7 @@ impl Registry {
             return;
         }
         if let Sample::Distribution { counts, sum } = self.distribution(histogram, values) {
-            // A bucket holds what is not above its bound.
+            // A bucket holds values up to its bound, inclusive.
             let at = histogram.buckets.partition_point(|bound| *bound < observed);
             if let Some(count) = counts.get_mut(at) {
                 *count += 1;
@@ -120,7 +120,7 @@ impl Registry {
         }
     }
 
-    /// Drops the samples of a family that have all these labels: what they were about has gone.
+    /// Drops the samples of a family that have all these labels: their object is gone.
     pub fn forget(&mut self, family: &str, of: &[(&str, &str)]) {
         let Some(series) = self.0.get_mut(family) else { return };
         let labels = series.labels;

@@ -1,13 +1,13 @@
-//! How long pods and the node itself take to start.
+//! Start-up durations of pods and of the node itself.
 //!
 //! ```text
 //! source: seen ─► worker ─► pulls ─► status: Running ─► pod watch: all containers started
 //!          └─ POD_WORKER_START ┘          │                       │
 //!          └─ POD_START ──────────────────┘   creation ─► POD_START_TOTAL, POD_START_SLI (without pulls, init)
 //! ```
-//! In: what happened to a pod, and when. Out: durations, each at most once for a pod. Invariants: a pod that ran before
-//! this incarnation began has no durations; what is remembered goes with the pod.
-//! Upstream: pkg/kubelet/util/{pod,node}_startup_latency_tracker.go.
+//! In: events of a pod, with their times. Out: durations, each at most once for a pod. Invariants: a pod that
+//! ran before this incarnation started has no durations; the record of a pod goes with the pod. Upstream:
+//! pkg/kubelet/util/{pod,node}_startup_latency_tracker.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,19 +34,19 @@ struct Start {
     seen: Mono,
     worked: bool,
     ran: bool,
-    /// Begun and ended; the last one may be under way.
+    /// Start and end of each pull; the last one may be in progress.
     pulls: Vec<(Mono, Option<Mono>)>,
     shown: bool,
 }
 
-/// A pod whose start the API server shows.
+/// A pod whose start is visible in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// Since its creation.
     pub total: Duration,
     /// The same without pulls and init containers; `None` for a pod with volumes that keep state.
     pub sli: Option<Duration>,
-    /// It is the first one of this incarnation with a network of its own.
+    /// True for the first pod of this incarnation with its own network namespace.
     pub first_network: bool,
 }
 
@@ -90,7 +90,7 @@ impl PodStarts {
         }
     }
 
-    /// Its worker says this of it: how long it took to run, when it first does.
+    /// Takes a status of the worker; returns the pod's start duration when it first runs.
     pub fn published(&mut self, uid: &PodUid, status: &PodStatus, now: Mono) -> Option<Duration> {
         let began = self.began;
         let start = self.pods.get_mut(uid).filter(|start| !start.ran)?;
@@ -103,7 +103,7 @@ impl PodStarts {
             c.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(api_time::wall)
         };
         if pod::container_statuses(status).filter_map(started).any(before) {
-            // It ran before there was anybody to look.
+            // The pod ran before this incarnation started.
             start.shown = true;
             return None;
         }
@@ -150,7 +150,7 @@ impl PodStarts {
     }
 }
 
-/// The time in which at least one pull was under way; they are in the order in which they began.
+/// Time with at least one pull in progress; the pulls are in the order of their starts.
 fn together(pulls: &[(Mono, Option<Mono>)]) -> Duration {
     let (mut sum, mut until) = (Duration::ZERO, Mono(0));
     for (begun, ended) in pulls {
@@ -183,7 +183,7 @@ fn keeps_state(volume: &Volume) -> bool {
     *volume != none
 }
 
-/// How long the node took, step by step; only of a node that this incarnation registered anew.
+/// Start-up durations of the node, by step; only for a node that this incarnation registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeStep {
     /// The Node object was made: (boot to agent, agent to first attempt, first attempt to Node).

@@ -1,4 +1,4 @@
-//! Rendering, feeding, and what is told of starts.
+//! Rendering, updates, and the durations of starts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -35,7 +35,7 @@ pub(super) fn of(families: &BTreeMap<&'static str, Series>) -> String {
                     line(&mut out, &format!("{name}_count"), labels(), None, &below.to_string());
                 }
                 (Sample::Number(is), _) => line(&mut out, name, labels(), None, &number(*is)),
-                // A family has samples of its own kind only.
+                // A family has samples of its own type only.
                 (Sample::Distribution { .. }, _) => {}
             }
         }

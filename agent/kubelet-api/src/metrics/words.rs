@@ -1,6 +1,7 @@
-//! Values of labels: bounded sets of words, whatever comes in.
+//! Values of labels: bounded sets of words for any input.
 //!
-//! Upstream: kuberuntime/instrumented_services, images, kubelet's recordAdmissionRejection, server's buckets of paths.
+//! Upstream: pkg/kubelet/kuberuntime/instrumented_services.go, pkg/kubelet/images, `recordAdmissionRejection`
+//! of pkg/kubelet/kubelet.go, the path buckets of pkg/kubelet/server.
 
 /// The operation of a CRI verb, as upstream calls it.
 #[must_use]
@@ -59,7 +60,7 @@ pub fn image_size(bytes: u64) -> &'static str {
     RANGES.iter().find(|(end, _)| bytes < *end).map_or("GT100GB", |(_, name)| name)
 }
 
-/// Reasons of refusals that are told by name.
+/// Reasons of rejections that have their own label value.
 const REJECTIONS: &[&str] = &[
     "AppArmor",
     "PodOSSelectorNodeLabelDoesNotMatch",
@@ -93,7 +94,7 @@ pub fn rejection(reason: &str) -> &'static str {
     }
 }
 
-/// Paths of the node's API that are told by name: the first segment, of `metrics` two.
+/// Paths of the node's API that have their own label value: the first segment, for `metrics` two.
 const PATHS: &[&str] = &[
     "attach",
     "checkpoint",

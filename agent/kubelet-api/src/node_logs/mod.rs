@@ -1,9 +1,9 @@
-//! node_logs: queries for the logs of the node itself, `/logs/?query=…`. Contract 14.3, "Node log query" (KEP-2258).
+//! node_logs: queries for the logs of the node itself, `/logs/?query=…` (node log query, KEP-2258).
 //!
-//! In: decoded pairs of a query. Out: [`NodeLogQuery`], the arguments of journalctl, the files that a service may have
-//! written, or what is wrong in the words of the API's field errors. Invariants: pure; what is handed to journalctl is
-//! made of checked values only, so that no value can become another option.
-//! Upstream: pkg/kubelet/kubelet_server_journal.go.
+//! In: decoded pairs of a query. Out: [`NodeLogQuery`], the arguments of journalctl, the candidates for a
+//! service's log file, or the errors in the words of the API's field errors. Invariants: pure; the arguments
+//! of journalctl contain checked values only, so no value can become another option. Upstream:
+//! pkg/kubelet/kubelet_server_journal.go.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde_json::json;
 
-/// Lines of a journal that may be asked for at once.
+/// Most lines of a journal in one query.
 const TAIL_MAX: i64 = 100_000;
-/// Services of one query.
+/// Most services in one query.
 const SERVICES_MAX: usize = 4;
 /// Bytes of a service's name.
 const SERVICE_LENGTH_MAX: usize = 256;
 
-/// What a client asked for.
+/// Options of a request for the node's logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLogQuery {
     services: Vec<String>,
@@ -63,8 +63,8 @@ pub enum QueryError {
 }
 
 impl NodeLogQuery {
-    /// Reads decoded pairs of a query; keys that are none of ours are ignored, of a repeated key the first value counts
-    /// (`query` may be repeated). `None` if nothing of it is there: the request is for a file by its path.
+    /// Reads decoded pairs of a query; unknown keys are ignored, and the first value of a repeated key counts
+    /// (`query` may be repeated). `None` without any known key: the request is for a file by its path.
     ///
     /// # Errors
     /// [`QueryError::Unreadable`].
@@ -106,7 +106,7 @@ impl NodeLogQuery {
         }
     }
 
-    /// The file that is asked for, if it is one alone: whoever knows the disk looks whether it is there.
+    /// The requested file, if the query names one file alone: the caller checks whether it exists.
     #[must_use]
     pub fn only_file(&self) -> Option<&str> {
         match (self.files.as_slice(), self.services.is_empty()) {
@@ -115,7 +115,7 @@ impl NodeLogQuery {
         }
     }
 
-    /// What to read. `missing` says what is wrong with a file of a name, if something is.
+    /// The logs to read. `missing` returns the error for a file of that name, if there is one.
     ///
     /// # Errors
     /// [`QueryError::Unacceptable`].
@@ -183,15 +183,15 @@ impl Options {
 }
 
 impl ServiceQuery {
-    /// Which of the services write to the journal, by the units that it knows (`journalctl --field _SYSTEMD_UNIT`), and
-    /// which may have files.
+    /// Splits the services into those that write to the journal, by its list of units (`journalctl --field
+    /// _SYSTEMD_UNIT`), and those that may have files.
     #[must_use]
     pub fn split(&self, units: &str) -> (Vec<String>, Vec<String>) {
         let known = |name: &str| units.lines().any(|unit| unit == format!("{name}.service"));
         self.services.iter().cloned().partition(|service| known(service))
     }
 
-    /// journalctl's arguments for services that write to the journal. Times are told in UTC, and said to be.
+    /// journalctl's arguments for services that write to the journal. Times are in UTC and marked so.
     #[must_use]
     pub fn journal_arguments(&self, services: &[String]) -> Vec<String> {
         let mut arguments = ["--utc", "--no-pager", "--output=short-precise"].map(str::to_owned).to_vec();
@@ -210,8 +210,8 @@ impl ServiceQuery {
         arguments
     }
 
-    /// What is said in place of the files of services that do not write to the journal, if something is: options choose
-    /// among the journal's entries only.
+    /// Text instead of the files of services that do not write to the journal, if the options exclude files:
+    /// options apply to the journal's entries only.
     #[must_use]
     pub fn refuses_files(&self, services: &[String]) -> Option<String> {
         (!services.is_empty() && self.options != Options::default()).then(|| {
@@ -242,7 +242,7 @@ pub fn directory_page(names: &[String]) -> String {
     page
 }
 
-/// A relative URL; the one that would look like a scheme begins with `./`.
+/// A relative URL; a name that would look like a scheme begins with `./`.
 fn link(name: &str) -> String {
     let mut url = String::new();
     if name.split('/').next().is_some_and(|first| first.contains(':')) {
@@ -302,7 +302,7 @@ fn number(key: &str, value: Option<&str>, errors: &mut Vec<String>) -> Option<i6
     number
 }
 
-/// The last line of a parser's many: the ones before draw the place.
+/// The last line of the parser's message: the lines before it only draw the position.
 fn one_line(error: &regex_syntax::Error) -> String {
     let text = error.to_string();
     let last = text.lines().next_back().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Queries, page by page: what is refused in which words, and what journalctl is asked.
+//! Queries: the texts of refusals, and the arguments of journalctl.
 
 use super::*;
 

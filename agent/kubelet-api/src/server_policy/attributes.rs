@@ -1,8 +1,8 @@
-//! A request as the authoriser sees it: a verb on a subresource of this node.
+//! A request in terms of the authorizer: a verb on a subresource of this node.
 //!
-//! In: method and path as they are on the wire, undecoded. Out: [`Attributes`]. Invariant: total, and strict where it
-//! does not know the path; the router compares the same undecoded path, so nothing is judged as one thing and served
-//! as another.
+//! In: method and path as they are on the wire, undecoded. Out: [`Attributes`]. Invariant: total, and strict
+//! for unknown paths; the router compares the same undecoded path, so the served path is always the
+//! authorized one.
 
 /// Paths (and everything below) with a subresource of their own.
 const OWN: &[(&str, &str)] = &[
@@ -14,14 +14,14 @@ const OWN: &[(&str, &str)] = &[
     ("/flagz", "configz"),
 ];
 
-/// Paths whose finer subresource is tried before `proxy`.
+/// Paths with a finer subresource that is tried before `proxy`.
 const FINE: &[(&str, &str)] =
     &[("/healthz", "healthz"), ("/pods", "pods"), ("/runningpods", "pods"), ("/configz", "configz")];
 
-/// The strictest: whoever has it may do anything with the node's API.
+/// The strictest subresource: it allows every use of the node's API.
 const PROXY: &str = "proxy";
 
-/// What is asked of the authoriser: any one of the subresources will do, in this order.
+/// A question for the authorizer: one allowed subresource is enough, tried in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// RBAC verb; empty for a method that has none.
@@ -35,9 +35,9 @@ pub struct Attributes {
 pub enum Next {
     /// Let it through.
     Allowed,
-    /// 403.
+    /// Status 403.
     Denied,
-    /// Ask for this one of the subresources (or look its answer up).
+    /// Review this subresource (or look up its cached answer).
     Ask(&'static str),
 }
 
@@ -85,7 +85,7 @@ impl Attributes {
         format!("Forbidden ({})\n", self.of_user(user))
     }
 
-    /// The body of a 500: the question could not be asked.
+    /// The body of a 500: the review failed.
     #[must_use]
     pub fn failed(&self, user: &str) -> String {
         format!("Authorization error ({})\n", self.of_user(user))

@@ -1,39 +1,39 @@
-//! Certificate, then token, then nobody: the order of claims, and what a failed claim means.
+//! Authentication: certificate, then token, then anonymous; and the result of a failed credential.
 //!
-//! A client that shows something wrong is refused even where anonymous requests are let in (upstream's
-//! fail-on-error union); a good token makes up for a bad certificate.
+//! A client with an invalid credential is refused even where anonymous requests are allowed (upstream's
+//! fail-on-error union); a valid token makes up for an invalid certificate.
 
 use super::user::User;
 use crate::server_policy::policy::AccessPolicy;
 
-/// What the client's certificate said.
+/// Result of the client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateClaim {
     /// None was shown, or no client CA is configured to judge it.
     None,
     /// Signed by a client CA, valid now, for clients.
     Verified(User),
-    /// Not that.
+    /// A certificate that is not valid for a user.
     Refused,
 }
 
 /// What is known of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenAnswer {
-    /// The API server knows whose it is.
+    /// The API server knows the token's user.
     User(User),
     /// The API server does not accept it.
     Unknown,
-    /// The API server could not be asked, and no answer is remembered.
+    /// The API server could not be reached, and no answer is cached.
     Failed,
 }
 
-/// Whose request it is.
+/// Result of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// This user's.
     User(User),
-    /// 401.
+    /// Status 401.
     Unauthorized,
 }
 

@@ -1,8 +1,8 @@
-//! Answers of reviews, remembered for their time and no longer.
+//! Cache of review answers, for their lifetime only.
 //!
-//! In: answers with how long they hold, questions with the time. Out: what is remembered. Invariants: nothing is
-//! answered at or after its end; at most `max` answers are kept, and the one that ends soonest goes first. An answer that
-//! has ended stays until its place is needed: it says that its question was answered once.
+//! In: answers with their lifetime, look-ups with the time. Out: cached answers. Invariants: an expired
+//! answer is never returned; at most `max` answers are kept, and the one that expires first goes first. An
+//! expired answer stays until its place is needed: it shows that its key was answered before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl<K: Ord + Clone, V: Clone> ReviewCache<K, V> {
         self.answers.get(key).filter(|(end, _)| now < *end).map(|(_, answer)| answer.clone())
     }
 
-    /// True if an answer to `key` is kept, one that has ended included.
+    /// True if an answer to `key` is kept, also an expired one.
     #[must_use]
     pub fn knew(&self, key: &K) -> bool {
         self.answers.contains_key(key)

@@ -1,10 +1,10 @@
-//! Which reviews the node sends to the API server, and which of them it remembers.
+//! Limits the reviews that the node sends to the API server, and caches their answers.
 //!
-//! In: requests for a review with the time, answers. Out: a remembered answer, the order to ask, to wait for a review
-//! that is under way, or a refusal. Invariants: at most one review of a key is under way, and at most
-//! [`DeskLimits::under_way`] in all; over any time `t` no more than `burst + t / interval` are begun; a key that was
-//! never believed takes at most three quarters of either, so that strangers leave room for clients whose answer has
-//! ended; a refusal never displaces an answer that is believed.
+//! In: requests for a review with the time, answers. Out: a cached answer, the order to send a review or to
+//! wait for one in flight, or a refusal. Invariants: at most one review of a key is in flight, and at most
+//! [`DeskLimits::under_way`] in all; over any time `t` at most `burst + t / interval` are started; keys
+//! without an earlier positive answer take at most three quarters of either, so that strangers leave room for
+//! clients whose answer has expired; a negative answer never displaces a valid positive one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use agent_types::time::Mono;
 
 use super::cache::ReviewCache;
 
-/// What reviews of one kind may use up.
+/// Limits for reviews of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeskLimits {
     /// Between two reviews on average.
@@ -22,14 +22,15 @@ pub struct DeskLimits {
     pub burst: u32,
     /// Reviews that wait for the API server.
     pub under_way: usize,
-    /// Requests that wait for a review, several for one review included.
+    /// Requests that wait for a review; several may wait for the same one.
     pub waiting: usize,
     /// Answers of each sort, yes and no, that are remembered.
     pub remembered: usize,
 }
 
 impl Default for DeskLimits {
-    /// Half of what upstream's client has for everything (50 a second, 100 at once): tokens and permissions have it each.
+    /// Half of the rate of upstream's whole client (50 a second, 100 at once), for tokens and for permissions
+    /// each.
     fn default() -> Self {
         DeskLimits {
             interval: Duration::from_millis(40),
@@ -54,7 +55,7 @@ pub enum Step<V> {
     Busy,
 }
 
-/// Reviews of one kind. `K` is what makes two reviews the same, `V` is what a yes says.
+/// Reviews of one kind. Equal `K` make two reviews the same; `V` is the value of a positive answer.
 #[derive(Clone, Debug)]
 pub struct ReviewDesk<K, V> {
     limits: DeskLimits,
@@ -109,7 +110,7 @@ impl<K: Ord + Clone, V: Clone> ReviewDesk<K, V> {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// The review of `key` is over: with an answer that holds for a time, or without one.
+    /// The review of `key` is over: with an answer and its lifetime, or without one.
     pub fn ended(&mut self, key: K, answer: Option<(Option<V>, Duration)>, now: Mono) {
         self.under_way.remove(&key);
         match answer {
@@ -148,13 +149,13 @@ pub struct RareLine {
 }
 
 impl RareLine {
-    /// At most one line in each `quiet`.
+    /// Allows at most one log line in each `quiet`.
     #[must_use]
     pub fn new(quiet: Duration) -> RareLine {
         RareLine { quiet, last: None, left_out: 0 }
     }
 
-    /// `Some` with the number of lines left out since the last one, if this line is to be written.
+    /// `Some` if this line may be written, with the number of lines suppressed since the last one.
     pub fn admit(&mut self, now: Mono) -> Option<u64> {
         if self.last.is_some_and(|last| now.since(last) < self.quiet) {
             self.left_out += 1;

@@ -1,4 +1,4 @@
-//! server_policy: who may do what with the node's HTTPS API. Contract 14.2.
+//! server_policy: authentication and authorization of requests to the node's HTTPS API.
 //!
 //! # For the shell
 //! ```text
@@ -6,11 +6,11 @@
 //!                                     AskToken ┴─► cache or TokenReview ─► conclude() ─► Verdict
 //! Verdict::User ─► attributes(method, path) ─► next() ─► cache or SubjectAccessReview … ─► allowed | denied
 //! ```
-//! In: what a request presents, what the API server answered, the time. Out: verdicts, reviews to send, texts of
-//! refusals. Invariants: nothing is allowed that was not allowed by a review, by its cached answer within its time, or
-//! by `AlwaysAllow`; a review that fails allows nothing; a bad credential is refused, never taken for none; a path that
-//! is not known asks for the strictest permission (`nodes/proxy`).
-//! Upstream: pkg/kubelet/server/auth.go, apiserver/pkg/authentication/request.
+//! In: the credentials of a request, answers of the API server, the time. Out: verdicts, reviews to send,
+//! texts of refusals. Invariants: a request is allowed only by a review, by its cached answer within its
+//! time, or by `AlwaysAllow`; a review that fails allows nothing; a bad credential is refused, never treated
+//! as missing; an unknown path needs the strictest permission (`nodes/proxy`). Upstream:
+//! pkg/kubelet/server/auth.go, apiserver/pkg/authentication/request; fine-grained permissions: KEP-2862.
 
 mod attributes;
 mod authentication;

@@ -1,13 +1,13 @@
-//! Who gets a place among the connections of the HTTPS API, and of the ports that anybody may ask.
+//! Assigns places among the connections of the HTTPS API, and of the ports without authentication.
 //!
-//! In: connections that come (with their address), become known and end. Out: whether one is taken, and which other one
-//! has to go for it. Invariants: no more places are taken than there are; a connection is a stranger's until a request on
-//! it was admitted or its client certificate was verified; one source has at most [`PlaceLimits::per_source`] strangers,
-//! and all sources together [`PlaceLimits::strangers`], so that places remain for the others; where strangers have
-//! all their places, a newcomer displaces the oldest stranger of the source with the most, or of its own source where that
-//! has as many. A source without any stranger always displaces one: thousands of addresses with one silent connection each
-//! keep nobody out, because a client needs its place as a stranger for one handshake only. Known connections are never
-//! displaced.
+//! In: connections that arrive (with their address), become known and end. Out: whether a connection gets a
+//! place, and which other one it displaces. Invariants: the number of places is fixed; a connection belongs
+//! to a stranger until a request on it was admitted or its client certificate was verified; one source has at
+//! most [`PlaceLimits::per_source`] strangers, and all sources together [`PlaceLimits::strangers`], so that
+//! places remain for known clients; when strangers have all their places, a newcomer displaces the oldest
+//! stranger of the source with the most, or of its own source if that has as many. A source without any stranger always
+//! displaces one: a client needs its place as a stranger for one handshake only, so thousands of addresses with
+//! one silent connection each keep no client out. Known connections are never displaced.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +16,16 @@ use std::net::{IpAddr, Ipv6Addr};
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceLimits {
-    /// In all.
+    /// Places in all.
     pub all: usize,
-    /// Of strangers.
+    /// Places for strangers.
     pub strangers: usize,
-    /// Of strangers of one source.
+    /// Places for strangers of one source.
     pub per_source: usize,
 }
 
 impl PlaceLimits {
-    /// Three quarters of `all` are open to strangers, and one quarter to those of one source.
+    /// Three quarters of `all` for strangers, and one quarter for those of one source.
     #[must_use]
     pub fn of(all: usize) -> PlaceLimits {
         PlaceLimits { all, strangers: all - all / 4, per_source: (all / 4).max(1) }
@@ -41,7 +41,7 @@ pub struct Taken {
     pub displaced: Option<u64>,
 }
 
-/// The places and who has them.
+/// The places and their connections.
 #[derive(Clone, Debug)]
 pub struct Places {
     limits: PlaceLimits,
@@ -94,7 +94,7 @@ impl Places {
         }
     }
 
-    /// The connection has ended; one that was displaced has no place any more.
+    /// The connection has ended; a displaced one has no place any more.
     pub fn leave(&mut self, place: u64) {
         self.known.remove(&place);
         self.forget_stranger(place);
@@ -130,7 +130,8 @@ impl Places {
     }
 }
 
-/// What counts as one source: an IPv4 address, or the /64 of an IPv6 address, of which a host may use all.
+/// The unit of one source: an IPv4 address, or the /64 of an IPv6 address, because one host may use all of
+/// it.
 fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

@@ -10,13 +10,13 @@ use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 pub struct AccessPolicy {
     /// Who makes no claim is `system:anonymous`.
     pub anonymous: bool,
-    /// Certificates tell UIDs (gate `AllowParsingUserUIDFromCertAuth`).
+    /// True if certificates carry UIDs (gate `AllowParsingUserUIDFromCertAuth`).
     pub certificate_uids: bool,
-    /// Bearer tokens are reviewed by the API server; otherwise they say nothing.
+    /// True if the API server reviews bearer tokens; otherwise tokens are ignored.
     pub tokens: bool,
     /// How long a review of a token is believed.
     pub token_ttl: Duration,
-    /// The API server is asked what a user may do; otherwise every user may do everything.
+    /// True if the API server reviews permissions; otherwise every user may do everything.
     pub review_access: bool,
     /// How long a yes is believed.
     pub allowed_ttl: Duration,
@@ -25,7 +25,7 @@ pub struct AccessPolicy {
 }
 
 impl AccessPolicy {
-    /// As configured.
+    /// The policy of the configuration.
     #[must_use]
     pub fn new(kubelet: &KubeletConfiguration) -> AccessPolicy {
         let (authn, authz) = (&kubelet.authentication, &kubelet.authorization);

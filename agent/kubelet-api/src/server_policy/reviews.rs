@@ -6,14 +6,14 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use super::TokenAnswer;
 use super::user::User;
 
-/// Asks whose token it is.
+/// The TokenReview for a token.
 #[must_use]
 pub fn token_review(token: &str) -> TokenReview {
     let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
     TokenReview { spec, ..TokenReview::default() }
 }
 
-/// What the answer says.
+/// Reads the answer of a TokenReview.
 #[must_use]
 pub fn user_of_review(review: &TokenReview) -> TokenAnswer {
     let Some(status) = review.status.as_ref().filter(|s| s.authenticated == Some(true)) else {
@@ -51,16 +51,16 @@ pub fn access_review(user: &User, verb: &str, node: &str, subresource: &str) -> 
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
-/// What the answer says; a denial wins over an allowance.
+/// Reads the answer of a SubjectAccessReview; a denial wins over an allowance.
 #[must_use]
 pub fn is_allowed(review: &SubjectAccessReview) -> bool {
     review.status.as_ref().is_some_and(|s| s.allowed && s.denied != Some(true))
 }
 
-/// What makes two reviews the same question. Users may bring any number of groups and extras, so whoever keeps keys keeps
-/// their digests.
+/// Key of a review: equal reviews have equal keys. Users may have any number of groups and extras, so caches
+/// keep digests of keys.
 #[must_use]
 pub fn review_key(review: &SubjectAccessReview) -> String {
-    // Maps with keys that are texts: this cannot fail, and an empty key would only be a question of its own.
+    // A map with text keys: this cannot fail, and an empty key would only be a key of its own.
     serde_json::to_string(&review.spec).unwrap_or_default()
 }

@@ -1,33 +1,33 @@
-//! Who a request comes from.
+//! The user of a request.
 
 use std::collections::BTreeMap;
 
 /// A name without credentials.
 const ANONYMOUS: &str = "system:anonymous";
-/// Everybody who proved who they are.
+/// Group of all authenticated users.
 const AUTHENTICATED: &str = "system:authenticated";
-/// Everybody else.
+/// Group of all anonymous requests.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// What an authenticator calls the credential that it saw (apiserver's `user.CredentialIDKey`).
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// What the subject of a verified client certificate says.
+/// Subject of a verified client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// Its common name; of several the last.
     pub common_name: String,
-    /// Its organizations.
+    /// Organizations (O), the user's groups.
     pub organizations: Vec<String>,
-    /// Its attributes 1.3.6.1.4.1.57683.2 (KEP-4657); `None` for one that is no text.
+    /// Attributes 1.3.6.1.4.1.57683.2, the user's UID (KEP-4657); `None` for one that is not text.
     pub uids: Vec<Option<String>>,
     /// SHA-256 of the certificate.
     pub fingerprint: Vec<u8>,
 }
 
 impl Subject {
-    /// Who that is; UIDs count with the gate `AllowParsingUserUIDFromCertAuth`. `None` if it has no name, or an attribute that
-    /// is no UID, or more than one.
+    /// The user of the certificate; UIDs count with the gate `AllowParsingUserUIDFromCertAuth`. `None` for a
+    /// subject without a name, or with an invalid UID, or with several.
     #[must_use]
     pub fn user(&self, with_uid: bool) -> Option<User> {
         let uid = match &self.uids[..] {
@@ -50,11 +50,11 @@ impl Subject {
 pub struct User {
     /// Name; of a certificate its common name.
     pub name: String,
-    /// UID, where the authenticator knows one.
+    /// UID, if the authenticator knows it.
     pub uid: String,
     /// Groups; of a certificate its organizations.
     pub groups: Vec<String>,
-    /// What else the authenticator said.
+    /// Further attributes from the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -71,7 +71,7 @@ impl User {
         User { name: common_name.to_owned(), groups: organizations.to_vec(), ..User::default() }
     }
 
-    /// The same, as a member of the group of all who proved who they are (but for the anonymous).
+    /// The same user with the group of authenticated users (unless anonymous).
     #[must_use]
     pub(super) fn authenticated(mut self) -> User {
         let special = [AUTHENTICATED, UNAUTHENTICATED];

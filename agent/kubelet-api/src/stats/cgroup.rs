@@ -20,7 +20,7 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// A file of one number; `max` is no number.
+/// Parses a file with one number; `max` is not a number.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
@@ -29,23 +29,23 @@ pub fn number(text: &str) -> Option<u64> {
 /// How much of a cgroup is read: every file costs an open, a read and the kernel's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
-    /// What `/metrics/resource` tells.
+    /// Values for `/metrics/resource`.
     Resource,
-    /// What `/stats/summary?only_cpu_and_memory=true` tells.
+    /// Values for `/stats/summary?only_cpu_and_memory=true`.
     CpuAndMemory,
-    /// What `/stats/summary` tells.
+    /// Values for `/stats/summary`.
     Summary,
-    /// What `/metrics/cadvisor` tells.
+    /// Values for `/metrics/cadvisor`.
     Cadvisor,
 }
 
 /// The files of one cgroup.
 pub trait Files {
-    /// The text of one; `None` if it cannot be read. It is there until the next one is asked for.
+    /// The text of a file; `None` if it cannot be read. Valid until the next call.
     fn read(&mut self, name: &str) -> Option<&str>;
 }
 
-/// What a cgroup's files say. Each file is read at most once.
+/// Reads the usage of a cgroup from its files. Each file is read at most once.
 #[must_use]
 pub fn usage(extent: Extent, at: Wall, files: &mut impl Files) -> Usage {
     fn one(files: &mut impl Files, name: &str) -> Option<u64> {
@@ -90,7 +90,7 @@ pub fn usage(extent: Extent, at: Wall, files: &mut impl Files) -> Usage {
     usage
 }
 
-/// The numbers of lines `<name> <number>`, all found in one pass: these texts have up to sixty lines.
+/// The numbers of lines `<name> <number>`, all in one pass: these texts have up to sixty lines.
 fn fields<const N: usize>(text: &str, names: [&str; N]) -> [Option<u64>; N] {
     let mut found = [None; N];
     for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {

@@ -1,6 +1,6 @@
-//! File systems, and what on them belongs to whom.
+//! File systems, and the usage of containers, images and volumes on them.
 //!
-//! In: numbers of `statvfs`, of walks and of the runtime. Out: values for [`super::summary`].
+//! In: numbers of `statvfs`, of directory walks and of the runtime. Out: values for [`super::summary`].
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use agent_volumes::csi::request::{Both, Usage};
 /// A whole file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filesystem {
-    /// When it was asked.
+    /// Time of the measurement.
     pub at: Wall,
     /// Bytes that may still be written without privilege.
     pub available_bytes: u64,
@@ -20,7 +20,7 @@ pub struct Filesystem {
     pub used_bytes: u64,
     /// Inodes; `None` where the file system makes them as they are needed.
     pub inodes: Option<u64>,
-    /// Of them free ones.
+    /// Number of free inodes.
     pub inodes_free: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub struct DiskIo {
 }
 
 impl DiskIo {
-    /// The text of a device's file `stat` in /sys; `None` if it is none.
+    /// Parses a device's file `stat` in /sys; `None` if it is malformed.
     #[must_use]
     pub fn of_stat(text: &str) -> Option<DiskIo> {
         let numbers: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -67,7 +67,7 @@ impl DiskIo {
     }
 }
 
-/// How an amount stands to what there is.
+/// Whether an amount is exact or only a lower bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {
     /// The amount is all.
@@ -78,7 +78,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// How a sum stands to what there is, of a part and of another one.
+    /// The same for the sum of two amounts.
     #[must_use]
     pub fn and(self, other: Bound) -> Bound {
         if self == Bound::Exact { other } else { self }
@@ -118,28 +118,28 @@ pub struct Layer {
     pub at: Wall,
     /// A directory on the file system.
     pub mountpoint: String,
-    /// Bytes; `None` if it does not say.
+    /// Used bytes; `None` if unknown.
     pub used_bytes: Option<u64>,
-    /// Inodes; `None` if it does not say.
+    /// Used inodes; `None` if unknown.
     pub inodes_used: Option<u64>,
 }
 
-/// A volume.
+/// Measurement of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeUse {
-    /// The file system that it is on.
+    /// File system of the volume.
     pub filesystem: Option<Filesystem>,
     /// What is in it.
     pub taken: Option<Taken>,
-    /// Whether its driver says that something is wrong with it.
+    /// True if its driver reports an abnormal condition.
     pub abnormal: Option<bool>,
 }
 
 impl VolumeUse {
-    /// What a driver says of a volume.
+    /// Translates a driver's statistics of a volume.
     #[must_use]
     pub fn told(usage: &Usage, at: Wall) -> VolumeUse {
-        // A driver that tells of the condition alone says nothing of sizes, which upstream shows as 0.
+        // A driver may report the condition without sizes; upstream shows these as 0.
         let Both { bytes, inodes } = usage.amounts.unwrap_or_default();
         let filesystem = Filesystem {
             at,

@@ -1,6 +1,6 @@
 //! Prometheus' text format, version 0.0.4.
 //!
-//! Invariant: every family is told with its kind and its help before its samples, and only if it has any.
+//! Invariant: every family appears with its type and its help before its samples, and only if it has any.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What a number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// Counter: the value only grows.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -38,7 +38,8 @@ impl Shared {
     }
 }
 
-/// A sample's own labels beside those that it shares, in the alphabet's order; without a name it is none.
+/// Labels of one sample in addition to the shared ones, in alphabetical order; an entry without a name is
+/// unused.
 pub type Own<'a> = [(&'a str, &'a str); 4];
 
 /// No own labels.
@@ -74,7 +75,7 @@ fn push_label(text: &mut String, label: &str, value: &str) {
 pub struct Exposition(String);
 
 impl Exposition {
-    /// A family and its samples, all of one moment if any; nothing if it has none.
+    /// A family and its samples, with one optional timestamp for all; nothing if it has none.
     pub fn family<'a>(
         &mut self,
         family: (&str, Kind, &str),
@@ -84,7 +85,7 @@ impl Exposition {
         self.timed(family, samples.into_iter().map(|(labels, value)| (labels, value, at)));
     }
 
-    /// A family and its samples, each of its own moment; nothing if it has none.
+    /// A family and its samples, each with its own timestamp; nothing if it has none.
     pub fn timed<'a>(
         &mut self,
         family: (&str, Kind, &str),
@@ -117,7 +118,7 @@ impl Exposition {
         self.more(family.0, samples);
     }
 
-    /// More samples of the family that was told last, if any was; without one there is nothing to add to.
+    /// Further samples of the last family, if it appeared; nothing otherwise.
     pub fn more<'a>(
         &mut self,
         name: &str,
@@ -158,7 +159,7 @@ impl Exposition {
         self.0.push('\n');
     }
 
-    /// The text.
+    /// The complete text.
     #[must_use]
     pub fn into_text(self) -> String {
         self.0

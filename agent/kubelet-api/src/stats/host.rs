@@ -1,6 +1,6 @@
-//! The machine's own account: texts of /proc. Linux, Documentation/filesystems/proc.rst.
+//! Usage of the machine, from texts of /proc. Linux: Documentation/filesystems/proc.rst.
 //!
-//! In: texts. Out: amounts, network counters. Invariant: total; what a text does not have is `None`.
+//! In: texts. Out: amounts, network counters. Invariant: total; a value that a text lacks is `None`.
 
 use agent_types::time::Wall;
 
@@ -10,7 +10,7 @@ use super::usage::{Cpu, Memory, Psi, Swap, Tasks, Usage, psi};
 /// Ticks of /proc/stat in a second (USER_HZ); the same on every architecture that there is an image for.
 const TICKS_PER_SECOND: u64 = 100;
 const NS_PER_TICK: u64 = 1_000_000_000 / TICKS_PER_SECOND;
-/// Interfaces that are left out: of the loopback nobody asks, the others lead into pods, whose own side is told.
+/// Interfaces that are left out: the loopback, and those that lead into pods, which have their own counters.
 /// Upstream: cadvisor's list.
 const NOT_TOLD: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
@@ -27,7 +27,7 @@ pub fn usage(at: Wall, read: impl Fn(&str) -> Option<String>) -> Usage {
     let cache = kb("Cached")
         .map(|cached| ["Buffers", "SwapCached"].into_iter().filter_map(kb).fold(cached, u64::saturating_add));
     let mut memory = Memory {
-        // As upstream: the kernel's own memory is nobody's.
+        // As upstream: without the kernel's own memory.
         usage: rss.zip(cache).map(|(rss, cache)| rss.saturating_add(cache)),
         limit: kb("MemTotal"),
         rss,
@@ -51,9 +51,9 @@ pub fn usage(at: Wall, read: impl Fn(&str) -> Option<String>) -> Usage {
     usage
 }
 
-/// What the machine can still give without taking a page that is in use: what is free, file pages that nobody touched
-/// of late, caches of the kernel. Never more than its memory without the working set, in which the kernel's own memory and
-/// huge pages are not.
+/// Memory that the machine can still give without reclaiming a page in use: free pages, file pages that were
+/// not used recently, caches of the kernel. At most its memory without the working set; the working set
+/// excludes the kernel's own memory and huge pages.
 #[must_use]
 pub fn left(meminfo: &str) -> Option<u64> {
     ["MemFree", "Inactive(file)", "SReclaimable"]
@@ -74,8 +74,8 @@ fn threads(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// The line of all processors: user, nice, system, idle, iowait, irq, softirq, steal, and guests, which user and nice have
-/// already.
+/// The line of all processors: user, nice, system, idle, iowait, irq, softirq, steal, and guests, whose time
+/// user and nice contain already.
 fn cpu(stat: &str) -> Cpu {
     let numbers = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     let numbers: Vec<u64> =
@@ -108,7 +108,7 @@ pub fn boot_time(stat: &str) -> Option<Wall> {
 /// What went through a network namespace, by interface, and when it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// When.
+    /// Time of the measurement.
     pub at: Wall,
     /// Name of the interface that leads out; empty if that is not known.
     pub default: String,
@@ -119,24 +119,24 @@ pub struct Network {
 /// One interface's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Name.
+    /// Name of the interface.
     pub name: String,
-    /// Received.
+    /// Received traffic.
     pub received: Traffic,
-    /// Sent.
+    /// Sent traffic.
     pub sent: Traffic,
 }
 
-/// One direction.
+/// Traffic of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Errors.
+    /// Number of errors.
     pub errors: u64,
-    /// Packets dropped.
+    /// Number of dropped packets.
     pub dropped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the node, its pods and its containers use, and how that is told. Contract 14.5, 14.6; docs/stats.md.
+//! Resource usage of the node, its pods and its containers, in three formats (docs/stats.md).
 //!
 //! ```text
 //! cgroup files ─► cgroup ─┐
@@ -7,8 +7,9 @@
 //! file systems, log files, volumes ─► Measured ──┴─► summary ──► JSON
 //! pods and statuses ─► Shown ────────────────────┘
 //! ```
-//! In: texts of files, amounts, who runs what. Out: texts. Pure: reading is agent-linux's. Invariants: nothing is told of a
-//! container that does not run; an amount that could not be read is left out, never zero.
+//! In: texts of files, measured amounts, pods and statuses. Out: texts. Pure: agent-linux reads the files.
+//! Invariants: a container that does not run has no values; an amount that could not be read is left out,
+//! never zero.
 
 pub mod cadvisor;
 pub mod cgroup;
@@ -40,7 +41,8 @@ use disk::Layer;
 pub struct PodUsage {
     /// [`name::pod_of`] its cgroup's name.
     pub pod: String,
-    /// All of it, as its own cgroup says; `None` where pods have none, and then the containers are summed up.
+    /// Usage of the whole pod, from its cgroup; `None` on a node without pod cgroups, where the containers
+    /// are summed up.
     pub usage: Option<Usage>,
     /// Containers, the sandbox's own among them, by CRI id.
     pub containers: Vec<(String, Usage)>,
@@ -51,7 +53,7 @@ pub struct PodUsage {
 /// The machine at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The machine.
+    /// Usage of the machine.
     pub node: Usage,
     /// The machine's network.
     pub network: Option<Network>,
@@ -63,10 +65,10 @@ pub struct Snapshot {
     pub pods: Vec<PodUsage>,
 }
 
-/// A container as its runtime tells of it.
+/// A container in the runtime's statistics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeUsage {
-    /// CRI id.
+    /// CRI id of the container.
     pub id: String,
     /// Processor, memory and swap.
     pub usage: Usage,
@@ -75,7 +77,7 @@ pub struct RuntimeUsage {
 }
 
 impl Snapshot {
-    /// A machine whose pods have no cgroups that can be read: the runtime's figures of the containers that are shown.
+    /// For a machine whose pods have no readable cgroups: the runtime's values of the listed containers.
     #[must_use]
     pub fn of_runtime(node: Usage, shown: &[Shown], figures: &[RuntimeUsage]) -> Snapshot {
         let by_id: BTreeMap<&str, &RuntimeUsage> = figures.iter().map(|f| (f.id.as_str(), f)).collect();
@@ -99,12 +101,12 @@ impl Snapshot {
 }
 
 impl PodUsage {
-    /// The sandbox's own container: of those that are not shown the one that was made first.
+    /// The sandbox's own container: the oldest one that is not listed.
     #[must_use]
     pub fn sandbox(&self, shown: &Shown) -> Option<(&str, &Usage)> {
         let others = self.containers.iter().filter(|(id, _)| shown.containers.iter().all(|c| c.id != *id));
         let first = others.min_by(|a, b| (a.1.created, &a.0).cmp(&(b.1.created, &b.0)))?;
-        // With everything gone but one container, it may be one that has just ended.
+        // A single remaining container may be one that has just ended.
         (shown.containers.is_empty() || self.containers.len() > 1).then_some((first.0.as_str(), &first.1))
     }
 

@@ -1,9 +1,9 @@
-//! How fast processor time was used of late: `usageNanoCores`.
+//! Recent rate of processor time: `usageNanoCores`.
 //!
-//! In: snapshots, as they are asked for. Out: the same, with rates. Nobody samples between two questions, so the first
-//! answer about something has no rate. Invariants: a rate is measured over at least [`WINDOW_NS`] once there is so much
-//! history, however often somebody asks; what is not seen any more is forgotten. Upstream: cadvisor's two last samples,
-//! 10 to 15 s apart.
+//! In: snapshots, at the time of each request. Out: the same, with rates. The node does not sample between
+//! two requests, so the first answer about an object has no rate. Invariants: a rate covers at least
+//! [`WINDOW_NS`] once the history is that long, however frequent the requests; an object that disappears is
+//! forgotten. Upstream: cadvisor's two last samples, 10 to 15 s apart.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{PodUsage, Snapshot};
 
 /// The shortest time that a rate is measured over, once there is such a time.
 pub const WINDOW_NS: i64 = 10_000_000_000;
-/// What was not asked about for this long is forgotten.
+/// Time after which an object without requests is forgotten.
 const KEEP_NS: i64 = 600_000_000_000;
 
 /// A count and when it was so much.
@@ -87,8 +87,8 @@ impl Rates {
 }
 
 impl Marks {
-    /// The rate up to `now`, which becomes a mark when its time has come. A clock that was put back and a count that
-    /// began anew begin all anew.
+    /// The rate up to `now`, which becomes a mark when its time has come. A clock that was set back, or a
+    /// counter that started again, resets the history.
     fn step(&mut self, now: Mark) -> Option<u64> {
         let went_back = self.newer.at.0.saturating_sub(now.at.0) > WINDOW_NS || now.ns < self.older.ns;
         if went_back {

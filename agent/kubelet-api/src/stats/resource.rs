@@ -1,5 +1,5 @@
-//! `/metrics/resource`: what metrics-server, and through it `kubectl top` and autoscalers, read. Names and labels are
-//! upstream's stable ones (contract 14.6 and 17).
+//! `/metrics/resource`: the source of metrics-server, and so of `kubectl top` and autoscalers. Names and
+//! labels are upstream's stable ones (pkg/kubelet/metrics/collectors/resource_metrics.go).
 
 use super::exposition::{Exposition, Kind};
 use super::{Shown, ShownContainer, Snapshot, Usage};
@@ -39,7 +39,7 @@ const POD: [(&str, Kind, &str, Amount); 3] = [
     ("pod_swap_usage_bytes", Kind::Gauge, "Swap that the pod uses.", swap),
 ];
 
-/// The text; without a snapshot it says only that reading failed.
+/// The text of the endpoint; without a snapshot it reports only that reading failed.
 #[must_use]
 pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown]) -> String {
     let mut out = Exposition::default();

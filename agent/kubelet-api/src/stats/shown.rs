@@ -1,6 +1,6 @@
-//! What of the node's pods statistics are told of.
+//! The part of the node's pods that appears in statistics.
 //!
-//! In: pods and their statuses. Out: [`Shown`]. Invariant: containers are those that run now.
+//! In: pods and their statuses. Out: [`Shown`]. Invariant: the containers are those that run now.
 
 use agent_types::ids::PodKey;
 use agent_types::time::Wall;
@@ -28,7 +28,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Which pod it is.
+    /// Identity of the pod.
     #[must_use]
     pub fn key(&self) -> PodKey {
         let (namespace, name) = (self.namespace.as_str().into(), self.name.as_str().into());
@@ -41,7 +41,7 @@ impl Shown {
 pub struct ShownContainer {
     /// Its name in the pod.
     pub name: String,
-    /// CRI id.
+    /// CRI id of the container.
     pub id: String,
     /// `image` of its status.
     pub image: String,
@@ -60,11 +60,11 @@ pub struct ShownVolume {
     pub claim: Option<String>,
     /// It counts as the pod's ephemeral storage. Upstream: `IsLocalEphemeralVolume`.
     pub ephemeral: bool,
-    /// It is one that may have a project ([`project::may_have`]).
+    /// True if the volume may have a project quota ([`project::may_have`]).
     pub countable: bool,
 }
 
-/// What is told of a pod.
+/// The statistics entry of a pod.
 #[must_use]
 pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
     let key = pod::key(p);
@@ -88,7 +88,7 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
     }
 }
 
-/// A hostPath is the host's: nothing is told of it, as upstream.
+/// A hostPath belongs to the host: it has no statistics, as upstream.
 fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
     let claim = claim::of_volume(p, volume).map(|claim| claim.name);
     // A server may never answer, and of a repository nothing is ever there.

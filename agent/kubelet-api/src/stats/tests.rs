@@ -1,4 +1,4 @@
-//! Names and files of cgroups, and the text, against what upstream's readers expect.
+//! Names and files of cgroups, and the text, against the expectations of upstream's readers.
 
 use proptest::prelude::*;
 

@@ -1,32 +1,32 @@
-//! What one cgroup, a container as its runtime tells of it, or the machine uses. Linux,
+//! Usage of one cgroup, of a container in the runtime's statistics, or of the machine. Linux:
 //! Documentation/admin-guide/cgroup-v2.rst and accounting/psi.rst.
 //!
-//! Invariant: an amount is `None` where nobody measured it, and only there.
+//! Invariant: an amount is `None` exactly if it was not measured.
 
 use agent_types::time::Wall;
 
-/// Amounts of one moment.
+/// Usage at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// When they were read.
     pub at: Wall,
-    /// The cgroup, a path inside the hierarchy; empty if it is not known.
+    /// Path of the cgroup inside the hierarchy; empty if unknown.
     pub path: String,
-    /// When the cgroup was made; `None` without one.
+    /// Creation time of the cgroup; `None` without one.
     pub created: Option<Wall>,
-    /// Processor.
+    /// Usage of processors.
     pub cpu: Cpu,
-    /// Memory.
+    /// Usage of memory.
     pub memory: Memory,
-    /// Swap.
+    /// Usage of swap.
     pub swap: Swap,
-    /// Block devices.
+    /// Usage of block devices.
     pub io: Io,
     /// Processes and threads.
     pub tasks: Tasks,
 }
 
-/// Processor.
+/// Usage of processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
     /// Time used since the beginning, nanoseconds.
@@ -37,7 +37,7 @@ pub struct Cpu {
     pub system_ns: Option<u64>,
     /// Nanoseconds of processor time in a second of late; [`super::rates`] finds it.
     pub nano_cores: Option<u64>,
-    /// What a limit did; only cgroups that have one are asked.
+    /// Throttling by a limit; `None` without a limit.
     pub throttling: Option<Throttling>,
     /// cpu.weight as the shares that it was made from.
     pub shares: Option<u64>,
@@ -71,21 +71,21 @@ pub struct Memory {
     pub usage: Option<u64>,
     /// What is not given back without harm: usage without inactive file pages.
     pub working_set: Option<u64>,
-    /// What is left of the limit; `None` without one.
+    /// Rest of the limit, bytes; `None` without a limit.
     pub available: Option<u64>,
-    /// The limit; `None` without one.
+    /// Limit, bytes; `None` without one.
     pub limit: Option<u64>,
-    /// memory.min, what is never reclaimed.
+    /// memory.min, bytes that are never reclaimed.
     pub reservation: Option<u64>,
-    /// Anonymous pages.
+    /// Anonymous pages, bytes.
     pub rss: Option<u64>,
-    /// Page cache.
+    /// Page cache, bytes.
     pub cache: Option<u64>,
-    /// Of it what is mapped into a process.
+    /// Part of the page cache that is mapped into a process, bytes.
     pub mapped_file: Option<u64>,
-    /// Of it what was used of late.
+    /// Part of the page cache that was used recently, bytes.
     pub active_file: Option<u64>,
-    /// Of it what was not.
+    /// Part of the page cache that was not used recently, bytes.
     pub inactive_file: Option<u64>,
     /// The kernel's own, for it.
     pub kernel: Option<u64>,
@@ -95,7 +95,7 @@ pub struct Memory {
     pub limit_hits: Option<u64>,
     /// Processes that were killed because memory was short.
     pub oom_kills: Option<u64>,
-    /// Page faults.
+    /// Number of page faults.
     pub page_faults: Option<u64>,
     /// Of them those that had to be read from a device.
     pub major_page_faults: Option<u64>,
@@ -106,13 +106,13 @@ pub struct Memory {
 /// Swap, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swap {
-    /// In use.
+    /// Swap in use, bytes.
     pub usage: Option<u64>,
     /// How much may be used; `None` also for any amount.
     pub limit: Option<u64>,
 }
 
-/// Block devices.
+/// Usage of block devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Io {
     /// What was read and written, by device.
@@ -124,34 +124,34 @@ pub struct Io {
 /// One device's lines of io.stat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceIo {
-    /// `/dev/vda`; empty if it is not known.
+    /// Device file (`/dev/vda`); empty if unknown.
     pub name: String,
-    /// Major number.
+    /// Major number of the device.
     pub major: u32,
-    /// Minor number.
+    /// Minor number of the device.
     pub minor: u32,
-    /// Bytes read.
+    /// Bytes read from the device.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes written to the device.
     pub written_bytes: u64,
-    /// Read operations.
+    /// Number of read operations.
     pub reads: u64,
-    /// Write operations.
+    /// Number of write operations.
     pub writes: u64,
 }
 
 /// Processes and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Processes.
+    /// Number of processes.
     pub processes: Option<u64>,
-    /// One of them.
+    /// Id of one process of the cgroup.
     pub first: Option<u32>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<u64>,
     /// How many threads there may be; `None` without a limit.
     pub threads_max: Option<u64>,
-    /// Open files.
+    /// Number of open files.
     pub files: Option<u64>,
     /// Of them sockets.
     pub sockets: Option<u64>,
@@ -162,9 +162,9 @@ pub struct Tasks {
 /// Pressure stall information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Psi {
-    /// Everything waited.
+    /// Share of time in which all tasks waited (line `full`).
     pub full: Pressure,
-    /// Something waited.
+    /// Share of time in which at least one task waited (line `some`).
     pub some: Pressure,
 }
 
@@ -177,8 +177,7 @@ pub struct Pressure {
     pub avg: [u32; 3],
 }
 
-/// Names what there is to know of a pressure file; `None` if it has no line `some`.
-/// `some avg10=0.00 avg60=1.25 avg300=0.07 total=1234`.
+/// Parses a pressure file; `None` without a line `some`. `some avg10=0.00 avg60=1.25 avg300=0.07 total=1234`.
 #[must_use]
 pub fn psi(text: &str) -> Option<Psi> {
     let line = |name: &str| text.lines().find_map(|line| pressure(line.strip_prefix(name)?));
@@ -204,7 +203,7 @@ fn hundredths(text: &str) -> Option<u32> {
 }
 
 impl Memory {
-    /// Fills in what follows from the rest: the working set, and what is left of the limit.
+    /// Computes the derived values: the working set, and the rest of the limit.
     pub fn derive(&mut self) {
         self.working_set =
             self.usage.map(|usage| usage.saturating_sub(self.inactive_file.unwrap_or_default()));
@@ -212,7 +211,7 @@ impl Memory {
     }
 }
 
-/// Sum of what each has; `None` unless each has it, and if there is none.
+/// Sum of the values; `None` unless all are known, and for an empty list.
 #[must_use]
 pub fn sum<'a>(all: impl Iterator<Item = &'a Usage>, amount: impl Fn(&Usage) -> Option<u64>) -> Option<u64> {
     let mut all = all.map(amount);

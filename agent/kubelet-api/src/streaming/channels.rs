@@ -1,10 +1,12 @@
-//! streaming::channels: WebSocket `v5.channel.k8s.io` of exec and attach, as SPDY `v4.channel.k8s.io` to the runtime.
+//! streaming::channels: translates WebSocket `v5.channel.k8s.io` of exec and attach to SPDY
+//! `v4.channel.k8s.io` for the runtime.
 //!
-//! In: bytes of both sides. Out: bytes for both sides. Each message of the WebSocket begins with the number of its
-//! channel: 0 input, 1 output, 2 errors, 3 the status, 4 sizes of the terminal; what version 5 adds is 255, whose one byte
-//! names a channel that its sender has closed. Invariants: no byte of a channel is lost, doubled or out of order; the
-//! client is told a status exactly once, after all output, and a success only if the runtime said so.
-//! Upstream: apiserver's `util/proxy` (StreamTranslatorHandler), client-go's `remotecommand`.
+//! In: bytes of both sides. Out: bytes for both sides. Each message of the WebSocket begins with the number
+//! of its channel: 0 stdin, 1 stdout, 2 stderr, 3 the status, 4 sizes of the terminal; version 5 adds 255,
+//! whose one byte names a channel that its sender has closed. Invariants: no byte of a channel is lost,
+//! doubled or out of order; the client gets a status exactly once, after all output, and a success only if
+//! the runtime sent one. Upstream: apiserver/pkg/util/proxy (StreamTranslatorHandler),
+//! client-go/tools/remotecommand.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde_json::json;
@@ -14,7 +16,7 @@ use super::{Bridge, StreamOptions, spdy, websocket};
 
 /// The WebSocket protocol of the client.
 pub const PROTOCOL: &str = "v5.channel.k8s.io";
-/// What the runtime is asked to speak.
+/// Protocol of the stream to the runtime.
 pub const RUNTIME_PROTOCOL: &str = "v4.channel.k8s.io";
 
 const STDIN: u8 = 0;
@@ -25,7 +27,7 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 const CHANNELS: [(u8, &str); 5] =
     [(STATUS, "error"), (STDIN, "stdin"), (STDOUT, "stdout"), (STDERR, "stderr"), (RESIZE, "resize")];
-/// The client's message when the runtime never says how a command ended.
+/// Message to the client if the runtime never reports the end of a command.
 const NO_END: &str =
     "the command has closed its output and its input is not taken; the runtime does not say how it ended";
 /// A status is a few hundred bytes.
@@ -47,7 +49,7 @@ enum At {
 /// A stream of the runtime's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stream {
-    /// Its number; 0 if it was not asked for.
+    /// Id of the stream; 0 if the client did not request it.
     id: u32,
     replied: bool,
     /// Nothing more is sent on it.
@@ -62,7 +64,7 @@ pub struct Translator {
     client: websocket::Decoder,
     runtime: spdy::Decoder,
     encoder: spdy::Encoder,
-    /// By channel.
+    /// Streams by channel number.
     streams: [Stream; 5],
     at: At,
     status: Vec<u8>,
@@ -75,7 +77,7 @@ pub struct Translator {
 }
 
 impl Translator {
-    /// For a client that asked for these channels.
+    /// A translator for a client that requested these channels.
     #[must_use]
     pub fn new(options: &StreamOptions) -> Translator {
         let wanted = |channel: u8| match channel {
@@ -106,7 +108,7 @@ impl Translator {
         }
     }
 
-    /// Tells the client that its stream is there: an empty message on the first channel that it hears.
+    /// Confirms the stream to the client: an empty message on its first output channel.
     pub fn greet(&self, to_client: &mut Vec<u8>) {
         let first = [STDOUT, STDERR].into_iter().find(|c| self.streams[usize::from(*c)].id != 0);
         message(first.unwrap_or(STATUS), &[], to_client);
@@ -212,7 +214,7 @@ impl Translator {
         }
     }
 
-    /// Nothing more comes on a channel, or it was not asked for.
+    /// True if the channel has ended, or was not requested.
     fn has_ended(&self, channel: u8) -> bool {
         let stream = self.streams[usize::from(channel)];
         stream.id == 0 || stream.ended
@@ -236,7 +238,7 @@ impl Bridge for Translator {
         }
     }
 
-    /// Before the runtime has taken all streams it drops what is sent on them.
+    /// The runtime drops data until it has accepted all streams.
     fn is_open(&self) -> bool {
         self.streams.iter().all(|s| s.id == 0 || s.replied)
     }
@@ -247,7 +249,7 @@ impl Bridge for Translator {
             match self.client.next(&mut input) {
                 Ok(Some(websocket::Event::Data { first, bytes, .. })) => self.part(first, bytes, to_runtime),
                 Ok(Some(websocket::Event::Ping(payload))) => {
-                    // The runtime has an idle time of its own.
+                    // The runtime has its own idle timeout.
                     spdy::ping(self.pings * 2 + 1, to_runtime);
                     self.pings = (self.pings + 1) % (1 << 30);
                     self.replies.pinged(payload);
@@ -316,7 +318,8 @@ fn message(channel: u8, bytes: &[u8], to_client: &mut Vec<u8>) {
     to_client.extend_from_slice(bytes);
 }
 
-/// The client's status from what the runtime wrote on its error stream; `ended`: it ended that stream.
+/// The client's status, from the contents of the runtime's error stream; `ended`: the runtime ended that
+/// stream.
 fn said(message: &[u8], ended: bool) -> serde_json::Value {
     if message.is_empty() {
         return if ended {

@@ -1,8 +1,8 @@
-//! streaming: what a client of exec, attach or port-forward asked for. Contract 14.3, 14.4.
+//! streaming: parses requests for exec, attach and port-forward.
 //!
-//! In: decoded pairs of a query, headers of a request. Out: [`StreamOptions`], ports, the way that a stream takes. Most
-//! streams pass through the node untouched; [`channels`] and [`tunnel`] are those that do not.
-//! Upstream: cri-streaming's remotecommand and portforward options, `pkg/kubelet/server`.
+//! In: decoded pairs of a query, headers of a request. Out: [`StreamOptions`], ports, the route of a stream.
+//! Most streams pass through the node unchanged; [`channels`] and [`tunnel`] translate the others. Upstream:
+//! cri-streaming/pkg/streaming/{remotecommand,portforward}, pkg/kubelet/server/server.go.
 
 pub mod channels;
 pub mod spdy;
@@ -15,7 +15,7 @@ pub mod websocket;
 /// Whatever is to be sent is appended to the buffer that is given; the shell sends it before it reads more from the same
 /// side, so a slow reader slows its writer and nothing is kept here.
 pub trait Bridge: Send + 'static {
-    /// What the runtime must be told first.
+    /// Appends the first bytes for the runtime.
     fn begin(&mut self, to_runtime: &mut Vec<u8>);
     /// Whether the client may be read from.
     fn is_open(&self) -> bool;
@@ -25,19 +25,20 @@ pub trait Bridge: Send + 'static {
     fn runtime_sent(&mut self, bytes: &[u8], to_client: &mut Vec<u8>);
     /// The runtime will send no more.
     fn runtime_ended(&mut self, to_client: &mut Vec<u8>);
-    /// All outputs that the client asked for have ended, and how the command ended was not said yet.
+    /// True if all requested outputs have ended, and the runtime has not reported the end of the command yet.
     fn awaits_end(&self) -> bool {
         false
     }
-    /// The runtime takes no input and will not say how the command ended ([`Bridge::awaits_end`]).
+    /// Gives up waiting: the runtime takes no input and will not report the end of the command
+    /// ([`Bridge::awaits_end`]).
     fn give_up(&mut self, to_client: &mut Vec<u8>) {
         self.runtime_ended(to_client);
     }
-    /// What the client is owed because of what it sent: answers to pings, a Close.
+    /// Appends replies to the client: answers to pings, a Close.
     fn due_to_client(&mut self, to_client: &mut Vec<u8>);
-    /// What the runtime is owed because of what it sent.
+    /// Appends replies to the runtime.
     fn due_to_runtime(&mut self, to_runtime: &mut Vec<u8>);
-    /// The client was told all, its Close included: nothing more is to be moved.
+    /// True if the client got everything, its Close included: the stream is over.
     fn is_done(&self) -> bool;
 }
 
@@ -52,7 +53,7 @@ pub struct StreamOptions {
     pub stdout: bool,
     /// The client wants errors by themselves.
     pub stderr: bool,
-    /// A terminal, which has one output only.
+    /// True for a terminal, which has one output only.
     pub tty: bool,
 }
 
@@ -71,7 +72,7 @@ impl StreamOptions {
     /// Reads the query of exec or attach.
     ///
     /// # Errors
-    /// No stream is asked for.
+    /// The query requests no stream.
     pub fn from_query<'a>(
         pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<StreamOptions, StreamError> {

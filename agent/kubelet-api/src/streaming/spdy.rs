@@ -1,10 +1,12 @@
-//! streaming::spdy: frames of SPDY/3.1 as a client reads and writes them. The protocol's draft 3.1, section 2.6.
+//! streaming::spdy: frames of SPDY/3.1, on the client's side. The protocol's draft 3.1, section 2.6.
 //!
-//! In: bytes as they come from a runtime's streaming server. Out: what happened to streams; frames to send. Invariants:
-//! no I/O; a piece of data is a slice of what came in; what a server may not send ends the connection.
+//! In: bytes from a runtime's streaming server, in pieces of any size. Out: events of streams; frames to
+//! send. Invariants: no I/O; a piece of data is a slice of the input; a frame that a server may not send ends
+//! the connection.
 //!
-//! What streaming of containers does not need is not here: headers of replies are skipped, not unpacked; headers that
-//! are sent are packed as stored blocks, which need no dictionary; streaming servers know no flow control but TCP's.
+//! Parts that container streaming does not need are missing: headers of replies are skipped, not unpacked;
+//! sent headers are stored blocks, which need no dictionary; streaming servers have no flow control but
+//! TCP's.
 
 /// The control bit and the version.
 const CONTROL: u16 = 0x8003;
@@ -19,7 +21,7 @@ const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
-/// Status of a reset by somebody who wants no such stream.
+/// Status of a reset by a peer that refuses the stream.
 pub const REFUSED_STREAM: u32 = 3;
 
 /// What came in.
@@ -27,7 +29,7 @@ pub const REFUSED_STREAM: u32 = 3;
 pub enum Event<'a> {
     /// A piece of a stream's bytes.
     Data {
-        /// Which stream.
+        /// Id of the stream.
         stream: u32,
         /// Some of its bytes, perhaps none.
         bytes: &'a [u8],
@@ -36,40 +38,40 @@ pub enum Event<'a> {
     },
     /// The server has taken a stream.
     Reply {
-        /// Which stream.
+        /// Id of the stream.
         stream: u32,
         /// The server will send nothing on it.
         fin: bool,
     },
-    /// More headers of a stream, which nobody wants; or its end.
+    /// Further headers of a stream, which the client ignores; or its end.
     Headers {
-        /// Which stream.
+        /// Id of the stream.
         stream: u32,
         /// The server will send no more on it.
         fin: bool,
     },
     /// Nothing more will be sent or read on a stream.
     Reset {
-        /// Which stream.
+        /// Id of the stream.
         stream: u32,
         /// Why; never 0.
         status: u32,
     },
     /// The server opened a stream.
     Opened {
-        /// Which stream.
+        /// Id of the stream.
         stream: u32,
     },
-    /// To be sent back if the number is even: then the server asked.
+    /// A ping; with an even id it is the server's, and needs a reply.
     Ping {
-        /// Its number.
+        /// Id of the ping.
         id: u32,
     },
     /// The server takes no more streams.
     GoAway,
 }
 
-/// A server that does not speak the protocol.
+/// Error of a server that does not speak the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpdyError {
     /// Another version of control frames.
@@ -78,9 +80,9 @@ pub enum SpdyError {
     /// A frame that is shorter or longer than its kind.
     #[error("a frame of kind {kind} with {length} bytes")]
     Length {
-        /// The kind.
+        /// Type of the frame.
         kind: u16,
-        /// The length of what follows its head.
+        /// Length of the payload.
         length: usize,
     },
     /// Only the connection as a whole has number 0.
@@ -94,7 +96,7 @@ enum Current {
     Control { kind: u16, fin: bool, left: usize },
 }
 
-/// Reads what a server sends.
+/// Reads frames of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     /// The head of a frame, then the first bytes of a control frame.
@@ -104,10 +106,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// The next event in `input`, which is shortened by what was read; `None` once all of it was read.
+    /// The next event in `input`, which is shortened by the bytes read; `None` once all of it was read.
     ///
     /// # Errors
-    /// What is not SPDY; nothing that follows means anything.
+    /// The input is not SPDY; all further bytes are meaningless.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, SpdyError> {
         loop {
             match self.frame.take() {
@@ -221,7 +223,7 @@ impl Decoder {
     }
 }
 
-/// How many bytes of a control frame say what is wanted of it.
+/// Number of bytes of a control frame that the reader needs.
 fn kept(kind: u16) -> usize {
     match kind {
         SYN_STREAM | SYN_REPLY | HEADERS | PING => 4,
@@ -230,7 +232,8 @@ fn kept(kind: u16) -> usize {
     }
 }
 
-/// Writes what a client sends. Headers of all streams are one compressed text, so there is one encoder a connection.
+/// Writes frames of a client. The headers of all streams are one compressed text, so a connection has one
+/// encoder.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
     has_begun: bool,
@@ -251,12 +254,12 @@ impl Encoder {
         let packed = self.packed(&block);
         control(SYN_STREAM, 0, 10 + packed.len(), out);
         out.extend_from_slice(&stream.to_be_bytes());
-        // No stream that this one belongs to, the highest priority, no slot of a credential.
+        // No associated stream, the highest priority, no credential slot.
         out.extend_from_slice(&[0; 6]);
         out.extend_from_slice(&packed);
     }
 
-    /// As a stored block of deflate, and an empty one, which makes an inflating reader give out what it has.
+    /// As a stored block of deflate, and an empty one, after which an inflating reader returns all its data.
     fn packed(&mut self, block: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -284,7 +287,7 @@ fn control(kind: u16, flags: u8, length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(u32::from(flags) << 24 | bounded(length.min(LENGTH_MAX))).to_be_bytes());
 }
 
-/// Appends bytes of a stream; with `fin` they are its last ones.
+/// Appends data of a stream; with `fin` it is the last.
 pub fn data(stream: u32, bytes: &[u8], fin: bool, out: &mut Vec<u8>) {
     let mut pieces = bytes.chunks(LENGTH_MAX).peekable();
     let mut piece = pieces.next().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! streaming::tunnel: port-forward's SPDY within WebSocket (`SPDY/3.1+portforward.k8s.io`).
 //!
-//! In: bytes of both sides. Out: the same bytes without and with WebSocket's frames. Invariants: what SPDY says is nobody's
-//! business here; messages need not begin or end where its frames do.
-//! Upstream: apiserver's `util/proxy` (TunnelingHandler), client-go's `portforward` (TunnelingConnection).
+//! In: bytes of both sides. Out: the same bytes without and with WebSocket's frames. Invariants: the contents
+//! of SPDY stay unread; messages need not begin or end at SPDY's frames. Upstream: apiserver/pkg/util/proxy
+//! (TunnelingHandler), client-go/tools/portforward (TunnelingConnection).
 
 use super::Bridge;
 use super::websocket::{self, CloseCode, Event, Opcode};

@@ -1,11 +1,11 @@
-//! streaming::upgrade: which way a stream takes through the node, by what its client wants to speak.
+//! streaming::upgrade: selects a stream's route through the node, by the protocol that its client offers.
 //!
-//! In: headers of a request. Out: [`Way`]. Invariant: what is not known passes on untouched, and the runtime refuses it.
-//! Upstream: streaming's `wsstream`, `pkg/kubelet/server`.
+//! In: headers of a request. Out: [`Way`]. Invariant: an unknown protocol passes on unchanged, and the
+//! runtime refuses it. Upstream: apimachinery/pkg/util/httpstream/wsstream, pkg/kubelet/server/server.go.
 
 use super::{channels, tunnel};
 
-/// What a client asks for with its headers.
+/// Protocols in the headers of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish<'a> {
     /// `Connection`.
@@ -21,14 +21,14 @@ pub struct Wish<'a> {
 pub enum Kind {
     /// exec and attach.
     Command,
-    /// portForward.
+    /// A port-forward request.
     Ports,
 }
 
-/// How a stream goes to the runtime.
+/// Route of a stream to the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Untouched.
+    /// Unchanged: the node copies bytes.
     Opaque,
     /// [`channels`]: WebSocket to the client, SPDY to the runtime.
     Translated,

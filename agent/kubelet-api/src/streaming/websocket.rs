@@ -1,8 +1,9 @@
-//! streaming::websocket: frames of WebSocket as a server reads and writes them. RFC 6455, section 5.
+//! streaming::websocket: frames of WebSocket, on the server's side. RFC 6455, section 5.
 //!
-//! In: bytes as they come. Out: pieces of messages, control frames; heads of frames to send. Invariants: no I/O; a piece
-//! is a slice of what came in, so a message of any size needs no room; a byte that no client may send ends the stream.
-//! The opening handshake is the server's (`agent_server::api::upgrade`), compression is never agreed on.
+//! In: bytes in pieces of any size. Out: pieces of messages, control frames; heads of frames to send.
+//! Invariants: no I/O; a piece is a slice of the input, so a message of any size needs no memory; a byte that
+//! a client may not send ends the stream. The opening handshake belongs to agent-server (`api::bridged`);
+//! compression is never negotiated.
 
 /// Most bytes of a control frame's payload.
 const CONTROL_MAX: usize = 125;
@@ -22,7 +23,7 @@ pub enum Opcode {
     Close,
     /// Are you there?
     Ping,
-    /// I am.
+    /// Opcode of an answer to a ping.
     Pong,
 }
 
@@ -60,7 +61,7 @@ impl Opcode {
 pub enum CloseCode {
     /// All is done.
     Normal = 1000,
-    /// The peer sent what nobody may send.
+    /// Close code: the peer broke the protocol.
     Protocol = 1002,
     /// The peer sent a kind of message that is not wanted here.
     Unsupported = 1003,
@@ -73,20 +74,20 @@ pub enum Event<'a> {
     Data {
         /// The message begins here.
         first: bool,
-        /// The message is one of text.
+        /// True for a text message.
         text: bool,
         /// Some of its bytes, perhaps none.
         bytes: &'a [u8],
     },
     /// To be answered with the same bytes.
     Ping(Vec<u8>),
-    /// An answer, asked for or not.
+    /// A pong, requested or not.
     Pong,
     /// The client will send no more.
     Close,
 }
 
-/// A client that does not speak the protocol.
+/// Error of a client that does not speak the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebSocketError {
     /// Extensions that were not agreed on.
@@ -101,7 +102,7 @@ pub enum WebSocketError {
     /// Section 5.5.
     #[error("a control frame that is too long or in pieces")]
     Control,
-    /// A piece of nothing, or a message within another one.
+    /// A continuation without a message, or a message within another one.
     #[error("a frame that does not belong to its message")]
     Order,
     /// The highest bit of a length must not be set.
@@ -120,24 +121,24 @@ struct Current {
     first: bool,
 }
 
-/// Reads what a client sends.
+/// Reads frames of a client.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     head: [u8; HEAD_MAX],
     have: usize,
     frame: Option<Current>,
-    /// A message has begun and has not ended; whether it is one of text.
+    /// The type of an unfinished message: `Some(true)` for text.
     message: Option<bool>,
     fin: bool,
     control: Vec<u8>,
 }
 
 impl Decoder {
-    /// The next event in `input`, which is shortened by what was read and unmasked on the way; `None` once all of it was
-    /// read.
+    /// The next event in `input`, which is shortened by the bytes read, and unmasked on the way; `None` once
+    /// all of it was read.
     ///
     /// # Errors
-    /// What is not WebSocket; nothing that follows means anything.
+    /// The input is not WebSocket; all further bytes are meaningless.
     pub fn next<'a>(&mut self, input: &mut &'a mut [u8]) -> Result<Option<Event<'a>>, WebSocketError> {
         loop {
             let Some(mut frame) = self.frame.take() else {
@@ -187,7 +188,7 @@ impl Decoder {
         }
     }
 
-    /// Reads bytes of a head; true once it is whole.
+    /// Reads bytes of a frame's head; true once it is complete.
     fn read_head(&mut self, input: &mut &mut [u8]) -> Result<bool, WebSocketError> {
         while let Some((first, rest)) = std::mem::take(input).split_first_mut() {
             self.head[self.have] = *first;
@@ -263,12 +264,12 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// The client asks whether somebody is there.
+    /// The client sent a ping: a pong is due.
     pub fn pinged(&mut self, payload: Vec<u8>) {
         self.pong = Some(payload);
     }
 
-    /// The stream is to end: what the client sends does not count any more.
+    /// Starts the close of the stream: the client's further data does not count.
     pub fn close(&mut self, code: CloseCode) {
         self.close = Some(code);
     }
@@ -279,18 +280,18 @@ impl Replies {
         !self.is_done && self.close.is_none()
     }
 
-    /// The last word was said.
+    /// True if the Close was sent.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// The last word is said now; false if it was before.
+    /// Marks the Close as sent; false if it was sent before.
     pub fn finish(&mut self) -> bool {
         !std::mem::replace(&mut self.is_done, true)
     }
 
-    /// Appends what is owed.
+    /// Appends due replies.
     pub fn due(&mut self, out: &mut Vec<u8>) {
         if self.is_done {
             return;
@@ -305,7 +306,7 @@ impl Replies {
     }
 }
 
-/// Appends the head of a whole frame of a server, whose `length` bytes of payload follow.
+/// Appends the head of a complete frame of a server, for `length` bytes of payload.
 pub fn head(opcode: Opcode, length: usize, out: &mut Vec<u8>) {
     out.push(0x80 | opcode.nibble());
     match (u8::try_from(length), u16::try_from(length)) {

@@ -1,14 +1,14 @@
-//! Writes a volume's files so that a reader sees all of the old ones or all of the new ones (contract 10.3).
+//! Writes a volume's files so that a reader sees either all old or all new files.
 //!
 //! ```text
 //! volume/..2026_11_22_02_30_00.0/a/b   the files of one version
 //! volume/..data -> ..2026_11_22_02_30_00.0      replaced by a rename of ..data_tmp: the moment of the change
 //! volume/a -> ..data/a                          one link for each first part of a path
 //! ```
-//! In: a directory, files by clean paths. Out: the layout above. Invariants: nothing is written if nothing changed; a crash
-//! at any point leaves either version whole, and the next write removes what it left; an old version stays as long as
-//! something of it is mounted by `subPath`. Upstream: pkg/volume/util/atomic_writer.go; containers that watch `..data` rely
-//! on it.
+//! In: a directory, files by clean paths. Out: the layout above. Invariants: an unchanged volume is not
+//! written; a crash at any point leaves one complete version, and the next write removes the remains; an old
+//! version stays as long as a part of it is mounted by `subPath`. Upstream: pkg/volume/util/atomic_writer.go;
+//! containers that watch `..data` rely on this layout.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions, Permissions};

@@ -1,13 +1,13 @@
-//! Streams whose protocol is another one to the runtime than to the client: WebSocket `v5.channel.k8s.io` and SPDY within
-//! WebSocket. Contract 14.4.
+//! Streams whose protocol differs between client and runtime: WebSocket `v5.channel.k8s.io`, and SPDY within
+//! WebSocket (KEP-4006).
 //!
 //! ```text
 //! client ─ WebSocket ─► node: agent_kubelet_api::streaming::{channels, tunnel} ─ SPDY/3.1 ─► runtime (loopback)
 //! ```
-//! In: the client's request, the URL that the runtime gave. Out: 101, and a task that moves bytes. Invariants: a direction
-//! reads no more before what it has read was written, so memory is four buffers of 16 KiB a stream; a direction that
-//! stands still does not hold up the other one; a command whose outputs have ended does not hold its client for ever.
-//! Protocols are decided on in core.
+//! In: the client's request, the URL from the runtime. Out: 101, and a task that moves bytes. Invariants: a
+//! direction reads again only after it has written its last bytes, so memory is four buffers of 16 KiB a
+//! stream; a blocked direction does not block the other one; a command whose outputs have ended does not hold
+//! its client for ever. Core decides about protocols.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};

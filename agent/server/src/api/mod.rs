@@ -1,8 +1,9 @@
-//! The paths of the HTTPS API, and who answers them. Contract 14.3.
+//! The routes of the HTTPS API and their handlers.
 //!
-//! In: requests that [`crate::auth`] let in, [`NodeApi`]. Out: answers. Invariants: a path is compared as it is on the
-//! wire, the same text that was judged; what is not built says so with 501; without debugging handlers those paths answer
-//! 405, as upstream's do.
+//! In: requests that [`crate::auth`] allowed, [`NodeApi`]. Out: answers. Invariants: the router compares the
+//! path as it is on the wire, the same text that was authorized; an endpoint that is not implemented answers
+//! 501; without debugging handlers their paths answer 405, as upstream's do. Upstream:
+//! pkg/kubelet/server/server.go.
 
 mod bridged;
 mod debug;

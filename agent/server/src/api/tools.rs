@@ -1,8 +1,7 @@
-//! What people use to look into a node: commands in containers (`/run`), checkpoints, logs of the node itself.
-//! Contract 14.3.
+//! Endpoints for operators: commands in containers (`/run`), checkpoints, logs of the node itself.
 //!
-//! In: a request of these paths, [`NodeTools`]. Out: answers. Invariant: a pod is found by the node's own view of it
-//! before the runtime is asked for anything.
+//! In: a request of these paths, [`NodeTools`]. Out: answers. Invariant: the node's own view resolves the pod
+//! before the runtime gets a call. Upstream: pkg/kubelet/server/server.go.
 
 use std::future::Future;
 
@@ -69,7 +68,7 @@ pub struct ContainerOf {
     pub uid: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub pod: String,
     /// The container's name.
     pub container: String,

@@ -1,7 +1,7 @@
-//! `/statusz` and `/flagz`: for people, and for programs that ask for the structured form. Contract 14.3 (KEP-4827,
+//! `/statusz` and `/flagz`: as text for people, and as JSON for programs that ask for it (KEP-4827,
 //! KEP-4828).
 //!
-//! In: what the client accepts, facts about the process. Out: text, or JSON of `config.k8s.io/v1beta1`.
+//! In: the client's `Accept` header, facts about the process. Out: text, or JSON of `config.k8s.io/v1beta1`.
 
 use agent_types::api_time;
 use agent_types::time::Wall;

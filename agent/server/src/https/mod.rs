@@ -4,12 +4,13 @@
 //! accept ─► a place? ─ yes ─► connection task: handshake ─► requests ─► idle, ended or displaced ─► place is free
 //!              └─ no ─► closed
 //! ```
-//! In: address, TLS configuration, a handler, who starts tasks. Out: answers. Invariants: at most [`Limits::places`] are
-//! open, by the rules of [`agent_kubelet_api::server_policy::Places`]; a connection on which no request was admitted and whose
-//! client certificate is not verified ends after [`Limits::life_of_strangers`], whatever it does; none costs more than
-//! [`Limits::head_bytes`] for each of its streams before a request is judged; no request's body is read before it is
-//! judged; an answer of which the client takes nothing ends after [`Limits::stalled`]; a listener that cannot be had or
-//! fails is tried again and never stops the agent (upstream ends with exit code 1).
+//! In: address, TLS configuration, a handler, the owner of tasks. Out: answers. Invariants: at most
+//! [`Limits::places`] connections are open, by the rules of [`agent_kubelet_api::server_policy::Places`]; a
+//! connection without an admitted request and without a verified client certificate ends after
+//! [`Limits::life_of_strangers`] in every case; a stream costs at most [`Limits::head_bytes`] before its
+//! request is authorized; the body of a request is not read before that; an answer that the client does not
+//! read ends after [`Limits::stalled`]; a listener that cannot open or fails is tried again and never stops
+//! the agent (upstream ends with exit code 1).
 
 mod connection;
 mod sending;
@@ -49,7 +50,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// For the head of a request, from its first byte or the one before's end.
     pub head: Duration,
-    /// Without a request under way (contract 14.1).
+    /// Time without a request in progress; upstream's is 90 s (pkg/kubelet/server/server.go).
     pub idle: Duration,
     /// Of a request's head.
     pub head_bytes: u32,

@@ -1,21 +1,24 @@
-//! An API server in memory: objects with versions, watches, the graceful-deletion protocol, the node's permissions.
+//! An API server in memory: objects with versions, watches, the graceful-deletion protocol, the node's
+//! permissions.
 //!
-//! A pure state machine, one for the simulated world and for HTTP fakes. No clock, no randomness: time comes in as
-//! [`Wall`], UIDs and versions count up. Faults (errors, lost replies, partitions) belong to whoever carries the calls.
+//! A pure state machine for the simulated world and for HTTP fakes. No clock, no randomness: time comes in as
+//! [`Wall`], UIDs and versions count up. Faults (errors, lost replies, partitions) belong to the transport.
 //!
 //! ```text
 //! Request{who, key, verb} ──► serve() ──► access ─► strategy (create, update, status, delete) ─► store ─► Value | Status
 //! ApiCall (the node's)    ──► call()  ──► serve() ──► ApiResult
 //! (resource, selector)    ──► list(), changes_since(version) ──► WatchLine… | 410
 //! ```
-//! For an HTTP fake: map method and path to `Request`, answer `Ok` with its JSON and [`Status`] with `code` and
-//! [`Status::body`]; a watch is [`FakeApi::list`] then [`FakeApi::changes_since`] with the version of the last line,
-//! [`WatchLine::body`] for each, a [`WatchLine::Bookmark`] with [`FakeApi::version`] now and then. Users, scheduler and
-//! controllers are [`Who::Admin`] and [`actors`]. [`FakeApi::forget_history`] makes the next continuation answer 410.
+//! For an HTTP fake: map method and path to `Request`, answer `Ok` with its JSON and [`Status`] with `code`
+//! and [`Status::body`]; a watch is [`FakeApi::list`] then [`FakeApi::changes_since`] with the version of the
+//! last line, [`WatchLine::body`] for each, a [`WatchLine::Bookmark`] with [`FakeApi::version`] now and then.
+//! Users, scheduler and controllers are [`Who::Admin`] and [`actors`]. [`FakeApi::forget_history`] makes the
+//! next continuation answer 410.
 //!
-//! Invariants: every change has a version of its own, greater than all before; a request that changes nothing changes
-//! no version; a UID is never used twice; a refused request changes nothing. Facts from upstream's
-//! pkg/registry/{core/pod,core/node,coordination/lease}, apiserver/pkg/registry (contract 3, 4, 6.8).
+//! Invariants: every change has its own version, greater than all before; a request that changes nothing
+//! keeps the version; a UID is never used twice; a refused request changes nothing. Upstream:
+//! pkg/registry/{core/pod,core/node,coordination/lease}, apiserver/pkg/registry,
+//! plugin/pkg/admission/noderestriction.
 
 mod access;
 pub mod actors;

@@ -1,4 +1,4 @@
-//! Which kinds of objects the fake serves, and how an object is named.
+//! Kinds of objects that the fake serves, and the key of an object.
 
 use std::fmt;
 
@@ -115,7 +115,7 @@ pub struct Key {
     pub resource: Resource,
     /// Its namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 

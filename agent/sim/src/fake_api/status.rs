@@ -1,4 +1,4 @@
-//! How the API server refuses: code, reason and words, and what they become for the node.
+//! Errors of the API server: code, reason and message, and their class for the node.
 //!
 //! Out: [`Status`]. [`Status::class`] is the mapping that `agent_types::api::ApiError` documents.
 
@@ -16,7 +16,7 @@ pub struct Status {
     pub code: u16,
     /// `Status.reason`.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
     /// `Retry-After`, seconds.
     pub retry_after_s: Option<u32>,

@@ -26,9 +26,9 @@ use crate::failure::Class;
 /// Names a namespaced object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
@@ -37,7 +37,7 @@ pub struct ObjectName {
 pub enum ApiCall {
     /// GET a node. Answer: [`ApiReply::Node`].
     GetNode {
-        /// Its name.
+        /// Name of the Node.
         name: Arc<str>,
     },
     /// POST a node. Answer: [`ApiReply::Node`].
@@ -45,9 +45,9 @@ pub enum ApiCall {
     /// Strategic merge PATCH of a node's `status` subresource (which takes metadata along, as upstream's does).
     /// Answer: [`ApiReply::Node`].
     PatchNodeStatus {
-        /// Its name.
+        /// Name of the Node.
         name: Arc<str>,
-        /// The patch.
+        /// Strategic merge patch of the status.
         patch: Value,
     },
     /// GET a lease in `kube-node-lease`. Answer: [`ApiReply::Lease`].
@@ -59,12 +59,13 @@ pub enum ApiCall {
     CreateLease(Box<Lease>),
     /// PUT a lease (conflicts on `resourceVersion`). Answer: [`ApiReply::Lease`].
     ReplaceLease(Box<Lease>),
-    /// LIST the one pod of this name that is bound to this node. Answer: [`ApiReply::Pod`], or `NotFound`. Not a GET: of
-    /// a pod that is gone the node authoriser says 403, for it has no relationship to the node.
+    /// LIST the one pod of this name that is bound to this node. Answer: [`ApiReply::Pod`], or `NotFound`.
+    /// Not a GET: for a pod that is gone the node authorizer answers 403, because the pod has no relation to
+    /// the node.
     FindPod {
-        /// Which.
+        /// Pod to find.
         pod: ObjectName,
-        /// `spec.nodeName`: the node that asks.
+        /// `spec.nodeName`: this node.
         node: Arc<str>,
     },
     /// POST a pod (mirror pods). Answer: [`ApiReply::Pod`].
@@ -72,14 +73,14 @@ pub enum ApiCall {
     /// Strategic merge PATCH of a pod's `status` subresource; `metadata.uid` in the patch guards it.
     /// Answer: [`ApiReply::Pod`].
     PatchPodStatus {
-        /// Which.
+        /// Pod to patch.
         pod: ObjectName,
-        /// The patch.
+        /// Patch of the status.
         patch: Value,
     },
     /// DELETE a pod with preconditions. Answer: [`ApiReply::Done`].
     DeletePod {
-        /// Which.
+        /// Pod to delete.
         pod: ObjectName,
         /// `preconditions.uid`.
         uid: String,
@@ -92,16 +93,16 @@ pub enum ApiCall {
     CreateEvent(Box<Event>),
     /// Strategic merge PATCH of an event (its count). Answer: [`ApiReply::Event`].
     PatchEvent {
-        /// Which.
+        /// Event to patch.
         event: ObjectName,
-        /// The patch.
+        /// Patch of the event.
         patch: Value,
     },
     /// POST a certificate signing request. Answer: [`ApiReply::Csr`].
     CreateCsr(Box<CertificateSigningRequest>),
     /// GET a certificate signing request. Answer: [`ApiReply::Csr`].
     GetCsr {
-        /// Its name.
+        /// Name of the request.
         name: String,
     },
     /// GET a ConfigMap. Answer: [`ApiReply::ConfigMap`].
@@ -114,24 +115,24 @@ pub enum ApiCall {
     GetClaim(ObjectName),
     /// GET a PersistentVolume. Answer: [`ApiReply::Volume`].
     GetVolume {
-        /// Its name.
+        /// Name of the volume.
         name: String,
     },
     /// GET a CSIDriver. Answer: [`ApiReply::CsiDriver`].
     GetCsiDriver {
-        /// Its name.
+        /// Name of the driver.
         name: String,
     },
     /// GET a VolumeAttachment; a node may read its own. Answer: [`ApiReply::Attachment`].
     GetAttachment {
-        /// Its name.
+        /// Name of the attachment.
         name: String,
     },
     /// PATCH the status of a PersistentVolumeClaim (strategic merge). Answer: [`ApiReply::Claim`].
     PatchClaimStatus {
-        /// Which.
+        /// Claim to patch.
         claim: ObjectName,
-        /// What changes.
+        /// Patch of the claim's status.
         patch: Value,
     },
     /// GET a CSINode. Answer: [`ApiReply::CsiNode`].
@@ -152,9 +153,9 @@ pub enum ApiCall {
     },
     /// POST to a service account's `token` subresource. Answer: [`ApiReply::Token`].
     CreateToken {
-        /// Whose token.
+        /// Service account of the token.
         account: ObjectName,
-        /// For whom, how long, bound to which pod.
+        /// Audience, lifetime and bound pod.
         request: Box<TokenRequest>,
     },
     /// POST a PodCertificateRequest. Answer: [`ApiReply::PodCertificate`].
@@ -212,7 +213,7 @@ impl ApiCall {
             ApiCall::CreatePodCertificate(request) => {
                 format!("create podcertificaterequest {}", meta(&request.metadata))
             }
-            // Neither the token nor whose request it is: both may be somebody's secret.
+            // Without the token and its owner: both may be secret.
             ApiCall::ReviewToken(_) => "review a token".to_owned(),
             ApiCall::ReviewAccess(_) => "review an access".to_owned(),
         }
@@ -222,41 +223,41 @@ impl ApiCall {
 /// What the API server answered.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiReply {
-    /// The node as it is now.
+    /// Current state of the Node.
     Node(Box<Node>),
-    /// The lease as it is now.
+    /// Current state of the Lease.
     Lease(Box<Lease>),
-    /// The pod as it is now.
+    /// Current state of the Pod.
     Pod(Box<Pod>),
-    /// The event as it is now.
+    /// Current state of the Event.
     Event(Box<Event>),
-    /// The request as it is now, with its certificate once it is signed.
+    /// Current state of the request, with its certificate once it is signed.
     Csr(Box<CertificateSigningRequest>),
-    /// The ConfigMap as it is now.
+    /// Current state of the ConfigMap.
     ConfigMap(Box<ConfigMap>),
-    /// The Secret as it is now.
+    /// Current state of the Secret.
     Secret(Box<Secret>),
-    /// The service account as it is now.
+    /// Current state of the ServiceAccount.
     ServiceAccount(Box<ServiceAccount>),
-    /// The claim as it is now.
+    /// Current state of the PersistentVolumeClaim.
     Claim(Box<PersistentVolumeClaim>),
-    /// The volume as it is now.
+    /// Current state of the PersistentVolume.
     Volume(Box<PersistentVolume>),
-    /// The CSIDriver as it is now.
+    /// Current state of the CSIDriver.
     CsiDriver(Box<CSIDriver>),
-    /// The VolumeAttachment as it is now.
+    /// Current state of the VolumeAttachment.
     Attachment(Box<VolumeAttachment>),
-    /// The CSINode as it is now.
+    /// Current state of the CSINode.
     CsiNode(Box<CSINode>),
     /// The request with its token.
     Token(Box<TokenRequest>),
-    /// The request as it is now.
+    /// Current state of the PodCertificateRequest.
     PodCertificate(Box<PodCertificateRequest>),
     /// The review with its answer.
     TokenReview(Box<TokenReview>),
     /// The review with its answer.
     AccessReview(Box<SubjectAccessReview>),
-    /// Nothing to say.
+    /// Success without an object.
     Done,
 }
 
@@ -274,36 +275,36 @@ pub struct ApiError {
     pub code: Option<u16>,
     /// `Status.reason`, for example `Forbidden`; empty without an answer.
     pub reason: String,
-    /// The server's words, or what went wrong with the connection and what to do about it.
+    /// The server's message, or the connection's error and its remedy.
     pub message: String,
 }
 
 impl ApiError {
-    /// What the node itself has to say about `call`: there is no status and no reason of the server.
+    /// An error about `call` from the node itself: without a status and a reason of the server.
     #[must_use]
     pub fn without_status(call: &ApiCall, class: Class, message: impl Into<String>) -> ApiError {
         ApiError { call: call.describe(), class, code: None, reason: String::new(), message: message.into() }
     }
 }
 
-/// One answer.
+/// Answer to one call.
 pub type ApiResult = Result<ApiReply, ApiError>;
 
-/// What a watch delivers. A consumer needs no resource versions: the driver lists, watches with bookmarks, lists
-/// again after 410 or a lost connection, and says so.
+/// An event of a watch. A consumer needs no resource versions: the driver lists, watches with bookmarks,
+/// lists again after 410 or a lost connection, and reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<T> {
-    /// Everything there is, as of now: at the start and after each relist. What is not in it is gone.
+    /// All objects at the moment, at the start and after each relist. An object that is not in it is gone.
     Listed(Vec<Arc<T>>),
     /// Created or changed.
     Applied(Arc<T>),
     /// Gone; as it was last.
     Deleted(Arc<T>),
-    /// The server cannot be reached; what was delivered may be stale until the next `Listed` or event.
+    /// The server cannot be reached; the objects may be stale until the next `Listed` or event.
     Lost(String),
 }
 
-/// The driver: sends one call.
+/// The driver: sends calls to the API server.
 pub trait ApiServer: Send + Sync + 'static {
     /// Sends `call` with the node's identity and waits for the answer, not longer than the driver's limit (10 s).
     fn call(&self, call: &ApiCall) -> impl Future<Output = ApiResult> + Send;

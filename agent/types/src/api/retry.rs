@@ -1,8 +1,8 @@
-//! When a call to the API server that failed may be tried again.
+//! Retry times of failed calls to the API server.
 //!
-//! In: the class of a failure. Out: the moment of the next try. Invariants: no failure is repeated at once; a server
-//! that comes back is noticed within seconds; what the server refuses is asked for ever more rarely; a wait that the
-//! server asks for is kept.
+//! In: the class of a failure. Out: the time of the next try. Invariants: no failed call is repeated at once;
+//! a server that returns is noticed within seconds; a refused call is repeated ever more rarely; a delay that
+//! the server requests is kept.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub const UNREACHABLE_MAX: Duration = Duration::from_secs(5);
 /// Longest wait after a refusal.
 pub const REFUSED_MAX: Duration = Duration::from_secs(300);
 
-/// The failures of one thing in a row.
+/// Consecutive failures of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
     failures: u32,
@@ -54,7 +54,7 @@ impl Retry {
         self.not_before = Mono(0);
     }
 
-    /// No sooner than this, whatever happened before.
+    /// Delays the next try until this time at least.
     pub fn hold(&mut self, until: Mono) {
         self.not_before = self.not_before.max(until);
     }

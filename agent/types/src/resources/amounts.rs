@@ -1,4 +1,4 @@
-//! Processor and memory of one container or pod: requests and limits.
+//! Processor and memory amounts of one container or pod: requests and limits.
 //!
 //! In: `resources` of a container or a pod. Out: the four quantities that an in-place resize can change.
 
@@ -21,9 +21,9 @@ pub struct Amounts {
     pub cpu_request_milli: i64,
     /// Thousandths of a core.
     pub cpu_limit_milli: i64,
-    /// Bytes.
+    /// Memory request, bytes.
     pub memory_request: i64,
-    /// Bytes.
+    /// Memory limit, bytes.
     pub memory_limit: i64,
 }
 
@@ -41,7 +41,7 @@ impl Amounts {
         }
     }
 
-    /// Those of a container in its pod, whose own limits count where the container has none.
+    /// Amounts of a container in its pod; the pod's own limits count where the container has none.
     #[must_use]
     pub fn in_pod(p: &Pod, container: &Container) -> Amounts {
         Amounts::of(Some(&resources_in_pod(p, container)))
@@ -59,7 +59,7 @@ impl Amounts {
         Amounts { cpu_request_milli: other.cpu_request_milli, cpu_limit_milli: other.cpu_limit_milli, ..self }
     }
 
-    /// `resources` with these amounts in the place of its own; what is zero is left out.
+    /// `resources` with these amounts in place of its own; zero amounts are left out.
     #[must_use]
     pub fn put_into(self, resources: Option<&ResourceRequirements>) -> ResourceRequirements {
         let mut out = resources.cloned().unwrap_or_default();

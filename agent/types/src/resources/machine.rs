@@ -30,7 +30,7 @@ pub struct MachineFacts {
 pub struct InterfaceAddress {
     /// Name of the interface.
     pub interface: String,
-    /// The address.
+    /// The IP address.
     pub ip: IpAddr,
 }
 

@@ -1,7 +1,7 @@
-//! What pods ask of the node's resources and what the kernel is told about it.
+//! Resources: the pods' requests, and the kernel's values for them.
 //!
-//! In: pods. Out: QoS classes, sums of requests and limits, the values of cgroups. Upstream: pkg/apis/core/v1/helper/qos,
-//! component-helpers/resource. See docs/agent/cgroups.md.
+//! In: pods. Out: QoS classes, sums of requests and limits, the values of cgroups. Upstream:
+//! pkg/apis/core/v1/helper/qos, component-helpers/resource. See docs/agent/cgroups.md.
 
 pub mod amounts;
 pub mod cgroups;

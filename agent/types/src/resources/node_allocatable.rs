@@ -1,10 +1,11 @@
-//! What the machine has and what pods may have of it. Contract chapters 3.3 and 11.2.
+//! Capacity of the machine, and the allocatable part of it.
 //!
-//! In: amounts read from the machine, reservations from the configuration. Out: capacity and allocatable by resource
-//! name, the same for the Node's status, for admission and for cgroups. Invariants: allocatable = capacity less
-//! what is reserved for the system, for Kubernetes and for hard eviction, never below zero; huge pages come off
-//! memory too; the number of pods is not reduced. Percentages are computed in integers: a few bytes may differ from
-//! upstream's 32-bit floats. Upstream: pkg/kubelet/cm/node_container_manager_linux.go, nodestatus/setters.go.
+//! In: amounts read from the machine, reservations from the configuration. Out: capacity and allocatable by
+//! resource name, the same for the Node's status, for admission and for cgroups. Invariants: allocatable =
+//! capacity less the reservations for the system, for Kubernetes and for hard eviction, never below zero;
+//! huge pages reduce memory too; the number of pods is not reduced. Percentages are computed in integers: a
+//! few bytes may differ from upstream's 32-bit floats. Upstream:
+//! pkg/kubelet/cm/node_container_manager_linux.go, pkg/kubelet/nodestatus/setters.go.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 /// Amounts by resource name.
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// Huge pages of one size.
+/// Huge pages of one size on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HugePages {
     /// Size of one page, bytes.
@@ -38,13 +39,13 @@ pub struct HugePages {
 /// Amounts that the machine has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineAmounts {
-    /// CPUs online.
+    /// Number of online CPUs.
     pub cpus: u32,
     /// `MemTotal`, bytes.
     pub memory_bytes: u64,
     /// Huge pages by size.
     pub hugepages: Vec<HugePages>,
-    /// Size of the file system that holds the kubelet's root directory, bytes; `None` if it cannot be told, or if
+    /// Size of the file system with the kubelet's root directory, bytes; `None` if unknown, or if
     /// `localStorageCapacityIsolation` is off.
     pub ephemeral_storage_bytes: Option<u64>,
 }
@@ -97,7 +98,8 @@ impl Reservations {
         }
     }
 
-    /// `amounts` less what is reserved for the system and for Kubernetes: where pods' cgroup ends. Eviction begins before.
+    /// `amounts` less the reservations for the system and for Kubernetes: the limit of the pods' cgroup.
+    /// Eviction begins before.
     #[must_use]
     pub fn without_reserved(&self, amounts: &Resources) -> Resources {
         let reserved = |name: &String| self.reserved.get(name).copied().unwrap_or_default();

@@ -6,7 +6,7 @@ use orlop_config::kubelet::eviction::Signal;
 
 use crate::time::Wall;
 
-/// Which file systems there are besides the node's own.
+/// File systems of the runtime besides the node's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Images are on another file system than the kubelet's root directory.
@@ -18,7 +18,7 @@ pub struct Layout {
 /// What was observed of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// When.
+    /// Time of the observation.
     pub at: Wall,
     /// What is left.
     pub available: i64,

@@ -1,7 +1,8 @@
 //! Quality-of-service class of a pod, which decides its cgroup, its OOM score and its eviction rank.
 //!
-//! In: a pod. Out: [`QosClass`]. Only cpu and memory count, init containers count too, and an amount of zero
-//! is no amount. If the pod says something itself (`spec.resources`), only that counts. Upstream: pkg/apis/core/v1/helper/qos.
+//! In: a pod. Out: [`QosClass`]. Only cpu and memory count; init containers count too; an amount of zero
+//! counts as absent. With a request of the pod itself (`spec.resources`), only that counts. Upstream:
+//! pkg/apis/core/v1/helper/qos.
 
 use std::fmt;
 
@@ -16,9 +17,9 @@ use crate::{Quantity, pod};
 pub enum QosClass {
     /// Every container's cpu and memory limits equal its requests.
     Guaranteed,
-    /// Something is asked for, but not all of it.
+    /// Some requests or limits, but not those of Guaranteed.
     Burstable,
-    /// Nothing is asked for.
+    /// No requests and no limits.
     BestEffort,
 }
 

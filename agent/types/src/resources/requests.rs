@@ -1,9 +1,9 @@
 //! Requests and limits of containers and of whole pods, as exact quantities.
 //!
-//! In: `ResourceRequirements`. Out: [`Quantity`]s. A text that does not parse counts as absent: validation has
-//! refused such a pod long before. Pod sums follow upstream: regular containers and sidecars add up, an
-//! ordinary init container counts only where it needs more than all that runs beside it; what the pod itself says
-//! (`spec.resources`) goes before the sum; overhead is added.
+//! In: `ResourceRequirements`. Out: [`Quantity`]s. A text that does not parse counts as absent: validation
+//! has rejected such a pod long before. Pod sums follow upstream: regular containers and sidecars add up; an
+//! ordinary init container counts only where it needs more than the sum of the containers that run at the
+//! same time; the pod's own amount (`spec.resources`) wins over the sum; overhead is added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +23,8 @@ pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
 type List = BTreeMap<String, ApiQuantity>;
 
-/// An amount below zero counts as none: it would make room for others that is not there. The API server refuses it, what
-/// comes around it may not.
+/// A negative amount counts as absent: otherwise other pods would get resources that do not exist. The API
+/// server rejects it, but a static pod does not pass there.
 fn get(list: Option<&List>, resource: &str) -> Option<Quantity> {
     Some(Quantity::parse(&list?.get(resource)?.0).ok()?.max(Quantity::ZERO))
 }
@@ -41,25 +41,25 @@ pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
     get(container.resources.as_ref()?.limits.as_ref(), resource)
 }
 
-/// What the whole pod asks for at its peak.
+/// Request of the whole pod at its peak.
 #[must_use]
 pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
     running_request(pod, resource).plus(overhead(pod, resource))
 }
 
-/// What the pod asks for at its peak; without overhead.
+/// Request of the pod at its peak, without overhead.
 #[must_use]
 pub fn running_request(pod: &Pod, resource: &str) -> Quantity {
     pod_level_request(pod, resource).unwrap_or_else(|| peak_request(pod, resource))
 }
 
-/// What the pod's containers ask for at their peak, whatever the pod says itself.
+/// Request of the pod's containers at its peak; the pod's own request does not count.
 #[must_use]
 pub fn peak_request(pod: &Pod, resource: &str) -> Quantity {
     peak(pod, resource, request)
 }
 
-/// What the pod's containers are limited to at their peak, whatever the pod says itself.
+/// Limit of the pod's containers at its peak; the pod's own limit does not count.
 #[must_use]
 pub fn peak_limit(pod: &Pod, resource: &str) -> Quantity {
     peak(pod, resource, limit)
@@ -96,7 +96,7 @@ pub fn pod_level_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
     get(pod::spec(pod).resources.as_ref()?.limits.as_ref(), resource)
 }
 
-/// The pod says something itself.
+/// Amount of the pod itself (`spec.resources`).
 #[must_use]
 pub fn is_pod_level_set(pod: &Pod) -> bool {
     let filled = |list: Option<&List>| list.is_some_and(|l| !l.is_empty());
@@ -127,14 +127,14 @@ pub fn resources_in_pod(pod: &Pod, container: &Container) -> ResourceRequirement
     resources
 }
 
-/// What is asked for of every resource that somebody names, at its peak: containers, the pod itself, its overhead.
+/// Peak request of every resource that is named: by containers, by the pod itself, by its overhead.
 #[must_use]
 pub fn all_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let requests = |r: &'_ ResourceRequirements| r.requests.clone();
     names(pod, requests).into_iter().map(|name| (name.clone(), pod_request(pod, &name))).collect()
 }
 
-/// What limits the pod of every resource that somebody limits, at its peak.
+/// Peak limit of every resource that has one.
 #[must_use]
 pub fn all_limits(pod: &Pod) -> BTreeMap<String, Quantity> {
     let limits = |r: &'_ ResourceRequirements| r.limits.clone();
@@ -149,7 +149,7 @@ fn names(pod: &Pod, of: impl Fn(&ResourceRequirements) -> Option<List>) -> BTree
     resources.filter_map(of).chain(spec.overhead.clone()).flat_map(BTreeMap::into_keys).collect()
 }
 
-/// What the whole pod asks for of each size of huge pages, by resource name.
+/// Request of the whole pod for each size of huge pages, by resource name.
 #[must_use]
 pub fn hugepages_request(pod: &Pod) -> BTreeMap<String, Quantity> {
     let mut all = all_requests(pod);

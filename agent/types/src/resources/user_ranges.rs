@@ -1,9 +1,10 @@
-//! Which ids of the host are those of a pod that has a user namespace of its own (`hostUsers: false`).
+//! Ranges of host ids for pods with their own user namespace (`hostUsers: false`, KEP-127).
 //!
-//! In: pods that ask, pods' records from before, pods that are gone. Out: a range for each, the record that says so on
-//! disk. Invariants: no two pods have an id in common, and none has one of the host's own (below the first range); a pod
-//! keeps its range for as long as its directory is there; a range that is free again is given last. While a record cannot
-//! be understood nobody is given a range: it might be that one. Upstream: pkg/kubelet/userns.
+//! In: pods that need a range, earlier records, pods that are gone. Out: a range for each pod, and its record
+//! for the disk. Invariants: two pods never share an id, and no pod has one of the host's own (below the
+//! first range); a pod keeps its range as long as its directory exists; a range that became free is given
+//! last. While a record is unreadable, no pod gets a range: it might be that one. Upstream:
+//! pkg/kubelet/userns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ pub enum RangeError {
         "invalid user namespace record of pod {pod}: {why}; nobody is given ids until it is removed with its pod"
     )]
     Record {
-        /// Whose it is.
+        /// Pod of the range.
         pod: PodUid,
         /// What is wrong with it.
         why: String,
@@ -37,7 +38,7 @@ pub enum RangeError {
     Settings(String),
 }
 
-/// A pod's record as it is on disk; upstream's names.
+/// A pod's record on disk, with upstream's field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Record {
@@ -51,7 +52,7 @@ impl From<IdMapping> for Record {
     }
 }
 
-/// The ids that the node may give away, and to whom it did.
+/// The ids that the node may assign, and their pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserRanges {
     length: u32,
@@ -74,11 +75,11 @@ impl UserRanges {
         UserRanges { length, first: length, count, next: 0, given: BTreeMap::new(), broken: BTreeMap::new() }
     }
 
-    /// Ranges of `ids_per_pod` ids each, from `subordinate` (first, number) or from all ids but those below the first
-    /// range.
+    /// Ranges of `ids_per_pod` ids each, from `subordinate` (first, number) or from all ids except those
+    /// below the first range.
     ///
     /// # Errors
-    /// The ids are not aligned as ranges are, begin with the host's own, or are too few for `pods_max` pods.
+    /// The ids are not aligned to ranges, begin with the host's own, or are too few for `pods_max` pods.
     pub fn new(
         ids_per_pod: u32,
         subordinate: Option<(u32, u32)>,
@@ -107,10 +108,10 @@ impl UserRanges {
         Ok(ranges)
     }
 
-    /// The pod's range, given to it now unless it has one. The second is true if it is new.
+    /// The pod's range, assigned now unless it has one. The second value is true for a new range.
     ///
     /// # Errors
-    /// None is free, or a record is not understood.
+    /// No range is free, or a record is unreadable.
     pub fn give(&mut self, pod: &PodUid) -> Result<(IdMapping, bool), RangeError> {
         if let Some(slot) = self.given.get(pod) {
             return Ok((self.mapping(*slot), false));
@@ -126,10 +127,10 @@ impl UserRanges {
         Ok((self.mapping(slot), true))
     }
 
-    /// What a pod was given by an earlier agent, from its record.
+    /// Takes over a pod's range from the record of an earlier agent.
     ///
     /// # Errors
-    /// It is no record of this node's ranges; nobody is given a range then, until the pod is released.
+    /// It is not a record of this node's ranges; no pod gets a range then, until the pod is released.
     pub fn restore(&mut self, pod: &PodUid, record: &[u8]) -> Result<IdMapping, RangeError> {
         let understood = self.understood(pod, record);
         match understood {
@@ -178,10 +179,10 @@ impl UserRanges {
     }
 }
 
-/// The subordinate ids (first, number) that `/etc/subuid` or `/etc/subgid` gives to `user`: `user:first:number`.
+/// The subordinate ids (first, number) of `user` in `/etc/subuid` or `/etc/subgid`: `user:first:number`.
 ///
 /// # Errors
-/// There is not exactly one line for it, or it has no numbers.
+/// The file has not exactly one line for the user, or the line has no numbers.
 pub fn subordinate_ids(text: &str, user: &str) -> Result<(u32, u32), RangeError> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(user)?.strip_prefix(':'));
     let (Some(line), None) = (lines.next(), lines.next()) else {

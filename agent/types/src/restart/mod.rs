@@ -1,10 +1,10 @@
-//! When something that failed may be tried again: crash-loop back-off, image back-off, requeue jitter.
+//! Retry times after a failure: crash-loop back-off, image back-off, requeue jitter.
 //!
-//! In: what ended when, what was restarted when. Out: due times. Invariants: a delay never exceeds its
-//! maximum; it doubles on every restart and starts over only [`EXPIRY`] after the restart before; no wait outlasts
-//! that; a wall clock that is set back can lengthen a wait by at most the delay itself, because due times are kept on
-//! the monotonic clock.
-//! Upstream: `client-go/util/flowcontrol` BackOff, pkg/kubelet/kuberuntime doBackOff (contract 7.3, 7.4).
+//! In: times of ends and restarts. Out: due times. Invariants: a delay never exceeds its maximum; it doubles
+//! on every restart and starts over only [`EXPIRY`] after the restart before; no wait is longer than that; a
+//! wall clock that is set back can lengthen a wait by at most the delay itself, because due times are on the
+//! monotonic clock. Upstream: client-go/util/flowcontrol/backoff.go, `doBackOff` of
+//! pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::time::{Mono, Now, Wall};
 #[cfg(test)]
 mod tests;
 
-/// This long after the previous restart the series starts over, whatever the maximum is, and whether the container runs
-/// then or waits.
+/// The series starts over this long after the previous restart, whatever the maximum is, and whether the
+/// container runs then or waits.
 pub const EXPIRY: Duration = Duration::from_secs(600);
 
 /// Base of the requeue after a failed sync.
@@ -65,7 +65,7 @@ struct Entry {
 struct Wait {
     /// The ended instance.
     instance: ContainerId,
-    /// Until when.
+    /// End of the wait.
     due: Mono,
     /// When the entry counts no more.
     expires: Mono,
@@ -74,13 +74,13 @@ struct Wait {
 /// The end of an instance, as the back-off sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit<'a> {
-    /// Which instance.
+    /// The ended instance.
     pub instance: &'a ContainerId,
     /// When it ended.
     pub finished: Wall,
-    /// `None`: it ended by itself. Else it was killed in order to be replaced, and this is when the instance before it
-    /// ended, if the runtime has one. Its own life counts as waited then: upstream decides about the successor from what
-    /// it saw before the kill.
+    /// `None`: the instance ended by itself. Otherwise the agent killed it to replace it, and the value is
+    /// the end of the instance before it, if the runtime has one. Its own life then counts as part of the
+    /// wait: upstream decides about the successor from the state before the kill.
     pub killed_after: Option<Option<Wall>>,
 }
 
@@ -98,8 +98,8 @@ impl BackOff {
         BackOff { policy, entries: BTreeMap::new() }
     }
 
-    /// Takes over what an earlier incarnation had: `instance` was started at `restarted` under `delay`.
-    /// Does nothing if the key is known already.
+    /// Takes over the series of an earlier incarnation: `instance` was started at `restarted` with `delay`.
+    /// Does nothing for a known key.
     pub fn restore(&mut self, key: &str, delay: Duration, restarted: Wall) {
         let delay = delay.clamp(self.policy.first(), self.policy.max);
         self.entries.entry(key.to_owned()).or_insert(Entry { delay, updated: restarted, waiting: None });
@@ -152,7 +152,7 @@ impl BackOff {
         self.entries.get(key).map(|e| e.delay)
     }
 
-    /// Forgets keys that `keep` does not want (containers whose image or resources changed).
+    /// Forgets the keys for which `keep` is false (containers whose image or resources changed).
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.entries.retain(|k, _| keep(k));
     }
@@ -184,7 +184,7 @@ impl ImageBackOff {
         self.entries.get(image).map(|(_, due)| *due).filter(|due| now < *due)
     }
 
-    /// A pull failed at `now`; answers when the next one may start.
+    /// A pull failed at `now`; returns the time of the next one.
     pub fn failed(&mut self, image: &str, now: Mono) -> Mono {
         let delay = match self.entries.get(image) {
             Some((delay, due)) if now.since(*due) <= EXPIRY => self.policy.doubled(*delay),
@@ -212,7 +212,7 @@ pub fn key(uid: &str, container: &str, image: &str, resources: &str) -> String {
     format!("{container}/{:016x}", hash.0)
 }
 
-/// `base` × (1 … 1.5), spread by what is retried and how often, so that a replay waits the same.
+/// `base` × (1 … 1.5), where name and number of the retry select the factor, so that a replay waits the same.
 #[must_use]
 pub fn jittered(base: Duration, seed: &str, attempt: u64) -> Duration {
     let mut hash = Fnv64::default();

@@ -1,4 +1,4 @@
-//! Contract 7.3 as tables and properties.
+//! Restart back-off as tables and properties.
 
 use std::time::Duration;
 

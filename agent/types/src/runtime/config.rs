@@ -1,6 +1,6 @@
-//! What a sandbox and a container are made of, as plain data; `container_spec` builds it from a pod,
-//! agent-cri turns it into CRI messages field by field. Field meanings are those of the CRI messages
-//! `PodSandboxConfig` and `ContainerConfig`; units are named in the field.
+//! Configurations of sandboxes and containers, as plain data; `container_spec` builds them from a pod,
+//! agent-cri converts them to CRI messages field by field. Fields have the meaning of the CRI messages
+//! `PodSandboxConfig` and `ContainerConfig`; names contain the units.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ids::{ContainerId, IdMapping, ImageId, PodKey};
 pub struct SandboxConfig {
     /// Name, namespace and UID.
     pub pod: PodKey,
-    /// 0 for the first sandbox of a pod, rising by one for each recreation.
+    /// Number of the attempt: 0 for the first sandbox of a pod, one more for each recreation.
     pub attempt: u32,
     /// Empty for host-network pods.
     pub hostname: String,
@@ -25,17 +25,17 @@ pub struct SandboxConfig {
     pub port_mappings: Vec<PortMapping>,
     /// Pod labels plus `labels::POD_*`.
     pub labels: BTreeMap<String, String>,
-    /// Pod annotations.
+    /// Annotations of the pod.
     pub annotations: BTreeMap<String, String>,
-    /// RuntimeClass handler; empty is the default one.
+    /// RuntimeClass handler; empty for the default one.
     pub runtime_handler: String,
-    /// systemd slice name or cgroupfs path; empty lets the runtime choose.
+    /// systemd slice name or cgroupfs path; with an empty one the runtime chooses.
     pub cgroup_parent: String,
     /// Namespaced sysctls of `securityContext.sysctls`.
     pub sysctls: BTreeMap<String, String>,
     /// Security of the sandbox itself.
     pub security: SandboxSecurity,
-    /// `spec.overhead`: what the sandbox itself needs; all zero for none.
+    /// `spec.overhead`: resources of the sandbox itself; all zero for none.
     #[serde(default, skip_serializing_if = "LinuxResources::is_unset")]
     pub overhead: LinuxResources,
     /// Sum of the pod's container resources, for runtimes that size the sandbox; without the overhead.
@@ -67,7 +67,7 @@ pub enum Protocol {
 /// CRI `PortMapping`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
-    /// Transport protocol.
+    /// Transport protocol of the port.
     pub protocol: Protocol,
     /// Port inside the sandbox.
     pub container_port: u16,
@@ -105,7 +105,7 @@ pub struct Namespaces {
 pub enum SecurityProfile {
     /// The runtime's default profile.
     RuntimeDefault,
-    /// No confinement.
+    /// Unconfined: no profile applies.
     Unconfined,
     /// A profile on the node: absolute path (seccomp) or name (AppArmor).
     Localhost(String),
@@ -139,7 +139,7 @@ pub enum SupplementalGroupsPolicy {
 pub struct SandboxSecurity {
     /// Namespaces shared by the pod.
     pub namespaces: Namespaces,
-    /// The pod has a user namespace of its own, with these ids.
+    /// Ids of the pod's own user namespace; `None`: the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<IdMapping>,
     /// Numeric user of the sandbox process.
@@ -152,9 +152,9 @@ pub struct SandboxSecurity {
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
     /// True if any container of the pod is privileged.
     pub privileged: bool,
-    /// Sandbox runs under RuntimeDefault (chapter 7.5).
+    /// Seccomp profile; a sandbox always has `RuntimeDefault`.
     pub seccomp: Option<SecurityProfile>,
-    /// SELinux label.
+    /// SELinux label of the sandbox.
     pub selinux: Option<SelinuxOption>,
 }
 
@@ -171,7 +171,7 @@ pub struct LinuxResources {
     pub memory_limit_bytes: i64,
     /// -1000 to 1000.
     pub oom_score_adj: i64,
-    /// cpuset list.
+    /// CPUs of the container as a cpuset list.
     pub cpuset_cpus: String,
     /// cpuset memory nodes.
     pub cpuset_mems: String,
@@ -198,7 +198,7 @@ pub struct ContainerConfig {
     pub name: String,
     /// Restart count: 0 for the first instance.
     pub attempt: u32,
-    /// Resolved image.
+    /// Resolved id of the image.
     pub image: ImageId,
     /// The image as the pod spells it.
     pub user_specified_image: String,
@@ -210,7 +210,7 @@ pub struct ContainerConfig {
     pub working_dir: String,
     /// In order, already expanded.
     pub envs: Vec<(String, String)>,
-    /// Bind mounts.
+    /// Bind mounts of the container, in order.
     pub mounts: Vec<Mount>,
     /// Devices of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -227,24 +227,24 @@ pub struct ContainerConfig {
     pub stdin_once: bool,
     /// Allocate a terminal.
     pub tty: bool,
-    /// What it is asked to end by, as the API names signals (`SIGRTMIN+1`); `None` takes the image's.
+    /// Stop signal, with the API's names (`SIGRTMIN+1`); `None`: the image's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
     /// Limits and weights.
     pub resources: LinuxResources,
-    /// Security context.
+    /// Security context of the container.
     pub security: ContainerSecurity,
 }
 
 /// CRI `MountPropagation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountPropagation {
-    /// None.
+    /// Propagation `None`: private.
     #[default]
     Private,
     /// Host mounts appear in the container.
     HostToContainer,
-    /// Both ways.
+    /// Propagation `Bidirectional`: both ways.
     Bidirectional,
 }
 
@@ -263,7 +263,7 @@ pub struct Mount {
     pub selinux_relabel: bool,
     /// Propagation of later mounts.
     pub propagation: MountPropagation,
-    /// An image's files, in the place of `host_path`.
+    /// Image whose files are mounted in place of `host_path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageMount>,
 }
@@ -303,13 +303,14 @@ pub struct ContainerSecurity {
     pub privileged: bool,
     /// Namespaces of the container.
     pub namespaces: Namespaces,
-    /// The pod has a user namespace of its own, with these ids; all mounts show files as they are seen in it.
+    /// Ids of the pod's own user namespace; all mounts show files with these ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<IdMapping>,
-    /// The container whose PID namespace this one enters (`NamespaceMode` TARGET), whatever `namespaces.pid` says.
+    /// Container whose PID namespace this one enters (`NamespaceMode` TARGET), regardless of
+    /// `namespaces.pid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_target: Option<ContainerId>,
-    /// Numeric user.
+    /// Numeric user id of the process.
     pub run_as_user: Option<i64>,
     /// Numeric group; only with `run_as_user`.
     pub run_as_group: Option<i64>,
@@ -317,7 +318,7 @@ pub struct ContainerSecurity {
     pub run_as_username: String,
     /// Root filesystem read-only.
     pub readonly_rootfs: bool,
-    /// Supplemental groups.
+    /// Supplemental group ids.
     pub supplemental_groups: Vec<i64>,
     /// How image groups are merged.
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
@@ -327,10 +328,10 @@ pub struct ContainerSecurity {
     pub masked_paths: Vec<String>,
     /// Paths read-only in the container.
     pub readonly_paths: Vec<String>,
-    /// Seccomp profile.
+    /// Seccomp profile of the container.
     pub seccomp: Option<SecurityProfile>,
-    /// AppArmor profile.
+    /// AppArmor profile of the container.
     pub apparmor: Option<SecurityProfile>,
-    /// SELinux label.
+    /// SELinux label of the container.
     pub selinux: Option<SelinuxOption>,
 }

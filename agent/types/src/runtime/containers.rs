@@ -1,7 +1,7 @@
-//! The containers that the runtime has of a pod, found by name without looking at all of them.
+//! The runtime's containers of a pod, found by name without a search through all of them.
 //!
-//! A pod may have a thousand, and each pass over it asks for each by its name. In: instances in any order. Out: slices of
-//! one name. Invariant: sorted by name, within a name the newest first.
+//! A pod may have a thousand, and each pass over it looks up each by its name. In: instances in any order.
+//! Out: slices of one name. Invariant: sorted by name, within a name the newest first.
 
 use std::ops::{Deref, DerefMut};
 

@@ -11,7 +11,7 @@ pub enum PullPolicy {
     Always,
     /// Pull unless present.
     IfNotPresent,
-    /// Use what is present or fail.
+    /// `Never`: use a present image or fail.
     Never,
 }
 
@@ -20,9 +20,9 @@ pub enum PullPolicy {
 pub struct ImageInfo {
     /// CRI image id.
     pub id: ImageId,
-    /// Numeric user of the image, if it has one.
+    /// Numeric user id in the image, if any.
     pub uid: Option<i64>,
-    /// User name of the image, if it has one.
+    /// User name in the image, empty if none.
     pub username: String,
     /// Size, bytes.
     pub size_bytes: u64,
@@ -32,7 +32,7 @@ pub struct ImageInfo {
     /// Names with a digest.
     #[serde(default)]
     pub repo_digests: Vec<String>,
-    /// The runtime needs it itself: it is never removed.
+    /// The runtime itself needs the image (pinned): it is never removed.
     #[serde(default)]
     pub pinned: bool,
 }

@@ -1,14 +1,15 @@
-//! Shims that the runtime has forgotten: who of them is to be ended, and when.
+//! Shims that the runtime has forgotten: selects those to kill.
 //!
-//! A caller that dies in RunPodSandbox or StartContainer cancels its call, and containerd may then forget a shim that is
-//! still being started, or a task that the shim goes on to make. No call of CRI reaches such a shim any more, and it does
-//! not end by itself (containerd's issue 7733): it would hold its memory until the next boot, after every such crash.
-//! containerd removes a task's bundle, the directory in which its shim works, as the last step of forgetting it; so a shim
-//! whose bundle is gone is nobody's. A shim that dies while it makes a container leaves the process that was to become it,
-//! which waits for a start that cannot come; with the bundle gone that is nobody's, too.
+//! A caller that dies in RunPodSandbox or StartContainer cancels its call, and containerd may then forget a
+//! shim that is still starting, or a task that the shim makes afterwards. No call of CRI reaches such a shim
+//! any more, and it does not end by itself (containerd's issue 7733): it would hold its memory until the next
+//! boot, after every such crash. containerd removes a task's bundle, the directory in which its shim works,
+//! as the last step of forgetting it; so a shim without a bundle is lost. A shim that dies while it makes a
+//! container leaves the process that was to become it, which waits for a start that cannot come; without the
+//! bundle this process is lost, too.
 //!
-//! In: shims without a bundle, as /proc shows them, and the time. Out: those to end. Invariant: a shim is ended only if it
-//! was seen without its bundle for [`CONFIRM`]; one that is on its way out has ended by then.
+//! In: shims without a bundle, as /proc shows them, and the time. Out: shims to kill. Invariant: a shim is
+//! killed only if it was seen without its bundle for [`CONFIRM`]; a shim that is ending has ended by then.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,22 +18,22 @@ use crate::time::Mono;
 
 /// How long a shim may go on after its bundle.
 pub const CONFIRM: Duration = Duration::from_secs(10);
-/// How often it is looked for them if none is suspected; upstream's `ContainerGCPeriod`.
+/// Time between two searches if none is suspected; upstream's `ContainerGCPeriod`.
 pub const EVERY: Duration = Duration::from_mins(1);
 
-/// What a process that nobody has any more is.
+/// Kind of a lost process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A shim.
+    /// A containerd shim.
     Shim,
     /// What was to become a container's first process, left by a shim that died.
     Unstarted,
 }
 
-/// A process of a shim, or one that a shim has left: its id alone may be somebody else's later.
+/// A process of a shim, or one that a shim has left: its id alone may belong to another process later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shim {
-    /// Which of the two.
+    /// Kind of the process.
     pub kind: Kind,
     /// Process id.
     pub pid: i32,
@@ -47,8 +48,8 @@ pub struct Shim {
 pub struct LostShims(BTreeMap<Shim, Mono>);
 
 impl LostShims {
-    /// Takes in which shims have no bundle now; answers who of them has had none for long enough. Those are answered again
-    /// at the next look if they are still there.
+    /// Takes the shims that have no bundle now; returns those without one for long enough. The next call
+    /// returns them again if they still exist.
     pub fn look(&mut self, now: Mono, lost: impl IntoIterator<Item = Shim>) -> Vec<Shim> {
         let before = std::mem::take(&mut self.0);
         let since = |shim: Shim| {

@@ -10,8 +10,8 @@ pub mod pod_files;
 pub mod status;
 pub mod view;
 
-/// Labels and annotations that the kubelet puts on sandboxes and containers (contract chapter 7.5, 7.6).
-/// They are how a restarted agent finds what its predecessor made.
+/// Labels and annotations of sandboxes and containers (upstream: pkg/kubelet/kuberuntime/labels.go).
+/// A restarted agent finds the sandboxes and containers of its predecessor by them.
 pub mod labels {
     /// Pod name label, on sandboxes and containers.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -21,7 +21,7 @@ pub mod labels {
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Container name label, on containers.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-    /// Annotation: hash of the container's name and image (fact 2 of the contract).
+    /// Annotation: hash of the container's name and image; no other change of the definition restarts a container.
     pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
     /// Annotation: restart count at creation, decimal.
     pub const CONTAINER_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";

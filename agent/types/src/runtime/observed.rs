@@ -1,4 +1,4 @@
-//! What the runtime says is there, stamped with when it was asked.
+//! Observations of the runtime, stamped with the time of their request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub enum ContainerState {
 /// One sandbox, from `ListPodSandbox` + `PodSandboxStatus`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxObserved {
-    /// CRI id.
+    /// CRI id of the sandbox.
     pub id: SandboxId,
     /// From the CRI metadata.
     pub attempt: u32,
@@ -47,7 +47,7 @@ pub struct SandboxObserved {
     pub ips: Vec<String>,
     /// True if the sandbox uses the node's network namespace.
     pub host_network: bool,
-    /// The handler that it is run by; empty for the default one.
+    /// Runtime handler of the sandbox; empty for the default one.
     #[serde(default)]
     pub runtime_handler: String,
 }
@@ -55,7 +55,7 @@ pub struct SandboxObserved {
 /// One container instance, from `ListContainers` + `ContainerStatus`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerObserved {
-    /// CRI id.
+    /// CRI id of the container.
     pub id: ContainerId,
     /// The sandbox it lives in.
     pub sandbox: SandboxId,
@@ -63,7 +63,7 @@ pub struct ContainerObserved {
     pub name: String,
     /// From the CRI metadata.
     pub attempt: u32,
-    /// Lifecycle state.
+    /// Lifecycle state of the container.
     pub state: ContainerState,
     /// Creation time by the runtime's clock.
     pub created: Wall,
@@ -85,20 +85,20 @@ pub struct ContainerObserved {
     pub log_path: String,
     /// Annotations we put on it (`labels::CONTAINER_*`).
     pub annotations: BTreeMap<String, String>,
-    /// As whom its first process runs; `None` if the runtime does not say.
+    /// User of the first process; `None` if the runtime does not report it.
     pub user: Option<UserObserved>,
-    /// The resources in force; `None` if the runtime does not say.
+    /// The resources in force; `None` if the runtime does not report them.
     pub resources: Option<ResourcesObserved>,
-    /// The amounts that the agent last gave it; `None` if nobody remembers.
+    /// The amounts that the agent last set; `None` if there is no record.
     #[serde(default)]
     pub actuated: Option<Amounts>,
-    /// What it is asked to end by, as the API names signals; `None` if the runtime does not say.
+    /// Stop signal, with the API's names; `None` if the runtime does not report it.
     #[serde(default)]
     pub stop_signal: Option<String>,
 }
 
 impl ContainerObserved {
-    /// An instance that was created at `at` and never started; the runtime says nothing else of it.
+    /// An instance that was created at `at` and never started, without further facts.
     #[must_use]
     pub fn created(
         id: impl Into<ContainerId>,
@@ -134,9 +134,9 @@ impl ContainerObserved {
 /// CRI `LinuxContainerUser`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserObserved {
-    /// Numeric user.
+    /// Numeric user id.
     pub uid: i64,
-    /// Primary group.
+    /// Id of the primary group.
     pub gid: i64,
     /// Further groups, the image's included.
     pub supplemental_groups: Vec<i64>,
@@ -149,13 +149,13 @@ pub struct ResourcesObserved {
     pub cpu_period_us: i64,
     /// CFS quota, microseconds in a period.
     pub cpu_quota_us: i64,
-    /// Relative weight.
+    /// Relative weight of the processor.
     pub cpu_shares: i64,
     /// Memory limit, bytes.
     pub memory_limit_bytes: i64,
 }
 
-/// Everything of one pod that the runtime knows, as of a moment.
+/// All of the runtime's objects of one pod, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodSnapshot {
     /// Name, namespace and UID, from the runtime's labels.
@@ -166,14 +166,15 @@ pub struct PodSnapshot {
     pub sandboxes: Vec<SandboxObserved>,
     /// By name, the newest first within a name.
     pub containers: Containers,
-    /// The amounts that the pod itself was last given (`spec.resources`); `None` if nobody remembers.
+    /// The amounts that the agent last set for the pod itself (`spec.resources`); `None` if there is no
+    /// record.
     #[serde(default)]
     pub actuated: Option<Amounts>,
 }
 
 impl PodSnapshot {
-    /// This one, taken for what comes after `before`. Of two questions that were on their way at once the later may have read
-    /// a container's state first: what was seen to have started, or to have ended, stays so.
+    /// This snapshot as the successor of `before`. Of two requests in flight at the same time the later may
+    /// have read a container's state first: a container seen as started or ended stays so.
     #[must_use]
     pub fn following(self: Arc<Self>, before: &PodSnapshot) -> Arc<PodSnapshot> {
         let overtaken = |c: &ContainerObserved| {
@@ -210,7 +211,7 @@ pub struct ListedPod {
 /// What an entry of the CRI event stream (`GetContainerEvents`) points at. It is a hint to look, never a fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeHint {
-    /// The pod, where the event named one.
+    /// The pod, if the event named one.
     pub uid: PodUid,
 }
 

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct PodFiles {
     /// Absolute log directory of the pod.
     pub log_directory: String,
-    /// Absolute paths, the pod directory first, each with its mode whatever the umask.
+    /// Absolute paths, the pod directory first, each with its mode regardless of the umask.
     pub dirs: Vec<(String, u32)>,
     /// Files below the pod directory, written atomically.
     pub files: Vec<PodFile>,
-    /// Log directory of a container whose newest attempt is asked for.
+    /// Log directory of a container, to find its newest attempt.
     pub log_of: Option<String>,
 }
 
@@ -21,18 +21,18 @@ pub struct PodFiles {
 pub enum FileWrite {
     /// Replaced atomically (written aside, then renamed).
     Replace,
-    /// Left exactly as it is: a container may have written to it.
+    /// Left unchanged: a container may have written to it.
     KeepExisting,
 }
 
 /// A file below the pod directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodFile {
-    /// Absolute path.
+    /// Absolute path of the file.
     pub path: String,
     /// The whole contents.
     pub content: String,
-    /// Permission bits, whatever the umask.
+    /// Permission bits, regardless of the umask.
     pub mode: u32,
     /// What to do if it exists.
     pub write: FileWrite,

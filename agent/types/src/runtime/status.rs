@@ -14,18 +14,18 @@ pub struct RuntimeVersion {
 /// `Status` of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// Condition `RuntimeReady`; if it is false `RuntimeReady=false reason:… message:…`.
+    /// Condition `RuntimeReady`; if false, the text `RuntimeReady=false reason:… message:…`.
     pub runtime_ready: Result<(), String>,
-    /// Condition `NetworkReady`; if it is false `NetworkReady=false reason:… message:…`.
+    /// Condition `NetworkReady`; if false, the text `NetworkReady=false reason:… message:…`.
     pub network_ready: Result<(), String>,
-    /// Runtime handlers, as the runtime orders them; empty if it does not say.
+    /// Runtime handlers, in the runtime's order; empty if the runtime does not report them.
     pub handlers: Vec<RuntimeHandler>,
-    /// What the runtime can do; `None` if it does not say.
+    /// Features of the runtime; `None` if it does not report them.
     pub features: Option<RuntimeFeatures>,
 }
 
 impl RuntimeStatus {
-    /// A runtime that is ready and says nothing more.
+    /// A ready runtime without further facts.
     #[must_use]
     pub fn ready() -> RuntimeStatus {
         RuntimeStatus { runtime_ready: Ok(()), network_ready: Ok(()), handlers: Vec::new(), features: None }
@@ -43,10 +43,10 @@ pub struct RuntimeHandler {
     pub user_namespaces: bool,
 }
 
-/// Whether sandboxes with user namespaces can be run by `handler`, empty for the default one (KEP-127).
+/// Checks that `handler` supports sandboxes with user namespaces; empty for the default handler (KEP-127).
 ///
 /// # Errors
-/// Why not, in upstream's words.
+/// The reason against it, in upstream's words.
 pub fn user_namespaces(handlers: &[RuntimeHandler], handler: &str) -> Result<(), String> {
     let mut why = "can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned();
     if !handler.is_empty() {
@@ -56,7 +56,7 @@ pub fn user_namespaces(handlers: &[RuntimeHandler], handler: &str) -> Result<(),
     }
     match handlers.iter().find(|h| h.name == handler) {
         Some(found) if found.user_namespaces => Ok(()),
-        // A runtime that says nothing of its handlers is an old one.
+        // A runtime that reports no handlers is an old one.
         None if !handlers.is_empty() => Err(format!("{why}: the handler {handler:?} is not known")),
         _ => Err(why),
     }

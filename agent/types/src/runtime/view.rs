@@ -12,10 +12,10 @@ use crate::pod;
 use crate::pod::ContainerRef;
 use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, SandboxObserved};
 
-/// Which list a container is in, and how it behaves there.
+/// List of a container in the pod, and its behaviour there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlotKind {
-    /// Runs to completion before the next one starts.
+    /// Init container: runs to completion before the next one starts.
     Init,
     /// Init container with `restartPolicy: Always`.
     Sidecar,
@@ -28,16 +28,16 @@ pub enum SlotKind {
 /// One container of a pod's specification.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot {
-    /// Which list.
+    /// List of the container.
     pub kind: SlotKind,
     /// Position in its list.
     pub index: usize,
-    /// Container name.
+    /// Name of the container.
     pub name: String,
 }
 
 impl Slot {
-    /// The slot of a container name; a name the pod does not have reads as a regular one past the end.
+    /// The slot of a container name; an unknown name becomes a regular one past the end.
     #[must_use]
     pub fn of(p: &Pod, name: &str) -> Slot {
         let (kind, index, _) =
@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// The slots of a pod by name, for those who ask for many of them.
+/// The slots of a pod by name, for callers that look up many.
 #[derive(Clone, Debug)]
 pub struct Slots<'a>(BTreeMap<&'a str, (SlotKind, usize)>);
 
@@ -78,7 +78,7 @@ impl<'a> Slots<'a> {
     pub fn of(p: &'a Pod) -> Slots<'a> {
         let mut all = BTreeMap::new();
         for (kind, index, name) in places(p) {
-            // Of two with one name the first, as everywhere.
+            // Duplicate names: keep the first (validation rejects them).
             all.entry(name).or_insert((kind, index));
         }
         Slots(all)

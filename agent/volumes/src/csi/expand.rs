@@ -1,15 +1,16 @@
-//! A claim's volume was made larger: whether the node has to make what it holds larger too, and what the claim says of it
-//! (contract 10.6).
+//! Expansion of a claim's volume: whether the node must enlarge the file system, and the new status of the
+//! claim.
 //!
 //! ```text
 //! claim < volume, NodeResizePending ─► NodeResizeInProgress ─► the driver ─► capacity, no conditions of resizing
 //!                                                                 └─ refused: NodeResizeError; FailedPrecondition: later
 //!                                                                    for good, or unwanted by now: NodeResizeInfeasible
 //! ```
-//! In: claim and volume as the API server has them, the driver's answer. Out: how large, patches of the claim's status.
-//! Invariants: a patch holds only for the claim that was looked at (`resourceVersion`), but for words about a failure; it
-//! changes nothing that a node may not change. A controller that is older than `allocatedResourceStatuses` is served too.
-//! Upstream: pkg/volume/util/operationexecutor/node_expander.go, pkg/volume/util/resize_util.go, KEP-1790.
+//! In: claim and volume of the API server, the driver's answer. Out: the size, patches of the claim's status.
+//! Invariants: a patch holds only for the version of the claim that was read (`resourceVersion`), except for
+//! texts about a failure; it changes only fields that a node may change. A controller older than
+//! `allocatedResourceStatuses` works too. Upstream: pkg/volume/util/operationexecutor/node_expander.go,
+//! pkg/volume/util/resize_util.go, KEP-1790.
 
 use agent_types::time::Wall;
 use agent_types::{Quantity, api_time};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct SecretRef {
     /// Its namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     pub name: String,
 }
 

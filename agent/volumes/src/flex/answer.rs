@@ -1,8 +1,8 @@
-//! What a driver's answer means.
+//! Meaning of a flexVolume driver's answer.
 //!
-//! In: how a program ended and what it printed. Out: [`Answer`], or a [`Refusal`] in upstream's words. Invariants: keys count
-//! whatever their case, as Go reads them; what is not said has upstream's default; what a driver prints is repeated to people
-//! only in part, and never what it was told.
+//! In: exit and output of a program. Out: [`Answer`], or a [`Refusal`] in upstream's words. Invariants: keys
+//! match in any case, as in Go; a missing value has upstream's default; messages contain only a part of a
+//! driver's output, and never its input.
 
 use serde_json::{Map, Value};
 

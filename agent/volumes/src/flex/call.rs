@@ -1,8 +1,8 @@
-//! What a driver is asked: the command, its arguments, and the options as JSON.
+//! Calls of a flexVolume driver: the command, its arguments, and the options as JSON.
 //!
-//! In: a [`Flex`], a [`Record`], what a step before has found. Out: [`Call`]s. Invariants: options of the volume win over the
-//! node's own, as upstream; only `mount` hears of the pod, its group and the Secret; what a call says is shown to nobody but
-//! the driver.
+//! In: a [`Flex`], a [`Record`], results of an earlier step. Out: [`Call`]s. Invariants: options of the
+//! volume win over the node's own, as upstream; only `mount` contains the pod, its group and the Secret; no
+//! log contains a call.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,7 +74,7 @@ impl Command {
 /// One call of a driver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What.
+    /// Command of the driver.
     pub command: Command,
     /// What follows the command.
     pub arguments: Vec<String>,

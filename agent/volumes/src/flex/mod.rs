@@ -1,14 +1,15 @@
-//! Volumes that programs of the node mount (`flexVolume`), of pods and of PersistentVolumes: which program, where things are,
-//! and what is written down.
+//! Volumes that programs of the node mount (`flexVolume`), of pods and of PersistentVolumes: the program, the
+//! paths, and the records.
 //!
 //! ```text
 //! no `attach`: mount ──► pods/<uid>/volumes/<vendor~driver>/<volume> ──► unmount
 //! `attach`:    (attach) ─► waitforattach ─► mountdevice, once ─► mount, for each pod ─► unmount ─► unmountdevice ─► (detach)
 //! ```
-//! In: what the volume says. Out: [`Flex`], names, paths, [`Record`], [`Release`]. Invariants: no part of a path is more than
-//! one name, and no driver has the directory of one of the node's own plugins; a record is there before a program is asked to
-//! bring anything here, goes after all of it is gone, and holds no secret. What a program is asked, and what its answers
-//! mean, is in [`call`], [`answer`] and [`mounting`]. Upstream: pkg/volume/flexvolume.
+//! In: the volume's source. Out: [`Flex`], names, paths, [`Record`], [`Release`]. Invariants: a part of a
+//! path is one name only, and no driver has the directory of one of the node's own plugins; a record exists
+//! before a program gets a call that brings a part of the volume to the node, goes after all parts are gone,
+//! and holds no secret. The calls of a program and the meanings of its answers are in [`call`], [`answer`]
+//! and [`mounting`]. Upstream: pkg/volume/flexvolume.
 
 pub mod answer;
 pub mod call;

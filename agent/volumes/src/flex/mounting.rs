@@ -1,4 +1,4 @@
-//! What is asked of a driver, in which order, until a pod has its volume.
+//! The calls of a flexVolume driver, in order, until a pod has its volume.
 //!
 //! ```text
 //! getvolumename ─► who attaches? ─ the node: isattached? ─► attach ─► written down ─┐
@@ -6,9 +6,10 @@
 //!                               mount ◄── mountdevice, or formatted and mounted by the node ◄── no ──┘
 //! a driver without `attach` is asked for `mount` alone
 //! ```
-//! In: a [`Flex`], what the driver can do, what is here already, answers. Out: the next [`Step`]. Invariants: a step that the
-//! driver does not know has upstream's default; nothing is asked for twice in one round. Upstream: attacher.go, mounter.go,
-//! operation_generator.go GenerateMountVolumeFunc.
+//! In: a [`Flex`], the driver's capabilities, the present state, answers. Out: the next [`Step`]. Invariants:
+//! a step that the driver does not know has upstream's default; no call is repeated in one round. Upstream:
+//! pkg/volume/flexvolume (attacher.go, mounter.go), `GenerateMountVolumeFunc` of
+//! pkg/volume/util/operationexecutor/operation_generator.go.
 
 use std::collections::BTreeMap;
 

@@ -30,7 +30,7 @@ impl Driver {
         Driver::new(&name.replace('~', "/"))
     }
 
-    /// Its name.
+    /// Name of the driver, with its vendor.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0

@@ -1,7 +1,7 @@
-//! Disks that a Fibre Channel fabric shows (`fc`): what they are called, and which of the node's links are theirs.
+//! Disks of a Fibre Channel fabric (`fc`): their names, and their links on the node.
 //!
-//! In: WWNs and a LUN, or WWIDs; names of links below /dev/disk. Out: names, which device is taken. Invariant: a device with
-//! several paths is taken before any one of its paths. Upstream: pkg/volume/fc.
+//! In: WWNs and a LUN, or WWIDs; names of links below /dev/disk. Out: names, the device to use. Invariant: a
+//! device with several paths is preferred to any one of its paths. Upstream: pkg/volume/fc.
 
 use serde::{Deserialize, Serialize};
 

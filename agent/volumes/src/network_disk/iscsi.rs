@@ -1,7 +1,8 @@
-//! A logical unit of an iSCSI target (`iscsi`): its names, and what `iscsiadm` is told.
+//! A logical unit of an iSCSI target (`iscsi`): its names, and the arguments of `iscsiadm`.
 //!
-//! In: what the volume says. Out: names, arguments of iscsiadm(8). Invariant: what a target wants to see is shown to nobody
-//! but that program: neither in logs nor in errors nor on disk. Upstream: pkg/volume/iscsi/iscsi_util.go.
+//! In: the volume's source. Out: names, arguments of iscsiadm(8). Invariant: only that program gets a
+//! target's credentials: they are neither in logs nor in errors nor on disk. Upstream:
+//! pkg/volume/iscsi/iscsi_util.go.
 
 use std::collections::BTreeMap;
 use std::fmt;

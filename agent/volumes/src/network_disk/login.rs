@@ -1,13 +1,14 @@
-//! The way to an iSCSI disk's device: what is to be done next, given what was seen.
+//! The steps to an iSCSI disk's device, each from the observed state.
 //!
 //! ```text
 //! show the interface ─► (make one of the volume's own) ─► hosts ─► for each portal: discover ─► log in ─► scan ─► link
 //!                                                                     ▲ up to five rounds, while one has no link ┘
 //! device that joins several paths, or the first path
 //! ```
-//! In: answers to [`Step`]s. Out: [`Step`]s, the last of them the device, or upstream's words about why there is none.
-//! Invariants: each step has one answer; a portal that fails keeps no other one back; where there are sessions nobody logs
-//! in; who asks holds the target's lock, so that nobody logs out meanwhile. Upstream: pkg/volume/iscsi AttachDisk.
+//! In: answers to [`Step`]s. Out: [`Step`]s, the last of them the device, or upstream's message without one.
+//! Invariants: each step has one answer; a portal that fails does not delay another one; with existing
+//! sessions there is no login; the caller holds the target's lock, so that no logout happens meanwhile.
+//! Upstream: `AttachDisk` of pkg/volume/iscsi/iscsi_util.go.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,14 +1,15 @@
-//! Disks that other machines keep (`iscsi`, `fc`), of pods and of PersistentVolumes: which one, where the node has it, and
-//! what is written down of it.
+//! Disks of other machines (`iscsi`, `fc`), of pods and of PersistentVolumes: their identity, their paths on
+//! the node, and their records.
 //!
 //! ```text
 //! attached ([`crate::attach`]) ──login, or search──► device ──format, fsck, mount──► plugins/<plugin>/… ──bind──► pods
 //!                                                             └── `volumeMode: Block` ──► plugins/<plugin>/volumeDevices/…
 //! the last pod is gone ──unmount──► SCSI devices deleted ──► logout ──► no longer in use
 //! ```
-//! In: what the volume says. Out: [`NetworkDisk`], names, paths, [`Record`]. Invariants: no part of a path is more than one
-//! name; a record is there before anything of the disk is here and goes after all of it, and holds no secret.
-//! Upstream: pkg/volume/iscsi, pkg/volume/fc (its names and paths), volume/util GetUniqueVolumeName.
+//! In: the volume's source. Out: [`NetworkDisk`], names, paths, [`Record`]. Invariants: a part of a path is
+//! one name only; a record exists before any part of the disk is on the node and goes after all parts, and
+//! holds no secret. Upstream: pkg/volume/iscsi, pkg/volume/fc (names and paths), `GetUniqueVolumeName` of
+//! pkg/volume/util/util.go.
 
 pub mod fc;
 pub mod iscsi;

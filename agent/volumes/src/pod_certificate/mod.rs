@@ -1,15 +1,15 @@
-//! Certificates for pods: which are asked for, when they are asked for again, and what became of each request.
+//! Certificates for pods: the requests, their renewal, and their results.
 //!
-//! In: the pods of the node, PodCertificateRequests of a watch, answers of the API server, the time. Out: requests to make,
-//! pods whose volumes have something new, events.
+//! In: the pods of the node, PodCertificateRequests of a watch, answers of the API server, the time. Out:
+//! requests to create, pods whose volumes have new contents, events.
 //!
 //! ```text
 //! new ──► asked ──► issued ──refresh time──► asked again ──► issued …
 //!           └──────────┴───────────────────────┴──► denied or failed: for good
 //! ```
-//! Invariants: one request under way for a place; a certificate stays where it is until the next one is issued; keys never
-//! enter here: the shell keeps them by the name of their request. Nothing is written down, as upstream has it: an agent
-//! that starts asks for all of them again, and volumes keep what they have until then.
+//! Invariants: one request in flight for a place; a certificate stays until the next one is issued; keys
+//! never enter this module: the shell keeps them by the name of their request. Nothing is on disk, as
+//! upstream: an agent that starts requests all certificates again, and volumes keep their files until then.
 //! Upstream: pkg/kubelet/podcertificate (KEP-4317).
 
 mod request;

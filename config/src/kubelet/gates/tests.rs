@@ -1,4 +1,4 @@
-//! The table's order and the contract's facts; unknown, locked and dependent gates.
+//! Feature gates: order of the table, stages and defaults, unknown, locked and dependent gates.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn the_table_is_sorted_and_closed() {
     assert!(resolve(&[]).is_ok(), "the defaults fit each other");
 }
 
-/// Stage, default and lock as the contract lists them.
+/// Stage, default and lock as in Kubernetes v1.36 (upstream: pkg/features/kube_features.go).
 #[test]
 fn the_contracts_gates() {
     use Stage::{Alpha, Beta, Deprecated, Ga};

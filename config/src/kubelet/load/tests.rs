@@ -1,4 +1,4 @@
-//! Drop-ins: the contract's rules, and the laws of a merge patch on whole configurations.
+//! Drop-ins: the rules of `--config-dir`, and the laws of a merge patch on whole configurations.
 
 use super::*;
 use crate::kubelet::flags::Overlay;

@@ -1,4 +1,4 @@
-//! What takes time by contract: crash-loop back-off, termination grace.
+//! Cases that wait for upstream's delays: crash-loop back-off, termination grace period.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-/// How much later than the contract's number a restart may come: one container start on a busy machine.
+/// Most lateness of a restart after its back-off: one container start on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
 
 fn crash_loop(cx: &mut CaseContext<'_>) -> Result<()> {

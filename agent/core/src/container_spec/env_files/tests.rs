@@ -1,4 +1,4 @@
-//! The format as a table, and what becomes of it in a container.
+//! The format as a table, and the resulting variables of a container.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
-//! A container's share of the machine's swap, and what memory is kept for it before others' (KEP-2400, KEP-2570).
+//! A container's share of the machine's swap, and its reserved memory (KEP-2400, KEP-2570).
 //!
-//! In: container, pod, node with cgroup v2. Out: values of `memory.swap.max`, `memory.min`, `memory.low`, `memory.high`.
-//! Invariant: who is critical, Guaranteed or asks for nothing does not swap. Upstream: kuberuntime_container_linux.go.
+//! In: container, pod, node with cgroup v2. Out: values of `memory.swap.max`, `memory.min`, `memory.low`,
+//! `memory.high`. Invariant: a critical pod, a Guaranteed pod and a container without a request do not swap.
+//! Upstream: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go.
 
 use agent_types::node_context::{MemoryQos, NodeContext};
 use agent_types::pod;
@@ -13,7 +14,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 const PAGE: i64 = 4096;
 const MILLION: i128 = 1_000_000;
 
-/// A container of `pod` that asks for this much memory may swap where the node lets it.
+/// True if a container of `pod` with this memory request may swap, where the node allows it.
 #[must_use]
 pub fn may_swap(pod: &Pod, asked: Amounts) -> bool {
     qos_class(pod) == QosClass::Burstable
@@ -26,7 +27,7 @@ pub fn may_swap(pod: &Pod, asked: Amounts) -> bool {
 pub(super) fn swap_limit(pod: &Pod, container: &Container, node: &NodeContext) -> i64 {
     let asked = Amounts::of(container.resources.as_ref());
     let (memory, swap) = (node.machine.memory_capacity_bytes, node.machine.swap_capacity_bytes);
-    // More than there is was asked for: nothing that a share could be computed from.
+    // A request above the machine's memory: no share can be computed from it.
     let fits = memory > 0 && asked.memory_request <= memory;
     if !node.cgroup.limited_swap || !fits || !may_swap(pod, asked) {
         return 0;
@@ -59,7 +60,7 @@ pub(super) fn qos(pod: &Pod, container: &Container, node: &NodeContext) -> Vec<(
     files.into_iter().map(|(file, value)| (file.to_owned(), value.to_string())).collect()
 }
 
-/// Bytes from which on a container that asks for `request` and may have `most` is slowed.
+/// Usage in bytes at which a container with `request` and at most `most` is throttled.
 fn throttled_from(request: i64, most: i64, node: &NodeContext) -> i64 {
     let between = i128::from(most) - i128::from(request);
     let free = between * i128::from(node.cgroup.memory_throttling_ppm) / MILLION;

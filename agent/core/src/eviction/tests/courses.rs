@@ -1,4 +1,4 @@
-//! What the machine does, over time.
+//! Courses of the eviction machine over time.
 
 use agent_types::resources::observation::{Observation, Observations};
 use proptest::prelude::*;
@@ -291,7 +291,7 @@ fn limits_are_measured_beside_everything_else() {
         w.now.mono.since(now) >= Duration::from_secs(20),
         "a walk that took long is not repeated soon: {looks}"
     );
-    // Memory is short meanwhile: somebody goes for it, and the limit has to wait.
+    // Memory is short at the same time: a pod is evicted for it, and the limit has to wait.
     w.look(memory(9));
     w.step(EvictionEvent::Measured(hogs()));
     assert!(w.step(EvictionEvent::Limited(uses([("x", filled(2 * MI))]))).is_empty());
@@ -325,8 +325,8 @@ fn the_next_look_comes_before_memory_can_be_used_up() {
 }
 
 proptest! {
-    /// Whatever is short and whatever is answered: never a critical pod, never two at a time for one want, and who goes
-    /// was there.
+    /// For any shortage and any answers: never a critical pod, never two victims at a time for one shortage,
+    /// and every victim exists.
     #[test]
     fn nobody_goes_who_must_not(
         looks in proptest::collection::vec((0..300_i64, 0..200_i64, 0..30_i64, any::<bool>()), 1..40),

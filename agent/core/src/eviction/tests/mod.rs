@@ -1,4 +1,4 @@
-//! Eviction as a whole: courses of the machine, and what the tests share.
+//! Eviction as a whole: courses of the machine, and helpers of the tests.
 
 mod courses;
 mod ranking;

@@ -1,4 +1,4 @@
-//! Who goes first: upstream's rules as a table, and that the order is one whatever order the pods come in.
+//! The order of eviction: upstream's rules as a table, and independence of the order of the pods.
 
 use proptest::prelude::*;
 
@@ -143,7 +143,7 @@ fn made(of: &[Made]) -> (Vec<Arc<Pod>>, Uses) {
 }
 
 proptest! {
-    /// A total order: the same whatever order the pods come in, nobody lost, and the same for any part of them.
+    /// A total order: equal for every order of the pods, without a loss, and equal for any part of them.
     #[test]
     fn the_order_is_of_the_pods_alone(
         of in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! Thresholds as configured, and what is told, word for word.
+//! Thresholds from the configuration, and the messages, word for word.
 
 use agent_types::resources::observation::Observation;
 
@@ -125,7 +125,7 @@ fn a_pod_that_asks_as_a_whole_is_named_as_a_whole() {
     assert_eq!(annotations[2..4], ["offending_pod=p", "offending_pod_usage=70Mi"]);
 }
 
-/// A pod, the layout, and what it has too much of.
+/// A pod, the layout, and the exceeded limit.
 type Excessive<'a> = (Arc<Pod>, Layout, Option<(&'a str, &'a str)>);
 
 #[test]
@@ -197,7 +197,7 @@ fn limits_of_storage() {
     }
     assert!(!is_limited(&pod_of("p", 0, &json!({"ephemeral-storage": "1Gi"}))), "a request is no limit");
 
-    // What could not be counted to its end is more than any limit, and the message says why.
+    // An uncounted rest is more than any limit, and the message has the reason.
     let part = "Not all of its files could be counted, therefore the usage counts as more than any limit. ";
     found.volumes[0].space.bound = Bound::AtLeast;
     let huge = p(sized("1Ei"), json!([{"name": "c"}]));

@@ -1,4 +1,4 @@
-//! Tests of the collection of images: thresholds, ages, ranking, what is never removed.
+//! Image collection: thresholds, ages, ranking, and images that are never removed.
 
 use agent_types::time::Wall;
 use proptest::prelude::*;

@@ -1,12 +1,13 @@
-//! Credentials that plugins give: what they are asked, what they answer, how long that holds.
+//! Credential provider plugins: their requests, their answers, and the lifetime of an answer.
 //!
 //! ```text
 //! image ─► fits ─► Answers::find ─┬─► credentials
 //!                              request ─► program ─► answer ─► Answers::keep
 //! ```
-//! In: the plugins' configuration, images, service accounts, what programs print. Out: requests, credentials. Invariants: a
-//! plugin is asked only about images of its patterns; what was answered for one service account (or one token) is never used
-//! for another one; nothing that a program printed is shown. Upstream: pkg/credentialprovider/plugin.
+//! In: the plugins' configuration, images, service accounts, output of programs. Out: requests, credentials.
+//! Invariants: a plugin gets requests only for images of its patterns; an answer for one service account (or
+//! one token) never serves another one; no log or message contains a program's output. Upstream:
+//! pkg/credentialprovider/plugin.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,18 +28,18 @@ pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// How often answers that have ended are looked for.
 const PURGE_EVERY: Duration = Duration::from_secs(15 * 60);
 
-/// The plugin is asked about this image (registry and path, without tag and digest).
+/// True if the plugin serves this image (registry and path, without tag and digest).
 #[must_use]
 pub fn fits(provider: &Provider, image: &str) -> bool {
     provider.match_images.iter().any(|pattern| pattern::matches(pattern, image))
 }
 
-/// A service account as a plugin may hear of it.
+/// The part of a service account that a plugin gets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account {
     /// Its namespace, which is the pod's.
     pub namespace: String,
-    /// Its name.
+    /// Name of the provider: the name of its executable.
     pub name: String,
     /// Its UID.
     pub uid: String,
@@ -46,7 +47,8 @@ pub struct Account {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Of an account's annotations those that the plugin gets; `None` if one is missing without which it is not asked.
+/// The account's annotations for the plugin; `None` if a required one is missing, so that the plugin gets no
+/// request.
 #[must_use]
 pub fn annotations(token: &Token, all: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
     let pair = |key: &String| all.get(key).map(|value| (key.clone(), value.clone()));
@@ -55,7 +57,7 @@ pub fn annotations(token: &Token, all: &BTreeMap<String, String>) -> Option<BTre
     Some(given)
 }
 
-/// For whom an answer holds: an account and, with `cacheType: Token`, one token of it.
+/// Scope of an answer: an account and, with `cacheType: Token`, one token of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct For {
     account: Account,
@@ -111,7 +113,7 @@ pub type Auth = BTreeMap<String, Login>;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
-    /// Who.
+    /// User name at the registry.
     #[serde(default)]
     pub username: String,
     /// The password or token.
@@ -119,7 +121,7 @@ pub struct Login {
     pub password: String,
 }
 
-/// Only whose it is.
+/// Prints only the user name.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Login({:?})", self.username)
@@ -133,7 +135,7 @@ pub enum Scope {
     Image,
     /// Those of the registry.
     Registry,
-    /// All that the plugin is asked about.
+    /// All images of the plugin.
     Global,
 }
 
@@ -142,19 +144,19 @@ pub enum Scope {
 pub struct Answer {
     /// For which images it holds.
     pub scope: Scope,
-    /// How long; `None`: as long as the configuration says.
+    /// Lifetime of the answer; `None`: that of the configuration.
     pub kept: Option<Duration>,
     /// What to try.
     pub auth: Auth,
 }
 
-/// Why an answer is not used. What it holds may be secret, so nothing of it is said.
+/// Reason why an answer is not used. Its contents may be secret, so they do not appear.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// Not JSON with a kind and a version.
     #[error("error reading GVK from response: it is not a JSON object with kind and apiVersion")]
     Unreadable,
-    /// Another version than was asked for.
+    /// Another version than the requested one.
     #[error(
         "apiVersion from credential plugin response did not match expected apiVersion:{expected}, actual apiVersion:{actual}"
     )]
@@ -195,7 +197,7 @@ struct Body {
     auth: Option<Auth>,
 }
 
-/// Reads what a program printed; `token` is the one that it was given.
+/// Parses a program's output; `token` is the token of the request.
 ///
 /// # Errors
 /// [`AnswerError`].
@@ -234,7 +236,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// What holds for the image and for whom it is asked.
+    /// A valid answer for the image and its scope.
     pub fn find(&mut self, image: &str, whom: Option<&For>, now: Mono) -> Option<Auth> {
         if self.purged.is_none_or(|last| now.since(last) > PURGE_EVERY) {
             self.kept.retain(|_, (_, ends)| now <= *ends);
@@ -246,7 +248,7 @@ impl Answers {
         })
     }
 
-    /// Keeps an answer for as long as it, or else the configuration, says.
+    /// Keeps an answer for its lifetime, or for that of the configuration.
     pub fn keep(&mut self, image: &str, whom: Option<For>, answer: &Answer, default: Duration, now: Mono) {
         let time = answer.kept.unwrap_or(default);
         if !time.is_zero() {

@@ -1,4 +1,4 @@
-//! What plugins are asked, what they answer, and for whom and how long it holds.
+//! Requests of plugins, their answers, and the scope and lifetime of an answer.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Files as upstream writes them, and who may use what.
+//! Files in upstream's format, and the pods that may use an image.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Ephemeral containers: when one is started, when never again, what it looks at.
+//! Ephemeral containers: starts, forbidden starts, and targets.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is asked about many containers at once.
+//! Questions about many containers at once.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! RestartAllContainers: what goes, in which order, and what waits.
+//! RestartAllContainers: removals, their order, and waits.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The node runs short of something: who is let in, who goes, and that a restart ends nothing.
+//! Pressure of the node: admitted pods, evicted pods, and a restart that ends nothing.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What pods were given: written before it is told, changed when there is room.
+//! Allocations: written before the worker gets them, changed when resources are free.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn api(pods: &[&Arc<Pod>]) -> ManagerEvent {
     update(PodOp::Update, Source::Api, pods)
 }
 
-/// What the worker of `uid` is told to have, in thousandths of a core.
+/// The allocation that the worker of `uid` gets, in thousandths of a core.
 fn told(manager: &mut PodManager, event: ManagerEvent, uid: &str) -> Option<i64> {
     let mut out = Outbox::new();
     manager.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
@@ -57,7 +57,7 @@ fn nobody_is_told_before_it_is_on_disk() {
     );
     assert_eq!(act(&mut m, Mono(1), api(&[&a])), Vec::<String>::new());
     assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(400));
-    // More while it runs: what changes meanwhile is told with what it has.
+    // A larger request while it runs: the worker gets other changes with the present allocation.
     let words = act(&mut m, Mono(1), api(&[&asks("a", "900m")]));
     assert_eq!(words, ["Requested((\"cpu\", \"requests\", \"increase\"))", "a:desired", "write2"]);
     assert_eq!(told(&mut m, api(&[&asks("a", "900m")]), "a"), Some(400));
@@ -116,7 +116,7 @@ fn who_goes_holds_nobody_up() {
     assert_eq!(m.deadline().filter(|at| *at <= later), None, "and it is written by now");
 }
 
-/// Which generation the worker of `a` is told of.
+/// The generation that the worker of `a` gets.
 fn generation(m: &mut PodManager, event: ManagerEvent) -> Option<Option<i64>> {
     let mut out = Outbox::new();
     m.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
@@ -150,7 +150,7 @@ fn a_generation_is_known_when_it_is_decided_what_it_is_given() {
     // What is refused is decided, too, also when it is asked for again with something else.
     assert_eq!(generation(&mut m, api(&[&asks("9000m", 5)])), Some(Some(5)));
     assert_eq!(generation(&mut m, api(&[&asks("9000m", 6)])), Some(Some(6)));
-    // As is what is no longer asked for, and what asks for nothing else.
+    // A withdrawn request, and a request equal to the allocation, are decided, too.
     assert_eq!(generation(&mut m, api(&[&asks("600m", 7)])), Some(Some(7)));
     assert_eq!(generation(&mut m, api(&[&asks("600m", 8)])), Some(Some(8)));
     // A change that never came to the disk is taken back.
@@ -168,7 +168,7 @@ fn what_does_not_fit_waits_for_room() {
     let words = act(&mut m, Mono(1), api(&[&asks("a", "700m")]));
     assert_eq!(words, [more, "a:desired", "a:Deferred"]);
     assert_eq!(act(&mut m, Mono(1), api(&[&asks("a", "700m")])), ["a:desired"], "told once");
-    // Room that is given away counts once nobody has it.
+    // Released resources count once no container has them.
     let words = act(&mut m, Mono(1), api(&[&asks("b", "100m")])).join(" ");
     assert!(words.ends_with("b:desired write2"), "{words}");
     assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["b:desired"]);
@@ -202,7 +202,7 @@ fn nobody_has_the_room_of_a_pod_that_has_not_shrunk_yet() {
     let mut m = beginning(&[&a], Leftovers::default());
     act(&mut m, Mono(1), api(&[&asks("a", "100m")]));
     assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["a:desired"]);
-    // The scheduler may count with what it was given: that comes in a moment.
+    // The scheduler may count with the allocation: it will be true in a moment.
     let late = update(PodOp::Add, Source::Api, &[&asks("late", "500m")]);
     assert_eq!(act(&mut m, Mono(1), late.clone()), Vec::<String>::new());
     let never = update(PodOp::Add, Source::Api, &[&asks("never", "950m")]);
@@ -235,7 +235,7 @@ fn a_new_agent_goes_by_what_is_on_disk() {
     let mut m = beginning(&[&asks("a", "300m")], leftovers);
     let words = step(&mut m, update(PodOp::Add, Source::Api, &[&asks("b", "200m")]));
     assert!(!words.contains("+b") && !words.contains("!b"), "it waits for them to have less: {words}");
-    // A record of nobody is dropped.
+    // A record without a pod is dropped.
     let leftovers = Leftovers { allocated: given("300m"), ..Leftovers::default() };
     let mut m = beginning(&[&asks("b", "100m")], leftovers);
     let due = m.deadline().map_or(Mono(MINUTE), |at| at);
@@ -277,7 +277,7 @@ fn critical(cpu: &str) -> Arc<Pod> {
     ranked("c", cpu, CRITICAL)
 }
 
-/// A critical pod beside two others, all of which have what they ask for.
+/// A critical pod next to two others, all with their requests allocated.
 fn beside_a_critical_pod() -> PodManager {
     let all = [&critical("300m"), &ranked("a", "200m", 0), &ranked("b", "400m", 0)];
     let mut m = beginning(&all, Leftovers::default());
@@ -300,7 +300,7 @@ fn a_critical_pod_is_given_more_once_room_is_made_for_it() {
         "the smallest that is enough"
     );
     assert_eq!(act(&mut m, Mono(1), ManagerEvent::Tick), Vec::<String>::new());
-    // Meanwhile the room is nobody else's: 500m of its own to be, 400m and, until it has ended, 200m.
+    // Meanwhile the resources are reserved: 500m for itself, 400m and, until it has ended, 200m.
     assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("n", "100m")])).contains("!n:OutOfcpu"));
     let words = act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("a")));
     assert_eq!(words, ["write3"], "granted, and on its way to the disk");

@@ -1,4 +1,4 @@
-//! What the whole pod asks for (`spec.resources`, KEP-2837).
+//! Requests and limits of the whole pod (`spec.resources`, KEP-2837).
 //!
 //! In: a defaulted pod. Out: mistakes.
 
@@ -31,7 +31,7 @@ pub(super) fn pod_level(p: &Pod, errors: &mut Errors) {
     consistent(p, errors);
 }
 
-/// The pod asks for at least what its containers ask for, and none of them is limited to more than the pod.
+/// The pod's own request covers its containers' requests, and no container's limit is above the pod's.
 fn consistent(p: &Pod, errors: &mut Errors) {
     for name in all_requests(p).keys() {
         let (sum, own) = (peak_request(p, name), pod_level_request(p, name));

@@ -1,7 +1,7 @@
-//! AppArmor profiles: fields, the annotations from before there were fields, and that the two say the same.
+//! AppArmor profiles: checks fields and the older annotations, and that both agree.
 //!
-//! In: a pod. Out: mistakes. Upstream: `ValidateAppArmorProfileField`, `ValidateAppArmorPodAnnotations`,
-//! `validateAppArmorAnnotationsAndFieldsMatchOnCreate`.
+//! In: a pod. Out: mistakes. Upstream: `ValidateAppArmorProfileField`, `ValidateAppArmorPodAnnotations` and
+//! `validateAppArmorAnnotationsAndFieldsMatchOnCreate` of pkg/apis/core/validation/validation.go.
 
 use agent_types::pod;
 use agent_types::runtime::config::SecurityProfile;

@@ -58,7 +58,7 @@ pub(super) fn containers(spec: &PodSpec, errors: &mut Errors) {
         if container.restart_policy.as_deref() == Some("Always") {
             ports(&format!("{path}.ports"), container, &mut pod, errors);
         } else {
-            // They run before everybody else: their host ports clash with nobody's.
+            // They run before all others: their host ports conflict with no other container's.
             pod.host_ports_of_its_own(|pod| ports(&format!("{path}.ports"), container, pod, errors));
         }
     }

@@ -1,4 +1,4 @@
-//! Is this pod one that the API server would take?
+//! Validates a pod as the API server would.
 //!
 //! In: a defaulted pod with its identity. Out: every mistake, with the path of its field. Invariants: a pod
 //! without mistakes has names that are safe as path elements, quantities that parse, and mounts whose volumes
@@ -20,7 +20,7 @@ use super::field_error::{Errors, FieldError};
 
 pub use runnable::runnable;
 
-/// What is wrong with the name, namespace and UID of a pod; without them nobody can be told about it.
+/// Mistakes in the name, namespace and UID of a pod; without these the API cannot show a report about it.
 #[must_use]
 pub fn identity(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();

@@ -1,6 +1,7 @@
-//! Forms of names: RFC 1123 labels and subdomains, label keys and values, ports, variables.
+//! Formats of names: RFC 1123 labels and subdomains, label keys and values, ports, variables.
 //!
-//! In: text. Out: `None` if it has the form, otherwise what the form is. Upstream: apimachinery validation.
+//! In: text. Out: `None` for a valid text, otherwise a description of the format. Upstream:
+//! apimachinery/pkg/util/validation.
 
 use std::net::IpAddr;
 

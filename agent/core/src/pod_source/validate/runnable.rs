@@ -1,9 +1,9 @@
-//! What a pod must have so that it can be run at all, whoever let it through.
+//! Requirements for a pod to run at all, from any source.
 //!
-//! In: a pod of the API, with whatever fields. Out: mistakes that no correct API server lets pass and that this
-//! node must not act on: names that become paths and keys, quantities that are no numbers, mounts without a
-//! volume, policies that nobody knows, absurd sizes. Invariant: narrower than the API server's own validation, so that a pod it took is
-//! never refused here.
+//! In: a pod of the API, with any fields. Out: mistakes that no correct API server accepts and that this node
+//! must not act on: names that become paths and keys, quantities that are not numbers, mounts without a
+//! volume, unknown policies, absurd sizes. Invariant: narrower than the API server's own validation, so that
+//! an accepted pod is never rejected here.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::pod_source::field_error::{Errors, FieldError};
 /// More than any pod that fits into the API server's storage (1.5 MiB).
 pub(super) const POD_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// A pod with another one could be run, but the API server would refuse what is said of it.
+/// A pod with another value could run, but the API server would refuse its status.
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 
 /// Mistakes that keep `pod` from being run.

@@ -1,7 +1,7 @@
 //! Volumes of a pod.
 //!
-//! In: `PodSpec.volumes`. Out: mistakes. What this node cannot mount yet is not a mistake here:
-//! `container_spec::unsupported` refuses it at admission.
+//! In: `PodSpec.volumes`. Out: mistakes. A volume that this node cannot mount is not a mistake here:
+//! `container_spec::unsupported` rejects it at admission.
 
 use agent_types::Quantity;
 use k8s_openapi::api::core::v1::{PodSpec, Volume};

@@ -20,7 +20,7 @@ fn asked(w: &World) -> Option<(EffectId, bool)> {
     })
 }
 
-/// A pod that waits for its volume until somebody asks why; the answer is how often it was looked for without.
+/// A pod that waits for its volume until the worker asks for the reason; returns the number of tries before.
 fn overdue(w: &mut World) -> (EffectId, u32) {
     let mut quietly = 0;
     for _ in 0..200 {

@@ -1,4 +1,4 @@
-//! When a pod may be told to be over.
+//! Conditions under which the status may show a pod as ended.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ fn what_the_runtime_lost_of_a_pod_that_runs_once_does_not_run_twice() {
 
 #[test]
 fn a_pod_that_the_api_shows_as_over_ends() {
-    // An agent before this one told it, and its call arrived late; or somebody else wrote it.
+    // An earlier agent wrote it, and its call arrived late; or another client wrote it.
     for (phase, running) in [("Failed", 0), ("Succeeded", 0), ("Running", 1)] {
         let mut pod = (*one("Always")).clone();
         let mut w = World::with(&Arc::new(pod.clone()));
@@ -125,7 +125,8 @@ fn a_pod_that_the_api_shows_as_over_ends() {
     }
 }
 
-/// Before a new agent has looked at the pod the machine is told to stop (simulation, stopping, seed 116).
+/// A new agent has not inspected the pod yet when the machine begins to stop (simulation, stopping, seed
+/// 116).
 #[test]
 fn a_pod_that_had_ended_by_itself_keeps_its_end_when_the_machine_stops() {
     let shutdown = || KillReason::Shutdown { again: false };
@@ -149,14 +150,14 @@ fn a_pod_that_had_ended_by_itself_keeps_its_end_when_the_machine_stops() {
         let said = w.statuses.last().and_then(|s| s.reason.clone());
         assert_eq!((w.phase(), said.as_deref()), (phase, reason), "{policy}, {code}");
     }
-    // One that ran until then and exits with 0 when it is told to has not succeeded.
+    // A container that ran until then and exits with 0 at the stop has not succeeded.
     let mut w = World::with(&one("Never"));
     w.kill(shutdown(), Some(5));
     w.settle();
     assert_eq!(w.phase(), "Failed");
 }
 
-/// A pod whose StartContainer call got no answer; with what is still on its way.
+/// A pod whose StartContainer call got no answer; with the call that is still in flight.
 fn start_lost() -> (World, super::world::Call) {
     start_lost_by(Class::DeadlineExceeded)
 }
@@ -206,7 +207,7 @@ fn a_lost_start_of_what_was_not_started_is_waited_for() {
 fn what_may_still_be_started_is_looked_at_again_before_it_is_removed() {
     let (mut w, call) = start_lost_by(Class::Interrupted);
     w.wait(secs(1));
-    // Late, and nobody tells.
+    // The call is applied late, without an event.
     let _late = w.apply(&call.effect);
     w.kill(KillReason::Removed, Some(30));
     w.wait(CANCELLED_CALL_MAX + secs(1));
@@ -214,7 +215,7 @@ fn what_may_still_be_started_is_looked_at_again_before_it_is_removed() {
     assert!(w.finished.is_some());
 }
 
-/// As the API has it once it was told that the pod ended.
+/// The pod as the API has it after its end was published.
 fn told_over(p: &Pod, phase: &str) -> Arc<Pod> {
     let mut p = p.clone();
     p.status = Some(PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() });

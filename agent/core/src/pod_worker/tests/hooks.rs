@@ -104,7 +104,7 @@ fn pre_stop_runs_before_the_stop_and_out_of_the_grace() {
     }
 }
 
-/// Upstream's goes on as well, until its container is killed.
+/// Upstream's hook continues as well, until its container is killed.
 #[test]
 fn a_hook_that_outlasts_the_grace_goes_on_until_its_container_is_gone() {
     for reason in [Some(KillReason::Removed), None] {
@@ -310,7 +310,7 @@ fn an_orphan_runs_the_hook_that_its_maker_wrote_down() {
     assert_eq!(w.finished, Some(false));
 }
 
-/// The runtime's order of a pod's addresses is nobody's business.
+/// The runtime's order of a pod's addresses does not matter.
 #[test]
 fn a_hook_asks_the_address_that_the_status_shows() {
     let mut w = World::with(&hooked(json!({"preStop": {"httpGet": {"port": 80}}})));

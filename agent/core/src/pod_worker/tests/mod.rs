@@ -260,7 +260,8 @@ fn a_lost_answer_to_run_sandbox_is_looked_at_not_repeated() {
     assert_eq!(w.phase(), "Running", "what is there is adopted at once");
 }
 
-/// A world whose sandbox is asked for, and the deadline of that. Its answer is an error of the class; it was not applied.
+/// A world with a RunSandbox in flight, and its deadline. The answer is an error of the class; the call was
+/// not applied.
 fn sandbox_unanswered(class: Class) -> (World, Mono) {
     let mut w = World::new();
     w.desire(&one("Always"));
@@ -508,7 +509,7 @@ fn a_rejected_pod_is_failed_and_never_started() {
     let words = (status.reason.as_deref(), status.message.as_deref(), status.qos_class.as_deref());
     assert_eq!(words, (Some("OutOfcpu"), Some("Pod was rejected: x"), Some("BestEffort")));
     assert_eq!(status.container_statuses, None);
-    // Another agent adds nothing to what the API shows of it.
+    // A new agent adds nothing to the status that the API shows.
     let mut shown = one("Always");
     Arc::make_mut(&mut shown).status = Some(status.clone());
     w.restart_agent();
@@ -614,7 +615,8 @@ fn a_shorter_grace_is_recorded_before_it_is_used() {
     assert_eq!(stops, ["stop_container c2 3", "stop_container c3 3"]);
 }
 
-/// What was said before the crash had reached the API; the list that the agent got then had not (simulation, seed 88).
+/// The last status before the crash had reached the API; the list that the agent then got was older
+/// (simulation, seed 88).
 #[test]
 fn a_stale_status_is_not_repeated_of_a_pod_that_is_half_removed() {
     let pod = |phase: &str| {

@@ -9,7 +9,7 @@ use super::world::{World, make_pod};
 use crate::pod_worker::PodEvent;
 use crate::pod_worker::effect::{Effect, EffectError, EffectOk};
 
-/// Performs what is on the way to the question for the class, and lets time pass until then; answers its id.
+/// Performs the calls before the request for the class, and lets time pass until it; returns its id.
 fn asked(w: &mut World) -> EffectId {
     loop {
         let Some((id, call)) = w.pending.iter().next() else {
@@ -64,7 +64,7 @@ fn a_class_is_waited_for_and_asked_for_before_each_sandbox() {
     answer(&mut w, id, handler("kata"));
     let [(run, by)] = <[_; 1]>::try_from(run_by(&w)).expect("a sandbox");
     assert_eq!(by, "kata");
-    // The class may have been made anew meanwhile.
+    // The class may have been replaced meanwhile.
     let refused = EffectError { class: Class::Invalid, message: "no runtime for \"kata\"".to_owned() };
     w.answer(run, Err(refused));
     assert_eq!(w.told("FailedCreatePodSandBox")[1], "Failed to create pod sandbox: no runtime for \"kata\"");

@@ -222,7 +222,7 @@ fn choices(node: &Node) -> Vec<Choice> {
     out
 }
 
-/// Shows the checkers what the choice changed.
+/// Passes the changes of the choice to the checkers.
 fn look(node: &mut Node, before: &Runtime, told: usize) -> Result<(), String> {
     let (at, pod) = (node.world.now, node.world.worker.key().uid.clone());
     let mut events = changes(before, &node.world.runtime, &pod);

@@ -102,7 +102,7 @@ fn that_a_container_was_made_is_not_told_while_it_is_started() {
     assert!(told(&w).iter().all(|(has_id, runs)| has_id == runs), "{:?}", told(&w));
     assert_eq!(told(&w).last(), Some(&(true, true)));
 
-    // One that does not start is told of.
+    // An event reports a failed start.
     let no = EffectError { class: Class::Invalid, message: "no".to_owned() };
     w.runtime.refuse.insert("start_container", no);
     w.exit("a", 1);

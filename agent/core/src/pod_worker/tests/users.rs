@@ -12,7 +12,7 @@ fn pod(host_users: Value) -> Arc<Pod> {
     make_pod(json!({"hostUsers": host_users, "containers": [{"name": "a", "image": "r.example/x:1"}]}))
 }
 
-/// What the runtime was told of the pod's ids: by the sandbox, by each container.
+/// The ids in the runtime's calls for the pod: of the sandbox, of each container.
 fn told(w: &mut World) -> Vec<(&'static str, Option<u32>)> {
     let mut seen = Vec::new();
     while let Some((id, call)) = w.pending.iter().next() {

@@ -1,4 +1,4 @@
-//! Volumes of a pod: before its containers, beside them, after them.
+//! Volumes of a pod: before its containers, next to them, after them.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn nothing_starts_before_every_volume_is_there() {
         let under_way = set_ups(&w);
         assert_eq!(under_way.len(), 4.min(left + 1), "a few at a time");
         assert_eq!(w.count("run_sandbox"), 0);
-        // A timer that is due at once would come again and again: the answers are what is waited for.
+        // A timer that is due at once would fire again and again: the worker waits for answers instead.
         let soon = w.worker.deadline().is_some_and(|at| at.0 < w.now.0 + SECOND);
         assert!(!soon, "{:?} at {:?}", w.worker.deadline(), w.now);
         w.answer(under_way[0], done());

@@ -415,7 +415,7 @@ impl World {
         }
     }
 
-    /// A world whose worker was given the pod and has done all it can.
+    /// A world whose worker has the pod and has finished all its steps.
     pub(super) fn with(p: &Arc<Pod>) -> World {
         let mut w = World::new();
         w.desire(p);
@@ -570,7 +570,7 @@ impl World {
         self.step(PodEvent::Observed(snapshot));
     }
 
-    /// A container ends and the worker hears of it; what it does then is left pending.
+    /// A container ends and the worker gets the snapshot; the resulting effects stay pending.
     pub(super) fn end(&mut self, name: &str, code: i32) {
         let wall = self.wall();
         for id in self.runtime.running(name) {

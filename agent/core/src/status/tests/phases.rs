@@ -1,4 +1,4 @@
-//! Contract 6.5: phases.
+//! Phases as a table.
 
 use agent_types::ids::ContainerId;
 

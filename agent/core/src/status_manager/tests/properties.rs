@@ -1,5 +1,5 @@
-//! Random interleavings of workers, other writers and every fault of an API server; after it is healed the API shows
-//! what was said last, and pods that are over are gone.
+//! Random interleavings of workers, other writers and every fault of an API server; after all faults are
+//! healed the API shows the last statuses, and ended pods are gone.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! What a claim's volume holds becomes as large as the volume, whoever makes it so.
+//! Enlarges the file system of a claim's volume to the size of the volume.
 //!
-//! In: a claim, somebody who can. Out: the claim says so afterwards, or why not. Invariant: nobody is asked unless the claim
-//! is smaller than its volume and the controller is done. The decisions are `agent_volumes::csi::expand`'s.
+//! In: a claim, the driver that can do it. Out: the claim's new status, or the error. Invariant: the driver
+//! gets a call only if the claim is smaller than its volume and the controller is done. The decisions are in
+//! `agent_volumes::csi::expand`.
 
 use agent_core::pod_worker::effect::EffectError;
 use agent_kubelet_api::drivers::{ImageService, Runtime};
@@ -20,7 +21,7 @@ pub(super) enum Refused {
     Later(String),
     /// It is not, and that is that.
     Final {
-        /// Why.
+        /// Reason of the failure.
         why: String,
         /// However often it is asked for.
         infeasible: bool,

@@ -1,8 +1,9 @@
-//! Records of pods' ids on disk: `<root>/pods/<uid>/userns` (contract chapter 18; upstream's file).
+//! Records of pods' user and group ids on disk: `<root>/pods/<uid>/userns`, in upstream's format
+//! (pkg/kubelet/userns, KEP-127).
 //!
-//! In: pods that ask, pods that are gone. Out: ranges of ids. Invariants: a range is on disk, durably, before it is
-//! answered, and is free again only when its pod's directory is gone; what an earlier agent gave is read before the first
-//! one is given.
+//! In: pods that need a range, pods that are gone. Out: ranges of ids. Invariants: a range is durable on disk
+//! before the caller gets it, and is free again only when its pod's directory is gone; the module reads the
+//! ranges of an earlier agent before it gives the first one.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,6 +1,7 @@
-//! The certificates' remaining lives and renewals, and how many of pods' certificates stand how.
+//! Metrics of certificates: remaining lifetime and renewals of the node's certificates, and the number of
+//! pods' certificates by state.
 //!
-//! Invariant: a certificate that nobody here manages (another one's kubeconfig, files) has no numbers.
+//! Invariant: a certificate that the agent does not manage (of a given kubeconfig, files) has no metrics.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use agent_types::time::{Now, Wall};
 
 use super::{Metrics, State};
 
-/// Which one.
+/// The two certificates of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
     /// With which the node speaks to the API server.

@@ -1,4 +1,4 @@
-//! What is told when somebody asks: the numbers that were kept, and those that are looked up now.
+//! The text of one scrape: stored numbers, and numbers read at the time of the request.
 
 use agent_kubelet_api::metrics::families;
 use agent_linux::process::{self, Limits};
@@ -10,7 +10,7 @@ use crate::pods::manager_task::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::PodViews;
 
-/// Version of the contract, as the Node object tells it.
+/// Major and minor version of Kubernetes that the agent implements, as in `nodeInfo.kubeletVersion`.
 const CONTRACT: (&str, &str) = ("1", "36");
 
 /// What the node looks like now.

@@ -1,7 +1,8 @@
-//! `kubelet_volume_stats_*`: how full the volumes of claims are (contract 10.7).
+//! `kubelet_volume_stats_*`: usage of the volumes of claims.
 //!
-//! In: pods with their claims, what is measured of volumes. Out: the text for `/metrics`. Invariants: one series for a claim,
-//! however many pods have it; what is not measured is not told. Upstream: pkg/kubelet/metrics/collectors/volume_stats.go.
+//! In: pods with their claims, measured volumes. Out: the text for `/metrics`. Invariants: one series for a
+//! claim, whatever the number of its pods; a volume without a measurement has no series. Upstream:
+//! pkg/kubelet/metrics/collectors/volume_stats.go.
 
 use std::collections::BTreeMap;
 

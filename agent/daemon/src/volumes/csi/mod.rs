@@ -1,11 +1,11 @@
-//! CSI drivers of the node: their sockets are watched, the drivers are asked, and Node and CSINode tell of them.
+//! CSI drivers of the node: watches their sockets, queries the drivers, and writes them to Node and CSINode.
 //!
 //! ```text
 //! inotify, rescan ─► Registrations ─► ask (a task each) ─► answers ─► Objects ─► tell the plugin (a task each)
 //! ```
-//! In: sockets in `<root>/plugins_registry`. Out: gRPC, requests to the API server. Invariants: a plugin that hangs keeps no
-//! other one back; the two objects are written by this task alone; what could not be taken out of them is tried again.
-//! Upstream: pkg/kubelet/pluginmanager.
+//! In: sockets in `<root>/plugins_registry`. Out: gRPC, requests to the API server. Invariants: a plugin that
+//! hangs delays no other plugin; only this task writes the two objects; the task retries a failed removal of
+//! an entry. Upstream: pkg/kubelet/pluginmanager.
 
 pub mod limits;
 pub(crate) mod objects;
@@ -44,7 +44,7 @@ use crate::volumes::flex::Drivers;
 const REGISTRY: &str = "plugins_registry";
 /// Where drivers keep their own sockets.
 const PLUGINS: &str = "plugins";
-/// Mode of both (contract 10.2).
+/// Mode of both directories, as upstream's.
 const DIR_MODE: u32 = 0o750;
 /// How often the directory is looked at without a hint: inotify may lose one.
 const RESCAN: Duration = Duration::from_secs(60);

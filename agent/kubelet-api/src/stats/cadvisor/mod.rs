@@ -1,9 +1,11 @@
-//! `/metrics/cadvisor`: the series of cgroups, containers and the machine, under the names, kinds and labels that dashboards
-//! know. Contract 14.6, 17; what is not told, and why, is in docs/stats.md. Upstream: cadvisor's metrics/prometheus.go.
+//! `/metrics/cadvisor`: series of cgroups, containers and the machine, with the names, types and labels that
+//! dashboards know.
 //!
-//! Invariants: a series is told where its amount was measured, and nowhere else; every series of a cgroup has the labels
-//! `container`, `id`, `image`, `name`, `namespace` and `pod`, empty where they do not apply; labels are in the alphabet's
-//! order.
+//! docs/stats.md lists the missing series and the reasons. Upstream: cadvisor's metrics/prometheus.go.
+//!
+//! Invariants: a series exists only where its value was measured; every series of a cgroup has the labels
+//! `container`, `id`, `image`, `name`, `namespace` and `pod`, empty where they do not apply; labels are in
+//! alphabetical order.
 
 mod series;
 #[cfg(test)]
@@ -28,11 +30,11 @@ pub struct Machine {
     pub machine_id: String,
     /// DMI's.
     pub system_uuid: String,
-    /// Logical processors.
+    /// Number of logical processors.
     pub cpus: u32,
-    /// Cores; `None` if the machine does not say.
+    /// Number of cores; `None` if unknown.
     pub cores: Option<u32>,
-    /// Packages; `None` if the machine does not say.
+    /// Number of packages; `None` if unknown.
     pub sockets: Option<u32>,
     /// Memory, bytes.
     pub memory_bytes: u64,
@@ -47,33 +49,33 @@ pub struct Inputs<'a> {
     pub machine: Option<&'a Machine>,
     /// Amounts; `None` if they could not be read.
     pub snapshot: Option<&'a Snapshot>,
-    /// Pods.
+    /// Pods of the node.
     pub shown: &'a [Shown],
     /// The file system of the kubelet's root directory.
     pub root: Option<&'a Root>,
-    /// Now.
+    /// Time of the scrape.
     pub at: Wall,
 }
 
-/// A file system and what it is on.
+/// A file system and its block device.
 #[derive(Clone, Debug)]
 pub struct Root {
     /// Its device, `/dev/vda3`.
     pub device: String,
-    /// How full it is.
+    /// Size and usage of the file system.
     pub filesystem: Filesystem,
-    /// What the device has done; `None` if it does not tell.
+    /// Counters of the device; `None` if it has none.
     pub disk: Option<DiskIo>,
 }
 
-/// One cgroup and who it is.
+/// One cgroup with its labels.
 struct Group<'a> {
     labels: Shared,
     usage: &'a Usage,
     network: Option<&'a Network>,
 }
 
-/// The text.
+/// The text of the endpoint.
 #[must_use]
 pub fn text(inputs: Inputs<'_>) -> String {
     let mut out = Exposition::default();
@@ -135,7 +137,7 @@ fn of_pod<'a>(pod: &'a PodUsage, shown: Option<&'a Shown>) -> Vec<Group<'a>> {
 
 fn labels(id: &str, pod: Option<&Shown>, [container, image, name]: [&str; 3]) -> Shared {
     let (namespace, pod) = pod.map_or(("", ""), |pod| (&pod.namespace, &pod.name));
-    // Between the runs are the labels that tell a cgroup's samples apart: cpu, device, interface, operation, scope, …
+    // The gaps between the runs are for labels of single samples: cpu, device, interface, operation, scope, …
     Shared::new(&[
         &[("container", container)],
         &[("id", id), ("image", image)],
@@ -144,7 +146,7 @@ fn labels(id: &str, pod: Option<&Shown>, [container, image, name]: [&str; 3]) ->
     ])
 }
 
-/// What has one figure for each cgroup, or a few that one label tells apart.
+/// Families with one value for each cgroup, or a few that one label distinguishes.
 fn amounts(out: &mut Exposition, groups: &[Group<'_>], at: Wall) {
     for (name, help, of) in SPEC {
         let samples = groups.iter().filter_map(|g| Some((&g.labels, NO_LABELS, of(g.usage)?, None)));
@@ -217,7 +219,7 @@ fn networks(out: &mut Exposition, groups: &[Group<'_>]) {
     }
 }
 
-/// Of the machine only: the runtime accounts for layers, and `/stats/summary` tells of them.
+/// For the machine only: the runtime accounts for layers, and `/stats/summary` has them.
 fn filesystem(out: &mut Exposition, inputs: &Inputs<'_>) {
     let Some(Root { device, filesystem: fs, disk }) = inputs.root else { return };
     let figures = [

@@ -1,4 +1,4 @@
-//! Series with one figure for each cgroup: names, help, and where the figure is.
+//! Series with one value for each cgroup: name, help, and source of the value.
 
 use crate::stats::exposition::Kind;
 use crate::stats::usage::{Psi, Throttling, Usage};
@@ -6,15 +6,15 @@ use crate::stats::usage::{Psi, Throttling, Usage};
 /// Where a figure is.
 pub(super) type Of = fn(&Usage) -> Option<f64>;
 
-/// One series of a family; families with several series have them one after the other.
+/// One series of a family; the series of one family follow each other.
 pub(super) struct Series {
     /// `None`: of the family before.
     pub(super) name: Option<(&'static str, Kind, &'static str)>,
     /// Name of the family.
     pub(super) more: &'static str,
-    /// Labels beside those of the cgroup.
+    /// Labels in addition to those of the cgroup.
     pub(super) labels: &'static [(&'static str, &'static str)],
-    /// The figure.
+    /// Source of the value.
     pub(super) of: Of,
 }
 
@@ -48,7 +48,7 @@ fn waiting(psi: Option<&Psi>) -> Option<f64> {
     psi.map(|psi| psi.some.total_us as f64 / 1e6)
 }
 
-/// 0 stands for no limit, as upstream; where no file said so, nothing is known.
+/// 0 means no limit, as upstream; without a file for it the value is unknown.
 fn limit(usage: &Usage, limit: Option<u64>, controlled: bool) -> Option<f64> {
     (usage.created.is_some() && controlled).then(|| limit.unwrap_or_default() as f64)
 }

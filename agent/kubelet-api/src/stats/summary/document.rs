@@ -1,14 +1,14 @@
 //! The document of `/stats/summary`: upstream's `kubelet/pkg/apis/stats/v1alpha1`.
 //!
-//! Invariant: what is `None` is not there. Fields of Windows, of accelerators and of metrics that containers define are not
-//! in it: nothing on this node measures them.
+//! Invariant: a value that is `None` is absent. Fields of Windows, of accelerators and of containers' own
+//! metrics are missing: this node does not measure them.
 
 use serde::Serialize;
 
 /// `Summary`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
-    /// The machine.
+    /// Statistics of the machine.
     pub(super) node: NodeStats,
     /// Pods with something that runs.
     pub(super) pods: Vec<PodStats>,
@@ -239,7 +239,7 @@ pub(super) struct RuntimeStats {
     pub(super) container_fs: FsStats,
 }
 
-/// `RlimitStats`: threads, whatever the names say.
+/// `RlimitStats`: counts threads, in spite of its names.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct RlimitStats {
     pub(super) time: String,

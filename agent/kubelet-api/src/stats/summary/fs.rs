@@ -1,4 +1,4 @@
-//! File systems in the document: whose use on which of them. Upstream: pkg/kubelet/stats/helper.go.
+//! File systems in the document, with the usage of their parts. Upstream: pkg/kubelet/stats/helper.go.
 
 use agent_types::api_time;
 use agent_types::time::Wall;
@@ -16,7 +16,7 @@ pub(super) fn whole(fs: &Filesystem) -> FsStats {
     }
 }
 
-/// A file system; what is used of it is somebody else's to say.
+/// Size of a file system; the caller adds the usage.
 fn size(at: Wall, fs: Option<&Filesystem>) -> FsStats {
     FsStats {
         time: api_time::text(at),
@@ -28,7 +28,7 @@ fn size(at: Wall, fs: Option<&Filesystem>) -> FsStats {
     }
 }
 
-/// One file system for both: the runtime has one.
+/// One file system for both: the runtime has only one.
 pub(super) fn runtime(measured: &Measured) -> Option<RuntimeStats> {
     let image_fs = layer(measured.images.as_ref()?, measured)?;
     Some(RuntimeStats { container_fs: image_fs.clone(), image_fs })
@@ -70,7 +70,7 @@ pub(super) fn volumes(shown: &Shown, measured: &Measured) -> Vec<VolumeStats> {
     shown.volumes.iter().filter_map(told).collect()
 }
 
-/// All that a pod takes of the node's own disk: writable layers, logs, ephemeral volumes, its hosts file and
+/// A pod's whole usage of the node's own disk: writable layers, logs, ephemeral volumes, its hosts file and
 /// termination messages.
 pub(super) fn ephemeral(
     shown: &Shown,

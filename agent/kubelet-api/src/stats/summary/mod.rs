@@ -1,4 +1,4 @@
-//! `/stats/summary`: the document, from snapshot, disk use and what is shown. Contract 14.5.
+//! `/stats/summary`: the document (API `stats/v1alpha1`), from the snapshot, disk usage and the listed pods.
 //!
 //! Upstream: pkg/kubelet/server/stats, pkg/kubelet/stats.
 
@@ -29,9 +29,9 @@ pub struct Inputs<'a> {
     pub booted: Option<Wall>,
     /// When the agent started.
     pub started: Option<Wall>,
-    /// Amounts.
+    /// Usage of node, pods and containers.
     pub snapshot: &'a Snapshot,
-    /// Pods.
+    /// Pods of the node.
     pub shown: &'a [Shown],
     /// Disks; without it the document has processor, memory and swap only.
     pub measured: Option<&'a Measured>,

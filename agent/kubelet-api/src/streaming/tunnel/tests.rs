@@ -1,4 +1,4 @@
-//! A tunnel gives out what was put in.
+//! A tunnel returns its input.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

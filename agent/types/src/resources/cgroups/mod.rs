@@ -1,13 +1,13 @@
-//! The node's tree of cgroups: names, what each cgroup is given, and who keeps it so. Contract 11.1.
+//! The node's tree of cgroups: names and values of each cgroup.
 //!
 //! ```text
 //! kubepods ── allocatable          pod<uid> of Guaranteed pods
 //!    ├─ burstable ── weight: Σ requests      ── pod<uid>: requests, limits, pids, huge pages
 //!    └─ besteffort ── weight: the least      ── pod<uid>
 //! ```
-//! In: pods, the machine's amounts, the configuration. Out: [`CgroupName`]s and [`CgroupValues`], as plain data. Invariants:
-//! one pod, one cgroup, a function of UID and class only; a value that is `None` is left as the kernel has it. Upstream:
-//! pkg/kubelet/cm.
+//! In: pods, the machine's amounts, the configuration. Out: [`CgroupName`]s and [`CgroupValues`], as plain
+//! data. Invariants: a pod has one cgroup, which depends on UID and class only; a value that is `None` stays
+//! as the kernel has it. Upstream: pkg/kubelet/cm.
 
 pub mod name;
 pub mod pod;

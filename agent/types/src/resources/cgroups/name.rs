@@ -1,7 +1,7 @@
-//! Names of cgroups as upstream gives them, for either driver.
+//! Names of cgroups as upstream's, for both drivers.
 //!
-//! In: components. Out: a path inside the hierarchy, a slice's unit name. Invariant: the same components have the same place
-//! whoever asks. Upstream: pkg/kubelet/cm/cgroup_manager_linux.go; systemd.slice(5).
+//! In: components. Out: a path inside the hierarchy, a slice's unit name. Invariant: equal components give
+//! equal paths. Upstream: pkg/kubelet/cm/cgroup_manager_linux.go; systemd.slice(5).
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ pub const BURSTABLE: &str = "burstable";
 pub const BEST_EFFORT: &str = "besteffort";
 const SLICE: &str = ".slice";
 
-/// A cgroup by the components of its name, without what a driver makes of them.
+/// A cgroup by the components of its name, independent of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CgroupName(Vec<String>);
 
 impl CgroupName {
-    /// The name that a person wrote into the configuration: a path (cgroupfs), or a path of slices whose last one says all
-    /// (systemd: `/system.slice`, `/a.slice/a-b.slice`).
+    /// Parses a name from the configuration: a path (cgroupfs), or a path of slices whose last one is
+    /// complete (systemd: `/system.slice`, `/a.slice/a-b.slice`).
     #[must_use]
     pub fn parse(text: &str, driver: CgroupDriver) -> CgroupName {
         let mut parts = text.split('/').filter(|part| !part.is_empty());
@@ -48,7 +48,7 @@ impl CgroupName {
         CgroupName(parts.map(plain).collect())
     }
 
-    /// A cgroup of this one.
+    /// A child cgroup of this one.
     #[must_use]
     pub fn child(&self, component: &str) -> CgroupName {
         let mut components = self.0.clone();
@@ -56,14 +56,14 @@ impl CgroupName {
         CgroupName(components)
     }
 
-    /// The cgroup that this one is in; `None` for the root of the hierarchy.
+    /// The parent cgroup; `None` for the root of the hierarchy.
     #[must_use]
     pub fn parent(&self) -> Option<CgroupName> {
         let (_, above) = self.0.split_last()?;
         Some(CgroupName(above.to_vec()))
     }
 
-    /// Where it is in the hierarchy; `/` for its root.
+    /// Path in the hierarchy; `/` for its root.
     #[must_use]
     pub fn path(&self, driver: CgroupDriver) -> String {
         match driver {
@@ -76,8 +76,8 @@ impl CgroupName {
         }
     }
 
-    /// The slice's name. systemd nests slices by name: `a-b.slice` lies in `a.slice`. A dash inside a component would be a
-    /// level of its own.
+    /// The slice's name. systemd nests slices by name: `a-b.slice` is in `a.slice`. A dash inside a component
+    /// would be another level.
     #[must_use]
     pub fn unit(&self) -> String {
         match self.0.is_empty() {
@@ -98,12 +98,12 @@ impl fmt::Display for CgroupName {
     }
 }
 
-/// The UID that a pod's cgroup is named after, with `_` for `-` as systemd's names have it; `None` if it is no pod's.
-/// `kubepods-burstable-pod12_ab.slice`, `pod12-ab`.
+/// The UID in the name of a pod's cgroup, with `_` for `-` as in systemd's names; `None` if the cgroup is not
+/// a pod's. `kubepods-burstable-pod12_ab.slice`, `pod12-ab`.
 #[must_use]
 pub fn pod_of(directory: &str) -> Option<String> {
     let name = directory.strip_suffix(".slice").unwrap_or(directory);
-    // A dash inside a component would be a level of its own, so the last one begins the pod's.
+    // A dash inside a component would be another level, so the pod's part begins after the last one.
     let last = if name == directory { name } else { name.rsplit('-').next()? };
     let uid = last.strip_prefix("pod").filter(|uid| !uid.is_empty())?;
     Some(key(uid))

@@ -1,4 +1,5 @@
-//! What a pod's own cgroup is given. Upstream: `ResourceConfigForPod`, pod_container_manager_linux.go.
+//! Values of a pod's own cgroup. Upstream: `ResourceConfigForPod` of pkg/kubelet/cm/helpers_linux.go,
+//! pkg/kubelet/cm/pod_container_manager_linux.go.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,9 @@ use crate::resources::cpu::cpu_quota_us;
 /// The cgroup of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodCgroup {
-    /// Where.
+    /// Name of the pod's cgroup.
     pub name: CgroupName,
-    /// What it is given.
+    /// Values of its files.
     pub values: CgroupValues,
 }
 
@@ -52,8 +53,8 @@ pub fn places(kubepods: &CgroupName, uid: &str) -> [CgroupName; 3] {
         .map(|class| of_class(kubepods, class).child(&component(uid)))
 }
 
-/// Of a directory among the cgroups of pods: the component of its name, and its pod's UID as
-/// [`crate::resources::cgroups::name::key`] has it. `None` if it is no pod's.
+/// For a directory among the cgroups of pods: its component, and the pod's UID in the form of
+/// [`crate::resources::cgroups::name::key`]. `None` if the cgroup is not a pod's.
 #[must_use]
 pub fn of_directory(directory: &str) -> Option<(&str, String)> {
     let uid = crate::resources::cgroups::name::pod_of(directory)?;
@@ -71,7 +72,7 @@ pub fn name(p: &Pod, cgroup: &CgroupContext) -> CgroupName {
     above.child(&component(pod::uid(p)))
 }
 
-/// The pod's cgroup; `None` on a node whose pods have none (`cgroupsPerQOS: false`).
+/// The pod's cgroup; `None` on a node without pod cgroups (`cgroupsPerQOS: false`).
 #[must_use]
 pub fn pod_cgroup(p: &Pod, node: &NodeContext) -> Option<PodCgroup> {
     if !node.cgroup.per_qos {
@@ -103,7 +104,7 @@ fn values(p: &Pod, node: &NodeContext) -> CgroupValues {
     if node.cgroup.memory_qos == MemoryQos::Tiered && request > 0 {
         match class {
             QosClass::Guaranteed => values.memory_min = Some(request),
-            // A BestEffort pod asks for nothing, but its overhead may.
+            // A BestEffort pod has no requests, but its overhead may have some.
             QosClass::Burstable | QosClass::BestEffort => values.memory_low = Some(request),
         }
     }
@@ -121,7 +122,7 @@ fn cpu_max(limit_milli: i64, cgroup: &CgroupContext) -> CpuMax {
     CpuMax { quota_us: quota_us.map(rounded), period_us }
 }
 
-/// systemd counts hundredths of a processor: what is between is rounded up, so that containers may have what they are given.
+/// systemd counts hundredths of a processor: fractions round up, so that containers get their full quota.
 fn whole_percents(quota_us: u64, period_us: u64) -> u64 {
     const SECOND_US: u64 = 1_000_000;
     const PERCENT_US: u64 = SECOND_US / 100;

@@ -1,5 +1,5 @@
-//! What the cgroups of all pods and of their classes are given. Upstream: qos_container_manager_linux.go,
-//! node_container_manager_linux.go.
+//! Values of the cgroups of all pods and of their QoS classes. Upstream:
+//! pkg/kubelet/cm/qos_container_manager_linux.go, pkg/kubelet/cm/node_container_manager_linux.go.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::node_context::{CgroupDriver, MemoryQos};
 /// Sums over the pods that have not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Processor that Burstable pods ask for, thousandths of a core.
+    /// Processor requests of Burstable pods, thousandths of a core.
     pub burstable_milli: i64,
-    /// Memory that Burstable pods ask for, bytes.
+    /// Memory requests of Burstable pods, bytes.
     pub burstable_memory: u64,
-    /// Memory that Guaranteed pods ask for, bytes.
+    /// Memory requests of Guaranteed pods, bytes.
     pub guaranteed_memory: u64,
 }
 
@@ -48,7 +48,8 @@ impl Sums {
     }
 }
 
-/// `qosReserved: {memory: N%}` (gate QOSReserved): lower classes may not use this part of what higher ones ask for.
+/// `qosReserved: {memory: N%}` (gate QOSReserved): lower classes may not use this part of the requests of
+/// higher classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryReserve {
     /// Memory for pods, bytes.
@@ -87,14 +88,14 @@ impl MemoryReserve {
 pub struct Classes {
     /// Whether memory is kept for pods.
     pub memory: MemoryQos,
-    /// Whether it is kept from others.
+    /// Part that is reserved from other classes.
     pub reserve: Option<MemoryReserve>,
     /// Page sizes as the kernel spells them in cgroup files.
     pub hugepage_sizes: Vec<String>,
 }
 
-/// The cgroup of a class; the one of all pods for Guaranteed, without what [`root`] says. While nobody knows what the
-/// pods ask for, what follows from it is left as it is.
+/// The cgroup of a class; for Guaranteed the cgroup of all pods, without the values of [`root`]. While the
+/// requests of pods are unknown, the values that follow from them stay unchanged.
 #[must_use]
 pub fn tier(class: QosClass, sums: Option<Sums>, rules: &Classes) -> CgroupValues {
     let kept = |amount: fn(Sums) -> u64| match rules.memory {
@@ -125,12 +126,12 @@ pub fn tier(class: QosClass, sums: Option<Sums>, rules: &Classes) -> CgroupValue
     }
 }
 
-/// What the machine has for cgroups, besides what the Node shows.
+/// Amounts of the machine for cgroups that the Node does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// As the Node shows it.
     pub amounts: MachineAmounts,
-    /// How many tasks there may be; `None` if the kernel does not say.
+    /// Largest number of tasks; `None` if the kernel does not report it.
     pub pids_max: Option<u64>,
     /// Page sizes as the kernel spells them in cgroup files.
     pub hugepage_sizes: Vec<String>,
@@ -142,7 +143,8 @@ fn enforces(kubelet: &KubeletConfiguration, kind: NodeAllocatableEnforcement) ->
     kubelet.enforce_node_allocatable.contains(&kind)
 }
 
-/// The cgroup of all pods: what the machine has, less what is reserved if that is enforced. Eviction begins below it.
+/// The cgroup of all pods: the machine's amounts, less the reservations if these are enforced. Eviction
+/// begins below it.
 #[must_use]
 pub fn root(kubelet: &KubeletConfiguration, machine: &Machine) -> CgroupValues {
     let reservations = Reservations::new(kubelet);
@@ -162,11 +164,11 @@ pub fn root(kubelet: &KubeletConfiguration, machine: &Machine) -> CgroupValues {
 pub struct Reserved {
     /// `system` or `kube`, for people.
     pub whose: &'static str,
-    /// As configured.
+    /// Name in the configuration.
     pub configured: String,
-    /// Which.
+    /// Name of the cgroup.
     pub name: CgroupName,
-    /// What it is given.
+    /// Values of its files.
     pub values: CgroupValues,
     /// Only of the processor.
     pub compressible: bool,

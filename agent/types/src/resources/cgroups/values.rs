@@ -1,7 +1,8 @@
-//! What a cgroup is given, as the kernel's files have it (cgroup v2).
+//! Values of a cgroup, in the form of the kernel's files (cgroup v2).
 //!
-//! In: amounts of the API. Out: [`CgroupValues`] and the texts of the files. Linux, Documentation/admin-guide/cgroup-v2.rst;
-//! upstream: pkg/kubelet/cm/cgroup_manager_linux.go (`getCPUWeight`, `maybeSetHugetlb`).
+//! In: amounts of the API. Out: [`CgroupValues`] and the texts of the files. Linux:
+//! Documentation/admin-guide/cgroup-v2.rst. Upstream: pkg/kubelet/cm/cgroup_manager_linux.go (`getCPUWeight`,
+//! `maybeSetHugetlb`).
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::resources::cpu::{cpu_shares, kernel_page_size};
 const SHARES_MIN: u64 = 2;
 const SHARES_MAX: u64 = 262_144;
 const WEIGHT_MAX: u64 = 10_000;
-/// What huge pages of the classes' cgroups are limited to: nothing that anybody has.
+/// Limit of huge pages for the cgroups of classes: more than any machine has.
 pub(super) const UNBOUNDED: u64 = 1 << 62;
 
 /// `cpu.max`.
@@ -23,11 +24,11 @@ pub(super) const UNBOUNDED: u64 = 1 << 62;
 pub struct CpuMax {
     /// Microseconds of processor time in each period; `None`: as much as there is.
     pub quota_us: Option<u64>,
-    /// Microseconds.
+    /// Length of the period, microseconds.
     pub period_us: u64,
 }
 
-/// What one cgroup is given; `None` leaves a file as it is.
+/// Values of one cgroup; `None` leaves a file unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupValues {
     /// `cpu.weight`, 1 to 10000.
@@ -49,7 +50,7 @@ pub struct CgroupValues {
 }
 
 impl CgroupValues {
-    /// The files and what they are to hold, in the order in which they are written.
+    /// The files and their contents, in the order of writing.
     #[must_use]
     pub fn files(&self) -> Vec<(String, String)> {
         let number = |file: &str, value: Option<u64>| value.map(|v| (file.to_owned(), v.to_string()));
@@ -94,7 +95,7 @@ pub(super) fn units(amount: Quantity) -> u64 {
     u64::try_from(amount.value()).unwrap_or(0)
 }
 
-/// Limits of huge pages: what `amounts` has of a size, and none of the other `sizes` that the kernel offers.
+/// Limits of huge pages: the amount of each size in `amounts`, and zero for the other `sizes` of the kernel.
 pub(super) fn hugetlb<'a>(
     amounts: impl Iterator<Item = (&'a str, Quantity)>,
     sizes: &[String],
@@ -128,12 +129,12 @@ pub fn of_amounts(amounts: &Resources, sizes: &[String], cpus: &str) -> CgroupVa
     }
 }
 
-/// The same of the processor only: nobody is ended for want of it.
+/// The values for the processor only: no process is killed when it is short of processor time.
 #[must_use]
 pub fn compressible(amounts: &Resources, cpus: &str) -> CgroupValues {
     CgroupValues {
         cpu_weight: amounts.get(CPU).map(|cpu| weight_of(cpu.milli_value())),
-        // systemd would take the controller away from pods if it did not know that somebody uses it.
+        // systemd would remove the controller from pods if no setting used it.
         cpus: (!cpus.is_empty()).then(|| cpus.to_owned()),
         ..CgroupValues::default()
     }

@@ -1,6 +1,7 @@
 //! `awsElasticBlockStore`: `ebs.csi.aws.com`.
 //!
-//! In: the volume's id, bare or as a URL. Out: the bare id as the handle. Upstream: plugins/aws_ebs.go.
+//! In: the volume's id, bare or as a URL. Out: the bare id as the handle. Upstream:
+//! csi-translation-lib/plugins/aws_ebs.go.
 
 use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, PersistentVolume,

@@ -1,6 +1,7 @@
 //! `azureDisk`: `disk.csi.azure.com`.
 //!
-//! In: the disk's URI, which is its handle. Only managed disks have a driver. Upstream: plugins/azure_disk.go.
+//! In: the disk's URI, which is its handle. Only managed disks have a driver. Upstream:
+//! csi-translation-lib/plugins/azure_disk.go.
 
 use k8s_openapi::api::core::v1::{AzureDiskVolumeSource, CSIPersistentVolumeSource};
 

@@ -1,6 +1,7 @@
 //! `azureFile`: `file.csi.azure.com`.
 //!
-//! In: share and Secret. Out: a handle of five parts, the Secret for staging. Upstream: plugins/azure_file.go.
+//! In: share and Secret. Out: a handle of five parts, the Secret for staging. Upstream:
+//! csi-translation-lib/plugins/azure_file.go.
 
 use k8s_openapi::api::core::v1::{
     AzureFilePersistentVolumeSource, AzureFileVolumeSource, CSIPersistentVolumeSource, PersistentVolume,

@@ -1,6 +1,7 @@
 //! `cinder`: `cinder.csi.openstack.org`.
 //!
-//! In: the volume's id, which is its handle. Secrets are the driver's own business. Upstream: plugins/openstack_cinder.go.
+//! In: the volume's id, which is its handle. The driver has its own secrets. Upstream:
+//! csi-translation-lib/plugins/openstack_cinder.go.
 
 use super::topology::{Keys, Labels};
 use super::{Driver, Inline, ONE_NODE, as_they_are, source};

@@ -1,7 +1,7 @@
 //! `gcePersistentDisk`: `pd.csi.storage.gke.io`.
 //!
-//! In: the disk's name, the zones that a PersistentVolume is labelled with. Out: a handle whose project nobody has said: the
-//! driver knows it. Upstream: plugins/gce_pd.go.
+//! In: the disk's name, the zones in a PersistentVolume's labels. Out: a handle with an unspecified project:
+//! the driver knows it. Upstream: csi-translation-lib/plugins/gce_pd.go.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,11 @@
-//! Volumes of types that a kubelet once mounted by itself and that are CSI drivers' now: a PersistentVolume or a pod's volume
-//! that names one becomes a PersistentVolume of the driver, and goes the way of those.
+//! Translation of in-tree volume types to CSI: a PersistentVolume or a pod's volume of such a type becomes a
+//! PersistentVolume of the type's CSI driver, and is handled as one.
 //!
-//! In: a PersistentVolume, or a volume of a pod and the pod's namespace. Out: a PersistentVolume with a `csi` source, or
-//! upstream's words about what is wrong with it. Invariants: pure; what is given is not changed; handles, names and attributes
-//! are upstream's to the letter, because the cluster attaches the volume under the same ones. StorageClasses are translated by
-//! the cluster's controllers, never by a node. Docs: docs/agent/csi.md, "Volumes of drivers under old names".
-//! Upstream: k8s.io/csi-translation-lib, pkg/volume/csimigration.
+//! In: a PersistentVolume, or a volume of a pod and the pod's namespace. Out: a PersistentVolume with a `csi`
+//! source, or upstream's error. Invariants: pure; the input is not changed; handles, names and attributes are
+//! upstream's to the letter, because the cluster attaches the volume under the same ones. The cluster's
+//! controllers translate StorageClasses, never a node. Docs: docs/agent/csi.md, "Volumes of drivers under old
+//! names". Upstream: k8s.io/csi-translation-lib, pkg/volume/csimigration.
 
 mod aws_ebs;
 mod azure_disk;
@@ -33,7 +33,7 @@ const MANY_WRITE: &str = "ReadWriteMany";
 
 /// A type's driver and how its volumes are translated.
 struct Driver {
-    /// Its name.
+    /// Name of the CSI driver.
     name: &'static str,
     /// The label of nodes by which it knows zones; `None`: the type has none.
     topology: Option<topology::Keys>,

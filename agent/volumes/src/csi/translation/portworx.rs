@@ -1,7 +1,7 @@
 //! `portworxVolume`: `pxd.portworx.com`.
 //!
 //! In: the volume's id, which is its handle; two annotations of a PersistentVolume that name its Secret.
-//! Upstream: plugins/portworx.go.
+//! Upstream: csi-translation-lib/plugins/portworx.go.
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PortworxVolumeSource};
 

@@ -1,8 +1,9 @@
-//! Where a PersistentVolume may be used: the cluster's labels of zones and regions become the driver's, which its nodes have.
+//! Topology of a PersistentVolume: translates the cluster's labels of zones and regions to the driver's,
+//! which its nodes have.
 //!
-//! In: `nodeAffinity` and labels of a PersistentVolume. Out: `nodeAffinity` with the driver's keys, by which the node is looked
-//! at before the volume is mounted. Invariant: terms are kept, and a PersistentVolume that names no zone gets none.
-//! Upstream: plugins/in_tree_volume.go, plugins/vsphere_volume.go.
+//! In: `nodeAffinity` and labels of a PersistentVolume. Out: `nodeAffinity` with the driver's keys, which the
+//! node must match before the volume is mounted. Invariant: terms are kept, and a PersistentVolume without a
+//! zone gets none. Upstream: csi-translation-lib/plugins (in_tree_volume.go, vsphere_volume.go).
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
 //! `vsphereVolume`: `csi.vsphere.vmware.com`.
 //!
-//! In: the disk's path, which is its handle. A pod's volume with a storage policy, at which upstream's library fails, is
-//! translated as a PersistentVolume is. Upstream: plugins/vsphere_volume.go.
+//! In: the disk's path, which is its handle. A pod's volume with a storage policy, at which upstream's
+//! library fails, is translated like a PersistentVolume. Upstream:
+//! csi-translation-lib/plugins/vsphere_volume.go.
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, VsphereVirtualDiskVolumeSource};
 

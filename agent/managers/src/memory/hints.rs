@@ -1,0 +1,111 @@
+//! The NUMA nodes on which a request for memory can be served.
+//!
+//! In: the pod, the state. Out: hints for the topology manager. Invariants: a set of nodes is offered only if it is one node that
+//! belongs to no group, or exactly a group, or nodes that nobody uses; each resource of a request has the same hints. Upstream:
+//! pkg/kubelet/cm/memorymanager/policy_static.go (`calculateHints`, `regenerateHints`).
+
+use std::collections::BTreeMap;
+
+use super::manager::MemoryManager;
+use super::state::{Block, sum};
+use crate::hints::{Hint, Hints};
+use crate::node_mask::NodeMask;
+use crate::request::{ContainerRequest, Kind, PodRequest, ResourceName};
+
+/// Bytes of each resource.
+pub(super) type Amounts = BTreeMap<ResourceName, u64>;
+
+impl MemoryManager {
+    /// Hints for one container, one list a resource.
+    #[must_use]
+    pub fn container_hints(&self, pod: &PodRequest, container: &ContainerRequest) -> Vec<Hints> {
+        if !pod.is_eligible() {
+            return Vec::new();
+        }
+        match self.state().own(&pod.uid, &container.name) {
+            Some(own) => as_they_are(own, &container.memory),
+            None => self.lists(pod, &container.memory),
+        }
+    }
+
+    /// Hints for the pod as a whole.
+    #[must_use]
+    pub fn pod_hints(&self, pod: &PodRequest) -> Vec<Hints> {
+        let wanted = if pod.is_eligible() { peak(pod) } else { Amounts::new() };
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        let stored = pod.containers.iter().find_map(|container| self.state().own(&pod.uid, &container.name));
+        match stored {
+            Some(own) => as_they_are(own, &wanted),
+            None => self.lists(pod, &wanted),
+        }
+    }
+
+    /// No set of nodes: no preference. The request is refused when it is given memory, as upstream.
+    fn lists(&self, pod: &PodRequest, wanted: &Amounts) -> Vec<Hints> {
+        let hints = self.nodes_for(&pod.uid, wanted);
+        if hints.is_empty() { Vec::new() } else { wanted.keys().map(|_| Hints::On(hints.clone())).collect() }
+    }
+
+    /// Sets of nodes that have the amounts; none if there are none.
+    pub(super) fn nodes_for(&self, uid: &str, wanted: &Amounts) -> Vec<Hint> {
+        let machine = &self.state().machine;
+        let nodes: Vec<u32> = machine.keys().copied().collect();
+        let could = |mask: &NodeMask| {
+            wanted
+                .iter()
+                .all(|(resource, bytes)| sum(machine, *mask, resource, |of| of.allocatable) >= *bytes)
+        };
+        let subsets: Vec<NodeMask> = NodeMask::subsets(&nodes).into_iter().filter(could).collect();
+        let least = subsets.iter().map(|mask| mask.count()).min().unwrap_or(0);
+        let has = |mask: &NodeMask| {
+            wanted.iter().all(|(resource, bytes)| {
+                let free = sum(machine, *mask, resource, |of| of.free);
+                free.saturating_add(self.reusable(uid, *mask, resource)) >= *bytes
+            })
+        };
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        subsets
+            .into_iter()
+            .filter(|mask| self.may_span(*mask) && has(mask))
+            .map(|mask| Hint { nodes: Some(mask), preferred: mask.count() == least })
+            .collect()
+    }
+
+    /// No block of another group lies on these nodes.
+    fn may_span(&self, mask: NodeMask) -> bool {
+        if mask.count() > 1 {
+            return !self.violates_groups(mask);
+        }
+        mask.nodes().all(|node| self.state().machine.get(&node).is_none_or(|node| node.group.count() <= 1))
+    }
+
+    /// Several nodes, and blocks lie on one of them that do not have exactly these nodes.
+    pub(super) fn violates_groups(&self, mask: NodeMask) -> bool {
+        let used = |node: u32| self.state().machine.get(&node).filter(|node| node.assignments > 0);
+        mask.count() > 1
+            && mask.nodes().filter_map(used).any(|node| node.group.count() == 1 || node.group != mask)
+    }
+}
+
+/// Hints that keep a container where it is; no preference if its request is another one.
+fn as_they_are(own: &[Block], wanted: &Amounts) -> Vec<Hints> {
+    let same = own.len() == wanted.len()
+        && own.iter().all(|block| wanted.get(&block.resource) == Some(&block.bytes));
+    if !same {
+        return Vec::new();
+    }
+    let hint = |block: &Block| Hints::On(vec![Hint { nodes: Some(block.nodes), preferred: true }]);
+    own.iter().map(hint).collect()
+}
+
+/// The most that containers of the pod have at the same time, of the resources that an app container asks for.
+pub(super) fn peak(pod: &PodRequest) -> Amounts {
+    let apps = pod.containers.iter().filter(|container| container.kind == Kind::App);
+    let names = apps.flat_map(|container| container.memory.keys().cloned());
+    let most = |name: &ResourceName| pod.peak(|container| container.memory.get(name).copied().unwrap_or(0));
+    names.map(|name| (name.clone(), most(&name))).collect()
+}

@@ -1,0 +1,173 @@
+//! The start of the static memory policy: memory of each NUMA node, and whether an earlier state fits this machine.
+//!
+//! In: the nodes' memory, `reservedMemory`, the state of an earlier agent (or an upstream kubelet). Out: a [`MemoryManager`], or the
+//! reason why the agent must not start, in upstream's words. Invariant: a state that is used is the one that its blocks give on
+//! this machine, group by group. Upstream: policy_static.go (`NewPolicyStatic`, `validateState`), memory_manager.go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::manager::MemoryManager;
+use super::state::{Blocks, Machine, MemoryState, MemoryTable, NodeState, charge, sum};
+use crate::node_mask::NodeMask;
+use crate::request::ResourceName;
+
+/// The resource that is no huge page.
+pub const MEMORY: &str = "memory";
+
+/// Memory of a NUMA node, bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// `MemTotal` of the node.
+    pub total: u64,
+    /// Bytes in huge pages, by resource name.
+    pub huge_pages: BTreeMap<ResourceName, u64>,
+}
+
+/// `reservedMemory`: bytes by node and resource.
+pub type Reserved = BTreeMap<u32, BTreeMap<ResourceName, u64>>;
+
+/// Why the policy cannot start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// A reservation names a node that does not exist.
+    #[error(
+        "the reserved memory configuration references a NUMA node {0} that does not exist on this machine"
+    )]
+    UnknownNode(u32),
+    /// Nodes' reservations and the node's do not agree.
+    #[error(
+        "the total amount \"{given}\" of type \"{resource}\" is not equal to the value \"{wanted}\" determined by Node Allocatable feature"
+    )]
+    OtherTotal {
+        /// Sum over the nodes, bytes.
+        given: u64,
+        /// The resource.
+        resource: ResourceName,
+        /// systemReserved + kubeReserved + evictionHard, bytes.
+        wanted: u64,
+    },
+    /// No memory is reserved.
+    #[error("[memorymanager] you should specify the system reserved memory")]
+    NothingReserved,
+    /// Blocks without a machine.
+    #[error("[memorymanager] machine state can not be empty when it has memory assignments")]
+    NoMachine,
+    /// A block on a node that does not exist.
+    #[error(
+        "[memorymanager] (pod: {0}, container: {1}) the memory assignment uses the NUMA that does not exist"
+    )]
+    BlockWithoutNode(String, String),
+    /// A block of a resource that its node does not have.
+    #[error(
+        "[memorymanager] (pod: {0}, container: {1}) the memory assignment uses memory resource that does not exist"
+    )]
+    BlockWithoutResource(String, String),
+    /// The machine has other memory now, or the state was not written by a kubelet.
+    #[error("[memorymanager] the expected machine state is different from the real one")]
+    OtherMachine,
+}
+
+impl MemoryManager {
+    /// Starts with the state of an earlier agent; `None`: there is none. `wanted` is the node's reservation in all: systemReserved,
+    /// kubeReserved and the hard eviction threshold, by resource.
+    ///
+    /// # Errors
+    /// The reservation or the state does not fit the machine.
+    pub fn start(
+        nodes: &BTreeMap<u32, NodeMemory>,
+        reserved: &Reserved,
+        wanted: &BTreeMap<ResourceName, u64>,
+        state: Option<MemoryState>,
+    ) -> Result<MemoryManager, StartError> {
+        if let Some(unknown) = reserved.keys().find(|node| !nodes.contains_key(node)) {
+            return Err(StartError::UnknownNode(*unknown));
+        }
+        let given = |resource: &str| reserved.values().filter_map(|of| of.get(resource)).sum::<u64>();
+        let named: BTreeSet<&ResourceName> =
+            reserved.values().flat_map(BTreeMap::keys).chain(wanted.keys()).collect();
+        for resource in named {
+            let (given, wanted) = (given(resource), wanted.get(resource).copied().unwrap_or(0));
+            if given != wanted {
+                return Err(StartError::OtherTotal { given, resource: resource.clone(), wanted });
+            }
+        }
+        if given(MEMORY) == 0 {
+            return Err(StartError::NothingReserved);
+        }
+        let fresh = machine(nodes, reserved);
+        let state = state.unwrap_or_default();
+        if state.machine.is_empty() {
+            if !state.blocks.is_empty() {
+                return Err(StartError::NoMachine);
+            }
+            return Ok(MemoryManager::with_state(MemoryState { machine: fresh, ..state }));
+        }
+        let expected = with_blocks(fresh, &state.blocks)?;
+        if !agree(&state.machine, &expected) {
+            return Err(StartError::OtherMachine);
+        }
+        Ok(MemoryManager::with_state(state))
+    }
+}
+
+/// A machine without blocks. A reservation of more than there is leaves nothing (upstream's numbers wrap around).
+fn machine(nodes: &BTreeMap<u32, NodeMemory>, reserved: &Reserved) -> Machine {
+    let mut machine = Machine::new();
+    for (id, node) in nodes {
+        let kept = |resource: &str| reserved.get(id).and_then(|of| of.get(resource)).copied().unwrap_or(0);
+        let table = |total: u64, resource: &str, elsewhere: u64| {
+            let system_reserved = kept(resource);
+            let allocatable = total.saturating_sub(system_reserved).saturating_sub(elsewhere);
+            MemoryTable { total, system_reserved, allocatable, reserved: 0, free: allocatable }
+        };
+        let huge: u64 = node.huge_pages.values().sum();
+        let pages = node.huge_pages.iter().map(|(name, total)| (name.clone(), table(*total, name, 0)));
+        let mut memory: BTreeMap<ResourceName, MemoryTable> = pages.collect();
+        memory.insert(MEMORY.to_owned(), table(node.total, MEMORY, huge));
+        machine.insert(*id, NodeState { assignments: 0, memory, group: NodeMask::of([*id]) });
+    }
+    machine
+}
+
+fn with_blocks(mut machine: Machine, blocks: &Blocks) -> Result<Machine, StartError> {
+    for (pod, containers) in blocks {
+        for (container, blocks) in containers {
+            for block in blocks {
+                for node in block.nodes.nodes() {
+                    let at = || (pod.clone(), container.clone());
+                    let Some(node) = machine.get(&node) else {
+                        let (pod, container) = at();
+                        return Err(StartError::BlockWithoutNode(pod, container));
+                    };
+                    if !node.memory.contains_key(&block.resource) {
+                        let (pod, container) = at();
+                        return Err(StartError::BlockWithoutResource(pod, container));
+                    }
+                }
+                charge(&mut machine, block.nodes, &block.resource, block.bytes);
+            }
+        }
+    }
+    Ok(machine)
+}
+
+/// The same nodes, resources, totals and groups, and the same sums over each group.
+fn agree(real: &Machine, expected: &Machine) -> bool {
+    let same_node = |(id, a): (&u32, &NodeState)| {
+        let Some(b) = expected.get(id) else { return false };
+        let fixed = |table: &MemoryTable| (table.total, table.system_reserved, table.allocatable);
+        let same_table = |(resource, table): (&ResourceName, &MemoryTable)| {
+            b.memory.get(resource).is_some_and(|other| fixed(table) == fixed(other))
+                && sum(real, a.group, resource, |of| of.free)
+                    == sum(expected, a.group, resource, |of| of.free)
+                && sum(real, a.group, resource, |of| of.reserved)
+                    == sum(expected, a.group, resource, |of| of.reserved)
+        };
+        (a.assignments, a.group, a.memory.len()) == (b.assignments, b.group, b.memory.len())
+            && a.memory.iter().all(same_table)
+    };
+    real.len() == expected.len() && real.iter().all(same_node)
+}
+
+#[cfg(test)]
+mod tests;

@@ -29,4 +29,6 @@ pub mod schedule;
 pub mod select;
 pub mod selftest;
 pub mod signals;
+pub mod usage;
 pub mod vm;
+pub mod workspace;

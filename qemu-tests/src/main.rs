@@ -259,7 +259,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Verb::Selftest { all, how } => {
             let options = Options { again: true, until: until()?, ..how.options() };
             let which = if *all { selftest::Cases::All } else { selftest::Cases::Fixed };
-            counted(|run| selftest::run(run, options, which).map(Some))
+            counted(|run| selftest::run(run, &cases::all(), options, which).map(Some))
         }
         Verb::Bench { what } => counted(|run| {
             match what {

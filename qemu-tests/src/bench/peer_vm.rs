@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::native::{Usage, parse_usage, report};
+use super::native::report;
 use super::peer::{STARTS, Starts, forget_ready};
 use crate::built;
 use crate::cluster::fixture::await_ready;
@@ -21,6 +21,7 @@ use crate::cluster::second_disk::SecondDisk;
 use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use crate::run::Run;
 use crate::say;
+use crate::usage::{Usage, parse_usage};
 use crate::vm::shell::Shell;
 
 /// The node's name, which `forget_ready` knows.

@@ -18,7 +18,6 @@ use kube::client::Body;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use super::native::{resident_kib, usage};
 use super::peer::scale;
 use super::scrape_vm;
 use crate::built;
@@ -31,6 +30,7 @@ use crate::cluster::programs;
 use crate::native::node::NativeNode;
 use crate::run::Run;
 use crate::say;
+use crate::usage::{resident_kib, usage};
 
 /// How it is measured.
 #[derive(Clone, Debug, clap::Args)]

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::json;
 
-use super::native::Usage;
 use super::peer::{await_available, forget_ready};
 use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command, usage};
 use super::scrape::{Kubelet, Measured, Options, measure};
@@ -21,6 +20,7 @@ use crate::cluster::programs;
 use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use crate::run::Run;
 use crate::say;
+use crate::usage::Usage;
 use crate::vm::shell::Shell;
 
 /// `forget_ready` knows it.

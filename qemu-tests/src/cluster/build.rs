@@ -19,7 +19,8 @@ use super::debs;
 use crate::case::human;
 use crate::process::stream;
 use crate::run::Run;
-use crate::{say, selftest};
+use crate::say;
+use crate::workspace::workspace;
 
 /// A go.mod of the harness: its directory below `qemu-tests`, and the texts that decide what comes out of it.
 struct Module {
@@ -269,7 +270,7 @@ fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) ->
     let start = Instant::now();
     let mut command = Command::new(&go.program);
     command
-        .current_dir(selftest::workspace().join("qemu-tests").join(target.module().dir))
+        .current_dir(workspace().join("qemu-tests").join(target.module().dir))
         .args(target.verb())
         .args(["-v", "-trimpath", "-mod=readonly", "-modcacherw", "-buildvcs=false"])
         .args(["-ldflags", &linker_flags(version), "-o"])

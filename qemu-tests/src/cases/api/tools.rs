@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use crate::bench::native::resident_kib;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, uid};
 use crate::cluster::flood::{Flood, takers_of_nothing, tokens};
@@ -21,6 +20,7 @@ use crate::cluster::proxy::inside;
 use crate::cluster::strangers::{endless_body, endless_head, silent_crowd, slow_head};
 use crate::native::node::NativeNode;
 use crate::say;
+use crate::usage::resident_kib;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

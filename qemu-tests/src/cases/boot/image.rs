@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::case::{Case, CaseContext, Level};
 use crate::process::{must, stream};
-use crate::selftest::cargo;
+use crate::workspace::cargo;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

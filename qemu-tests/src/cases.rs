@@ -1,6 +1,6 @@
 //! The registry of cases, area by area.
 
-use crate::case::Case;
+use orlop_harness::case::Case;
 
 pub mod api;
 pub mod boot;
@@ -101,9 +101,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::case::Level;
-    use crate::gate::{AREAS, FIXED, Tier, area, tier};
-    use crate::workspace::workspace;
+    use orlop_harness::case::Level;
+    use orlop_harness::gate::{AREAS, FIXED, Tier, area, tier};
+    use orlop_harness::workspace::workspace;
 
     #[test]
     fn names_are_unique_and_carry_an_area() {

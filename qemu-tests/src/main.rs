@@ -9,13 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use orlop_qemu_tests::cluster::play::Kind;
-use orlop_qemu_tests::counts::Counts;
-use orlop_qemu_tests::run::{Run, clean_stale};
-use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{
-    bench, cases, cluster, conformance, history, native, prepare, say, select, selftest, signals,
-};
+use orlop_harness::cluster::play::Kind;
+use orlop_harness::counts::Counts;
+use orlop_harness::run::{Run, clean_stale};
+use orlop_harness::runner::{Options, run_cases};
+use orlop_harness::{cluster, conformance, history, native, prepare, say, select, selftest, signals};
+use orlop_qemu_tests::{bench, cases};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]

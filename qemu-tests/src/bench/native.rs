@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-
-use crate::built;
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod;
-use crate::run::Run;
-use crate::say;
-use crate::usage::{Usage, usage};
+use orlop_harness::built;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod;
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::usage::{Usage, usage};
 
 /// How long CPU time is counted.
 const WINDOW: Duration = Duration::from_secs(60);

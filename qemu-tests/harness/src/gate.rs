@@ -148,6 +148,10 @@ const PLACES: &[(&str, &[Area])] = &[
     ("mkosi/", &["boot", "shutdown"]),
     ("qemu-tests/conformance/", &[]),
     ("qemu-tests/controlplane/", &["join"]),
+    ("qemu-tests/harness/src/cluster/", &["join", "volumes", "api"]),
+    ("qemu-tests/harness/src/conformance", &[]),
+    ("qemu-tests/harness/src/native/", &["lifecycle"]),
+    ("qemu-tests/harness/src/vm/", &["boot", "shutdown"]),
     ("qemu-tests/metrics-server/", &["api"]),
     ("qemu-tests/src/bench", &[]),
     ("qemu-tests/src/cases/api", &["api"]),
@@ -157,10 +161,6 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
-    ("qemu-tests/src/cluster/", &["join", "volumes", "api"]),
-    ("qemu-tests/src/conformance", &[]),
-    ("qemu-tests/src/native/", &["lifecycle"]),
-    ("qemu-tests/src/vm/", &["boot", "shutdown"]),
     ("rustfmt.toml", &[]),
 ];
 

@@ -29,18 +29,18 @@ struct Module {
     inputs: &'static [&'static str],
 }
 
-const GO_MOD: &str = include_str!("../../controlplane/go.mod");
-const METRICS_SERVER_GO_MOD: &str = include_str!("../../metrics-server/go.mod");
-const SUITE_GO_MOD: &str = include_str!("../../conformance/go.mod");
+const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
+const METRICS_SERVER_GO_MOD: &str = include_str!("../../../metrics-server/go.mod");
+const SUITE_GO_MOD: &str = include_str!("../../../conformance/go.mod");
 
 const CONTROL_PLANE: Module = Module {
     dir: "controlplane",
     go_mod: GO_MOD,
     inputs: &[
         GO_MOD,
-        include_str!("../../controlplane/go.sum"),
-        include_str!("../../controlplane/cmd/controlplane/main.go"),
-        include_str!("../../controlplane/cmd/kubelet/main.go"),
+        include_str!("../../../controlplane/go.sum"),
+        include_str!("../../../controlplane/cmd/controlplane/main.go"),
+        include_str!("../../../controlplane/cmd/kubelet/main.go"),
     ],
 };
 
@@ -49,8 +49,8 @@ const METRICS_SERVER: Module = Module {
     go_mod: METRICS_SERVER_GO_MOD,
     inputs: &[
         METRICS_SERVER_GO_MOD,
-        include_str!("../../metrics-server/go.sum"),
-        include_str!("../../metrics-server/cmd/metrics-server/main.go"),
+        include_str!("../../../metrics-server/go.sum"),
+        include_str!("../../../metrics-server/cmd/metrics-server/main.go"),
     ],
 };
 
@@ -59,10 +59,10 @@ const SUITE: Module = Module {
     go_mod: SUITE_GO_MOD,
     inputs: &[
         SUITE_GO_MOD,
-        include_str!("../../conformance/go.sum"),
-        include_str!("../../conformance/cmd/curl/main.go"),
-        include_str!("../../conformance/cmd/pause/main.go"),
-        include_str!("../../conformance/cmd/sshd/main.go"),
+        include_str!("../../../conformance/go.sum"),
+        include_str!("../../../conformance/cmd/curl/main.go"),
+        include_str!("../../../conformance/cmd/pause/main.go"),
+        include_str!("../../../conformance/cmd/sshd/main.go"),
     ],
 };
 

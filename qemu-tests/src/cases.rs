@@ -1,6 +1,6 @@
 //! The registry of cases, area by area.
 
-use crate::case::Case;
+use orlop_harness::case::Case;
 
 pub mod api;
 pub mod boot;
@@ -101,6 +101,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use orlop_harness::case::Level;
+    use orlop_harness::gate::{AREAS, FIXED, Tier, area, tier};
+    use orlop_harness::workspace::workspace;
 
     #[test]
     fn names_are_unique_and_carry_an_area() {
@@ -111,6 +114,38 @@ mod tests {
         for case in cases {
             assert!(areas.iter().any(|a| case.name.starts_with(a)), "{}", case.name);
             assert!(case.expected_s > 0 && !case.about.is_empty(), "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn the_fixed_set_has_every_area_at_every_level_that_the_area_has() {
+        let cases = all();
+        for name in FIXED {
+            assert!(cases.iter().any(|case| case.name == *name), "{name} is no case");
+        }
+        let places = |cases: &mut dyn Iterator<Item = &Case>| -> BTreeSet<(&str, Level)> {
+            cases.map(|case| (area(case), case.level)).collect()
+        };
+        let fixed = places(&mut cases.iter().filter(|case| tier(case, &BTreeSet::new()) == Tier::Fixed));
+        assert_eq!(fixed, places(&mut cases.iter()));
+        let seconds: u64 = cases.iter().filter(|c| FIXED.contains(&c.name)).map(|c| c.expected_s).sum();
+        assert!(seconds < 1100, "one run after another, the fixed set takes {seconds} s");
+    }
+
+    #[test]
+    fn every_area_is_an_area_of_cases() {
+        let of_cases: BTreeSet<&str> = all().iter().map(area).collect();
+        assert_eq!(of_cases, AREAS.iter().copied().collect());
+    }
+
+    #[test]
+    fn the_table_of_unsteady_cases_names_cases() {
+        let page = std::fs::read_to_string(workspace().join("docs/testing.md")).unwrap();
+        let (_, section) = page.split_once("## Unsteady cases").expect("the page has the section");
+        let rows = section.lines().skip_while(|line| !line.starts_with("| ---")).skip(1);
+        let names = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
+        for name in names.map(|name| name.trim().trim_matches('`')) {
+            assert!(name == "none" || all().iter().any(|case| case.name == name), "{name} is no case");
         }
     }
 }

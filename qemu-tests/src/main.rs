@@ -9,13 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use orlop_qemu_tests::cluster::play::Kind;
-use orlop_qemu_tests::counts::Counts;
-use orlop_qemu_tests::run::{Run, clean_stale};
-use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{
-    bench, cases, cluster, conformance, history, native, prepare, say, select, selftest, signals,
-};
+use orlop_harness::cluster::play::Kind;
+use orlop_harness::counts::Counts;
+use orlop_harness::run::{Run, clean_stale};
+use orlop_harness::runner::{Options, run_cases};
+use orlop_harness::{cluster, conformance, history, native, prepare, say, select, selftest, signals};
+use orlop_qemu_tests::{bench, cases};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -259,7 +258,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Verb::Selftest { all, how } => {
             let options = Options { again: true, until: until()?, ..how.options() };
             let which = if *all { selftest::Cases::All } else { selftest::Cases::Fixed };
-            counted(|run| selftest::run(run, options, which).map(Some))
+            counted(|run| selftest::run(run, &cases::all(), options, which).map(Some))
         }
         Verb::Bench { what } => counted(|run| {
             match what {

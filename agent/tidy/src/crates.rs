@@ -138,9 +138,15 @@ const ROOMS: &[Room] = &[
     },
     Room { name: "orlop-image", directory: "image", may_use: &["orlop-config"], must_not_use: &[] },
     Room {
+        name: "orlop-harness",
+        directory: "qemu-tests/harness",
+        may_use: &["orlop-config", "orlop-image", "orlop-proto"],
+        must_not_use: &[],
+    },
+    Room {
         name: "orlop-qemu-tests",
         directory: "qemu-tests",
-        may_use: &["orlop-config", "orlop-image", "orlop-proto"],
+        may_use: &["orlop-config", "orlop-harness", "orlop-image", "orlop-proto"],
         must_not_use: &[],
     },
 ];

@@ -199,7 +199,7 @@ mod tests {
             let text = format!("    {needle}x)\n");
             assert_eq!(spawns(&one("agent/daemon/src/node.rs", &text)).len(), 1, "{needle}");
             assert!(spawns(&one("agent/daemon/tests/restart.rs", &text)).is_empty(), "{needle}");
-            assert!(spawns(&one("qemu-tests/src/vm.rs", &text)).is_empty(), "{needle}");
+            assert!(spawns(&one("qemu-tests/harness/src/vm.rs", &text)).is_empty(), "{needle}");
         }
         assert!(spawns(&one("agent/daemon/src/actor.rs", "tracker.spawn(task)\n")).is_empty());
     }

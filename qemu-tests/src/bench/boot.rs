@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use orlop_config::ledger::HostMessage;
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::vm::disk;
+use orlop_harness::vm::lab::{Firmware, Image, Lab, MEMORY_MIB};
+use orlop_harness::vm::machine::{Vm, socket_dir};
 use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
 use crate::cases::boot::boots::{config_with_pod, render};
-use crate::run::Run;
-use crate::say;
-use crate::vm::disk;
-use crate::vm::lab::{Firmware, Image, Lab, MEMORY_MIB};
-use crate::vm::machine::{Vm, socket_dir};
 
 const LIMIT_S: u64 = 240;
 
@@ -30,7 +30,7 @@ pub fn run(run: &Arc<Run>, times: u32, alone: bool) -> Result<()> {
     let stock = if alone {
         None
     } else {
-        crate::prepare::bench()?;
+        orlop_harness::prepare::bench()?;
         Some(stock::build(run)?)
     };
     let artefacts = run.dir().join("bench-boot");

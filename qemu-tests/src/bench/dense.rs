@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::built;
+use orlop_harness::cluster::crowd::statuses;
+use orlop_harness::cluster::fixture::await_ready;
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet_with, write};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::native::config;
+use orlop_harness::native::held::Held;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 
 use super::native::measure;
 use super::peer::scale;
 use super::spent::Spent;
-use crate::built;
-use crate::cluster::crowd::statuses;
-use crate::cluster::fixture::await_ready;
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet_with, write};
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::native::config;
-use crate::native::held::Held;
-use crate::native::node::NativeNode;
-use crate::run::Run;
-use crate::say;
 
 const NODE: &str = "dense";
 /// A node's usual range has fewer addresses. Nobody outside asks for these.

@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::built;
+use orlop_harness::cluster::fixture::{await_pod_gone, await_ready};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::programs;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::native::images::host_busybox;
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::vm::shell::Shell;
 use serde_json::json;
 
 use super::peer::forget_ready;
 use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command};
-use crate::built;
 use crate::cases::defence::memory::filling::{cross, empty, fill, holder, left, left_of_upstream, start};
 use crate::cases::join::vm::tools::{PROGRAMS, link};
-use crate::cluster::fixture::{await_pod_gone, await_ready};
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::native::images::host_busybox;
-use crate::run::Run;
-use crate::say;
-use crate::vm::shell::Shell;
 
 /// `forget_ready` knows it.
 const NODE: &str = "peer";

@@ -8,17 +8,17 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use orlop_harness::cluster::fixture::STAYS;
+use orlop_harness::native::held::shims;
+use orlop_harness::native::images;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
 use orlop_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
 use super::spent::Spent;
-use crate::cluster::fixture::STAYS;
-use crate::native::held::shims;
-use crate::native::images;
-use crate::native::node::NativeNode;
-use crate::run::Run;
-use crate::say;
 
 /// Prints it for each of `at_once`.
 ///

@@ -13,21 +13,21 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
+use orlop_harness::built;
+use orlop_harness::cluster::audit::{self, Request};
+use orlop_harness::cluster::client::ClusterClient;
+use orlop_harness::cluster::fixture::{STAYS, await_ready, container};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::programs;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 use serde_json::json;
 
 use super::native::measure;
 use super::spent::Spent;
-use crate::built;
-use crate::cluster::audit::{self, Request};
-use crate::cluster::client::ClusterClient;
-use crate::cluster::fixture::{STAYS, await_ready, container};
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
-use crate::native::node::NativeNode;
-use crate::run::Run;
-use crate::say;
 
 /// How long a node is left alone before it is measured: what a start leaves behind is over by then.
 const SETTLE: Duration = Duration::from_secs(30);

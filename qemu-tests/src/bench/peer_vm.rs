@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use orlop_harness::built;
+use orlop_harness::cluster::fixture::await_ready;
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::programs;
+use orlop_harness::cluster::second_disk::SecondDisk;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::usage::{Usage, parse_usage};
+use orlop_harness::vm::shell::Shell;
 
-use super::native::{Usage, parse_usage, report};
+use super::native::report;
 use super::peer::{STARTS, Starts, forget_ready};
-use crate::built;
-use crate::cluster::fixture::await_ready;
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
-use crate::cluster::second_disk::SecondDisk;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::run::Run;
-use crate::say;
-use crate::vm::shell::Shell;
 
 /// The node's name, which `forget_ready` knows.
 const NODE: &str = "peer";

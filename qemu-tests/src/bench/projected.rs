@@ -16,18 +16,18 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use orlop_harness::cluster::client::ClusterClient;
+use orlop_harness::cluster::fixture::{STAYS, await_ready, container};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 use serde_json::{Value, json};
 
 use super::peer::await_available;
 use super::scrape::{Kubelet, Measured, SETTLE, minute, natively};
-use crate::cluster::client::ClusterClient;
-use crate::cluster::fixture::{STAYS, await_ready, container};
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::native::node::NativeNode;
-use crate::run::Run;
-use crate::say;
 
 /// How it is measured.
 #[derive(Clone, Debug, clap::Args)]

@@ -17,20 +17,20 @@ use anyhow::{Context, Result, ensure};
 use kube::client::Body;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
+use orlop_harness::built;
+use orlop_harness::cluster::fixture::{await_ready, await_serving};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::node_api::{NodeApi, User};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::programs;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::usage::{resident_kib, usage};
 
-use super::native::{resident_kib, usage};
 use super::peer::scale;
 use super::scrape_vm;
-use crate::built;
-use crate::cluster::fixture::{await_ready, await_serving};
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::node_api::{NodeApi, User};
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
-use crate::native::node::NativeNode;
-use crate::run::Run;
-use crate::say;
 
 /// How it is measured.
 #[derive(Clone, Debug, clap::Args)]

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
+use orlop_harness::built;
+use orlop_harness::cluster::client::ClusterClient;
+use orlop_harness::cluster::fixture::{await_ready, await_serving};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::programs;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::usage::Usage;
+use orlop_harness::vm::shell::Shell;
 use serde_json::json;
 
-use super::native::Usage;
 use super::peer::{await_available, forget_ready};
 use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command, usage};
 use super::scrape::{Kubelet, Measured, Options, measure};
-use crate::built;
-use crate::cluster::client::ClusterClient;
-use crate::cluster::fixture::{await_ready, await_serving};
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::run::Run;
-use crate::say;
-use crate::vm::shell::Shell;
 
 /// `forget_ready` knows it.
 const NODE: &str = "peer";

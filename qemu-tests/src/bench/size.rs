@@ -6,10 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-
-use crate::process::Guarded;
-use crate::run::{Run, cache_dir};
-use crate::say;
+use orlop_harness::process::Guarded;
+use orlop_harness::run::{Run, cache_dir};
+use orlop_harness::say;
 
 /// Files of a build output that a person downloads or a machine stores.
 const FILES: [&str; 5] = ["orlop.raw", "orlop.efi", "vmlinuz", "initrd", "root.erofs"];
@@ -19,7 +18,7 @@ const FILES: [&str; 5] = ["orlop.raw", "orlop.efi", "vmlinuz", "initrd", "root.e
 /// # Errors
 /// If no profile was built, or zstd is not installed.
 pub fn run(run: &Arc<Run>) -> Result<()> {
-    crate::prepare::bench()?;
+    orlop_harness::prepare::bench()?;
     let mut any = false;
     for profile in ["release", "test"] {
         let dir = cache_dir().join("image").join(profile);

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result};
-
-use crate::cluster::plane::Cluster;
-use crate::native::node::NativeNode;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::node::NativeNode;
 
 /// Seconds of processor time so far, by name.
 #[derive(Clone, Debug, Default, PartialEq)]

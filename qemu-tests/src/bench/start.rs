@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-
-use crate::built;
-use crate::cluster::audit;
-use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, flags};
-use crate::cluster::plane::Cluster;
-use crate::run::Run;
-use crate::say;
+use orlop_harness::built;
+use orlop_harness::cluster::audit;
+use orlop_harness::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, flags};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 
 const NODE: &str = "starts";
 /// Pods before the first that counts: the image is pulled, caches are warm.

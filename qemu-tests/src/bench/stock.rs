@@ -15,11 +15,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-
-use crate::process::must;
-use crate::resource::Resource;
-use crate::run::{Run, cache_dir};
-use crate::say;
+use orlop_harness::process::must;
+use orlop_harness::resource::Resource;
+use orlop_harness::run::{Run, cache_dir};
+use orlop_harness::say;
 
 /// Printed before the figures.
 pub const MARK: &str = "E2E-STOCK-UP";

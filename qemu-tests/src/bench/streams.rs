@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::built;
+use orlop_harness::cluster::churn::Churn;
+use orlop_harness::cluster::fixture::{await_pod_ready, await_ready, await_serving};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::load::{self, Load};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::programs;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 
 use super::native::processor_s;
-use crate::built;
-use crate::cluster::churn::Churn;
-use crate::cluster::fixture::{await_pod_ready, await_ready, await_serving};
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::load::{self, Load};
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
-use crate::run::Run;
-use crate::say;
 
 const NODE: &str = "peer";
 

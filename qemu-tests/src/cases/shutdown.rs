@@ -17,16 +17,16 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::second_disk::SecondDisk;
+use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use orlop_harness::say;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::second_disk::SecondDisk;
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
-use crate::say;
 use kept::await_settled;
 
 const HERE: Place = Place { level: Level::L4v, group: Some("shutdown") };
@@ -314,7 +314,7 @@ fn await_boot(cluster: &Cluster, vm: &mut VmNode, before: &str) -> Result<()> {
     client.wait::<Node, _>(&client.all(), READY_LIMIT_S, "the Node of the next boot", |all| {
         let node = all.get(VM)?;
         let info = node.status.as_ref()?.node_info.as_ref()?;
-        (info.boot_id != before && crate::cluster::ready::node(node)).then_some(())
+        (info.boot_id != before && orlop_harness::cluster::ready::node(node)).then_some(())
     })
 }
 

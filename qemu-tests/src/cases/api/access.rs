@@ -7,17 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::kubeconfig::Credentials;
+use orlop_harness::cluster::node_api::NodeApi;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::wires::Wire;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::say;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
-use crate::cluster::flags::Settings;
-use crate::cluster::kubeconfig::Credentials;
-use crate::cluster::node_api::NodeApi;
-use crate::cluster::plane::Cluster;
-use crate::cluster::wires::Wire;
-use crate::native::node::NativeNode;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

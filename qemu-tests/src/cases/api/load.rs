@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{GROUP, Joined};
-use crate::cluster::load::{self, Load};
-use crate::say;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{GROUP, Joined};
+use orlop_harness::cluster::load::{self, Load};
+use orlop_harness::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

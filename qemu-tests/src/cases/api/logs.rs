@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use orlop_harness::cluster::node_api::NodeApi;
+use orlop_harness::process::Guarded;
 use orlop_proto::cri::v1::ReopenContainerLogRequest;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
-use crate::cluster::node_api::NodeApi;
-use crate::process::Guarded;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -16,17 +16,17 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::identities::LIFETIME;
+use orlop_harness::cluster::kubeconfig::Credentials;
+use orlop_harness::cluster::node_api::NodeApi;
+use orlop_harness::native::pod_resources::PodResources;
+use orlop_harness::say;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level};
 use crate::cases::api::metrics::families::{Families, Text};
-use crate::cluster::fixture::{Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready};
-use crate::cluster::flags::Settings;
-use crate::cluster::identities::LIFETIME;
-use crate::cluster::kubeconfig::Credentials;
-use crate::cluster::node_api::NodeApi;
-use crate::native::pod_resources::PodResources;
-use crate::say;
 
 /// If set, what is told is written down and not compared.
 const RECORD: &str = "ORLOP_E2E_RECORD_METRICS";

@@ -2,12 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
+use orlop_harness::native::pod_resources::PodResources;
 use serde_json::json;
 use tonic::Code;
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
-use crate::native::pod_resources::PodResources;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(

@@ -14,11 +14,12 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, await_pod_gone, burner, holder, named_container,
+};
+use orlop_harness::say;
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, burner, holder, named_container};
-use crate::say;
 
 /// If set, what is seen is written down and not compared.
 pub const RECORD: &str = "ORLOP_E2E_RECORD_STATS";

@@ -12,16 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::attach::{self, Listener};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use orlop_harness::cluster::node_api::NodeApi;
+use orlop_harness::cluster::terminal;
+use orlop_harness::process::Guarded;
+use orlop_harness::run::Run;
+use orlop_harness::say;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::attach::{self, Listener};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
-use crate::cluster::node_api::NodeApi;
-use crate::cluster::terminal;
-use crate::process::Guarded;
-use crate::run::Run;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

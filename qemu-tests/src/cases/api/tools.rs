@@ -8,19 +8,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, uid};
+use orlop_harness::cluster::flood::{Flood, takers_of_nothing, tokens};
+use orlop_harness::cluster::kubeconfig::Credentials;
+use orlop_harness::cluster::node_api::NodeApi;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::proxy::inside;
+use orlop_harness::cluster::strangers::{endless_body, endless_head, silent_crowd, slow_head};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::say;
+use orlop_harness::usage::resident_kib;
 use serde_json::Value;
-
-use crate::bench::native::resident_kib;
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, uid};
-use crate::cluster::flood::{Flood, takers_of_nothing, tokens};
-use crate::cluster::kubeconfig::Credentials;
-use crate::cluster::node_api::NodeApi;
-use crate::cluster::plane::Cluster;
-use crate::cluster::proxy::inside;
-use crate::cluster::strangers::{endless_body, endless_head, silent_crowd, slow_head};
-use crate::native::node::NativeNode;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

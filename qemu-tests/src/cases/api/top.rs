@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, await_pod_gone, burner, holder};
+use orlop_harness::cluster::metrics_server;
+use orlop_harness::say;
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, await_pod_gone, burner, holder};
-use crate::cluster::metrics_server;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(

@@ -4,14 +4,14 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::say;
+use orlop_harness::vm::fat;
+use orlop_harness::vm::lab::{Firmware, Lab};
+use orlop_harness::vm::machine::Vm;
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::boot::boots::BOOT_LIMIT_S;
 use crate::cases::boot::refused::{STATE, await_problem, used_lab};
-use crate::say;
-use crate::vm::fat;
-use crate::vm::lab::{Firmware, Lab};
-use crate::vm::machine::Vm;
 
 const ALONE: Place = Place { level: Level::L4v, group: None };
 

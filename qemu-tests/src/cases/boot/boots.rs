@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::{Entry, HostMessage};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::run::Run;
-use crate::say;
-use crate::vm::disk;
-use crate::vm::lab::{Firmware, Lab};
-use crate::vm::machine::Vm;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::vm::disk;
+use orlop_harness::vm::lab::{Firmware, Lab};
+use orlop_harness::vm::machine::Vm;
 
 /// All cases that ask the shared VM.
 pub(crate) const HERE: Place = Place { level: Level::L4v, group: Some("vm") };

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext};
 
-use crate::case::{Case, CaseContext};
 use crate::cases::boot::boots::{HERE, Node, node};
 
 /// Cases of this file.

@@ -1,10 +1,9 @@
 //! The image as an artefact on disk (level L3): what is in it and why, and that it can be built again.
 
 use anyhow::{Result, ensure};
-
-use crate::case::{Case, CaseContext, Level};
-use crate::process::{must, stream};
-use crate::selftest::cargo;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::process::{must, stream};
+use orlop_harness::workspace::cargo;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

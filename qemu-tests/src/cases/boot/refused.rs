@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::HostMessage;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::say;
+use orlop_harness::vm::disk;
+use orlop_harness::vm::lab::{Firmware, Lab};
+use orlop_harness::vm::machine::Vm;
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::boot::boots::{BOOT_LIMIT_S, config_with_pod};
-use crate::say;
-use crate::vm::disk;
-use crate::vm::lab::{Firmware, Lab};
-use crate::vm::machine::Vm;
 
 const ALONE: Place = Place { level: Level::L4v, group: None };
 pub(crate) const STATE: Place = Place { level: Level::L4v, group: Some("vm-state") };

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext};
 use crate::cases::boot::boots::{HERE, Node, node};
 
 /// Cases of this file.

@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place, human};
-use crate::cases::defence::eviction::{
-    FULL, ROOM_MIB, await_failed, ensure_evicted, filler, hard, lay_full, start_agent,
-};
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, await_serving,
     named_container,
 };
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::native::node::NativeNode;
-use crate::say;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::say;
+use serde_json::{Value, json};
+
+use crate::cases::defence::eviction::{
+    FULL, ROOM_MIB, await_failed, ensure_evicted, filler, hard, lay_full, start_agent,
+};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

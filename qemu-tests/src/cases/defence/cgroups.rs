@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use orlop_config::ledger::HostMessage;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::vm::lab::{Firmware, Lab};
+use orlop_harness::vm::machine::Vm;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::boot::boots::BOOT_LIMIT_S;
-use crate::run::Run;
-use crate::say;
-use crate::vm::lab::{Firmware, Lab};
-use crate::vm::machine::Vm;
 
 const HERE: Place = Place { level: Level::L4v, group: Some("defence-cgroups") };
 

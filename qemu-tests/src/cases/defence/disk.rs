@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
+use orlop_harness::cluster::flags::{ADDRESS, Settings};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::native::blobs::Blobs;
+use orlop_harness::native::registry;
+use orlop_harness::run::Run;
+use orlop_harness::say;
+use orlop_harness::vm::shell::Shell;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::defence::memory::filling::{scripted, start};
 use crate::cases::join::vm::tools::{PROGRAMS, disk, unpack};
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
-use crate::cluster::flags::{ADDRESS, Settings};
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::native::blobs::Blobs;
-use crate::native::registry;
-use crate::run::Run;
-use crate::say;
-use crate::vm::shell::Shell;
 
 const HERE: Place = Place { level: Level::L4v, group: None };
 

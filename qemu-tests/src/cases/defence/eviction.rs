@@ -8,18 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodStatus};
 use nix::sys::statvfs::statvfs;
-use serde_json::{Value, json};
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_ready, named_container,
 };
-use crate::cluster::join::{Way, flags, kubelet_configuration, kubelet_configuration_with, write};
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::native::node::NativeNode;
-use crate::say;
+use orlop_harness::cluster::join::{Way, flags, kubelet_configuration, kubelet_configuration_with, write};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::say;
+use serde_json::{Value, json};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

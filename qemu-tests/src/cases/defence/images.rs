@@ -5,14 +5,13 @@ use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::native::images::{SPARES, busybox, model, spare};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod;
+use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::native::images::{SPARES, busybox, model, spare};
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod;
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

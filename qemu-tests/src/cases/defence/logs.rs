@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use flate2::read::GzDecoder;
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod;
+use orlop_harness::say;
 
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::lifecycle::static_pods::{await_gone, run_pod};
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod;
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

@@ -10,17 +10,17 @@ mod swap;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Node, Pod};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::cluster::{asking, ready};
+use orlop_harness::say;
 use serde_json::json;
 
 use self::filling::{Crossing, cross, empty, fill, holder, left, scripted};
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::join::vm::tools::{disk, unpack};
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::cluster::{asking, ready};
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4v, group: Some("defence-memory") };
 

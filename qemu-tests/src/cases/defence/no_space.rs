@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::statvfs::statvfs;
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::cluster::fixture::{Joined, await_ready, await_serving};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, kubelet_configuration_with, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::held::Held;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::say;
 
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place, human};
 use crate::cases::lifecycle::churn::Crowd;
-use crate::cluster::fixture::{Joined, await_ready, await_serving};
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, kubelet_configuration_with, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::native::held::Held;
-use crate::native::node::NativeNode;
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

@@ -8,19 +8,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::audit;
-use crate::cluster::bootstrap::Token;
-use crate::cluster::fixture::await_ready;
-use crate::cluster::identities::{ASKS, ASKS_ADDRESS, GROUP, Identities, LIFETIME, ROTATES, ROTATES_ADDRESS};
-use crate::cluster::join::{CERT_DIR, Way, start_kubelet};
-use crate::cluster::pki::{Pair, write_private};
-use crate::cluster::swaps::CURRENT;
-use crate::native::node::NativeNode;
-use crate::process::must;
-use crate::say;
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::audit;
+use orlop_harness::cluster::bootstrap::Token;
+use orlop_harness::cluster::fixture::await_ready;
+use orlop_harness::cluster::identities::{
+    ASKS, ASKS_ADDRESS, GROUP, Identities, LIFETIME, ROTATES, ROTATES_ADDRESS,
+};
+use orlop_harness::cluster::join::{CERT_DIR, Way, start_kubelet};
+use orlop_harness::cluster::pki::{Pair, write_private};
+use orlop_harness::cluster::swaps::CURRENT;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::process::must;
+use orlop_harness::say;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

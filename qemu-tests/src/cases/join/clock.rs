@@ -4,14 +4,13 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::HostMessage;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::await_ready;
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::say;
 use orlop_image::lock::Lock;
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::await_ready;
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

@@ -3,15 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving, await_words,
 };
-use crate::cluster::join::{Way, flags};
-use crate::cluster::plane::Cluster;
+use orlop_harness::cluster::join::{Way, flags};
+use orlop_harness::cluster::plane::Cluster;
+use serde_json::json;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

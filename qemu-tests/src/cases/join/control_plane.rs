@@ -6,14 +6,13 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Patch, PatchParams};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::pki::node_request;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::{audit, bootstrap};
+use orlop_harness::say;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::flags::Settings;
-use crate::cluster::pki::node_request;
-use crate::cluster::plane::Cluster;
-use crate::cluster::{audit, bootstrap};
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {
@@ -77,7 +76,7 @@ fn client_certificate(cluster: &Cluster) -> Result<()> {
         "usages": ["digital signature", "client auth"],
     }});
     let path = cx_file(cluster, "bootstrap.kubeconfig", &cluster.host_bootstrap_kubeconfig(cluster.token()))?;
-    let node = crate::cluster::client::ClusterClient::new(&path)?;
+    let node = orlop_harness::cluster::client::ClusterClient::new(&path)?;
     node.create::<CertificateSigningRequest>(&node.all(), object)?;
     let certificate = await_certificate(cluster, "client")?;
     let kubeconfig = cluster.host_kubeconfig(certificate, key.serialize_pem());
@@ -86,7 +85,7 @@ fn client_certificate(cluster: &Cluster) -> Result<()> {
 
 /// With that certificate: a serving certificate is approved by the administrator's approver.
 fn serving_certificate(cluster: &Cluster) -> Result<()> {
-    let node = crate::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
+    let node = orlop_harness::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
     let (request, _) = node_request("made-up", &["172.30.0.99", "made-up"])?;
     node.create::<CertificateSigningRequest>(
         &node.all(),
@@ -101,7 +100,7 @@ fn serving_certificate(cluster: &Cluster) -> Result<()> {
 
 /// A node's certificate is good for its own node only, and what is refused is found in the audit log.
 fn node_restriction(cluster: &Cluster) -> Result<()> {
-    let node = crate::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
+    let node = orlop_harness::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
     let nodes = node.all::<k8s_openapi::api::core::v1::Node>();
     node.create(&nodes, json!({"metadata": {"name": "made-up"}}))?;
     cluster.ensure_nothing_forbidden()?;
@@ -129,6 +128,6 @@ fn await_certificate(cluster: &Cluster, name: &str) -> Result<String> {
 
 fn cx_file(cluster: &Cluster, name: &str, text: &str) -> Result<std::path::PathBuf> {
     let path = cluster.dir().join(name);
-    crate::cluster::pki::write_private(&path, text)?;
+    orlop_harness::cluster::pki::write_private(&path, text)?;
     Ok(path)
 }

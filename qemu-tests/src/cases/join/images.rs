@@ -2,14 +2,13 @@
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Event, Pod, Secret};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::images::private_busybox;
+use orlop_harness::native::registry::{HOST, PASSWORD, USER};
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready};
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::native::images::private_busybox;
-use crate::native::registry::{HOST, PASSWORD, USER};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -3,16 +3,15 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use orlop_config::node::{Source, derive, load};
-use serde_json::json;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_words, container,
 };
-use crate::cluster::join::{Way, start_kubelet, write};
-use crate::cluster::plane::{Cluster, server_url};
-use crate::native::node::NativeNode;
+use orlop_harness::cluster::join::{Way, start_kubelet, write};
+use orlop_harness::cluster::plane::{Cluster, server_url};
+use orlop_harness::native::node::NativeNode;
+use serde_json::json;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

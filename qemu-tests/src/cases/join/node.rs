@@ -6,16 +6,15 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, container,
 };
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::ready;
-use crate::native::pods::Pod as StaticPod;
-use crate::say;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::ready;
+use orlop_harness::native::pods::Pod as StaticPod;
+use orlop_harness::say;
+use serde_json::json;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

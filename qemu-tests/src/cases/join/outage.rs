@@ -4,15 +4,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready,
+};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::cri::View;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod as StaticPod;
+use orlop_harness::say;
 use orlop_proto::cri::v1::Container;
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
-use crate::cluster::plane::Cluster;
-use crate::native::cri::View;
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod as StaticPod;
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -6,15 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, await_pod_gone};
+use orlop_harness::cluster::join::{Way, start_kubelet, start_kubelet_with};
+use orlop_harness::native::images::{install_busybox, private_busybox};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::registry::{HOST, PASSWORD, USER};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::join::images::{await_waiting, private_pod};
-use crate::cluster::fixture::{GROUP, Joined, await_pod_gone};
-use crate::cluster::join::{Way, start_kubelet, start_kubelet_with};
-use crate::native::images::{install_busybox, private_busybox};
-use crate::native::node::NativeNode;
-use crate::native::registry::{HOST, PASSWORD, USER};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -2,13 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::images;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::native::images;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -5,15 +5,14 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::bootstrap::{Token, add_token};
+use orlop_harness::cluster::fixture::await_words;
+use orlop_harness::cluster::identities::{GROUP, Identities};
+use orlop_harness::cluster::join::{BOOTSTRAP, JOIN_FILE, KUBECONFIG, Trust, Way, join_file, write};
+use orlop_harness::cluster::pki::OTHER_NAME;
+use orlop_harness::cluster::plane::server_url;
 use serde_json::Value;
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::bootstrap::{Token, add_token};
-use crate::cluster::fixture::await_words;
-use crate::cluster::identities::{GROUP, Identities};
-use crate::cluster::join::{BOOTSTRAP, JOIN_FILE, KUBECONFIG, Trust, Way, join_file, write};
-use crate::cluster::pki::OTHER_NAME;
-use crate::cluster::plane::server_url;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -112,7 +111,7 @@ fn approval(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(known == [first.as_str()], "{waits:?}, and the requests are {known:?}");
     ids.cluster.kubectl(&["certificate", "deny", &first])?;
     let denied = ids.asks.await_agent_status(30, &["was denied", &first, "kubectl certificate approve"])?;
-    crate::say::line(format!("  {denied}"));
+    orlop_harness::say::line(format!("  {denied}"));
     let second = ids.await_request(&user, &known)?;
     ids.cluster.kubectl(&["certificate", "approve", &second])?;
     ids.is_mended(agent)?;

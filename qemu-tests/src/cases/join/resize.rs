@@ -3,14 +3,13 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodCondition};
-use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_ready, named_container,
 };
-use crate::cluster::join::{Way, start_kubelet};
-use crate::say;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::say;
+use serde_json::{Value, json};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -2,10 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, api_pod, await_pod_gone, last_words};
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, api_pod, await_pod_gone, last_words};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

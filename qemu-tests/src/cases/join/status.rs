@@ -3,18 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
-use serde_json::json;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving, container,
 };
-use crate::cluster::join::{
+use orlop_harness::cluster::join::{
     BOOTSTRAP, CERT_DIR, JOIN_FILE, KUBECONFIG, Way, kubelet_configuration, start_kubelet, write,
 };
-use crate::cluster::kubeconfig::render;
-use crate::cluster::plane::server_url;
+use orlop_harness::cluster::kubeconfig::render;
+use orlop_harness::cluster::plane::server_url;
+use serde_json::json;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

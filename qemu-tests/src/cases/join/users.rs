@@ -5,13 +5,12 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, api_pod, await_pod_gone};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::native::node::NativeNode;
 use orlop_proto::cri::v1::StopContainerRequest;
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, api_pod, await_pod_gone};
-use crate::cluster::join::{Way, start_kubelet};
-use crate::native::node::NativeNode;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -10,19 +10,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Event, Node, NodeSystemInfo, Pod, Secret};
-use serde_json::json;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{
     STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving,
 };
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
-use crate::cluster::{metrics_server, ready, wires};
-use crate::say;
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use orlop_harness::cluster::{metrics_server, ready, wires};
+use orlop_harness::say;
+use serde_json::json;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::cluster::crowd::{Comes, KINDS, Kind, OBJECTS, statuses};
+use orlop_harness::cluster::fixture::Joined;
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::truth::{Instances, Truth};
+use orlop_harness::native::cri::View;
+use orlop_harness::native::held::{Held, forgive_lost_tasks, told};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::rng::Rng;
+use orlop_harness::say;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level, Place, human};
-use crate::cluster::crowd::{Comes, KINDS, Kind, OBJECTS, statuses};
-use crate::cluster::fixture::Joined;
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::truth::{Instances, Truth};
-use crate::native::cri::View;
-use crate::native::held::{Held, forgive_lost_tasks, told};
-use crate::native::node::NativeNode;
-use crate::rng::Rng;
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::native::cri::View;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod;
+use orlop_harness::rng::Rng;
 
-use crate::case::{Case, CaseContext, Level};
 use crate::cases::lifecycle::static_pods::{await_gone, ready_node, run_pod};
-use crate::native::cri::View;
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod;
-use crate::rng::Rng;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -4,14 +4,13 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::native::images;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::process::must;
+use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level};
-use crate::native::images;
-use crate::native::node::NativeNode;
-use crate::process::must;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

@@ -15,13 +15,12 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, await_pod_gone, await_pod_ready};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
 use serde_json::{Map, Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, await_pod_gone, await_pod_ready};
-use crate::native::node::NativeNode;
-use crate::say;
 
 /// If set, what is seen is written down and not compared.
 pub const RECORD: &str = "ORLOP_E2E_RECORD_CRI";

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext, Level, human};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS};
+use orlop_harness::cluster::ready;
+use orlop_harness::say;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, human};
 use crate::cases::lifecycle::probes::{
     await_event, await_pod, container, create, delete, running, shared, sharing_pod,
 };
-use crate::cluster::fixture::{GROUP, Joined, STAYS};
-use crate::cluster::ready;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

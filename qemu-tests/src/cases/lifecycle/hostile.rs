@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::hostile::{ALL, Hostile, shown};
+use orlop_harness::say;
 use serde_json::json;
-
-use crate::case::{Case, CaseContext, Level, Place, human};
-use crate::cluster::fixture::{Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container};
-use crate::cluster::flags::Settings;
-use crate::cluster::hostile::{ALL, Hostile, shown};
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: Some("hostile") };
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod;
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::lifecycle::static_pods::{await_gone, ready_node, run_pod};
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

@@ -3,12 +3,12 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::nri::Plugin;
+use orlop_harness::native::pods::Pod;
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::lifecycle::static_pods::{ready_node, run_pod};
-use crate::native::node::NativeNode;
-use crate::native::nri::Plugin;
-use crate::native::pods::Pod;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

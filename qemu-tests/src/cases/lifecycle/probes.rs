@@ -5,14 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::native::node::NativeNode;
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::native::node::NativeNode;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -2,11 +2,10 @@
 //! lifecycle cases say nothing about the agent.
 
 use anyhow::{Context, Result};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::native::images;
+use orlop_harness::native::node::NativeNode;
 use orlop_proto::cri::v1 as cri;
-
-use crate::case::{Case, CaseContext, Level};
-use crate::native::images;
-use crate::native::node::NativeNode;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::Mode;
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place, human};
-use crate::native::cri::View;
-use crate::native::node::NativeNode;
-use crate::native::pods::Pod;
-use crate::say;
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::native::cri::View;
+use orlop_harness::native::node::NativeNode;
+use orlop_harness::native::pods::Pod;
+use orlop_harness::say;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

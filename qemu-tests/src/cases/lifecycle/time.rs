@@ -4,12 +4,12 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::native::pods::Pod;
+use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
 
-use crate::case::{Case, CaseContext, Level};
 use crate::cases::lifecycle::static_pods::{await_gone, ready_node, run_pod};
-use crate::native::pods::Pod;
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

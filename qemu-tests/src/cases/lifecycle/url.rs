@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::await_words;
+use orlop_harness::cluster::pki::{Authority, Pair};
+use orlop_harness::native::images;
+use orlop_harness::native::node::NativeNode;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::lifecycle::static_pods::await_gone;
-use crate::cluster::fixture::await_words;
-use crate::cluster::pki::{Authority, Pair};
-use crate::native::images;
-use crate::native::node::NativeNode;
 
 const HERE: Place = Place { level: Level::L4n, group: None };
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::CaseContext;
+use orlop_harness::say;
 
 use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
-use crate::case::CaseContext;
-use crate::say;
 
 /// How often the agent has taken its lock in this boot.
 const TAKEN: &str =

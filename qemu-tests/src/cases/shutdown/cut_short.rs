@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod};
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::fixture::await_started_anew;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::VmNode;
 
 use super::five::{self, Later};
 use super::interrupted::{await_terminated, ensure_last_end, unclean};
 use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
-use crate::case::CaseContext;
-use crate::cluster::fixture::await_started_anew;
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::VmNode;
 
 /// Cuts the power and boots; answers the id of the boot that was cut.
 fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {

@@ -6,17 +6,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_harness::built;
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::fixture::await_ready;
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use serde_json::{Value, json};
 
 use super::{OFF_LIMIT_S, Periods, VM, Written, await_boot, boot_id, ensure_terminated, five, whole_receipt};
-use crate::built;
-use crate::case::CaseContext;
-use crate::cluster::fixture::await_ready;
-use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 
 const NATIVE: &str = "native";
 /// What a node that is told to be out of service has.

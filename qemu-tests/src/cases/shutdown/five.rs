@@ -5,15 +5,15 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::cluster::fixture::await_pod_gone;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::cluster::vm_node::VmNode;
 
 use super::{
     BEYOND_S, GROUPS, LATE_S, Written, await_settled, ensure_no_unclean_shutdown, pod, receipt, run_pods,
     terminated,
 };
-use crate::cluster::fixture::await_pod_gone;
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::cluster::vm_node::VmNode;
 
 /// Name of the class of the second group.
 const MIDDLE: &str = "middle";

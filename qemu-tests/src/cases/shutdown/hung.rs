@@ -4,14 +4,14 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::CaseContext;
+use orlop_harness::say;
 
 use super::interrupted::{await_terminated, delete, ensure_last_end};
 use super::{
     BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, Periods, Written, await_boot, await_lock, await_settled,
     boot_id, fixture, pod, receipt, run_pods, terminated,
 };
-use crate::case::CaseContext;
-use crate::say;
 
 /// What the image gives the units of a reboot, and what this case makes of it, seconds: the setting is the image's, only
 /// the wait is shorter.

@@ -2,17 +2,17 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use serde_json::json;
 
 use super::{
     Fixture, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown,
     ensure_order_of_units, ensure_terminated, five, fixture, is_unclean, pod, receipt, run_pods,
 };
-use crate::case::CaseContext;
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
 
 /// A static pod, its manifest, and its mirror.
 const STATIC: &str = "stays";

@@ -4,11 +4,11 @@
 use anyhow::Result;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
 use serde_json::{Value, json};
 
 use super::pod;
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
 
 const DEPLOYMENT: &str = "kept-by-deployment";
 const STATEFUL_SET: &str = "kept-by-set";

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::second_disk::SecondDisk;
+use orlop_harness::say;
+use orlop_harness::vm::lab::Image;
 
 use super::interrupted::ensure_last_end;
 use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
-use crate::case::CaseContext;
-use crate::cluster::second_disk::SecondDisk;
-use crate::say;
-use crate::vm::lab::Image;
 
 /// Where the guest finds the next kernel: the image's own, as an update would bring one.
 const KERNEL: &str = "/run/next-vmlinuz";

@@ -5,16 +5,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::fixture::await_started_anew;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::say;
 
 use super::interrupted::{delete, ensure_last_end, unclean};
 use super::{
     Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
     ensure_no_unclean_shutdown, fixture, pod, receipt, run_pods,
 };
-use crate::case::CaseContext;
-use crate::cluster::fixture::await_started_anew;
-use crate::cluster::plane::Cluster;
-use crate::say;
 
 /// What the image has PID 1 ask of it, seconds: it is fed twice in that time.
 const PERIOD_S: u32 = 60;

@@ -10,21 +10,20 @@ use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificate
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
+    Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving, uid,
+};
+use orlop_harness::cluster::flags::{CERTIFICATE_GATES, Settings};
+use orlop_harness::cluster::join::{Way, start_kubelet_with};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::native::node::NativeNode;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair,
     PublicKeyData,
 };
 use serde_json::{Value, json};
-
-use crate::built;
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{
-    Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving, uid,
-};
-use crate::cluster::flags::{CERTIFICATE_GATES, Settings};
-use crate::cluster::join::{Way, start_kubelet_with};
-use crate::cluster::plane::Cluster;
-use crate::native::node::NativeNode;
 
 const HERE: Place = Place { level: Level::L4n, group: Some("certificates-cluster") };
 const NODE: &str = "first";

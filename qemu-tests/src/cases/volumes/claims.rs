@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
-use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cases::volumes::files::mounts;
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words, uid,
 };
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
+use serde_json::{Value, json};
+
+use crate::cases::volumes::files::mounts;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -7,14 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
-use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
 };
-use crate::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use serde_json::{Value, json};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

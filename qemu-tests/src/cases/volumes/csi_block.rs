@@ -8,19 +8,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_block::{DEVICE_BYTES, Devices};
+use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, last_words, uid,
+};
+use orlop_harness::cluster::plane::Cluster;
 use orlop_proto::csi::v1::volume_capability::AccessType;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{create, pod};
 use crate::cases::volumes::csi::{await_drivers, await_event, says};
 use crate::cases::volumes::csi_claims::{
     attach, await_attachment, await_grown, await_in_use, is_to_grow, restart, touch,
 };
-use crate::cluster::csi_block::{DEVICE_BYTES, Devices};
-use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, last_words, uid};
-use crate::cluster::plane::Cluster;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -10,19 +10,21 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Patch, PatchParams};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready, uid,
+};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::plane::Cluster;
 use orlop_proto::csi::v1::VolumeCapability;
 use orlop_proto::csi::v1::volume_capability::AccessType;
 use orlop_proto::csi::v1::volume_capability::access_mode::Mode;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{create, pod, put_claim, put_volume};
 use crate::cases::volumes::csi::{await_drivers, await_event, await_told, says};
-use crate::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready, uid};
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::plane::Cluster;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

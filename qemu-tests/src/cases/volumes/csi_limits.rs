@@ -5,14 +5,14 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Patch, PatchParams};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone};
 use serde_json::json;
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{create, pod, put_claim, put_volume};
 use crate::cases::volumes::csi::{await_drivers, await_event, says};
 use crate::cases::volumes::csi_claims::{await_attachment, delete_pod};
-use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

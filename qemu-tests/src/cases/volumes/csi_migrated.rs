@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, uid,
+};
 use orlop_proto::csi::v1::volume_capability::AccessType;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi::{await_drivers, await_told, says};
 use crate::cases::volumes::csi_claims::{
     attach, await_grown, await_in_use, delete_pod, is_to_grow, restart, touch,
-};
-use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{
-    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, uid,
 };
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };

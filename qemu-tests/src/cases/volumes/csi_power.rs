@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::csi_driver::DISKS;
+use orlop_harness::cluster::csi_here::{HANGS, STATE, VERB, state};
+use orlop_harness::cluster::fixture::{
+    await_pod_gone, await_pod_ready, await_ready, await_started_anew, uid_of,
+};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::second_disk::SecondDisk;
+use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level};
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi_claims::{attach, await_attachment, await_grown, is_to_grow, touch};
-use crate::cluster::csi_driver::DISKS;
-use crate::cluster::csi_here::{HANGS, STATE, VERB, state};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew, uid_of};
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::second_disk::SecondDisk;
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

@@ -8,15 +8,15 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use nix::sys::statvfs::statvfs;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_block::{Devices, may_grow};
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{
     DISKS, await_told, create, local, pod, put_claim, put_volume, remove, words_of,
 };
 use crate::cases::volumes::csi_claims::{await_grown, delete_pod, is_to_grow, restart, touch};
-use crate::cluster::csi_block::{Devices, may_grow};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

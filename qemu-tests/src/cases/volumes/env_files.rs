@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, api_pod, await_event, await_pod_gone, container, last_words,
+};
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, api_pod, await_event, await_pod_gone, container, last_words};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

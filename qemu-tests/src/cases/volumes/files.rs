@@ -9,15 +9,14 @@ use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Event, Pod, Secret};
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
-use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::client::Object;
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::client::Object;
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words, uid,
 };
-use crate::cluster::join::{Way, start_kubelet};
-use crate::native::node::NativeNode;
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::native::node::NativeNode;
+use serde_json::{Value, json};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -351,7 +350,7 @@ fn sub_path(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 fn killed(cx: &mut CaseContext<'_>) -> Result<()> {
-    let mut moments = crate::rng::Rng::new(cx.seed);
+    let mut moments = orlop_harness::rng::Rng::new(cx.seed);
     let joined = Joined::shared(cx)?;
     put::<Secret>(joined, "shared", "stringData", "x")?;
     let pod = |name: &str| {

@@ -7,15 +7,17 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use nix::sys::statvfs::statvfs;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_block::{Devices, may_grow};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready, uid,
+};
+use orlop_harness::cluster::flex::{ATTACHING, Drivers, PLAIN, install_attacher};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{await_told, create, pod, put_claim, put_volume, words_of};
 use crate::cases::volumes::csi_claims::{await_grown, await_in_use, delete_pod, is_to_grow, restart, touch};
 use crate::cases::volumes::network_disks::{ensure_mounted, files, forget, gone, reads, writes};
-use crate::cluster::csi_block::{Devices, may_grow};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready, uid};
-use crate::cluster::flex::{ATTACHING, Drivers, PLAIN, install_attacher};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

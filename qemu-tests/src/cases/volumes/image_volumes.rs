@@ -2,16 +2,16 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
-use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cases::join::images::await_waiting;
-use crate::cluster::fixture::{
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, last_words, named_container,
 };
-use crate::cluster::join::{Way, start_kubelet};
-use crate::native::images::{model, private_busybox};
-use crate::native::registry::{HOST, PASSWORD, USER};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::native::images::{model, private_busybox};
+use orlop_harness::native::registry::{HOST, PASSWORD, USER};
+use serde_json::{Value, json};
+
+use crate::cases::join::images::await_waiting;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

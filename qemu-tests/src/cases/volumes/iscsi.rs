@@ -5,17 +5,17 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Secret};
+use orlop_harness::case::{Case, CaseContext};
+use orlop_harness::cluster::fixture::{await_pod_gone, await_pod_ready, uid_of};
+use orlop_harness::cluster::flags::ADDRESS;
+use orlop_harness::cluster::iscsi_target::{self, IQN, PASSWORD, PORTS, USER};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::VmNode;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext};
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi_block::{as_device, put_device};
 use crate::cases::volumes::vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready, uid_of};
-use crate::cluster::flags::ADDRESS;
-use crate::cluster::iscsi_target::{self, IQN, PASSWORD, PORTS, USER};
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::VmNode;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_block::Devices;
+use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready};
+use orlop_harness::cluster::iscsi::{Initiator, PORTAL};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{await_told, create, pod, put_claim, put_volume, words_of};
 use crate::cases::volumes::csi_block::{put_device, with_device};
 use crate::cases::volumes::csi_claims::{await_in_use, delete_pod, restart};
-use crate::cluster::csi_block::Devices;
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready};
-use crate::cluster::iscsi::{Initiator, PORTAL};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use orlop_harness::case::{Case, CaseContext, Level};
+use orlop_harness::cluster::fixture::{STAYS, await_pod_gone, await_pod_ready, await_ready, last_words, uid};
+use orlop_harness::cluster::flags::{ADDRESS, Settings};
+use orlop_harness::cluster::nfs_server::{self, EXPORT, NfsServer};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use orlop_harness::native::{images, registry};
+use orlop_harness::say;
 use serde_json::{Value, json};
-
-use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{STAYS, await_pod_gone, await_pod_ready, await_ready, last_words, uid};
-use crate::cluster::flags::{ADDRESS, Settings};
-use crate::cluster::nfs_server::{self, EXPORT, NfsServer};
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
-use crate::native::{images, registry};
-use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {

@@ -8,16 +8,16 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use orlop_harness::say;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::defence::memory::filling::scripted;
 use crate::cases::join::vm::tools::{disk, unpack};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew};
-use crate::cluster::flags::Settings;
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4v, group: None };
 

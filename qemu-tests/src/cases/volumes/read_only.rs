@@ -2,11 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, last_words, named_container,
+};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::files::mounts as mounts_of;
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, last_words, named_container};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::storage::v1::CSIDriver;
+use orlop_harness::case::{Case, CaseContext};
+use orlop_harness::cluster::fixture::{await_pod_gone, await_pod_ready, uid_of};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::selinux::{self, FILES};
+use orlop_harness::cluster::vm_node::VmNode;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext};
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi_power::start_driver;
 use crate::cases::volumes::vm::{
     Fixture, HERE, LIMIT_S, await_words as await_fitting, boot, delete, pod as in_vm,
 };
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready, uid_of};
-use crate::cluster::plane::Cluster;
-use crate::cluster::selinux::{self, FILES};
-use crate::cluster::vm_node::VmNode;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

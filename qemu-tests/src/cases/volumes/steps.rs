@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::CSIDriver;
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::csi_block::Devices;
+use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
+};
+use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::ready;
+use orlop_harness::native::steps::StepKiller;
+use orlop_harness::rng::Rng;
+use orlop_harness::say;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{DISKS, create, local, put_claim, put_volume};
 use crate::cases::volumes::csi::{await_drivers, says};
 use crate::cases::volumes::csi_block::{held, put_device};
 use crate::cases::volumes::files::mounts;
-use crate::cluster::csi_block::Devices;
-use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{
-    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
-};
-use crate::cluster::join::{Way, start_kubelet};
-use crate::cluster::ready;
-use crate::native::steps::StepKiller;
-use crate::rng::Rng;
-use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

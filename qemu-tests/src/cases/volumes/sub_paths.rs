@@ -4,11 +4,11 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Patch, PatchParams};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{GROUP, Joined, api_pod, named_container};
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{DISKS, create, local, pod, put_claim, put_volume, remove, words_of};
-use crate::cluster::fixture::{GROUP, Joined, api_pod, named_container};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 

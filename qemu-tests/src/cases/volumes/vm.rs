@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node};
+use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, uid_of};
+use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::iscsi_target::{self, Target};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::second_disk::SecondDisk;
+use orlop_harness::cluster::selinux::{self, KERNEL, POLICY};
+use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use orlop_harness::run::Run;
 use serde_json::{Value, json};
 
-use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi_claims::{await_grown, is_to_grow, touch};
 use crate::cases::volumes::csi_power::PROGRAM;
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, uid_of};
-use crate::cluster::flags::Settings;
-use crate::cluster::iscsi_target::{self, Target};
-use crate::cluster::plane::Cluster;
-use crate::cluster::second_disk::SecondDisk;
-use crate::cluster::selinux::{self, KERNEL, POLICY};
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
-use crate::run::Run;
 
 /// The cases that share the machine.
 pub(crate) const HERE: Place = Place { level: Level::L4v, group: Some("volumes-vm") };

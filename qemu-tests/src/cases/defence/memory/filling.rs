@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::cluster::fixture::await_pod_gone;
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::ready;
+use orlop_harness::cluster::vm_node::LABEL;
+use orlop_harness::say;
+use orlop_harness::vm::shell::Shell;
 use serde_json::{Value, json};
 
 use crate::cases::join::vm::tools::PROGRAMS;
-use crate::cluster::fixture::await_pod_gone;
-use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
-use crate::cluster::vm_node::LABEL;
-use crate::say;
-use crate::vm::shell::Shell;
 
 /// Memory that a guest touches first is its host's to find, which may take as long as a disk.
 const FILLING: Duration = Duration::from_secs(180);

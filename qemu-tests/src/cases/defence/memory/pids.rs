@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, event};
+use orlop_harness::cluster::ready;
+use orlop_harness::say;
 use serde_json::json;
 
 use super::{Fixture, PIDS_PERCENT, VM, fixture, scripted};
-use crate::case::CaseContext;
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, event};
-use crate::cluster::ready;
-use crate::say;
 
 /// Tasks of a pod that does nothing wrong.
 const CALM: &str = "trap 'exit 0' TERM; touch /hold/ready; while :; do sleep 1000 & wait $!; done";

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::fixture::{await_pod_gone, await_pod_ready};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::VmNode;
+use orlop_harness::say;
 use serde_json::{Value, json};
 
 use super::{Fixture, VM, await_killed, fixture, scripted};
-use crate::case::CaseContext;
 use crate::cases::join::vm::tools::PROGRAMS;
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::VmNode;
-use crate::say;
 
 /// Size of the swap file, MiB.
 const SWAP: i64 = 512;

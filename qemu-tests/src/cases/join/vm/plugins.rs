@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use orlop_harness::cluster::fixture::{await_event, await_pod_gone};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::vm_node::VmNode;
 use serde_json::{Value, json};
 
 use crate::cases::join::vm::VM;
-use crate::cluster::fixture::{await_event, await_pod_gone};
-use crate::cluster::plane::Cluster;
-use crate::cluster::vm_node::VmNode;
 
 const NAME: &str = "by-plugin";
 const IMAGE: &str = "plugin.invalid/team/app";

@@ -14,18 +14,18 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use orlop_harness::case::CaseContext;
+use orlop_harness::cluster::attach::{self, Listener};
+use orlop_harness::cluster::fixture::{await_pod_gone, await_pod_ready};
+use orlop_harness::cluster::plane::Cluster;
+use orlop_harness::cluster::terminal;
+use orlop_harness::cluster::vm_node::VmNode;
+use orlop_harness::native::images::host_busybox;
+use orlop_harness::process::Guarded;
+use orlop_harness::vm::shell::Shell;
 use serde_json::json;
 
-use crate::case::CaseContext;
 use crate::cases::join::vm::VM;
-use crate::cluster::attach::{self, Listener};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
-use crate::cluster::plane::Cluster;
-use crate::cluster::terminal;
-use crate::cluster::vm_node::VmNode;
-use crate::native::images::host_busybox;
-use crate::process::Guarded;
-use crate::vm::shell::Shell;
 
 const POD: &str = "tools";
 /// Where busybox is in the VM.

@@ -3,9 +3,8 @@
 //! Nothing of chance is in them: no tokens (their volumes have random names), requests so small that the machine's memory
 //! does not decide.
 
+use orlop_harness::cluster::fixture::{STAYS, container};
 use serde_json::{Value, json};
-
-use crate::cluster::fixture::{STAYS, container};
 
 /// Name of the ConfigMap and of the Secret that pods refer to.
 pub(super) const OBJECTS: &str = "golden";

@@ -13,7 +13,7 @@ use orlop_image::lock::Deb;
 
 use crate::say;
 
-const LOCK: &str = include_str!("../../controlplane/debs.json");
+const LOCK: &str = include_str!("../../../controlplane/debs.json");
 
 /// Unpacks `names` below `cache` (once); answers where.
 ///

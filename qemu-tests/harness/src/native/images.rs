@@ -108,7 +108,11 @@ pub fn install_busybox(bin: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn host_busybox() -> Result<PathBuf> {
+/// The host's static busybox.
+///
+/// # Errors
+/// If the host has none.
+pub fn host_busybox() -> Result<PathBuf> {
     ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .map(PathBuf::from)

@@ -27,7 +27,7 @@ use super::fixture::{STAYS, api_pod, await_pod_gone};
 use super::kubeconfig::Credentials;
 use super::plane::Cluster;
 use super::proxy::inside;
-use crate::bench::native::resident_kib;
+use crate::usage::resident_kib;
 
 use follower::{LINE, LINES, Log};
 

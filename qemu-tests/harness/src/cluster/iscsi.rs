@@ -73,7 +73,7 @@ esac
 "#;
 
 /// The script's world.
-pub(crate) struct Initiator {
+pub struct Initiator {
     state: PathBuf,
     program: PathBuf,
     iqn: String,
@@ -81,7 +81,10 @@ pub(crate) struct Initiator {
 
 impl Initiator {
     /// A target that wants to see a password; the program is not there yet.
-    pub(crate) fn new(node: &NativeNode, iqn: &str, password: &str) -> Result<Initiator> {
+    ///
+    /// # Errors
+    /// If the node's directory cannot be written.
+    pub fn new(node: &NativeNode, iqn: &str, password: &str) -> Result<Initiator> {
         let state = node.inside(STATE);
         install_busybox(&state.join("bin"))?;
         for directory in ["sessions", "records", "units"] {
@@ -96,7 +99,10 @@ impl Initiator {
     }
 
     /// The program is there from now on.
-    pub(crate) fn install(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the program cannot be written.
+    pub fn install(&self) -> Result<()> {
         let new = self.program.with_extension("new");
         fs::write(&new, SCRIPT).with_context(|| format!("write {}", new.display()))?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
@@ -104,23 +110,33 @@ impl Initiator {
     }
 
     /// The target has this unit.
-    pub(crate) fn put_unit(&self, lun: usize, device: &Path) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the unit cannot be written.
+    pub fn put_unit(&self, lun: usize, device: &Path) -> Result<()> {
         let path = self.state.join("units").join(lun.to_string());
         fs::write(path, device.display().to_string()).context("write the unit")
     }
 
     /// How many sessions there are.
-    pub(crate) fn sessions(&self) -> Result<usize> {
+    ///
+    /// # Errors
+    /// If the directory of sessions cannot be read.
+    pub fn sessions(&self) -> Result<usize> {
         Ok(fs::read_dir(self.state.join("sessions")).context("read the sessions")?.count())
     }
 
     /// What it was told, a line each.
-    pub(crate) fn log(&self) -> Result<String> {
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn log(&self) -> Result<String> {
         fs::read_to_string(self.state.join("log")).context("read what iscsiadm was told")
     }
 
     /// The links of the target's units.
-    pub(crate) fn links(&self) -> Vec<PathBuf> {
+    #[must_use]
+    pub fn links(&self) -> Vec<PathBuf> {
         let all = fs::read_dir(LINKS).into_iter().flatten().flatten().map(|entry| entry.path());
         all.filter(|path| path.to_string_lossy().contains(&self.iqn)).collect()
     }

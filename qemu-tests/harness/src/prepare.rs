@@ -14,7 +14,8 @@ use crate::cluster::programs;
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
 use crate::run::{Run, cache_dir};
-use crate::{say, selftest};
+use crate::say;
+use crate::workspace::cargo;
 
 /// Installs (as root) or names what this machine lacks.
 ///
@@ -82,7 +83,7 @@ pub fn needs_image(cases: &[Case]) -> bool {
 /// # Errors
 /// If it cannot be started.
 pub fn image(run: &Arc<Run>) -> Result<bool> {
-    let mut command = selftest::cargo();
+    let mut command = cargo();
     command.args(["run", "--quiet", "--package", "orlop-image", "--", "build", "--profile", "test"]);
     Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
 }

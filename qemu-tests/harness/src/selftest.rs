@@ -4,21 +4,19 @@
 //! which cases need, are built at the same time as the checks: most of that work is one linker and one packer, which leave a
 //! processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is reported and counts as skipped.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use orlop_image::profile::find_checkout;
 
 use crate::case::{Case, human};
 use crate::counts::{Counts, of_cargo_test};
 use crate::process::stream;
 use crate::run::Run;
 use crate::runner::{Options, run_cases};
-use crate::{cases, changes, gate, prepare, say};
+use crate::workspace::{cargo, workspace};
+use crate::{changes, gate, prepare, say};
 
 /// A check outside the cases.
 struct Check {
@@ -67,22 +65,6 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// The workspace this harness is run in, which need not be the one it was compiled in.
-#[must_use]
-pub fn workspace() -> PathBuf {
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    find_checkout(manifest.as_deref(), std::env::current_dir().ok().as_deref())
-}
-
-/// A cargo command in the workspace.
-#[must_use]
-pub fn cargo() -> Command {
-    let mut command = orlop_image::host::cargo();
-    // A backtrace of an expected error would only hide its text.
-    command.current_dir(workspace()).env("CARGO_TERM_COLOR", "never").env("RUST_BACKTRACE", "0");
-    command
-}
-
 /// The cases of a selftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cases {
@@ -93,9 +75,9 @@ pub enum Cases {
 }
 
 impl Cases {
-    /// The cases that the runner may begin.
-    fn of(self, options: &Options) -> Vec<Case> {
-        let mut cases = cases::all();
+    /// Those of all cases that the runner may begin.
+    fn of(self, all: &[Case], options: &Options) -> Vec<Case> {
+        let mut cases = all.to_vec();
         if self == Cases::Fixed && options.until.is_none() {
             cases.retain(|case| gate::FIXED.contains(&case.name));
         }
@@ -103,15 +85,15 @@ impl Cases {
     }
 }
 
-/// Runs all checks and the cases; the caller prints the closing line.
+/// Runs all checks, and of all cases those that `which` says; the caller prints the closing line.
 ///
 /// # Errors
 /// If a check cannot even be started.
-pub fn run(run: &Arc<Run>, options: Options, which: Cases) -> Result<Counts> {
+pub fn run(run: &Arc<Run>, all: &[Case], options: Options, which: Cases) -> Result<Counts> {
     prepare::host()?;
     let options =
         if which == Cases::All { Options { until: None, ..options } } else { with_touched(options) };
-    let chosen = which.of(&options);
+    let chosen = which.of(all, &options);
     let total = checks_and_cases(run, options, &chosen)?;
     if total.is_success()
         && let Err(e) = changes::note_passed(&workspace(), &changes::file())
@@ -225,10 +207,5 @@ mod tests {
         assert!(is_progress("test a::b ... FAILED"));
         assert!(is_progress("test result: ok. 1 passed; 0 failed; 0 ignored"));
         assert!(is_progress("   Compiling x v0.1.0"));
-    }
-
-    #[test]
-    fn the_workspace_is_where_the_lock_file_is() {
-        assert!(workspace().join("Cargo.lock").exists());
     }
 }

@@ -148,6 +148,10 @@ const PLACES: &[(&str, &[Area])] = &[
     ("mkosi/", &["boot", "shutdown"]),
     ("qemu-tests/conformance/", &[]),
     ("qemu-tests/controlplane/", &["join"]),
+    ("qemu-tests/harness/src/cluster/", &["join", "volumes", "api"]),
+    ("qemu-tests/harness/src/conformance", &[]),
+    ("qemu-tests/harness/src/native/", &["lifecycle"]),
+    ("qemu-tests/harness/src/vm/", &["boot", "shutdown"]),
     ("qemu-tests/metrics-server/", &["api"]),
     ("qemu-tests/src/bench", &[]),
     ("qemu-tests/src/cases/api", &["api"]),
@@ -157,10 +161,6 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
-    ("qemu-tests/src/cluster/", &["join", "volumes", "api"]),
-    ("qemu-tests/src/conformance", &[]),
-    ("qemu-tests/src/native/", &["lifecycle"]),
-    ("qemu-tests/src/vm/", &["boot", "shutdown"]),
     ("rustfmt.toml", &[]),
 ];
 
@@ -173,29 +173,7 @@ fn areas_of(path: &str) -> &'static [Area] {
 mod tests {
     use super::*;
     use crate::case::Level;
-    use crate::cases;
-    use crate::selftest::workspace;
-
-    #[test]
-    fn the_fixed_set_has_every_area_at_every_level_that_the_area_has() {
-        let all = cases::all();
-        for name in FIXED {
-            assert!(all.iter().any(|case| case.name == *name), "{name} is no case");
-        }
-        let places = |cases: &mut dyn Iterator<Item = &Case>| -> BTreeSet<(&str, Level)> {
-            cases.map(|case| (area(case), case.level)).collect()
-        };
-        let fixed = places(&mut all.iter().filter(|case| tier(case, &BTreeSet::new()) == Tier::Fixed));
-        assert_eq!(fixed, places(&mut all.iter()));
-        let seconds: u64 = all.iter().filter(|c| FIXED.contains(&c.name)).map(|c| c.expected_s).sum();
-        assert!(seconds < 1100, "one run after another, the fixed set takes {seconds} s");
-    }
-
-    #[test]
-    fn every_area_is_an_area_of_cases() {
-        let of_cases: BTreeSet<&str> = cases::all().iter().map(area).collect();
-        assert_eq!(of_cases, AREAS.iter().copied().collect());
-    }
+    use crate::workspace::workspace;
 
     #[test]
     fn the_longest_prefix_decides_and_an_unknown_path_touches_everything() {
@@ -207,17 +185,6 @@ mod tests {
         );
         assert_eq!(touched(["agent/types/src/machine.rs"]), AREAS.iter().copied().collect());
         assert_eq!(touched(["Cargo.lock"]).len(), AREAS.len());
-    }
-
-    #[test]
-    fn the_table_of_unsteady_cases_names_cases() {
-        let page = std::fs::read_to_string(workspace().join("docs/testing.md")).unwrap();
-        let (_, section) = page.split_once("## Unsteady cases").expect("the page has the section");
-        let rows = section.lines().skip_while(|line| !line.starts_with("| ---")).skip(1);
-        let names = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
-        for name in names.map(|name| name.trim().trim_matches('`')) {
-            assert!(name == "none" || cases::all().iter().any(|case| case.name == name), "{name} is no case");
-        }
     }
 
     #[test]

@@ -19,7 +19,8 @@ use super::debs;
 use crate::case::human;
 use crate::process::stream;
 use crate::run::Run;
-use crate::{say, selftest};
+use crate::say;
+use crate::workspace::workspace;
 
 /// A go.mod of the harness: its directory below `qemu-tests`, and the texts that decide what comes out of it.
 struct Module {
@@ -28,18 +29,18 @@ struct Module {
     inputs: &'static [&'static str],
 }
 
-const GO_MOD: &str = include_str!("../../controlplane/go.mod");
-const METRICS_SERVER_GO_MOD: &str = include_str!("../../metrics-server/go.mod");
-const SUITE_GO_MOD: &str = include_str!("../../conformance/go.mod");
+const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
+const METRICS_SERVER_GO_MOD: &str = include_str!("../../../metrics-server/go.mod");
+const SUITE_GO_MOD: &str = include_str!("../../../conformance/go.mod");
 
 const CONTROL_PLANE: Module = Module {
     dir: "controlplane",
     go_mod: GO_MOD,
     inputs: &[
         GO_MOD,
-        include_str!("../../controlplane/go.sum"),
-        include_str!("../../controlplane/cmd/controlplane/main.go"),
-        include_str!("../../controlplane/cmd/kubelet/main.go"),
+        include_str!("../../../controlplane/go.sum"),
+        include_str!("../../../controlplane/cmd/controlplane/main.go"),
+        include_str!("../../../controlplane/cmd/kubelet/main.go"),
     ],
 };
 
@@ -48,8 +49,8 @@ const METRICS_SERVER: Module = Module {
     go_mod: METRICS_SERVER_GO_MOD,
     inputs: &[
         METRICS_SERVER_GO_MOD,
-        include_str!("../../metrics-server/go.sum"),
-        include_str!("../../metrics-server/cmd/metrics-server/main.go"),
+        include_str!("../../../metrics-server/go.sum"),
+        include_str!("../../../metrics-server/cmd/metrics-server/main.go"),
     ],
 };
 
@@ -58,10 +59,10 @@ const SUITE: Module = Module {
     go_mod: SUITE_GO_MOD,
     inputs: &[
         SUITE_GO_MOD,
-        include_str!("../../conformance/go.sum"),
-        include_str!("../../conformance/cmd/curl/main.go"),
-        include_str!("../../conformance/cmd/pause/main.go"),
-        include_str!("../../conformance/cmd/sshd/main.go"),
+        include_str!("../../../conformance/go.sum"),
+        include_str!("../../../conformance/cmd/curl/main.go"),
+        include_str!("../../../conformance/cmd/pause/main.go"),
+        include_str!("../../../conformance/cmd/sshd/main.go"),
     ],
 };
 
@@ -269,7 +270,7 @@ fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) ->
     let start = Instant::now();
     let mut command = Command::new(&go.program);
     command
-        .current_dir(selftest::workspace().join("qemu-tests").join(target.module().dir))
+        .current_dir(workspace().join("qemu-tests").join(target.module().dir))
         .args(target.verb())
         .args(["-v", "-trimpath", "-mod=readonly", "-modcacherw", "-buildvcs=false"])
         .args(["-ldflags", &linker_flags(version), "-o"])

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::must;
 use crate::run::Run;
-use crate::selftest::cargo;
+use crate::workspace::cargo;
 
 /// Names an agent's binary to be used as it is, instead of one built from the tree.
 pub const AGENT_VARIABLE: &str = "ORLOP_E2E_AGENT";

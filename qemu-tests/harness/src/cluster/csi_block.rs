@@ -18,7 +18,7 @@ pub const DEVICE_BYTES: u64 = 1 << 20;
 
 /// The devices, by the handles of their volumes.
 #[derive(Debug, Default)]
-pub(crate) struct Devices(Mutex<BTreeMap<String, Device>>);
+pub struct Devices(Mutex<BTreeMap<String, Device>>);
 
 #[derive(Debug)]
 struct Device {
@@ -39,7 +39,10 @@ impl Drop for Device {
 const SYS_RESOURCE: u32 = 24;
 
 /// Programs of this machine's nodes may make a file system larger while it is mounted.
-pub(crate) fn may_grow() -> Result<bool> {
+///
+/// # Errors
+/// If `/proc` does not say.
+pub fn may_grow() -> Result<bool> {
     let status = fs::read_to_string("/proc/self/status").context("read what this process may do")?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).context("no CapBnd")?;
     Ok(u64::from_str_radix(line.trim(), 16).context("CapBnd")? >> SYS_RESOURCE & 1 == 1)
@@ -54,7 +57,10 @@ fn losetup(arguments: &[&std::ffi::OsStr]) -> Result<String> {
 
 impl Devices {
     /// There is a device of this volume, over a file in `directory`.
-    pub(crate) fn make(&self, directory: &Path, handle: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the file or the loop device cannot be made.
+    pub fn make(&self, directory: &Path, handle: &str) -> Result<()> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.contains_key(handle) {
             return Ok(());
@@ -68,13 +74,19 @@ impl Devices {
     }
 
     /// The device itself.
-    pub(crate) fn node(&self, handle: &str) -> Result<PathBuf> {
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn node(&self, handle: &str) -> Result<PathBuf> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(all.get(handle).context("there is no device")?.node.clone())
     }
 
     /// The device is at `target`, too.
-    pub(crate) fn publish(&self, handle: &str, target: &Path) -> Result<()> {
+    ///
+    /// # Errors
+    /// If there is no such device, or its node cannot be made.
+    pub fn publish(&self, handle: &str, target: &Path) -> Result<()> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let device = all.get(handle).context("there is no device")?;
         if fs::symlink_metadata(target).is_ok_and(|found| found.file_type().is_block_device()) {
@@ -94,7 +106,10 @@ impl Devices {
     }
 
     /// The device is as large as this at least.
-    pub(crate) fn grow(&self, handle: &str, bytes: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// If there is no such device, or it does not grow.
+    pub fn grow(&self, handle: &str, bytes: u64) -> Result<()> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let device = all.get(handle).context("there is no device")?;
         File::options().write(true).open(&device.file)?.set_len(bytes)?;
@@ -102,7 +117,7 @@ impl Devices {
     }
 
     /// There is no device of this volume.
-    pub(crate) fn remove(&self, handle: &str) {
+    pub fn remove(&self, handle: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(handle);
     }
 }

@@ -56,27 +56,36 @@ exit 1
 "#;
 
 /// The drivers of a node, and their world.
-pub(crate) struct Drivers {
+pub struct Drivers {
     state: PathBuf,
     directory: PathBuf,
 }
 
 impl Drivers {
     /// No driver is there yet.
-    pub(crate) fn new(node: &NativeNode) -> Result<Drivers> {
+    ///
+    /// # Errors
+    /// If the node's directory cannot be written.
+    pub fn new(node: &NativeNode) -> Result<Drivers> {
         let state = node.inside(STATE);
         install_busybox(&state.join("bin"))?;
         Ok(Drivers { state, directory: node.inside(DIRECTORY) })
     }
 
     /// Both are there from now on.
-    pub(crate) fn install(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// If a program cannot be written.
+    pub fn install(&self) -> Result<()> {
         put(&self.directory, PLAIN, MOUNTS)?;
         put(&self.directory, ATTACHING, ATTACHES)
     }
 
     /// Something is so from now on, or no longer (`hang`, `fail`).
-    pub(crate) fn set(&self, what: &str, is: bool) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the mark cannot be written or removed.
+    pub fn set(&self, what: &str, is: bool) -> Result<()> {
         let path = self.state.join(what);
         if is {
             fs::write(&path, "").with_context(|| format!("set {what}"))
@@ -86,7 +95,10 @@ impl Drivers {
     }
 
     /// What a driver was told, a line each (`log`, `attaching`).
-    pub(crate) fn told(&self, which: &str) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// If the driver was not called yet.
+    pub fn told(&self, which: &str) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.state.join(which)).with_context(|| format!("read {which}"))?;
         Ok(text.lines().map(str::to_owned).collect())
     }
@@ -101,7 +113,10 @@ impl Drop for Drivers {
 }
 
 /// The control plane's part of the driver that attaches: it says which device the volume is.
-pub(crate) fn install_attacher(directory: &Path, device: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// If the program cannot be written.
+pub fn install_attacher(directory: &Path, device: &Path) -> Result<PathBuf> {
     let log = directory.join(".log");
     let script = format!(
         "#!/bin/sh\necho \"$*\" >> {}\ncase \"$1\" in\n\

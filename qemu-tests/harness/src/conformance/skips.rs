@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use crate::say;
 
-const LIST: &str = include_str!("../../conformance/skip.json");
-const NODE_LIST: &str = include_str!("../../conformance/skip-node.json");
+const LIST: &str = include_str!("../../../conformance/skip.json");
+const NODE_LIST: &str = include_str!("../../../conformance/skip-node.json");
 
 /// One entry.
 #[derive(Clone, Debug, Deserialize)]

@@ -1,0 +1,31 @@
+//! The harness of the cases and benchmarks: native node, booted VM, control plane, upstream programs and suite, the runner, and
+//! `selftest`. It knows no case: its caller hands the cases in.
+//!
+//! What comes in: cases, the built image and the built agent. What goes out: a verdict per case and the artefacts of what failed.
+//! Invariants: everything a run makes carries the run's id and is recorded before it exists ([`run`]), so that Ctrl-C and `clean`
+//! remove exactly that. See docs/testing.md.
+#![forbid(unsafe_code)]
+
+pub mod built;
+pub mod case;
+pub mod changes;
+pub mod cluster;
+pub mod conformance;
+pub mod counts;
+pub mod gate;
+pub mod history;
+pub mod native;
+pub mod prepare;
+pub mod process;
+pub mod resource;
+pub mod rng;
+pub mod run;
+pub mod runner;
+pub mod say;
+pub mod schedule;
+pub mod select;
+pub mod selftest;
+pub mod signals;
+pub mod usage;
+pub mod vm;
+pub mod workspace;

@@ -25,7 +25,7 @@ use crate::known::Known;
 /// Largest answer that is read, bytes.
 const RECEIVE_MAX: usize = 16 << 20;
 /// Pace of asking a runtime that does not answer at the start; connections have their own back-off.
-const ASK_AGAIN: Duration = connect::BACKOFF_FIRST;
+const ASK_AGAIN: Duration = connect::BACKOFF.first;
 /// The call that lasts as long as its stream.
 pub(crate) const EVENTS: &str = "GetContainerEvents";
 /// What the kubelet says of itself in `Version`, and what the runtime must repeat in the field `version`.

@@ -8,6 +8,7 @@
 
 // Rank 0: words: names, identifiers, times, texts.
 pub mod api_time;
+pub mod backoff;
 pub mod certificates;
 pub mod credential;
 pub mod declared_features;

@@ -19,12 +19,13 @@ use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use orlop_config::error_chain::chain;
 use orlop_config::node::Secret;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Credentials, Server};
-use crate::connect::{ConnectError, Dialer, Protocol, chain};
+use crate::connect::{ConnectError, Dialer, Protocol};
 use crate::connection::{Connection, Identity, SendError};
 use crate::limiter::Limiter;
 use crate::request::{self, Lane};

@@ -23,11 +23,12 @@ use futures_util::future::{BoxFuture, Shared};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use orlop_config::error_chain::chain;
 use rustls::ClientConfig;
 use tokio::sync::watch;
 
 use crate::access::{Access, Server};
-use crate::connect::{self, ConnectError, Dialer, Protocol, Sender, chain};
+use crate::connect::{self, ConnectError, Dialer, Protocol, Sender};
 use crate::http1;
 use crate::tls::{self, TlsError};
 

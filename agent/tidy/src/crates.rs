@@ -128,7 +128,7 @@ const ROOMS: &[Room] = &[
         may_use: &["agent-core", "agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config"],
         must_not_use: IMPURE,
     },
-    Room { name: "agent-faults", directory: "agent/faults", may_use: &[], must_not_use: &["tokio"] },
+    Room { name: "agent-faults", directory: "agent/faults", may_use: &["orlop-config"], must_not_use: &["tokio"] },
     Room { name: "agent-tidy", directory: "agent/tidy", may_use: &[], must_not_use: &["tokio"] },
     Room {
         name: "orlop-init",

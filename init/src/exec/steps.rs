@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_failed_step_names_itself() {
         let steps = [Step::Bind { from: "/nonexistent".into(), to: "/nonexistent2".into() }];
-        let error = apply_all(&steps).map_err(|e| super::super::error::chain(&e));
+        let error = apply_all(&steps).map_err(|e| orlop_config::error_chain::chain(&e));
         let text = error.expect_err("cannot work");
         assert!(text.starts_with("cannot bind /nonexistent on /nonexistent2: "), "{text}");
     }

@@ -10,6 +10,7 @@ use agent_types::api::WatchEvent;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
+use orlop_config::error_chain::chain;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -18,7 +19,6 @@ use super::decode::{self, Frame, Item, Key};
 use super::lines::{Line, Lines};
 use super::store::Store;
 use super::{Selection, Watched};
-use crate::connect::chain;
 use crate::error::cut;
 use crate::{ApiClient, client, error, random};
 

@@ -24,6 +24,8 @@ use agent_volumes::plugin::Plugin;
 use agent_volumes::sub_path::SubPath;
 use agent_volumes::{SetUp, Work};
 
+pub(crate) use orlop_config::error_chain::chain;
+
 mod actuated;
 mod by_name;
 mod csi;
@@ -398,18 +400,6 @@ fn outside(operation: &'static str, path: &Path) -> DriverError {
         class: Class::Invalid,
         message: "is outside of the pod's own directories".to_owned(),
     }
-}
-
-/// An error with its causes, for one log line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        cause = e.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer};
 use agent_types::failure::Class;
+use agent_types::lock::Lock;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -140,7 +141,7 @@ pub(crate) struct Inner {
     timeout: Duration,
     general: Option<Limiter>,
     events: Option<Limiter>,
-    token: std::sync::Mutex<Option<(std::path::PathBuf, StdInstant, Secret)>>,
+    token: Lock<Option<(std::path::PathBuf, StdInstant, Secret)>>,
     requests: AtomicU64,
     observer: Observer,
 }
@@ -174,7 +175,7 @@ impl ApiClient {
             timeout: options.timeout,
             general: Limiter::new(options.api_rate.0, options.api_rate.1),
             events: Limiter::new(options.event_rate.0, options.event_rate.1),
-            token: std::sync::Mutex::default(),
+            token: Lock::default(),
             requests: AtomicU64::new(0),
             observer: options.observer.clone(),
         })))
@@ -295,7 +296,7 @@ impl ApiClient {
             Credentials::TokenFile(path) => path,
             _ => return None,
         };
-        let cached = || self.0.token.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cached = || self.0.token.lock();
         if let Some((of, read, token)) = cached().as_ref()
             && of == path
             && read.elapsed() < TOKEN_FILE_AGE_MAX

@@ -7,10 +7,11 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_types::backoff::Backoff;
+use agent_types::lock::Lock;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -47,7 +48,7 @@ pub fn socket_path(endpoint: &str) -> Result<PathBuf, CriError> {
 
 /// A channel to the socket; connects at first use. Needs a tokio runtime around it.
 pub(crate) fn channel(path: &Path) -> Channel {
-    let connector = Arc::new(Connector { path: path.to_owned(), failures: Mutex::default() });
+    let connector = Arc::new(Connector { path: path.to_owned(), failures: Lock::default() });
     // The authority is not used on a unix socket, but gRPC servers refuse an odd one.
     Endpoint::from_static("http://localhost")
         .connect_with_connector_lazy(tower::service_fn(move |_| Arc::clone(&connector).connect()))
@@ -56,12 +57,12 @@ pub(crate) fn channel(path: &Path) -> Channel {
 struct Connector {
     path: PathBuf,
     // Held for a moment only, never across an await.
-    failures: Mutex<Failures<ConnectFailed>>,
+    failures: Lock<Failures<ConnectFailed>>,
 }
 
 impl Connector {
     async fn connect(self: Arc<Self>) -> Result<TokioIo<UnixStream>, ConnectFailed> {
-        let lock = || self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.failures.lock();
         if let Some(failure) = lock().too_early(Instant::now()) {
             return Err(failure);
         }
@@ -148,7 +149,7 @@ mod tests {
     async fn a_socket_that_is_not_there_yet_is_looked_for_at_the_first_pace() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("late.sock");
-        let connector = Arc::new(Connector { path: path.clone(), failures: Mutex::default() });
+        let connector = Arc::new(Connector { path: path.clone(), failures: Lock::default() });
         for _ in 0..5 {
             assert!(Arc::clone(&connector).connect().await.is_err());
             tokio::time::advance(BACKOFF.first).await;

@@ -17,6 +17,7 @@ pub mod event;
 pub mod failure;
 pub mod ids;
 pub mod kill;
+pub mod lock;
 pub mod machine;
 pub mod node_context;
 pub mod node_selector;

@@ -9,8 +9,8 @@
 //! on disk is taken without a restart; bootstrap credentials are forgotten with the first certificate; no token and no
 //! key is logged. Decisions are in [`agent_core::certs`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_apiserver::certificates::{Store, facts_of_pem};
@@ -20,6 +20,7 @@ use agent_core::certs::{CertAction, CertEvent, CertFact, CertIdentity, CertManag
 use agent_types::api::{ApiCall, ApiServer};
 use agent_types::backoff::Backoff;
 use agent_types::certificates::{CertConfig, CertKind, CertificateFacts};
+use agent_types::lock::Lock;
 use agent_types::machine::EffectId;
 use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
@@ -47,7 +48,7 @@ struct Shared {
     options: Options,
     store: Store,
     keys: PendingKeys,
-    bootstrap: Mutex<Option<Bootstrap>>,
+    bootstrap: Lock<Option<Bootstrap>>,
     /// A call with bootstrap credentials failed: what they rest on is to be found again.
     doubted: AtomicBool,
     client: ClientView,
@@ -89,7 +90,7 @@ pub fn start(
         options,
         store,
         keys: PendingKeys::default(),
-        bootstrap: Mutex::default(),
+        bootstrap: Lock::default(),
         doubted: AtomicBool::new(false),
         client,
         board,
@@ -263,11 +264,11 @@ impl Shared {
     }
 
     fn set_bootstrap(&self, bootstrap: Option<Bootstrap>) {
-        *self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner) = bootstrap;
+        *self.bootstrap.lock() = bootstrap;
     }
 
     fn bootstrap(&self) -> Option<Bootstrap> {
-        self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.bootstrap.lock().clone()
     }
 
     async fn client_for(&self, with: CertIdentity) -> Option<Arc<ApiClient>> {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::{fs, io};
 
 use agent_linux::files::{self, Durability, FilesError};
@@ -15,6 +15,7 @@ use agent_linux::volumes::{self, Give, VolumeError, sub_path};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::TerminatingRecord;
+use agent_types::lock::Lock;
 use agent_types::pod_paths::termination_log_below;
 use agent_types::runtime::pod_files::{FileWrite, PodFile};
 use agent_types::time::Wall;
@@ -60,9 +61,9 @@ pub struct PodDirs {
     /// Only one thread at a time looks which pods have a volume that several pods may want. By name of the volume.
     shared: ByName,
     /// Which ids pods with user namespaces have.
-    users: Arc<Mutex<users::Users>>,
+    users: Arc<Lock<users::Users>>,
     /// What containers have.
-    actuated: Arc<Mutex<actuated::Actuated>>,
+    actuated: Arc<Lock<actuated::Actuated>>,
 }
 
 impl PodDirs {

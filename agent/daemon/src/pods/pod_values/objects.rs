@@ -4,13 +4,14 @@
 //! [`WatchedObjects`]'s. Invariant: the lock is never held while something waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod_manager::ManagerEvent;
 use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_types::failure::Class;
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_types::objects::{Fetched, ObjectKind, ObjectRef};
 use agent_types::time::Mono;
 use agent_volumes::account::ASK_AFTER;
@@ -38,7 +39,7 @@ pub(super) struct ObjectStore<A> {
     /// Trust bundles are watched: the feature gate is on.
     bundles: bool,
     tasks: Tasks,
-    state: Arc<Mutex<State>>,
+    state: Arc<Lock<State>>,
     /// Counts what was learned.
     learned: watch::Sender<u64>,
 }
@@ -81,7 +82,7 @@ impl<A: ApiServer> ObjectStore<A> {
         let look = async {
             loop {
                 learned.borrow_and_update();
-                if let Some(known) = lock(&self.state).watched.known(&object) {
+                if let Some(known) = self.state.lock().watched.known(&object) {
                     return known;
                 }
                 // The sender lives as long as this store.
@@ -93,7 +94,7 @@ impl<A: ApiServer> ObjectStore<A> {
         if let Ok(known) = timeout(SYNC_WAIT, look).await {
             return known;
         }
-        lock(&self.state).watched.missed(&object);
+        self.state.lock().watched.missed(&object);
         let kind = match object.kind {
             ObjectKind::Secret => "secret",
             ObjectKind::ConfigMap => "configmap",
@@ -106,7 +107,7 @@ impl<A: ApiServer> ObjectStore<A> {
 
     async fn asked(&self, object: ObjectRef, ttl: Duration) -> Fetched {
         let now = self.tasks.now().mono;
-        if let Some((at, known)) = lock(&self.state).fetched.get(&object)
+        if let Some((at, known)) = self.state.lock().fetched.get(&object)
             && now.since(*at) < ttl
         {
             return known.clone();
@@ -136,7 +137,7 @@ impl<A: ApiServer> ObjectStore<A> {
             ObjectNews::Lost(why) => return Fetched::Unknown(why),
         };
         if !ttl.is_zero() {
-            lock(&self.state).fetched.insert(object, (now, fetched.clone()));
+            self.state.lock().fetched.insert(object, (now, fetched.clone()));
         }
         fetched
     }
@@ -165,7 +166,7 @@ impl<A: ApiServer> ObjectStore<A> {
     }
 
     fn pod(&self, uid: &PodUid, objects: BTreeSet<ObjectRef>, to: &Sender<ManagerEvent>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let actions = state.watched.pod(uid, objects);
         self.perform(&mut state, actions, to);
     }
@@ -217,7 +218,7 @@ impl<A: ApiServer> ObjectStore<A> {
                 if let ObjectNews::Lost(why) = &news {
                     tracing::debug!(object = %object, namespace = object.namespace, why, "watch lost");
                 }
-                let mut state = lock(&state);
+                let mut state = state.lock();
                 if stop.is_cancelled() {
                     return;
                 }
@@ -244,9 +245,4 @@ impl<A: ApiServer> ObjectStore<A> {
 /// Whatever the strategy for Secrets and ConfigMaps is.
 fn always_watched(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles)
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Every change of it is whole before anything can panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

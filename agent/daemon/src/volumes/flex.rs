@@ -23,8 +23,7 @@ use crate::pods::execute::programs;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
-
-const STOPS: &str = "the agent stops";
+use crate::tasks::stops::AgentStops;
 
 /// The drivers of the node; clones share what is known of them.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +83,7 @@ impl Drivers {
     pub(crate) async fn find(&self, driver: &Driver, tasks: &Tasks) -> Result<Capabilities, String> {
         let _alone = self.0.locks.alone(driver).await;
         let program = self.0.directory.join(driver.program());
-        let file = tasks.blocking(move || FileId::of(&program)).await.ok_or(STOPS)?;
+        let file = tasks.blocking(move || FileId::of(&program)).await.ok_or(AgentStops)?;
         let Some(file) = file else {
             self.0.state.lock().known.remove(driver);
             return Err(NO_PLUGIN.to_owned());
@@ -208,7 +207,7 @@ async fn disk<T: Send + 'static>(
     tasks: &Tasks,
     work: impl FnOnce() -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, String> {
-    tasks.blocking(work).await.ok_or(STOPS)?.map_err(|e| chain(&e))
+    tasks.blocking(work).await.ok_or(AgentStops)?.map_err(|e| chain(&e))
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use crate::node::node_events::Outlets;
 use crate::pods::manager_task::DesiredPods;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+use crate::tasks::stops::AgentStops;
 
 /// What volumes may be given.
 type Held = Arc<Lock<BTreeMap<Place, Result<Certified, String>>>>;
@@ -157,7 +158,7 @@ impl<A: ApiServer> Maker<A> {
             let _one = self.one.acquire().await;
             let kind = wanted.key_type.clone();
             let made = self.tasks.blocking(move || PodKey::generate(&kind)).await;
-            made.ok_or("the agent stops")?.map_err(|e| format!("while generating keypair: {e}"))?
+            made.ok_or(AgentStops)?.map_err(|e| format!("while generating keypair: {e}"))?
         };
         let asker = Asker {
             node: self.node_name.to_string(),

@@ -27,6 +27,7 @@ use crate::cluster::calls::Caller;
 use crate::pods::manager_task::DesiredPods;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
+use crate::tasks::stops::AgentStops;
 
 /// How long the first word of a watch is waited for (upstream's).
 const SYNC_WAIT: Duration = Duration::from_secs(1);
@@ -122,7 +123,7 @@ impl<A: ApiServer> ObjectStore<A> {
             }
         };
         let Some(client) = self.caller.client().await else {
-            return Fetched::Unknown("the agent stops".to_owned());
+            return Fetched::Unknown(AgentStops.into());
         };
         let news = match client.call(&call).await {
             Ok(ApiReply::ConfigMap(found)) => found.news(),

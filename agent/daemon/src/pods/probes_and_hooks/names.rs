@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::net::words;
 use crate::tasks::pools::NAME_THREADS;
+use crate::tasks::stops::AgentStops;
 
 /// Look-ups at once of names that were slow the last time.
 const SLOW_THREADS: usize = 4;
@@ -86,7 +87,7 @@ impl Names {
         };
         // The look-up's thread answers in any case, unless the agent stops.
         let answered = answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
-        answered.unwrap_or_else(|| Err("the agent stops".to_owned()))
+        answered.unwrap_or_else(|| Err(AgentStops.into()))
     }
 
     fn under_way(&self, host: &str) -> Option<watch::Receiver<Option<Answer>>> {

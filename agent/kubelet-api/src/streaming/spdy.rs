@@ -5,6 +5,8 @@
 //!
 //! What streaming of containers does not need is not here: headers of replies are skipped, not unpacked; headers that
 //! are sent are packed as stored blocks, which need no dictionary; streaming servers know no flow control but TCP's.
+//!
+//! Why no crate: none for SPDY/3.1 is maintained.
 
 /// The control bit and the version.
 const CONTROL: u16 = 0x8003;

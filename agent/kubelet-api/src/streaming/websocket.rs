@@ -2,7 +2,10 @@
 //!
 //! In: bytes as they come. Out: pieces of messages, control frames; heads of frames to send. Invariants: no I/O; a piece
 //! is a slice of what came in, so a message of any size needs no room; a byte that no client may send ends the stream.
-//! The opening handshake is the server's (`agent_server::api::upgrade`), compression is never agreed on.
+//! The opening handshake is in [`upgrade`](super::upgrade), compression is never agreed on.
+//!
+//! Why no crate: tungstenite, soketto and fastwebsockets read and write a stream themselves, and the one crate without I/O
+//! (websocket-sans-io) has a single release. tungstenite is the other end in the tests.
 
 /// Most bytes of a control frame's payload.
 const CONTROL_MAX: usize = 125;

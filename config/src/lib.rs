@@ -4,6 +4,7 @@
 
 pub mod credential_provider;
 pub mod duration;
+pub mod error_chain;
 pub mod field;
 pub mod formats;
 pub mod join;

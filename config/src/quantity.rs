@@ -1,12 +1,16 @@
 //! Kubernetes quantities (`100Mi`, `200m`, `1.5Gi`, `1e3`): text in, an exact number of nano-units out.
 //!
-//! Invariant: nothing is rounded except below one nano-unit, where upstream rounds up too.
-//! Upstream term: `resource.Quantity`.
+//! Invariants: no floating point; what is finer than a nano-unit rounds away from zero, and so does what is finer than a whole unit or
+//! a thousandth where those are asked for; what exceeds 2^63-1 whole units is held at that bound. The agent's arithmetic
+//! (agent-types) reads texts with [`parse_nanos`] too. Upstream term: `resource.Quantity`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-const NANO: i128 = 1_000_000_000;
+/// Nano-units in a whole unit.
+pub const NANOS: i128 = 1_000_000_000;
+/// The largest magnitude: 2^63-1 whole units.
+pub const NANOS_MAX: i128 = (i64::MAX as i128) * NANOS;
 
 /// A quantity as it was written, known to be readable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +26,15 @@ pub struct Quantity {
 #[error("must be a quantity such as \"100Mi\", \"500m\" or \"2\"")]
 pub struct QuantityError;
 
+/// The part of a text that makes it no quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The number.
+    Number,
+    /// The suffix, which begins at this byte.
+    Suffix(usize),
+}
+
 impl Default for Quantity {
     fn default() -> Quantity {
         Quantity { text: "0".to_owned(), nano: 0 }
@@ -34,19 +47,19 @@ impl Quantity {
     /// # Errors
     /// [`QuantityError`] when it is something else; numbers beyond 2^63 saturate there, as upstream's do.
     pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
-        Ok(Quantity { text: text.to_owned(), nano: parse_nano(text)? })
+        Ok(Quantity { text: text.to_owned(), nano: parse_nanos(text).map_err(|_| QuantityError)? })
     }
 
-    /// Whole units, rounded up (bytes of memory, pids).
+    /// Whole units, rounded away from zero (bytes of memory, pids).
     #[must_use]
     pub fn value(&self) -> i64 {
-        saturate(div_ceil(self.nano, NANO))
+        rounded(self.nano, NANOS)
     }
 
-    /// Thousandths, rounded up (milli-CPUs).
+    /// Thousandths, rounded away from zero (milli-CPUs).
     #[must_use]
     pub fn milli_value(&self) -> i64 {
-        saturate(div_ceil(self.nano, NANO / 1000))
+        rounded(self.nano, NANOS / 1000)
     }
 
     /// -1, 0 or 1.
@@ -66,15 +79,20 @@ impl Quantity {
     }
 }
 
-fn saturate(value: i128) -> i64 {
+/// `nanos` in multiples of `unit`, rounded away from zero, held at the bounds of i64. Upstream: `Quantity.ScaledValue`; some of its
+/// versions round large negative numbers up.
+#[must_use]
+pub fn rounded(nanos: i128, unit: i128) -> i64 {
+    let away = if nanos % unit == 0 { 0 } else { nanos.signum() };
+    let value = nanos / unit + away;
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
-fn div_ceil(value: i128, by: i128) -> i128 {
-    value.div_euclid(by) + i128::from(value.rem_euclid(by) != 0)
-}
-
-fn parse_nano(text: &str) -> Result<i128, QuantityError> {
+/// A signed decimal number with a binary (Ki…Ei), decimal (n…E) or exponent (e3) suffix, in nano-units.
+///
+/// # Errors
+/// [`Fault`] says which part of the text is none.
+pub fn parse_nanos(text: &str) -> Result<i128, Fault> {
     let (negative, rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -84,43 +102,54 @@ fn parse_nano(text: &str) -> Result<i128, QuantityError> {
     let (number, suffix) = rest.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-        return Err(QuantityError);
+        return Err(Fault::Number);
     }
-    let (binary, exponent) = parse_suffix(suffix)?;
-    // value = digits * 10^(exponent - fraction.len()) * 2^binary, in nano-units.
-    let mut digits: i128 = 0;
-    let mut power = exponent + 9;
-    for digit in whole.bytes() {
-        digits = digits.saturating_mul(10).saturating_add(i128::from(digit - b'0'));
-    }
-    for digit in fraction.bytes() {
-        // More digits than this cannot change a rounded nano-unit of a representable number.
-        if digits > i128::MAX / 1_000_000_000_000 {
+    let (binary, decimal) = parse_suffix(suffix).ok_or(Fault::Suffix(text.len() - suffix.len()))?;
+    let nanos = scaled(whole.as_bytes(), fraction.as_bytes(), binary, decimal);
+    Ok(if negative { -nanos } else { nanos })
+}
+
+/// `whole.fraction` times 2^`binary` times 10^`decimal` in nano-units, rounded up, held at [`NANOS_MAX`]. Both parts are digits.
+fn scaled(whole: &[u8], fraction: &[u8], binary: u32, decimal: i32) -> i128 {
+    const MAX: u128 = NANOS_MAX.unsigned_abs();
+    let len = whole.len() + fraction.len();
+    let digit = |at: usize| {
+        let byte = whole.get(at).or_else(|| fraction.get(at - whole.len()));
+        u128::from(byte.map_or(0, |byte| byte - b'0'))
+    };
+    // The exponent of ten moves the point among the digits; what is left is a power of two, and the nano-unit.
+    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX).saturating_add(i64::from(decimal));
+    let before = usize::try_from(point).unwrap_or(0);
+    let unit = (1_u128 << binary) * NANOS.unsigned_abs();
+    let mut units: u128 = 0;
+    for at in 0..before {
+        if units > MAX || (units == 0 && at >= len) {
             break;
         }
-        digits = digits * 10 + i128::from(digit - b'0');
-        power -= 1;
+        units = units * 10 + digit(at);
     }
-    let mut nano = digits.saturating_mul(1_i128 << binary);
-    for _ in 0..power.max(0) {
-        nano = nano.saturating_mul(10);
-        if nano == i128::MAX {
+    // From the last digit to the point, exactly: a remainder only matters as one.
+    let (mut nanos, mut rest): (u128, bool) = (0, false);
+    let mut tenth = |value: u128| {
+        rest |= !value.is_multiple_of(10);
+        value / 10
+    };
+    for at in (before..len).rev() {
+        nanos = tenth(digit(at) * unit + nanos);
+    }
+    for _ in point..0 {
+        if nanos == 0 {
             break;
         }
+        nanos = tenth(nanos);
     }
-    let mut divisor: i128 = 1;
-    for _ in power..0 {
-        divisor = divisor.saturating_mul(10);
-    }
-    nano = div_ceil(nano, divisor);
-    let limit = i128::from(i64::MAX) * NANO;
-    nano = nano.min(limit);
-    Ok(if negative { -nano } else { nano })
+    let sum = units.saturating_mul(unit).saturating_add(nanos).saturating_add(u128::from(rest));
+    i128::try_from(sum.min(MAX)).unwrap_or(NANOS_MAX)
 }
 
 /// Power of two and power of ten of a suffix.
-fn parse_suffix(suffix: &str) -> Result<(u32, i32), QuantityError> {
-    Ok(match suffix {
+fn parse_suffix(suffix: &str) -> Option<(u32, i32)> {
+    Some(match suffix {
         "" => (0, 0),
         "n" => (0, -9),
         "u" => (0, -6),
@@ -137,11 +166,7 @@ fn parse_suffix(suffix: &str) -> Result<(u32, i32), QuantityError> {
         "Ti" => (40, 0),
         "Pi" => (50, 0),
         "Ei" => (60, 0),
-        _ => {
-            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError)?;
-            let exponent: i32 = exponent.parse().map_err(|_| QuantityError)?;
-            (0, exponent.clamp(-60, 60))
-        }
+        _ => (0, suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
     })
 }
 
@@ -183,7 +208,11 @@ mod tests {
             ("1E-3", 1, 1),
             ("1E", 1_000_000_000_000_000_000, i64::MAX),
             ("-5", -5, -5000),
-            ("-1500m", -1, -1500),
+            ("-1500m", -2, -1500),
+            ("-1n", -1, -1),
+            ("-0.1n", -1, -1),
+            ("-1.0005Ki", -1025, -1_024_512),
+            ("-1e60", i64::MIN + 1, i64::MIN),
             (".5", 1, 500),
             ("5.", 5, 5000),
             ("+2", 2, 2000),
@@ -195,6 +224,44 @@ mod tests {
         for (text, value, milli) in table {
             let q = Quantity::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!((q.value(), q.milli_value()), (*value, *milli), "{text}");
+        }
+    }
+
+    /// Sums of digits that do not fit in any integer, and points far away from them.
+    #[test]
+    fn every_digit_counts() {
+        let zeros = "0".repeat(40);
+        let table: &[(String, i128)] = &[
+            (format!("1.{zeros}1"), NANOS + 1),
+            (format!("-1.{zeros}1"), -NANOS - 1),
+            (format!("1.{zeros}Ei"), NANOS << 60),
+            (format!("{zeros}.{zeros}5e41"), 5 * NANOS),
+            (format!("5{zeros}e-40"), 5 * NANOS),
+            (format!("5{zeros}"), NANOS_MAX),
+            (format!("0.{zeros}"), 0),
+            ("7.999999999999Ei".to_owned(), 9_223_372_036_853_622_886_495_393_154),
+            ("0e2000000000".to_owned(), 0),
+            ("1e2000000000".to_owned(), NANOS_MAX),
+            ("1e-2000000000".to_owned(), 1),
+            ("0e-2000000000".to_owned(), 0),
+            ("12e-10".to_owned(), 2),
+            ("0.1Ki".to_owned(), 102_400_000_000),
+        ];
+        for (text, nanos) in table {
+            assert_eq!(parse_nanos(text), Ok(*nanos), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_fault_names_the_part() {
+        let table = [
+            ("", Fault::Number),
+            ("1.2.3", Fault::Number),
+            ("-1mi", Fault::Suffix(2)),
+            ("1e", Fault::Suffix(1)),
+        ];
+        for (text, fault) in table {
+            assert_eq!(parse_nanos(text), Err(fault), "{text}");
         }
     }
 

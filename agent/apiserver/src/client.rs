@@ -10,6 +10,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer};
 use agent_types::failure::Class;
+use agent_types::lock::Lock;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -19,12 +20,13 @@ use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use orlop_config::error_chain::chain;
 use orlop_config::node::Secret;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Credentials, Server};
-use crate::connect::{ConnectError, Dialer, Protocol, chain};
+use crate::connect::{ConnectError, Dialer, Protocol};
 use crate::connection::{Connection, Identity, SendError};
 use crate::limiter::Limiter;
 use crate::request::{self, Lane};
@@ -139,7 +141,7 @@ pub(crate) struct Inner {
     timeout: Duration,
     general: Option<Limiter>,
     events: Option<Limiter>,
-    token: std::sync::Mutex<Option<(std::path::PathBuf, StdInstant, Secret)>>,
+    token: Lock<Option<(std::path::PathBuf, StdInstant, Secret)>>,
     requests: AtomicU64,
     observer: Observer,
 }
@@ -173,7 +175,7 @@ impl ApiClient {
             timeout: options.timeout,
             general: Limiter::new(options.api_rate.0, options.api_rate.1),
             events: Limiter::new(options.event_rate.0, options.event_rate.1),
-            token: std::sync::Mutex::default(),
+            token: Lock::default(),
             requests: AtomicU64::new(0),
             observer: options.observer.clone(),
         })))
@@ -294,7 +296,7 @@ impl ApiClient {
             Credentials::TokenFile(path) => path,
             _ => return None,
         };
-        let cached = || self.0.token.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cached = || self.0.token.lock();
         if let Some((of, read, token)) = cached().as_ref()
             && of == path
             && read.elapsed() < TOKEN_FILE_AGE_MAX

@@ -14,20 +14,22 @@
 //! locks are held for moments, never across an await.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use agent_types::lock::Lock;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use orlop_config::error_chain::chain;
 use rustls::ClientConfig;
 use tokio::sync::watch;
 
 use crate::access::{Access, Server};
-use crate::connect::{self, ConnectError, Dialer, Protocol, Sender, chain};
+use crate::connect::{self, ConnectError, Dialer, Protocol, Sender};
 use crate::http1;
 use crate::tls::{self, TlsError};
 
@@ -84,7 +86,7 @@ struct State {
 
 /// Owns the connection; cheap to share.
 pub(crate) struct Connection {
-    state: Mutex<State>,
+    state: Lock<State>,
     dialer: Dialer,
     protocol: Protocol,
     numbers: AtomicU64,
@@ -108,7 +110,7 @@ impl Connection {
             silent: false,
         };
         Connection {
-            state: Mutex::new(state),
+            state: Lock::new(state),
             dialer,
             protocol,
             numbers: AtomicU64::new(0),
@@ -117,16 +119,12 @@ impl Connection {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.state().access)
+        Arc::clone(&self.state.lock().access)
     }
 
     pub(crate) fn server(&self) -> Server {
-        self.state().access.server.clone()
+        self.state.lock().access.server.clone()
     }
 
     /// How many connections were made.
@@ -141,7 +139,7 @@ impl Connection {
 
     /// Takes a new identity: what comes next goes out on a new connection.
     pub(crate) fn replace(&self, identity: Identity) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.access = identity.access;
         state.tls = identity.tls;
         drop(state);
@@ -150,7 +148,7 @@ impl Connection {
 
     /// Lets go of the connection: what is under way finishes on it, what comes next dials anew.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.live = None;
         state.dialing = None;
         state.pool = http1::Pool::default();
@@ -167,7 +165,7 @@ impl Connection {
 
     /// Notes that a call got an answer, or none.
     pub(crate) fn answered(&self, answered: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.failures = if answered { 0 } else { state.failures.saturating_add(1) };
         let returned = std::mem::replace(&mut state.silent, !answered) && answered;
         let held = state.live.is_some() || (self.protocol == Protocol::Http1 && !answered);
@@ -217,7 +215,7 @@ impl Connection {
         let mut again = true;
         loop {
             let (kept, epoch) = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 (state.pool.take(), state.epoch)
             };
             let mut kept = match kept {
@@ -226,7 +224,7 @@ impl Connection {
             };
             match kept.sender.try_send_request(request.clone()).await {
                 Ok(response) => {
-                    let mut state = self.state();
+                    let mut state = self.state.lock();
                     // One that was let go of meanwhile ends with its answer.
                     if state.epoch == epoch {
                         state.pool.put(kept);
@@ -248,7 +246,7 @@ impl Connection {
 
     async fn dial_alone(&self) -> Result<http1::Kept, ConnectError> {
         let (access, tls) = {
-            let state = self.state();
+            let state = self.state.lock();
             (Arc::clone(&state.access), Arc::clone(&state.tls))
         };
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
@@ -263,20 +261,20 @@ impl Connection {
     }
 
     fn forget(&self, number: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.live.as_ref().is_some_and(|l| l.number == number) {
             state.live = None;
         }
     }
 
     async fn live(&self) -> Result<Live, ConnectError> {
-        let local = self.state().live.as_ref().and_then(|live| live.local);
+        let local = self.state.lock().live.as_ref().and_then(|live| live.local);
         if let Some(gone) = local.filter(|local| !connect::is_of_host(*local)) {
             tracing::info!(address = %gone, "the node lost the address of its connection to the API server");
             self.close();
         }
         let dial = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             match &state.live {
                 Some(live) if !live.sender.is_closed() => return Ok(live.clone()),
                 _ => state.live = None,
@@ -291,7 +289,7 @@ impl Connection {
             }
         };
         let outcome = dial.clone().await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Only the dial of this identity counts: another may have been begun meanwhile.
         if state.dialing.as_ref().is_some_and(|d| d.ptr_eq(&dial)) {
             state.dialing = None;

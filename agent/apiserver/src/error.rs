@@ -20,27 +20,6 @@ const MESSAGE_MAX: usize = 1024;
 /// `Retry-After` beyond this is believed only so far.
 const RETRY_AFTER_MAX_S: u64 = 600;
 
-/// True if the call changes nothing: not knowing whether it arrived does no harm.
-pub(crate) fn is_read(call: &ApiCall) -> bool {
-    matches!(
-        call,
-        ApiCall::GetNode { .. }
-            | ApiCall::GetLease { .. }
-            | ApiCall::FindPod { .. }
-            | ApiCall::GetCsr { .. }
-            | ApiCall::GetConfigMap(_)
-            | ApiCall::GetSecret(_)
-            | ApiCall::GetServiceAccount(_)
-            | ApiCall::GetClaim(_)
-            | ApiCall::GetVolume { .. }
-            | ApiCall::GetCsiDriver { .. }
-            | ApiCall::GetAttachment { .. }
-            | ApiCall::GetCsiNode { .. }
-            | ApiCall::ReviewToken(_)
-            | ApiCall::ReviewAccess(_)
-    )
-}
-
 /// What an answer other than 2xx means.
 pub(crate) fn refused(call: String, code: StatusCode, headers: &HeaderMap, body: &[u8]) -> ApiError {
     let status: Option<Status> = json::read(body).ok();
@@ -87,7 +66,7 @@ fn class(code: StatusCode, reason: &str, retry_after_s: Option<u64>) -> Class {
 pub(crate) fn unanswered(call: &ApiCall, error: &SendError) -> ApiError {
     let class = match error {
         SendError::NotSent(_) => Class::Unavailable,
-        SendError::Broken(_) if is_read(call) => Class::Unavailable,
+        SendError::Broken(_) if call.is_read() => Class::Unavailable,
         SendError::Broken(_) => Class::DeadlineExceeded,
     };
     ApiError::without_status(call, class, error.to_string())
@@ -109,7 +88,7 @@ pub(crate) fn throttled(call: &ApiCall, wait: Duration) -> ApiError {
 /// An answer that is not what was asked for, or cannot be read to its end.
 pub(crate) fn unreadable(call: &ApiCall, code: StatusCode, why: &str) -> ApiError {
     // The server said yes: a write has happened, and its result is not known.
-    let class = if is_read(call) { Class::Unavailable } else { Class::DeadlineExceeded };
+    let class = if call.is_read() { Class::Unavailable } else { Class::DeadlineExceeded };
     let message = format!("the API server's answer cannot be used: {}", cut(why));
     ApiError { call: call.describe(), class, code: Some(code.as_u16()), reason: String::new(), message }
 }

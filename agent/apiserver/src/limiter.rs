@@ -3,9 +3,9 @@
 //! In: a rate, a burst, the time. Out: how long to wait, or that it would be too long.
 //! Invariant: over any time `t` no more than `burst + rate × t` are let through; one that gives up costs nothing.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use agent_types::lock::Lock;
 use tokio::time::Instant;
 
 /// Tokens that come back with time.
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 pub(crate) struct Limiter {
     per_second: f64,
     burst: f64,
-    bucket: Mutex<Option<(f64, Instant)>>,
+    bucket: Lock<Option<(f64, Instant)>>,
 }
 
 impl Limiter {
@@ -22,14 +22,14 @@ impl Limiter {
         (per_second > 0).then(|| Limiter {
             per_second: f64::from(per_second),
             burst: f64::from(burst.max(1)),
-            bucket: Mutex::new(None),
+            bucket: Lock::new(None),
         })
     }
 
     /// Takes a token, possibly of the future: the time to wait for it. `Err` is the wait that would be longer
     /// than `at_most`; nothing was taken.
     pub(crate) fn reserve(&self, now: Instant, at_most: Duration) -> Result<Duration, Duration> {
-        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = self.bucket.lock();
         let (tokens, then) = bucket.unwrap_or((self.burst, now));
         let back = now.saturating_duration_since(then).as_secs_f64() * self.per_second;
         let tokens = (tokens + back).min(self.burst) - 1.0;

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use agent_types::backoff::Backoff;
 use agent_types::event::EventKind;
 use agent_types::machine::{Machine, Outbox};
 use agent_types::resources::QosClass;
@@ -29,7 +30,8 @@ use crate::events::Fact;
 
 /// How often everything is looked at (upstream: `periodicQOSCgroupUpdateInterval`).
 const EVERY: Duration = Duration::from_secs(60);
-const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Waits after a failure.
+const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), EVERY);
 
 /// One of the cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,9 +187,8 @@ impl ContainerManager {
                 !std::mem::replace(&mut task.done, true)
             }
             Err(_) => {
-                let doubled = FIRST_RETRY * 2u32.saturating_pow(task.failures.min(8));
+                task.due = Some(now.mono.after(RETRY.next(task.failures)));
                 task.failures = task.failures.saturating_add(1);
-                task.due = Some(now.mono.after(doubled.min(EVERY)));
                 true
             }
         };

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_types::failure::{Class, DriverError};
+use agent_types::lock::Lock;
 use orlop_proto::cri::v1::image_service_client::ImageServiceClient;
 use orlop_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use orlop_proto::cri::v1::{VersionRequest, VersionResponse};
@@ -25,7 +26,7 @@ use crate::known::Known;
 /// Largest answer that is read, bytes.
 const RECEIVE_MAX: usize = 16 << 20;
 /// Pace of asking a runtime that does not answer at the start; connections have their own back-off.
-const ASK_AGAIN: Duration = connect::BACKOFF_FIRST;
+const ASK_AGAIN: Duration = connect::BACKOFF.first;
 /// The call that lasts as long as its stream.
 pub(crate) const EVENTS: &str = "GetContainerEvents";
 /// What the kubelet says of itself in `Version`, and what the runtime must repeat in the field `version`.
@@ -66,9 +67,9 @@ pub struct CriClient {
     request_timeout: Duration,
     endpoint: Arc<str>,
     // Held for a moment only, never across an await.
-    log: Arc<Mutex<ErrorLog>>,
+    log: Arc<Lock<ErrorLog>>,
     // The same.
-    pub(crate) mounted: Arc<Mutex<MountedImages>>,
+    pub(crate) mounted: Arc<Lock<MountedImages>>,
     pub(crate) known: Arc<Known>,
     observer: Option<Arc<dyn CallObserver>>,
 }
@@ -178,8 +179,7 @@ impl CriClient {
     /// Logs a failure unless the same words were logged within a minute.
     pub(crate) fn log_failure(&self, error: &DriverError) {
         let words = error.to_string();
-        let admitted =
-            self.log.lock().unwrap_or_else(PoisonError::into_inner).admit(std::time::Instant::now(), &words);
+        let admitted = self.log.lock().admit(std::time::Instant::now(), &words);
         if let Some(left_out) = admitted {
             tracing::warn!(
                 operation = error.operation,

@@ -7,9 +7,11 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::backoff::Backoff;
+use agent_types::lock::Lock;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -17,9 +19,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::error::CriError;
 
-/// After the first failed attempt.
-pub(crate) const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(3);
+/// Time between attempts that fail.
+pub(crate) const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(3));
 /// An attempt gets at least this long.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
@@ -47,7 +48,7 @@ pub fn socket_path(endpoint: &str) -> Result<PathBuf, CriError> {
 
 /// A channel to the socket; connects at first use. Needs a tokio runtime around it.
 pub(crate) fn channel(path: &Path) -> Channel {
-    let connector = Arc::new(Connector { path: path.to_owned(), backoff: Mutex::default() });
+    let connector = Arc::new(Connector { path: path.to_owned(), failures: Lock::default() });
     // The authority is not used on a unix socket, but gRPC servers refuse an odd one.
     Endpoint::from_static("http://localhost")
         .connect_with_connector_lazy(tower::service_fn(move |_| Arc::clone(&connector).connect()))
@@ -56,12 +57,12 @@ pub(crate) fn channel(path: &Path) -> Channel {
 struct Connector {
     path: PathBuf,
     // Held for a moment only, never across an await.
-    backoff: Mutex<Backoff<ConnectFailed>>,
+    failures: Lock<Failures<ConnectFailed>>,
 }
 
 impl Connector {
     async fn connect(self: Arc<Self>) -> Result<TokioIo<UnixStream>, ConnectFailed> {
-        let lock = || self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.failures.lock();
         if let Some(failure) = lock().too_early(Instant::now()) {
             return Err(failure);
         }
@@ -77,31 +78,31 @@ impl Connector {
             }
             Err((absent, reason)) => {
                 let failure = ConnectFailed { path: self.path.clone(), reason };
-                let mut backoff = lock();
+                let mut failures = lock();
                 if absent {
-                    backoff.succeeded();
+                    failures.succeeded();
                 }
-                backoff.failed(Instant::now(), failure.clone());
+                failures.failed(Instant::now(), failure.clone());
                 Err(failure)
             }
         }
     }
 }
 
-/// When the next attempt may be made.
+/// The failed attempts in a row: when the next one may be made.
 #[derive(Debug)]
-pub(crate) struct Backoff<E> {
-    failures: u32,
+pub(crate) struct Failures<E> {
+    count: u32,
     last: Option<(Instant, E)>,
 }
 
-impl<E> Default for Backoff<E> {
+impl<E> Default for Failures<E> {
     fn default() -> Self {
-        Backoff { failures: 0, last: None }
+        Failures { count: 0, last: None }
     }
 }
 
-impl<E: Clone> Backoff<E> {
+impl<E: Clone> Failures<E> {
     /// The failure that is still being backed off from.
     pub(crate) fn too_early(&self, now: Instant) -> Option<E> {
         let (failed, error) = self.last.as_ref()?;
@@ -110,20 +111,20 @@ impl<E: Clone> Backoff<E> {
 
     /// An attempt worked.
     pub(crate) fn succeeded(&mut self) {
-        *self = Backoff::default();
+        *self = Failures::default();
     }
 
     /// An attempt failed.
     pub(crate) fn failed(&mut self, now: Instant, error: E) {
-        self.failures = self.failures.saturating_add(1);
+        self.count = self.count.saturating_add(1);
         self.last = Some((now, error));
     }
 
     /// Time from the last failure to the next attempt.
     pub(crate) fn delay(&self) -> Duration {
-        match self.failures {
+        match self.count {
             0 => Duration::ZERO,
-            n => BACKOFF_MAX.min(BACKOFF_FIRST * 2u32.saturating_pow((n - 1).min(16))),
+            n => BACKOFF.next(n - 1),
         }
     }
 }
@@ -148,10 +149,10 @@ mod tests {
     async fn a_socket_that_is_not_there_yet_is_looked_for_at_the_first_pace() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("late.sock");
-        let connector = Arc::new(Connector { path: path.clone(), backoff: Mutex::default() });
+        let connector = Arc::new(Connector { path: path.clone(), failures: Lock::default() });
         for _ in 0..5 {
             assert!(Arc::clone(&connector).connect().await.is_err());
-            tokio::time::advance(BACKOFF_FIRST).await;
+            tokio::time::advance(BACKOFF.first).await;
         }
         let _listener = tokio::net::UnixListener::bind(&path).unwrap();
         assert!(Arc::clone(&connector).connect().await.is_ok());
@@ -159,17 +160,17 @@ mod tests {
 
     #[test]
     fn backoff_doubles_to_three_seconds_and_resets() {
-        let (mut backoff, start) = (Backoff::default(), Instant::now());
-        assert_eq!(backoff.too_early(start), None);
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        assert_eq!(failures.too_early(start), None);
         let mut delays = Vec::new();
         for _ in 0..8 {
-            backoff.failed(start, "down");
-            delays.push(u64::try_from(backoff.delay().as_millis()).unwrap());
+            failures.failed(start, "down");
+            delays.push(u64::try_from(failures.delay().as_millis()).unwrap());
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3000, 3000, 3000]);
-        assert_eq!(backoff.too_early(start + Duration::from_millis(2999)), Some("down"));
-        assert_eq!(backoff.too_early(start + Duration::from_millis(3000)), None);
-        backoff.succeeded();
-        assert_eq!(backoff.delay(), Duration::ZERO);
+        assert_eq!(failures.too_early(start + Duration::from_millis(2999)), Some("down"));
+        assert_eq!(failures.too_early(start + Duration::from_millis(3000)), None);
+        failures.succeeded();
+        assert_eq!(failures.delay(), Duration::ZERO);
     }
 }

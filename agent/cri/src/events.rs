@@ -20,7 +20,7 @@ use tonic::{Code, Streaming};
 
 use crate::CriClient;
 use crate::client::{Call, EVENTS};
-use crate::connect::Backoff;
+use crate::connect::Failures;
 use crate::convert::observed;
 use crate::error::CallError;
 
@@ -69,9 +69,9 @@ impl CriClient {
     }
 
     async fn drive_events(self, signals: mpsc::Sender<RuntimeSignal>) {
-        let mut backoff = Backoff::default();
+        let mut failures = Failures::default();
         loop {
-            match self.one_stream(&signals, &mut backoff).await {
+            match self.one_stream(&signals, &mut failures).await {
                 End::ReceiverGone => return,
                 End::Unsupported => {
                     // The receiver may be gone; then nobody wants to know.
@@ -80,9 +80,9 @@ impl CriClient {
                 }
                 End::Broken => self.observed_stream(false),
             }
-            backoff.failed(Instant::now(), ());
+            failures.failed(Instant::now(), ());
             // Until the next attempt, or until nobody listens any more.
-            if timeout(backoff.delay(), signals.closed()).await.is_ok() {
+            if timeout(failures.delay(), signals.closed()).await.is_ok() {
                 return;
             }
         }
@@ -135,7 +135,7 @@ impl CriClient {
         }
     }
 
-    async fn one_stream(&self, signals: &mpsc::Sender<RuntimeSignal>, backoff: &mut Backoff<()>) -> End {
+    async fn one_stream(&self, signals: &mpsc::Sender<RuntimeSignal>, failures: &mut Failures<()>) -> End {
         let mut stream = match self.open_stream(signals).await {
             Ok(stream) => stream,
             Err(end) => return end,
@@ -152,7 +152,7 @@ impl CriClient {
             };
             let signal = match event {
                 Ok(Some(event)) => {
-                    backoff.succeeded();
+                    failures.succeeded();
                     if let Some(observer) = self.observer() {
                         observer.event(event.created_at);
                     }

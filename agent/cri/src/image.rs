@@ -2,7 +2,6 @@
 //! cancels it.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use agent_kubelet_api::drivers::{ImageService, ImagesInUse};
 use agent_types::credential::Credential;
@@ -79,7 +78,7 @@ impl ImagesInUse for CriClient {
             mounted.insert(c.id, images);
         }
         names.remove("");
-        *self.mounted.lock().unwrap_or_else(PoisonError::into_inner) = mounted;
+        *self.mounted.lock() = mounted;
         Ok(names)
     }
 }
@@ -87,7 +86,7 @@ impl ImagesInUse for CriClient {
 impl CriClient {
     /// The images that a container mounts: lists do not say it. One that is gone meanwhile mounts none.
     async fn mounted_by(&self, container: &str) -> Result<Vec<String>, DriverError> {
-        let known = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).get(container).cloned();
+        let known = self.mounted.lock().get(container).cloned();
         if let Some(known) = known {
             return Ok(known);
         }

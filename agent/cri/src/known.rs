@@ -8,10 +8,10 @@
 //! before one of our changes was answered; nothing is kept for longer than [`KEPT`], for others may change it too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_types::ids::{ContainerId, PodUid};
+use agent_types::lock::Lock;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, SandboxObserved, SandboxState};
 use tokio::time::Instant;
 
@@ -152,16 +152,12 @@ pub(crate) struct Look {
 
 /// What is known of all pods.
 #[derive(Default)]
-pub(crate) struct Known(Mutex<Inner>);
+pub(crate) struct Known(Lock<Inner>);
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A look begins: nothing was asked for it yet.
     pub(crate) fn look(&self) -> Look {
-        Look { began: Instant::now(), changes: self.lock().changes }
+        Look { began: Instant::now(), changes: self.0.lock().changes }
     }
 
     /// What is known of what the pod has, by the lists.
@@ -172,7 +168,7 @@ impl Known {
         containers: &[(&str, ContainerState)],
         look: Look,
     ) -> (Split<SandboxObserved>, Split<ContainerObserved>) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         (
             inner.sandboxes.split(uid, sandboxes, look.began),
             inner.containers.split(uid, containers, look.began),
@@ -187,7 +183,7 @@ impl Known {
         containers: &[ContainerObserved],
         look: Look,
     ) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         if inner.changes == look.changes {
             inner.sandboxes.keep(uid, sandboxes, look.began);
             inner.containers.keep(uid, containers, look.began);
@@ -196,7 +192,7 @@ impl Known {
 
     /// The container was changed, or may have been.
     pub(crate) fn changed(&self, container: &ContainerId) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.changes += 1;
         for of_pod in inner.containers.pods.values_mut() {
             of_pod.remove(container.as_str());
@@ -205,14 +201,14 @@ impl Known {
 
     /// Only these pods are there.
     pub(crate) fn retain(&self, is_there: impl Fn(&PodUid) -> bool) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.sandboxes.pods.retain(|uid, _| is_there(uid));
         inner.containers.pods.retain(|uid, _| is_there(uid));
     }
 
     /// The runtime may be another one.
     pub(crate) fn forget(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         *inner = Inner { changes: inner.changes + 1, ..Inner::default() };
     }
 }

@@ -14,7 +14,7 @@ mod seccomp;
 mod tree;
 
 use std::error::Error;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -23,6 +23,7 @@ use std::thread::{self, ScopedJoinHandle};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use orlop_config::error_chain::chain;
 
 use crate::seccomp::Notification;
 
@@ -228,16 +229,6 @@ impl Scene {
     fn root(&self) -> &Path {
         self.0.path()
     }
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let _ = write!(text, ": {error}");
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

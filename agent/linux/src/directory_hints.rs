@@ -8,8 +8,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use agent_types::lock::Lock;
 use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::sync::watch;
@@ -33,7 +34,7 @@ struct Shared {
 
 /// Watches directories; clones share the instance.
 #[derive(Clone)]
-pub struct DirectoryHints(Arc<Mutex<Shared>>);
+pub struct DirectoryHints(Arc<Lock<Shared>>);
 
 /// Somebody's interest in a directory; ends when dropped.
 pub struct Hint {
@@ -54,7 +55,7 @@ impl DirectoryHints {
         let watches = inotify.watches();
         let mut stream = inotify.into_event_stream([0u8; BUFFER_BYTES]).map_err(at())?;
         let hints =
-            DirectoryHints(Arc::new(Mutex::new(Shared { watches: Some(watches), directories: Vec::new() })));
+            DirectoryHints(Arc::new(Lock::new(Shared { watches: Some(watches), directories: Vec::new() })));
         let told = hints.clone();
         let reader = async move {
             let failed = || FilesError::at("read inotify of", Path::new("directories"));
@@ -73,7 +74,7 @@ impl DirectoryHints {
     /// instances with the agent, so an agent begins without one.
     #[must_use]
     pub fn none() -> DirectoryHints {
-        DirectoryHints(Arc::new(Mutex::new(Shared { watches: None, directories: Vec::new() })))
+        DirectoryHints(Arc::new(Lock::new(Shared { watches: None, directories: Vec::new() })))
     }
 
     /// Begins to watch. What happens from now on is told.
@@ -81,7 +82,7 @@ impl DirectoryHints {
     /// # Errors
     /// The directory is not there, there are too many watches, or there is no inotify instance.
     pub fn subscribe(&self, directory: &Path) -> Result<Hint, FilesError> {
-        let mut shared = self.lock();
+        let mut shared = self.0.lock();
         let known = shared.directories.iter().find(|w| w.path == directory).map(|w| w.count.subscribe());
         let count = match known {
             Some(count) => count,
@@ -106,7 +107,7 @@ impl DirectoryHints {
     }
 
     fn tell(&self, descriptor: &WatchDescriptor, mask: EventMask) {
-        let mut shared = self.lock();
+        let mut shared = self.0.lock();
         let lost = mask.contains(EventMask::Q_OVERFLOW);
         for watched in shared.directories.iter().filter(|w| lost || w.descriptor == *descriptor) {
             watched.count.send_modify(|count| *count += 1);
@@ -115,11 +116,6 @@ impl DirectoryHints {
             // The directory is gone; who still holds a hint hears that its sender is.
             shared.directories.retain(|w| w.descriptor != *descriptor);
         }
-    }
-
-    /// Held for a moment, never across an await.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +128,7 @@ impl Hint {
 
 impl Drop for Hint {
     fn drop(&mut self) {
-        let mut shared = self.of.lock();
+        let mut shared = self.of.0.lock();
         let last = |w: &Watched| w.path == self.path && w.count.receiver_count() <= 1;
         if let Some(index) = shared.directories.iter().position(last) {
             let watched = shared.directories.swap_remove(index);
@@ -145,7 +141,7 @@ impl Drop for Hint {
 /// How many directories are watched, for tests and figures.
 #[must_use]
 pub fn watched(hints: &DirectoryHints) -> BTreeMap<PathBuf, usize> {
-    hints.lock().directories.iter().map(|w| (w.path.clone(), w.count.receiver_count())).collect()
+    hints.0.lock().directories.iter().map(|w| (w.path.clone(), w.count.receiver_count())).collect()
 }
 
 #[cfg(test)]

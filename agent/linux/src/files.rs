@@ -1,14 +1,16 @@
-//! Small files and directories of the node: atomic writes, directories with modes, bounded reads.
+//! Small files and directories of the node: atomic writes (of orlop-files), directories with modes, bounded reads.
 //!
 //! Removal of whole trees is [`crate::remove_tree`]. Every error names the operation and the path, and maps
 //! to a [`Class`] for core. Invariant: a reader never sees half of a file that was written here.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use agent_types::failure::{Class, DriverError};
+pub use orlop_files::Durability;
+use orlop_files::ReplaceError;
 
 /// A failed operation on a path.
 #[derive(Debug, thiserror::Error)]
@@ -57,16 +59,7 @@ impl From<FilesError> for DriverError {
     }
 }
 
-/// Whether a write must survive a power cut before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Synced to disk: write-ahead records.
-    Synced,
-    /// What can be made again from its source.
-    Rebuildable,
-}
-
-/// Replaces `path` with `contents`: a temporary neighbour is written, synced if asked, and renamed over it.
+/// Replaces `path` with `contents` ([`orlop_files::replace`]).
 ///
 /// # Errors
 /// The step that failed; the old file is then untouched.
@@ -76,38 +69,8 @@ pub fn write_atomic(
     mode: u32,
     durability: Durability,
 ) -> Result<(), FilesError> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-    let name = path.file_name().ok_or_else(|| FilesError::at("write", path)(invalid()))?;
-    let directory = path.parent().ok_or_else(|| FilesError::at("write", path)(invalid()))?;
-    let mut temporary_name = std::ffi::OsString::from(".");
-    temporary_name.push(name);
-    temporary_name.push(".orlop-new");
-    let temporary = directory.join(temporary_name);
-    // A leftover of a crash may be a longer file or have another mode: start from nothing.
-    match std::fs::remove_file(&temporary) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(FilesError::at("unlink", &temporary)(e)),
-        _ => {}
-    }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&temporary)
-        .map_err(FilesError::at("create", &temporary))?;
-    let written = file.write_all(contents).and_then(|()| file.set_permissions(Permissions::from_mode(mode)));
-    let synced = written.and_then(|()| match durability {
-        Durability::Synced => file.sync_all(),
-        Durability::Rebuildable => Ok(()),
-    });
-    if let Err(e) = synced.and_then(|()| std::fs::rename(&temporary, path)) {
-        // Best effort: the next write starts by removing it.
-        let _ = std::fs::remove_file(&temporary);
-        return Err(FilesError::at("write", path)(e));
-    }
-    if durability == Durability::Synced {
-        File::open(directory).and_then(|d| d.sync_all()).map_err(FilesError::at("sync", directory))?;
-    }
-    Ok(())
+    orlop_files::replace(path, contents, mode, durability)
+        .map_err(|ReplaceError { operation, path, source }| FilesError { operation, path, source })
 }
 
 /// Makes `path` and its missing parents (0755); `path` itself ends with exactly `mode`. Idempotent.

@@ -3,6 +3,9 @@
 //! In: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`, read once by main and passed as values. Out:
 //! datagrams. Invariants: a malformed watchdog setting refuses to start (as upstream's pkg/kubelet/watchdog);
 //! without a socket the service manager expects no message, and every message is a success.
+//!
+//! Why no crate: `sd-notify` reads the environment itself, which is main's alone here, and takes a malformed watchdog setting
+//! without a word.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

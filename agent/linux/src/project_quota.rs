@@ -8,7 +8,7 @@
 //! In: paths of directories. Out: ids and amounts. What is to be done is said by [`agent_volumes::project`]. Invariants:
 //! one call tells a directory its project and that of everything below it, so a kill leaves it with or without one; no limit is
 //! ever set, so an id whose last file is gone is free, and the file system forgets it by itself. Needs quotactl_fd(2), Linux
-//! 5.14. See ioctl_xfs_fsgetxattr(2), quotactl(2).
+//! 5.14. See ioctl_xfs_fsgetxattr(2), quotactl(2). Why no crate: nix and rustix have no quotactl_fd.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
+use agent_types::lock::Lock;
 use agent_volumes::project::{self, Attributes, Next, Why};
 use nix::errno::Errno;
 use nix::libc;
@@ -116,7 +116,7 @@ pub struct Counted {
 }
 
 /// Two that choose at the same time would choose the same id.
-static CHOOSING: Mutex<()> = Mutex::new(());
+static CHOOSING: Lock<()> = Lock::new(());
 
 /// Gives the directory of a volume that no container has seen yet a project of its own, unless it has one; its id is the
 /// answer.
@@ -125,7 +125,7 @@ static CHOOSING: Mutex<()> = Mutex::new(());
 /// Why it is to have none, or a step that failed; nothing was changed.
 pub fn give(directory: &Path) -> Result<u32, ProjectError> {
     let own = open(directory)?;
-    let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = CHOOSING.lock();
     // Without quotas a project is a number that says nothing.
     next_used(&own, directory, project::FIRST)?;
     let mut raw = get(&own).map_err(FilesError::at("ask for the project of", directory))?;

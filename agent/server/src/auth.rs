@@ -9,7 +9,7 @@
 
 mod asking;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_kubelet_api::server_policy::policy::AccessPolicy;
@@ -19,6 +19,7 @@ use agent_kubelet_api::server_policy::{
     user_of_review,
 };
 use agent_types::api::{ApiCall, ApiReply, ApiServer};
+use agent_types::lock::Lock;
 use agent_types::time::Now;
 use futures_util::FutureExt;
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
@@ -48,7 +49,7 @@ pub struct Guard<A> {
     clock: Clock,
     tokens: Asking<User>,
     access: Asking<()>,
-    line: Mutex<RareLine>,
+    line: Lock<RareLine>,
 }
 
 /// Why a request is not served.
@@ -103,7 +104,7 @@ impl<A: ApiServer> Guard<A> {
             tokens: Asking::new(DeskLimits::default(), clock.clone()),
             access: Asking::new(DeskLimits::default(), clock.clone()),
             clock,
-            line: Mutex::new(RareLine::new(QUIET)),
+            line: Lock::new(RareLine::new(QUIET)),
         }
     }
 
@@ -244,7 +245,7 @@ impl<A: ApiServer> Guard<A> {
     /// Strangers cause these lines: `Some` with how many were left out, if one may be written.
     fn admits_line(&self) -> Option<u64> {
         let now = (self.clock)().mono;
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).admit(now)
+        self.line.lock().admit(now)
     }
 }
 

@@ -5,15 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_kubelet_api::server_policy::{PlaceLimits, Places};
+use agent_types::lock::Lock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Gives out places.
 #[derive(Clone)]
-pub(crate) struct Doors(Arc<Mutex<State>>);
+pub(crate) struct Doors(Arc<Lock<State>>);
 
 struct State {
     places: Places,
@@ -23,16 +24,12 @@ struct State {
 
 impl Doors {
     pub(crate) fn new(limits: PlaceLimits) -> Doors {
-        Doors(Arc::new(Mutex::new(State { places: Places::new(limits), ends: BTreeMap::new() })))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Doors(Arc::new(Lock::new(State { places: Places::new(limits), ends: BTreeMap::new() })))
     }
 
     /// A place for a connection from there, for which a stranger's connection may be ended; `None` if there is none.
     pub(crate) fn take(&self, from: IpAddr) -> Option<Place> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let taken = state.places.take(from)?;
         let end = CancellationToken::new();
         state.ends.insert(taken.place, end.clone());
@@ -57,7 +54,7 @@ impl Place {
     /// Who has it is no stranger: a request was admitted, or a client certificate was verified.
     pub(crate) fn know(&self) {
         if !self.known.send_replace(true) {
-            self.doors.state().places.know(self.number);
+            self.doors.0.lock().places.know(self.number);
         }
     }
 
@@ -74,7 +71,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.doors.state();
+        let mut state = self.doors.0.lock();
         state.ends.remove(&self.number);
         state.places.leave(self.number);
     }

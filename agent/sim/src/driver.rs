@@ -3,7 +3,7 @@
 //! Answers are immediate: latency and faults belong to the world, not to this adapter.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod_worker::effect::{Effect, EffectOk, ImageUser};
@@ -11,6 +11,7 @@ use agent_kubelet_api::drivers::{Amounts, Exec, ExecOutput, ImageService, PodObs
 use agent_types::credential::Credential;
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_types::lock::Lock;
 use agent_types::node_context::CgroupDriver;
 use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
@@ -24,19 +25,19 @@ use crate::fake_runtime::FakeRuntime;
 #[derive(Clone)]
 pub struct FakeDriver {
     /// The runtime; tests reach in to see and to break things.
-    pub runtime: Arc<Mutex<FakeRuntime>>,
+    pub runtime: Arc<Lock<FakeRuntime>>,
     clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
 
 impl FakeDriver {
     /// A driver over `runtime` that reads time from `clock`.
     pub fn new(runtime: FakeRuntime, clock: impl Fn() -> Now + Send + Sync + 'static) -> Self {
-        FakeDriver { runtime: Arc::new(Mutex::new(runtime)), clock: Arc::new(clock) }
+        FakeDriver { runtime: Arc::new(Lock::new(runtime)), clock: Arc::new(clock) }
     }
 
     /// Runs `f` on the runtime; a poisoned lock (a panicking test) is taken as it is.
     pub fn with<T>(&self, f: impl FnOnce(&mut FakeRuntime) -> T) -> T {
-        f(&mut self.runtime.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.runtime.lock())
     }
 
     fn apply(&self, object: &str, effect: &Effect) -> Result<EffectOk, DriverError> {

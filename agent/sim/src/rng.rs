@@ -1,27 +1,26 @@
 //! The one source of chance in a simulated run: a small seeded generator, so that a seed is a replay.
 //!
-//! SplitMix64 (public domain construction): 64 bits of state, good enough to pick faults, not for secrets.
+//! The generator is the one that the agent's machines use ([`Entropy`]): good enough to pick faults, not for secrets.
+
+use agent_types::entropy::Entropy;
 
 /// A seeded generator; the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng {
-    state: u64,
+    stream: Entropy,
 }
 
 impl Rng {
     /// Starts from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Rng { state: seed ^ 0x9E37_79B9_7F4A_7C15 }
+        // Not the stream that an agent of the same seed draws from.
+        Rng { stream: Entropy::new(seed ^ 0x9E37_79B9_7F4A_7C15) }
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.stream.next_u64()
     }
 
     /// A number in `0..bound`; 0 when `bound` is 0.

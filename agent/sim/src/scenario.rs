@@ -62,7 +62,7 @@ fn context() -> Arc<WorkerContext> {
     Arc::new(WorkerContext {
         specs: Arc::new(NodeContext::new("node")),
         request_timeout: Duration::from_secs(120),
-        crash_loop: restart::Policy::default(),
+        crash_loop: restart::SERIES,
         runtime_name: "fake".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
         ipv6_first: false,

@@ -71,13 +71,20 @@ const ROOMS: &[Room] = &[
     Room {
         name: "agent-apiserver",
         directory: "agent/apiserver",
-        may_use: &["agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config"],
+        may_use: &["agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config", "orlop-files"],
         must_not_use: &["nix", "libc", "rustix", "inotify"],
     },
     Room {
         name: "agent-linux",
         directory: "agent/linux",
-        may_use: &["agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config", "orlop-proto"],
+        may_use: &[
+            "agent-kubelet-api",
+            "agent-types",
+            "agent-volumes",
+            "orlop-config",
+            "orlop-files",
+            "orlop-proto",
+        ],
         must_not_use: &["tonic", "axum"],
     },
     Room {
@@ -91,6 +98,12 @@ const ROOMS: &[Room] = &[
         directory: "agent/server",
         may_use: &["agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config", "orlop-proto"],
         must_not_use: &["nix", "libc", "rustix", "inotify"],
+    },
+    Room {
+        name: "orlop-files",
+        directory: "agent/files",
+        may_use: &[],
+        must_not_use: &["tokio", "nix", "libc", "rustix"],
     },
     Room {
         name: "orlop-netlink",
@@ -128,15 +141,25 @@ const ROOMS: &[Room] = &[
         may_use: &["agent-core", "agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config"],
         must_not_use: IMPURE,
     },
-    Room { name: "agent-faults", directory: "agent/faults", may_use: &[], must_not_use: &["tokio"] },
+    Room {
+        name: "agent-faults",
+        directory: "agent/faults",
+        may_use: &["orlop-config"],
+        must_not_use: &["tokio"],
+    },
     Room { name: "agent-tidy", directory: "agent/tidy", may_use: &[], must_not_use: &["tokio"] },
     Room {
         name: "orlop-init",
         directory: "init",
-        may_use: &["orlop-config", "orlop-netlink"],
+        may_use: &["orlop-config", "orlop-files", "orlop-netlink"],
         must_not_use: &["tokio", "tonic", "clap", "tracing-subscriber"],
     },
-    Room { name: "orlop-image", directory: "image", may_use: &["orlop-config"], must_not_use: &[] },
+    Room {
+        name: "orlop-image",
+        directory: "image",
+        may_use: &["orlop-config", "orlop-files"],
+        must_not_use: &[],
+    },
     Room {
         name: "orlop-harness",
         directory: "qemu-tests/harness",

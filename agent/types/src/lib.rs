@@ -9,6 +9,7 @@
 
 // Rank 0: words: names, identifiers, times, texts.
 pub mod api_time;
+pub mod backoff;
 pub mod certificates;
 pub mod credential;
 pub mod declared_features;
@@ -17,6 +18,7 @@ pub mod event;
 pub mod failure;
 pub mod ids;
 pub mod kill;
+pub mod lock;
 pub mod machine;
 pub mod node_context;
 pub mod node_selector;

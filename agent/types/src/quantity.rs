@@ -4,15 +4,11 @@
 //! In: the text of a quantity. Out: an integer number of nanos. Invariants: no floating point; parts finer
 //! than a nano round away from zero; values above 2^63-1 become that bound; conversions to coarser units
 //! round away from zero, so that a request is never understated.
+//! [`orlop_config::quantity`] reads the text.
 
 use std::cmp::Ordering;
 
-/// One billionth is the finest unit.
-const NANOS: i128 = 1_000_000_000;
-/// Largest magnitude: 2^63-1 whole units.
-const MAX: i128 = (i64::MAX as i128) * NANOS;
-/// Digits of `MAX`; anything longer is out of range.
-const MAX_DIGITS: usize = 28;
+use orlop_config::quantity::{Fault, NANOS, NANOS_MAX as MAX, parse_nanos, rounded};
 
 /// An amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,12 +29,6 @@ pub enum QuantityError {
         "quantity {0:?} has an unknown suffix {1:?}; use n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei or an exponent"
     )]
     Suffix(String, String),
-}
-
-/// How a suffix scales: times 1024^binary times 10^decimal.
-struct Scale {
-    binary: u32,
-    decimal: i64,
 }
 
 impl Quantity {
@@ -62,22 +52,14 @@ impl Quantity {
     /// # Errors
     /// [`QuantityError`] names the text and what is allowed.
     pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
-        let format = || QuantityError::Format(text.to_owned());
-        let (negative, rest) = match text.as_bytes().first() {
-            Some(b'-') => (true, &text[1..]),
-            Some(b'+') => (false, &text[1..]),
-            _ => (false, text),
-        };
-        let number_len = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
-        let (number, suffix) = rest.split_at(number_len);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if fraction.contains('.') || whole.len() + fraction.len() == 0 {
-            return Err(format());
+        match parse_nanos(text) {
+            Ok(nanos) => Ok(Quantity { nanos }),
+            Err(Fault::Number) => Err(QuantityError::Format(text.to_owned())),
+            Err(Fault::Suffix(at)) => {
+                let suffix = text.get(at..).unwrap_or_default();
+                Err(QuantityError::Suffix(text.to_owned(), suffix.to_owned()))
+            }
         }
-        let scale =
-            parse_suffix(suffix).ok_or_else(|| QuantityError::Suffix(text.to_owned(), suffix.to_owned()))?;
-        let nanos = scaled_nanos(whole, fraction, &scale);
-        Ok(Quantity { nanos: if negative { -nanos } else { nanos } })
     }
 
     /// The quantity in billionths.
@@ -89,20 +71,13 @@ impl Quantity {
     /// Whole units, rounded away from zero.
     #[must_use]
     pub fn value(self) -> i64 {
-        self.rounded(NANOS)
+        rounded(self.nanos, NANOS)
     }
 
     /// Thousandths, rounded away from zero and held at the bounds of i64.
     #[must_use]
     pub fn milli_value(self) -> i64 {
-        self.rounded(NANOS / 1000)
-    }
-
-    fn rounded(self, unit: i128) -> i64 {
-        let quotient = self.nanos / unit;
-        let away = if self.nanos % unit == 0 { 0 } else { self.nanos.signum() };
-        let bounded = (quotient + away).clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-        i64::try_from(bounded).expect("clamped to the range of i64")
+        rounded(self.nanos, NANOS / 1000)
     }
 
     /// True for nothing.
@@ -143,81 +118,6 @@ impl Quantity {
             _ => self,
         }
     }
-}
-
-fn parse_suffix(suffix: &str) -> Option<Scale> {
-    let binary = |binary| Some(Scale { binary, decimal: 0 });
-    let decimal = |decimal| Some(Scale { binary: 0, decimal });
-    match suffix {
-        "" => decimal(0),
-        "n" => decimal(-9),
-        "u" => decimal(-6),
-        "m" => decimal(-3),
-        "k" => decimal(3),
-        "M" => decimal(6),
-        "G" => decimal(9),
-        "T" => decimal(12),
-        "P" => decimal(15),
-        "E" => decimal(18),
-        "Ki" => binary(1),
-        "Mi" => binary(2),
-        "Gi" => binary(3),
-        "Ti" => binary(4),
-        "Pi" => binary(5),
-        "Ei" => binary(6),
-        _ => {
-            let exponent = suffix.strip_prefix(['e', 'E'])?;
-            let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-            if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-                return None;
-            }
-            decimal(i64::from(exponent.parse::<i32>().ok()?))
-        }
-    }
-}
-
-/// `whole.fraction` times `scale`, in nanos, rounded up, held at [`MAX`]. Both parts are ASCII digits.
-fn scaled_nanos(whole: &str, fraction: &str, scale: &Scale) -> i128 {
-    let mut digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|b| b - b'0').collect();
-    let first = digits.iter().position(|d| *d != 0).unwrap_or(digits.len());
-    digits.drain(..first);
-    if digits.is_empty() {
-        return 0;
-    }
-    for _ in 0..scale.binary {
-        multiply_1024(&mut digits);
-    }
-    let fraction_len = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
-    let exponent = scale.decimal.saturating_sub(fraction_len).saturating_add(9);
-    let len = i64::try_from(digits.len()).unwrap_or(i64::MAX);
-    let whole_len = len.saturating_add(exponent);
-    if whole_len > i64::try_from(MAX_DIGITS).unwrap_or(i64::MAX) {
-        return MAX;
-    }
-    // At most MAX_DIGITS digits remain before the point: they fit in an i128.
-    let kept = usize::try_from(whole_len.max(0)).unwrap_or(0);
-    let mut value: i128 = 0;
-    for index in 0..kept {
-        value = value * 10 + i128::from(digits.get(index).copied().unwrap_or(0));
-    }
-    let dropped = digits.get(kept..).is_some_and(|rest| rest.iter().any(|d| *d != 0));
-    (value + i128::from(dropped)).min(MAX)
-}
-
-fn multiply_1024(digits: &mut Vec<u8>) {
-    let mut carry: u32 = 0;
-    for digit in digits.iter_mut().rev() {
-        let product = u32::from(*digit) * 1024 + carry;
-        *digit = u8::try_from(product % 10).expect("a remainder of 10 is one digit");
-        carry = product / 10;
-    }
-    let mut head = Vec::new();
-    while carry > 0 {
-        head.push(u8::try_from(carry % 10).expect("a remainder of 10 is one digit"));
-        carry /= 10;
-    }
-    head.reverse();
-    digits.splice(0..0, head);
 }
 
 #[cfg(test)]

@@ -14,17 +14,12 @@
 //! `VerifyControllerAttachedVolume` of pkg/volume/util/operationexecutor.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
+use agent_types::backoff::Backoff;
 use agent_types::ids::PodUid;
 use agent_types::time::Mono;
 
 use crate::key::VolumeKey;
-
-/// First wait after a driver did not let go.
-const BACK_OFF: Duration = Duration::from_millis(500);
-/// Longest wait.
-const BACK_OFF_MAX: Duration = Duration::from_secs(122);
 
 /// What the disk holds of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,7 +188,7 @@ impl Staging {
         if done {
             self.retries.remove(key);
         } else if let Some(retry) = self.retries.get_mut(key) {
-            let wait = BACK_OFF.saturating_mul(1 << retry.failures.min(16)).min(BACK_OFF_MAX);
+            let wait = Backoff::OPERATION.next(retry.failures);
             retry.failures = retry.failures.saturating_add(1);
             (retry.busy, retry.not_before) = (false, now.after(wait));
         }
@@ -313,12 +308,12 @@ mod tests {
         assert_eq!(all.unstage(&free, Mono(0)), [key("h")]);
         assert!(all.unstage(&free, Mono(0)).is_empty(), "once at a time");
         all.unstaged(&key("h"), false, Mono(0));
-        let half = Mono(0).after(BACK_OFF);
+        let half = Mono(0).after(Backoff::OPERATION.first);
         assert_eq!(all.deadline(), Some(half));
         assert!(all.unstage(&free, Mono(0)).is_empty());
         assert_eq!(all.unstage(&free, half), [key("h")]);
         all.unstaged(&key("h"), false, half);
-        assert_eq!(all.deadline(), Some(half.after(BACK_OFF * 2)));
+        assert_eq!(all.deadline(), Some(half.after(Backoff::OPERATION.first * 2)));
         let device = Held { blocks: ["pv".to_owned()].into(), ..held(&[], false) };
         let other = Staging::default().unstage(&OnDisk::from([(key("b"), device)]), half);
         assert_eq!(other, [key("b")], "a device is given back too");

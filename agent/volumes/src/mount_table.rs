@@ -1,6 +1,9 @@
 //! The mount table: a pod's mounts, the order of their removal, and whether containers can share them.
 //!
 //! In: `/proc/self/mountinfo`. Out: mount points. Invariant: only mounts below the pod's own directory.
+//!
+//! Why no crate: `procfs-core` reads these lines among all of /proc; five fields are used here, and a line that is none must not hide
+//! the others.
 
 /// Option of a file system with one SELinux label.
 const CONTEXT: &str = "context=";

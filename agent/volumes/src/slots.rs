@@ -9,16 +9,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use agent_types::backoff::Backoff;
 use agent_types::time::Mono;
 
 use crate::bound::{Bound, Claims};
 
-/// First wait after a failure.
-const BACK_OFF: Duration = Duration::from_millis(500);
-/// Longest wait.
-const BACK_OFF_MAX: Duration = Duration::from_secs(122);
-/// Longest wait for a claim: a node may not watch claims, and upstream asks ten times a second.
-const CLAIM_BACK_OFF_MAX: Duration = Duration::from_secs(8);
+/// Waits for a claim: a node may not watch claims, and upstream asks ten times a second.
+const CLAIM_BACKOFF: Backoff = Backoff { max: Duration::from_secs(8), ..Backoff::OPERATION };
 /// How long containers wait before an event says what for.
 const WAIT_MAX: Duration = Duration::from_secs(123);
 /// How long files are given to a group before an event says so, and how long until the next one. Upstream:
@@ -171,11 +168,11 @@ impl PodVolumes {
     /// It failed. Of a claim it is looked up again what it is bound to, unless it is mounted.
     pub fn failed(&mut self, name: &str, now: Mono) {
         if let Some(slot) = self.slots.get_mut(name) {
-            let doubled = BACK_OFF.saturating_mul(1 << slot.failures.min(16));
+            let series = if slot.claimed { CLAIM_BACKOFF } else { Backoff::OPERATION };
+            let wait = series.next(slot.failures);
             slot.failures = slot.failures.saturating_add(1);
             (slot.busy, slot.stale, slot.giving) = (false, true, None);
-            let longest = if slot.claimed { CLAIM_BACK_OFF_MAX } else { BACK_OFF_MAX };
-            slot.not_before = if slot.overtaken { Mono(0) } else { now.after(doubled.min(longest)) };
+            slot.not_before = if slot.overtaken { Mono(0) } else { now.after(wait) };
             if !slot.mounted && !slot.unattached {
                 self.claims.remove(name);
             }
@@ -294,5 +291,16 @@ impl PodVolumes {
     #[must_use]
     pub fn are_gone(&self) -> bool {
         self.torn_down
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_waits_for_a_claim() {
+        let millis = [0, 1, 2, 3, 4, 5, 40].map(|n| CLAIM_BACKOFF.next(n).as_millis());
+        assert_eq!(millis, [500, 1000, 2000, 4000, 8000, 8000, 8000]);
     }
 }

@@ -6,6 +6,7 @@ use crate::lock::{self, Moved};
 use crate::plan::Step;
 use crate::profile::{Dirs, Profile};
 use anyhow::{Context, Result};
+use orlop_files::Durability;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,9 +89,8 @@ pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
         copy_artefacts(builder, &from, &to, &manifest.roothash)?;
         manifest.outputs = digests(&to)?;
     }
-    let partial = to.join("manifest.json.new");
-    fs::write(&partial, serde_json::to_string_pretty(&manifest)? + "\n")?;
-    fs::rename(&partial, &manifest_path)?;
+    let text = serde_json::to_string_pretty(&manifest)? + "\n";
+    orlop_files::replace(&manifest_path, text.as_bytes(), 0o644, Durability::Rebuildable)?;
     Ok(manifest)
 }
 

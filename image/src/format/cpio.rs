@@ -1,5 +1,7 @@
 //! Writes the `newc` cpio archive that the kernel unpacks as initramfs (Linux: buffer-format.rst). Deterministic:
 //! inode numbers count up, times are zero, owner is root.
+//!
+//! Why no crate: `cpio`, `librarium` and `kpea` also read; this file has the one header that a reproducible writer needs.
 
 const FILE: u32 = 0o100_000;
 const DIR: u32 = 0o040_000;

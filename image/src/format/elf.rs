@@ -1,5 +1,17 @@
 //! Reads what the image needs to know of an x86-64 ELF file: interpreter, needed libraries, required glibc, tables.
-//! Total: a damaged file gives `None`, never a panic.
+//! Total: a damaged file gives `None`, never a panic. The `object` crate knows the layouts; offsets are kept because a file is changed
+//! in place ([`bind`](super::bind)).
+
+use object::LittleEndian;
+use object::elf::{self as raw, FileHeader64, PT_DYNAMIC, PT_LOAD, SectionHeader64, Vernaux, Verneed};
+use object::read::ReadRef;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+
+const DT_NULL: u64 = raw::DT_NULL.cast_unsigned();
+const DT_NEEDED: u64 = raw::DT_NEEDED.cast_unsigned();
+const DT_STRTAB: u64 = raw::DT_STRTAB.cast_unsigned();
+const DT_VERNEED: u64 = raw::DT_VERNEED.cast_unsigned();
+const DT_VERNEEDNUM: u64 = raw::DT_VERNEEDNUM.cast_unsigned();
 
 /// The dynamic linking facts of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,107 +70,83 @@ impl Dynamic {
     }
 }
 
-struct Headers {
-    loads: Vec<(u64, u64, u64)>,
-    dynamic: Option<(u64, u64)>,
-    interpreter: Option<u64>,
-}
+type Header = FileHeader64<LittleEndian>;
 
-fn headers(data: &[u8]) -> Option<Headers> {
-    if !is_elf(data) || data.get(4) != Some(&2) || data.get(5) != Some(&1) {
-        return None;
-    }
-    let (phoff, phentsize, phnum) = (int(data, 32, 8)?, int(data, 54, 2)?, int(data, 56, 2)?);
-    let mut out = Headers { loads: Vec::new(), dynamic: None, interpreter: None };
-    for i in 0..phnum {
-        let at = phoff.checked_add(i.checked_mul(phentsize)?)?;
-        let (kind, offset) = (int(data, at, 4)?, int(data, at.checked_add(8)?, 8)?);
-        let (address, size) = (int(data, at.checked_add(16)?, 8)?, int(data, at.checked_add(32)?, 8)?);
-        match kind {
-            1 => out.loads.push((address, offset, size)),
-            2 => out.dynamic = Some((offset, size)),
-            3 => out.interpreter = Some(offset),
-            _ => {}
-        }
-    }
-    Some(out)
+/// The file's header; `None` for what is no 64-bit little-endian ELF file.
+fn header(data: &[u8]) -> Option<(&Header, LittleEndian)> {
+    let header = Header::parse(data).ok()?;
+    Some((header, header.endian().ok()?))
 }
 
 /// The dynamic section, if there is one; `None` for what is no 64-bit little-endian ELF file or a damaged one.
 #[must_use]
 pub fn dynamic(data: &[u8]) -> Option<Option<Dynamic>> {
-    section(data, headers(data)?)
-}
-
-fn section(data: &[u8], headers: Headers) -> Option<Option<Dynamic>> {
-    let Some((at, size)) = headers.dynamic else { return Some(None) };
-    Some(Some(Dynamic { loads: headers.loads, tags: dynamic_tags(data, at, size)?, at }))
+    let (header, le) = header(data)?;
+    let segments = header.program_headers(le, data).ok()?;
+    let Some(segment) = segments.iter().rfind(|s| s.p_type(le) == PT_DYNAMIC) else { return Some(None) };
+    let loaded = segments.iter().filter(|s| s.p_type(le) == PT_LOAD);
+    let entries = segment.dynamic(le, data).ok()??;
+    let tags = entries.iter().map(|entry| (entry.d_tag.get(le).cast_unsigned(), entry.d_val.get(le)));
+    Some(Some(Dynamic {
+        loads: loaded.map(|s| (s.p_vaddr(le), s.p_offset(le), s.p_filesz(le))).collect(),
+        tags: tags.take_while(|(tag, _)| *tag != DT_NULL).collect(),
+        at: segment.p_offset(le),
+    }))
 }
 
 /// The section headers with their places in the file.
 #[must_use]
 pub fn sections(data: &[u8]) -> Option<Vec<(u64, Section)>> {
-    let (start, size, count) = (int(data, 40, 8)?, int(data, 58, 2)?, int(data, 60, 2)?);
-    let mut out = Vec::new();
-    for i in 0..count {
-        let at = start.checked_add(i.checked_mul(size)?)?;
-        let word = |n: u64, width| int(data, at.checked_add(n)?, width);
-        let (kind, address, offset, size) = (word(4, 4)?, word(16, 8)?, word(24, 8)?, word(32, 8)?);
-        out.push((at, Section { kind, address, offset, size }));
-    }
-    Some(out)
+    let (header, le) = header(data)?;
+    let size = u64::from(header.e_shentsize(le));
+    let headers = header.section_headers(le, data).ok()?;
+    let section = |(i, s): (u64, &SectionHeader64<LittleEndian>)| {
+        let (kind, address) = (s.sh_type(le).into(), s.sh_addr(le));
+        let section = Section { kind, address, offset: s.sh_offset(le), size: s.sh_size(le) };
+        (header.e_shoff(le) + i * size, section)
+    };
+    Some((0..).zip(headers).map(section).collect())
 }
 
 /// Parses a 64-bit little-endian ELF file.
 #[must_use]
 pub fn parse(data: &[u8]) -> Option<Elf> {
-    let headers = headers(data)?;
-    let interpreter = headers.interpreter.map(|at| string(data, at).ok_or(())).transpose().ok()?;
-    let mut elf = Elf { interpreter, ..Elf::default() };
-    let Some(file) = section(data, headers)? else { return Some(elf) };
-    let Some(strings) = file.tag(5).and_then(|a| file.offset(a)) else { return Some(elf) };
-    for (_, value) in file.tags.iter().filter(|(t, _)| *t == 1) {
+    let (header, le) = header(data)?;
+    let mut elf = Elf::default();
+    for segment in header.program_headers(le, data).ok()? {
+        if let Some(path) = segment.interpreter(le, data).ok()? {
+            elf.interpreter = Some(String::from_utf8(path.to_vec()).ok()?);
+        }
+    }
+    let Some(file) = dynamic(data)? else { return Some(elf) };
+    let Some(strings) = file.tag(DT_STRTAB).and_then(|a| file.offset(a)) else { return Some(elf) };
+    for (_, value) in file.tags.iter().filter(|(t, _)| *t == DT_NEEDED) {
         elf.needed.push(string(data, strings.checked_add(*value)?)?);
     }
-    // DT_VERNEED, DT_VERNEEDNUM
-    let needed = file.tag(0x6fff_fffe).and_then(|a| file.offset(a));
-    if let (Some(at), Some(count)) = (needed, file.tag(0x6fff_ffff)) {
+    let needed = file.tag(DT_VERNEED).and_then(|a| file.offset(a));
+    if let (Some(at), Some(count)) = (needed, file.tag(DT_VERNEEDNUM)) {
         elf.glibc = newest_glibc(data, at, count, strings);
     }
     Some(elf)
 }
 
-fn dynamic_tags(data: &[u8], offset: u64, size: u64) -> Option<Vec<(u64, u64)>> {
-    let mut tags = Vec::new();
-    for i in 0..size / 16 {
-        let at = offset.checked_add(i * 16)?;
-        let tag = int(data, at, 8)?;
-        if tag == 0 {
-            break;
-        }
-        tags.push((tag, int(data, at.checked_add(8)?, 8)?));
-    }
-    Some(tags)
-}
-
+/// The crate finds versions by the section headers, which the dynamic linker does not need; here the dynamic section says where
+/// they are.
 fn newest_glibc(data: &[u8], mut at: u64, count: u64, strings: u64) -> Option<(u32, u32)> {
-    let mut newest = None;
+    let (le, mut newest) = (LittleEndian, None);
     for _ in 0..count.min(1024) {
-        let (aux_count, aux, next) = (
-            int(data, at.checked_add(2)?, 2)?,
-            int(data, at.checked_add(8)?, 4)?,
-            int(data, at.checked_add(12)?, 4)?,
-        );
-        let mut entry = at.checked_add(aux)?;
-        for _ in 0..aux_count {
-            let name = string(data, strings.checked_add(int(data, entry.checked_add(8)?, 4)?)?)?;
+        let needed: &Verneed<LittleEndian> = data.read_at(at).ok()?;
+        let mut entry = at.checked_add(needed.vn_aux.get(le).into())?;
+        for _ in 0..needed.vn_cnt.get(le) {
+            let version: &Vernaux<LittleEndian> = data.read_at(entry).ok()?;
+            let name = string(data, strings.checked_add(version.vna_name.get(le).into())?)?;
             newest = newest.max(glibc_version(&name));
-            entry = entry.checked_add(int(data, entry.checked_add(12)?, 4)?)?;
+            entry = entry.checked_add(version.vna_next.get(le).into())?;
         }
-        if next == 0 {
-            break;
+        match needed.vn_next.get(le) {
+            0 => break,
+            next => at = at.checked_add(next.into())?,
         }
-        at = at.checked_add(next)?;
     }
     newest
 }

@@ -1,4 +1,6 @@
 //! Writes ustar archives, deterministic: owner root, time zero, given order.
+//!
+//! Why no crate: one header is all that is needed. The `tar` crate takes over as soon as a name is too long for ustar.
 
 /// An archive being written.
 #[derive(Default)]

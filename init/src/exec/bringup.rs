@@ -4,7 +4,7 @@
 //! A failed step is a problem, not the end: the agent starts all the same and reports what it finds.
 
 use super::clock::boottime_ms;
-use super::error::{InitError, chain};
+use super::error::InitError;
 use super::report::Report;
 use super::steps::read;
 use super::{
@@ -12,6 +12,7 @@ use super::{
     systemd_started,
 };
 use crate::plan::promises;
+use orlop_config::error_chain::chain;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;

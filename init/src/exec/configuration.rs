@@ -1,6 +1,6 @@
 //! The configuration phase: sources collected, merged by `orlop_config`, and the run-time files written.
 
-use super::error::{InitError, chain};
+use super::error::InitError;
 use super::report::Report;
 use super::sources::Found;
 use super::steps::{apply, apply_all};
@@ -9,6 +9,7 @@ use crate::plan::cmdline::BootArgs;
 use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, VAR, plan, source_files};
 use crate::plan::swap;
 use orlop_config::Problem;
+use orlop_config::error_chain::chain;
 use orlop_config::node::{Effective, Source, derive, load};
 use std::fs;
 use std::path::Path;
@@ -128,7 +129,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         assert!(!has_network(&dir.path().join("none")));
         for (name, content, has) in [
-            (".10.conflist.new", "{}", false),
+            (".10.conflist.orlop-new", "{}", false),
             ("10-orlop.conflist", "", false),
             ("readme", "{}", false),
             ("20-calico.conflist", "{}", true),

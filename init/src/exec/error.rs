@@ -4,7 +4,6 @@ use crate::plan::cmdline::CmdlineError;
 use crate::plan::verity::VerityError;
 use crate::sys::dm::DmError;
 use nix::errno::Errno;
-use std::error::Error;
 use std::io;
 
 /// A failed phase.
@@ -101,17 +100,4 @@ pub enum InitError {
     /// A plan refused.
     #[error("{0}")]
     Refused(String),
-}
-
-/// The whole chain on one line.
-#[must_use]
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(e) = next {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        next = e.source();
-    }
-    text
 }

@@ -5,7 +5,7 @@
 use super::clock::boottime_ms;
 use super::devices::{Uevents, scan};
 use super::drivers::Drivers;
-use super::error::{InitError, chain};
+use super::error::InitError;
 use super::loader::{self, Loader};
 use super::report::Report;
 use super::sources::{Found, Places, collect};
@@ -19,6 +19,7 @@ use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::phase::{OnFailure, Phase};
 use crate::plan::step::Step;
 use crate::sys::block;
+use orlop_config::error_chain::chain;
 use std::convert::Infallible;
 use std::fs::{self, OpenOptions};
 use std::path::Path;

@@ -4,6 +4,7 @@
 
 use nix::fcntl::{Flock, FlockArg};
 use orlop_config::ledger::{Entry, Ledger};
+use orlop_files::Durability;
 use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -40,9 +41,8 @@ impl LedgerFile {
         let path = self.dir.join("boot.json");
         let mut ledger = read(&path)?;
         ledger.entries.extend(self.pending.iter().cloned());
-        let temporary = self.dir.join(".boot.json.new");
-        std::fs::write(&temporary, ledger.render())?;
-        std::fs::rename(&temporary, &path)?;
+        orlop_files::replace(&path, ledger.render().as_bytes(), 0o644, Durability::Rebuildable)
+            .map_err(|error| error.source)?;
         self.pending.clear();
         Ok(())
     }

@@ -4,10 +4,9 @@
 //! so it is written with fsync before anything may have seen it, and never replaced while it is valid.
 
 use super::error::InitError;
-use super::steps::remove_file;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use orlop_files::Durability;
+use std::fs;
+use std::io;
 use std::path::Path;
 
 /// Reads the id in `dir` or makes one; the second value says whether it is new.
@@ -55,14 +54,7 @@ fn valid(text: &str) -> Option<String> {
 /// It cannot be written; it is as it was.
 pub(super) fn write_durably(dir: &Path, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let temporary = dir.join(format!(".{name}.new"));
-    // One that a power cut has left may have another mode.
-    remove_file(&temporary)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, dir.join(name))?;
-    File::open(dir)?.sync_all()
+    orlop_files::replace(&dir.join(name), content, mode, Durability::Synced).map_err(|error| error.source)
 }
 
 #[cfg(test)]

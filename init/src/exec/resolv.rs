@@ -3,12 +3,13 @@
 //! Started by systemd when networkd has written its state for the first time (orlop-resolv.path); stays, and looks
 //! again whenever the state changes. A file that init wrote from the configuration is kept.
 
-use super::error::{InitError, chain};
+use super::error::InitError;
 use super::steps::apply;
 use crate::plan::resolv;
 use crate::plan::step::Step;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use orlop_config::error_chain::chain;
 use std::fs;
 use std::io::Write;
 use std::path::Path;

@@ -5,8 +5,9 @@
 //! exists is never touched.
 
 use super::DEGRADED;
-use super::error::{InitError, chain};
+use super::error::InitError;
 use super::tree::{self, Copied};
+use orlop_config::error_chain::chain;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};

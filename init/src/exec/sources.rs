@@ -3,7 +3,6 @@
 
 use super::devices::read_at;
 use super::drivers::Drivers;
-use super::error::chain;
 use super::steps::apply;
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
@@ -16,6 +15,7 @@ use crate::plan::{base64, fat, smbios, volume};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, umount2};
 use orlop_config::Problem;
+use orlop_config::error_chain::chain;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;

@@ -3,7 +3,7 @@
 
 use super::devices::{read_at, scan};
 use super::drivers::Drivers;
-use super::error::{InitError, chain};
+use super::error::InitError;
 use super::steps::{apply, apply_all};
 use super::{machine_id, reserve};
 use crate::plan::disk::{Disk, STATE_LABEL};
@@ -18,6 +18,7 @@ use crate::plan::{ext4, gpt_relocate};
 use crate::sys::{block, child};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::statvfs;
+use orlop_config::error_chain::chain;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -6,9 +6,10 @@ use crate::plan::step::{Mount, Step};
 use nix::errno::Errno;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use orlop_files::Durability;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 /// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h, not yet in nix.
@@ -72,15 +73,10 @@ fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
     if is_written(path, mode, content) {
         return Ok(());
     }
-    let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
-    fs::create_dir_all(if dir.is_empty() { "/" } else { dir })?;
-    // A leading dot: directories of drop-ins and manifests pass over what a power cut leaves behind.
-    let temporary = format!("{dir}/.{name}.new");
-    remove_file(Path::new(&temporary))?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+    if let Some(dir) = Path::new(path).parent() {
+        fs::create_dir_all(dir)?;
+    }
+    orlop_files::replace(Path::new(path), content, mode, Durability::Contents).map_err(|error| error.source)
 }
 
 fn is_written(path: &str, mode: u32, content: &[u8]) -> bool {
@@ -185,7 +181,7 @@ mod tests {
     #[test]
     fn a_failed_step_names_itself() {
         let steps = [Step::Bind { from: "/nonexistent".into(), to: "/nonexistent2".into() }];
-        let error = apply_all(&steps).map_err(|e| super::super::error::chain(&e));
+        let error = apply_all(&steps).map_err(|e| orlop_config::error_chain::chain(&e));
         let text = error.expect_err("cannot work");
         assert!(text.starts_with("cannot bind /nonexistent on /nonexistent2: "), "{text}");
     }

@@ -1,46 +1,26 @@
 //! Base64 as it arrives on a command line or in an SMBIOS string: standard alphabet, padding optional.
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+/// The unused low bits of the last character are not data.
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
 /// Decodes; `None` if a character or the length is wrong. White space is skipped.
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut count, mut padding) = (0u32, 0u32, 0u32);
-    for c in text.bytes().filter(|b| !b.is_ascii_whitespace()) {
-        let value = match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            b'=' => {
-                padding += 1;
-                continue;
-            }
-            _ => return None,
-        };
-        if padding > 0 {
-            return None;
-        }
-        bits = bits << 6 | u32::from(value);
-        count += 1;
-        if count == 4 {
-            out.extend_from_slice(&bits.to_be_bytes()[1..]);
-            (bits, count) = (0, 0);
-        }
-    }
-    let rest = match count {
-        0 => 0,
-        2 => 1,
-        3 => 2,
-        _ => return None,
-    };
-    if padding > 0 && padding != (4 - count) % 4 {
+    let text: String = text.split_ascii_whitespace().collect();
+    // All of the padding or none of it.
+    if text.ends_with('=') && !text.len().is_multiple_of(4) {
         return None;
     }
-    // The unused low bits of the last character are not data.
-    let tail = (bits << (6 * (4 - count) % 24)).to_be_bytes();
-    out.extend_from_slice(&tail[1..=rest]);
-    Some(out)
+    ENGINE.decode(text).ok()
 }
 
 #[cfg(test)]

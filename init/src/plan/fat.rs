@@ -1,6 +1,8 @@
 //! Whether a FAT volume has a name in its root directory, without mounting it: vfat, fat and two code pages are four
 //! modules, whose signatures take the kernel longer to check than anything that could stand there.
 //!
+//! Why no crate: `fatfs` had its last release in January 2023, and it reads and writes; this only looks, and everything is bounded.
+//!
 //! Format: Microsoft's FAT specification 1.03. Every entry has a short name in upper case, those with a long one as
 //! well.
 

@@ -3,6 +3,11 @@
 //! The primary header is used if its checksums hold, else the backup at the end of the device. The kernel
 //! does not fall back by itself, so init reads the table on its own and hands the kernel partitions it missed.
 //! Any input gives a table or an error; no length from disk is used before it is bounded.
+//!
+//! Why no crate: `gpt` and `gptman` read and write a device themselves; init plans its changes over bytes
+//! ([`gpt_change`](super::gpt_change), [`gpt_relocate`](super::gpt_relocate)), so that the tests can cut the power
+//! at each write. `gpt` is the second opinion in the tests. A crate for the checksum is not worth its size: an array of
+//! entries has 16 KiB.
 
 use super::guid::Guid;
 use super::{le_u32, le_u64};

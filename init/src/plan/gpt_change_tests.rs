@@ -1,7 +1,7 @@
 //! Tests of the partition table's changes: every prefix of the writes, torn writes, damaged copies, any disk.
 
 use super::*;
-use crate::plan::gpt::tests::{image, read};
+use crate::plan::gpt::tests::{image, others_agree, read};
 use crate::plan::guid::TYPE_VAR;
 use proptest::prelude::*;
 
@@ -17,6 +17,7 @@ fn grown(sectors: u64) -> Vec<u8> {
     let writes =
         crate::plan::gpt_relocate::relocate(disk.len() as u64, 512, reader(&disk)).expect("relocated");
     writes.iter().for_each(|w| apply(&mut disk, w));
+    others_agree(&disk);
     disk
 }
 
@@ -58,6 +59,7 @@ fn old_or_new_at_every_cut(mut disk: Vec<u8>, editor: &Editor) -> Vec<u8> {
         assert!([&before, &after].contains(&&spans(&disk)), "cut behind {}", write.offset);
     }
     assert_eq!(spans(&disk), after);
+    others_agree(&disk);
     disk
 }
 
@@ -111,6 +113,7 @@ fn disk_and_partitions_get_other_guids_together_with_a_new_partition() {
             assert!([(false, false, false), (true, true, true)].contains(&seen(disk)), "at {}", write.offset);
         }
     }
+    others_agree(&now);
     let after = read(&now).expect("sound");
     assert_eq!(after.disk, identity);
     let others = |t: &crate::plan::gpt::Table| t.partitions.iter().find(|p| p.number == 6).cloned();

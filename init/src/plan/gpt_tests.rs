@@ -63,6 +63,54 @@ pub(in crate::plan) fn read(disk: &[u8]) -> Result<Table, GptError> {
     })
 }
 
+/// What the `gpt` crate reads in a disk: the disk's GUID, and its partitions as [`Table`] has them. Both copies must be sound if
+/// `whole`.
+fn theirs(disk: &[u8], whole: bool) -> (Guid, Vec<Partition>) {
+    let device = std::io::Cursor::new(disk.to_vec());
+    let found = ::gpt::GptConfig::new().only_valid_headers(whole).open_from_device(device).expect("a table");
+    let guid = |bytes: &[u8; 16]| Guid(*bytes);
+    let partition = |(number, p): (&u32, &::gpt::partition::Partition)| Partition {
+        number: *number,
+        type_guid: guid(p.part_type_guid.guid.as_bytes()),
+        partuuid: guid(p.part_guid.as_bytes()),
+        label: p.name.clone(),
+        start: p.first_lba * 512,
+        length: (p.last_lba - p.first_lba + 1) * 512,
+    };
+    (guid(found.guid().as_bytes()), found.partitions().iter().map(partition).collect())
+}
+
+/// Others read in a disk with two sound copies what this reader finds in it.
+pub(in crate::plan) fn others_agree(disk: &[u8]) {
+    let ours = read(disk).expect("sound");
+    assert_eq!(theirs(disk, true), (ours.disk, ours.partitions));
+}
+
+#[test]
+fn others_read_the_same_in_both_copies() {
+    others_agree(&image());
+    let ours = read(&image()).expect("sound");
+    let mut disk = image();
+    disk[512 + 40] ^= 1;
+    assert_eq!(theirs(&disk, false), (ours.disk, ours.partitions));
+}
+
+#[test]
+fn a_table_that_others_write_is_read() {
+    let device = std::io::Cursor::new(vec![0; 8 << 20]);
+    let config = ::gpt::GptConfig::new().writable(true);
+    let mut table = config.create_from_device(device, None).expect("a table");
+    let linux = ::gpt::partition_types::LINUX_FS;
+    for name in ["one", "zwei", "три"] {
+        table.add_partition(name, 1 << 20, linux.clone(), 0, None).expect("room");
+    }
+    let disk = table.write().expect("written").into_inner();
+    others_agree(&disk);
+    let ours = read(&disk).expect("sound");
+    let labels: Vec<&str> = ours.partitions.iter().map(|p| p.label.as_str()).collect();
+    assert_eq!((labels, ours.copy), (vec!["one", "zwei", "три"], Copy::Primary));
+}
+
 #[test]
 fn crc_of_the_standard_check_string() {
     assert_eq!(crc32(b"123456789"), 0xcbf4_3926);

@@ -3,12 +3,11 @@
 //! In: server, CA, where the certificate will be. Out: the text that upstream's kubelet writes after its bootstrap,
 //! on disk. Invariants: no secret is in it; it appears whole or not at all, readable by root alone.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use orlop_files::Durability;
 use serde_json::json;
 
 use super::KubeconfigError;
@@ -70,22 +69,6 @@ pub fn write(path: &Path, kubeconfig: &OwnKubeconfig) -> Result<(), KubeconfigEr
     let io = |operation| move |source| KubeconfigError::Io { path: path.to_owned(), operation, source };
     let directory = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).map_err(io("make its directory"))?;
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    // One that an interrupted run left behind may have another mode.
-    match std::fs::remove_file(&beside) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io("replace")(error)),
-        _ => {}
-    }
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&beside)
-        .map_err(io("write"))?;
-    file.write_all(kubeconfig.render().as_bytes()).map_err(io("write"))?;
-    file.sync_all().map_err(io("write"))?;
-    std::fs::rename(&beside, path).map_err(io("replace"))?;
-    std::fs::File::open(directory).and_then(|d| d.sync_all()).map_err(io("sync its directory"))
+    orlop_files::replace(path, kubeconfig.render().as_bytes(), 0o600, Durability::Synced)
+        .map_err(|error| io(error.operation)(error.source))
 }

@@ -4,10 +4,11 @@
 //! In: the peer's certificate, the `Authorization` header. Out: [`Caller`] and its name. Invariant: what was shown and
 //! is not known is 401; who shows nothing is anonymous, which is known and may nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_sim::fake_api::Who;
 use agent_types::certificates::CertificateFacts;
+use agent_types::lock::Lock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -31,17 +32,17 @@ pub(super) enum Caller {
 pub(super) struct Authenticator {
     clients: Arc<dyn ClientCertVerifier>,
     /// `None`: every token is a bootstrap token.
-    tokens: Mutex<Option<Vec<String>>>,
+    tokens: Lock<Option<Vec<String>>>,
 }
 
 impl Authenticator {
     pub(super) fn new(clients: Arc<dyn ClientCertVerifier>) -> Authenticator {
-        Authenticator { clients, tokens: Mutex::default() }
+        Authenticator { clients, tokens: Lock::default() }
     }
 
     pub(super) fn accept_tokens(&self, tokens: &[&str]) {
         let tokens = tokens.iter().map(ToString::to_string).collect();
-        *self.tokens.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokens);
+        *self.tokens.lock() = Some(tokens);
     }
 
     pub(super) fn caller(
@@ -59,7 +60,7 @@ impl Authenticator {
         let Some(token) = authorization.and_then(|a| a.strip_prefix("Bearer ")) else {
             return (Caller::Powerless, "system:anonymous".to_owned());
         };
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.tokens.lock();
         let known = tokens.as_ref().is_none_or(|tokens| tokens.iter().any(|t| t == token));
         let caller = if known { Caller::Known(Who::Bootstrapper) } else { Caller::Unknown };
         (caller, format!("system:bootstrap:{}", token.get(..6).unwrap_or(token)))

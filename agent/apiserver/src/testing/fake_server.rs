@@ -8,10 +8,11 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use agent_sim::fake_api::{FakeApi, Status};
+use agent_types::lock::Lock;
 use agent_types::time::Wall;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -76,30 +77,26 @@ pub struct Seen {
 }
 
 pub(super) struct Shared {
-    api: Mutex<FakeApi>,
+    api: Lock<FakeApi>,
     authn: Authenticator,
-    faults: Mutex<VecDeque<(String, Fault)>>,
-    seen: Mutex<Vec<Seen>>,
-    cluster_info: Mutex<Option<Value>>,
+    faults: Lock<VecDeque<(String, Fault)>>,
+    seen: Lock<Vec<Seen>>,
+    cluster_info: Lock<Option<Value>>,
     /// No `sendInitialEvents`, as servers before 1.32.
-    plain_lists: Mutex<bool>,
-    tls: Mutex<Arc<ServerConfig>>,
-    connections: Mutex<u64>,
+    plain_lists: Lock<bool>,
+    tls: Lock<Arc<ServerConfig>>,
+    connections: Lock<u64>,
     open: watch::Sender<u64>,
     reviews: ReviewLoad,
     /// Requests at once on one HTTP/2 connection.
-    streams: Mutex<u32>,
+    streams: Lock<u32>,
     pub(super) changed: watch::Sender<u64>,
     pub(super) cut: watch::Sender<u64>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     pub(super) fn api(&self) -> MutexGuard<'_, FakeApi> {
-        lock(&self.api)
+        self.api.lock()
     }
 }
 
@@ -220,13 +217,13 @@ impl FakeServer {
 
     /// Lets the next request whose path contains `path` go wrong.
     pub fn fail(&self, path: &str, fault: Fault) {
-        lock(&self.shared.faults).push_back((path.to_owned(), fault));
+        self.shared.faults.lock().push_back((path.to_owned(), fault));
     }
 
     /// Every request so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
-        lock(&self.shared.seen).clone()
+        self.shared.seen.lock().clone()
     }
 
     /// Cuts every connection.
@@ -242,13 +239,13 @@ impl FakeServer {
 
     /// Refuses `sendInitialEvents` from now on.
     pub fn without_streamed_lists(&self) {
-        *lock(&self.shared.plain_lists) = true;
+        *self.shared.plain_lists.lock() = true;
     }
 
     /// Answers reviews after `wait` from now on, and takes so many requests at once on new connections.
     pub fn review_slowly(&self, wait: std::time::Duration, streams: u32) {
         self.shared.reviews.set_wait(wait);
-        *lock(&self.shared.streams) = streams;
+        *self.shared.streams.lock() = streams;
     }
 
     /// The most reviews that were under way at once.
@@ -259,7 +256,7 @@ impl FakeServer {
 
     /// Presents another certificate to new connections.
     pub fn set_tls(&self, config: Arc<ServerConfig>) {
-        *lock(&self.shared.tls) = config;
+        *self.shared.tls.lock() = config;
     }
 
     /// Publishes cluster-info with a CA, signed with these tokens (`id.secret`).
@@ -285,30 +282,30 @@ impl FakeServer {
 
     /// Puts any ConfigMap, or none, in cluster-info's place.
     pub fn set_cluster_info(&self, config_map: Option<Value>) {
-        *lock(&self.shared.cluster_info) = config_map;
+        *self.shared.cluster_info.lock() = config_map;
     }
 
     /// The ConfigMap as it is.
     #[must_use]
     pub fn cluster_info(&self) -> Option<Value> {
-        lock(&self.shared.cluster_info).clone()
+        self.shared.cluster_info.lock().clone()
     }
 }
 
 fn shared(pki: &TestPki) -> Arc<Shared> {
     Arc::new(Shared {
-        api: Mutex::default(),
+        api: Lock::default(),
         authn: Authenticator::new(pki.clients()),
-        faults: Mutex::default(),
-        seen: Mutex::default(),
-        cluster_info: Mutex::default(),
-        plain_lists: Mutex::new(false),
-        tls: Mutex::new(pki.server_config(&["localhost", "127.0.0.1"], Validity::default())),
-        connections: Mutex::new(0),
+        faults: Lock::default(),
+        seen: Lock::default(),
+        cluster_info: Lock::default(),
+        plain_lists: Lock::new(false),
+        tls: Lock::new(pki.server_config(&["localhost", "127.0.0.1"], Validity::default())),
+        connections: Lock::new(0),
         open: watch::Sender::new(0),
         reviews: ReviewLoad::default(),
         // As kube-apiserver.
-        streams: Mutex::new(100),
+        streams: Lock::new(100),
         changed: watch::Sender::new(0),
         cut: watch::Sender::new(0),
     })
@@ -317,12 +314,12 @@ fn shared(pki: &TestPki) -> Arc<Shared> {
 fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>, stream: S) {
     let mut cut = shared.cut.subscribe();
     tokio::spawn(async move {
-        let acceptor = TlsAcceptor::from(Arc::clone(&*lock(&shared.tls)));
+        let acceptor = TlsAcceptor::from(Arc::clone(&*shared.tls.lock()));
         let Ok(stream) = acceptor.accept(stream).await else { return };
         let shown = stream.get_ref().1.peer_certificates();
         let shown = Arc::new(shown.and_then(|chain| chain.first()).map(|c| c.clone().into_owned()));
         let number = {
-            let mut connections = lock(&shared.connections);
+            let mut connections = shared.connections.lock();
             *connections += 1;
             *connections
         };
@@ -338,7 +335,7 @@ fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>
             if agreed {
                 let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                     .max_header_list_size(1 << 20)
-                    .max_concurrent_streams(*lock(&shared.streams))
+                    .max_concurrent_streams(*shared.streams.lock())
                     .serve_connection(stream, service);
                 return server.await;
             }
@@ -377,7 +374,7 @@ async fn answer(
     let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok()).map(ToOwned::to_owned);
     let (who, name) = shared.authn.caller(shown, header(hyper::header::AUTHORIZATION).as_deref());
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-    lock(&shared.seen).push(Seen {
+    shared.seen.lock().push(Seen {
         method: request.method().to_string(),
         path: path.clone(),
         user_agent: header(hyper::header::USER_AGENT).unwrap_or_default(),
@@ -385,7 +382,7 @@ async fn answer(
         connection,
     });
     let fault = {
-        let mut faults = lock(&shared.faults);
+        let mut faults = shared.faults.lock();
         faults.iter().position(|(part, _)| path.contains(part.as_str())).and_then(|at| faults.remove(at))
     };
     let (parts, body) = request.into_parts();
@@ -473,7 +470,7 @@ fn respond(
         return whole(200, "ok");
     }
     if path == "/api/v1/namespaces/kube-public/configmaps/cluster-info" {
-        return match &*lock(&shared.cluster_info) {
+        return match &*shared.cluster_info.lock() {
             Some(config_map) => whole(200, config_map.to_string()),
             None => whole(404, r#"{"kind":"Status","code":404,"reason":"NotFound","message":"not found"}"#),
         };
@@ -503,7 +500,7 @@ fn respond(
         }
         Wanted::Watch(resource, selector, options) => {
             shared.api().may_watch(who, resource, &selector)?;
-            if options.initial && *lock(&shared.plain_lists) {
+            if options.initial && *shared.plain_lists.lock() {
                 return Err(Status {
                     code: 422,
                     reason: "Invalid",

@@ -2,8 +2,9 @@
 //!
 //! In: connections from a client. Out: streams for a server. Invariant: refuses when nobody listens.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use agent_types::lock::Lock;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 
@@ -15,7 +16,7 @@ const BACKLOG: usize = 16;
 /// One address; clones are the same address.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryNetwork {
-    listener: Arc<Mutex<Option<mpsc::Sender<DuplexStream>>>>,
+    listener: Arc<Lock<Option<mpsc::Sender<DuplexStream>>>>,
 }
 
 impl MemoryNetwork {
@@ -23,13 +24,13 @@ impl MemoryNetwork {
     #[must_use]
     pub fn listen(&self) -> mpsc::Receiver<DuplexStream> {
         let (sender, receiver) = mpsc::channel(BACKLOG);
-        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *self.listener.lock() = Some(sender);
         receiver
     }
 
     pub(crate) fn connect(&self) -> Option<DuplexStream> {
         let (ours, theirs) = duplex(BUFFER);
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = self.listener.lock();
         listener.as_ref()?.try_send(theirs).ok()?;
         Some(ours)
     }

@@ -3,14 +3,14 @@
 //! In: a wait. Out: the most reviews that were under way at once. Invariant: a review whose request was given up counts
 //! no longer.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use agent_types::lock::Lock;
 use tokio::time::{Instant, sleep_until};
 
 /// Reviews under way.
 #[derive(Debug, Default)]
-pub(super) struct ReviewLoad(Mutex<Load>);
+pub(super) struct ReviewLoad(Lock<Load>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
@@ -23,21 +23,17 @@ struct UnderWay<'a>(&'a ReviewLoad);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.load().now -= 1;
+        self.0.0.lock().now -= 1;
     }
 }
 
 impl ReviewLoad {
-    fn load(&self) -> MutexGuard<'_, Load> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn set_wait(&self, wait: Duration) {
-        self.load().wait = wait;
+        self.0.lock().wait = wait;
     }
 
     pub(super) fn most(&self) -> usize {
-        self.load().most
+        self.0.lock().most
     }
 
     /// Takes as long as a review, if the path is one's.
@@ -46,7 +42,7 @@ impl ReviewLoad {
             return;
         }
         let until = {
-            let mut load = self.load();
+            let mut load = self.0.lock();
             load.now += 1;
             load.most = load.most.max(load.now);
             Instant::now() + load.wait

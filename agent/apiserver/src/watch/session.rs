@@ -10,15 +10,15 @@ use agent_types::api::WatchEvent;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
+use orlop_config::error_chain::chain;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::backoff::Backoff;
+use super::backoff::Failures;
 use super::decode::{self, Frame, Item, Key};
 use super::lines::{Line, Lines};
 use super::store::Store;
 use super::{Selection, Watched};
-use crate::connect::chain;
 use crate::error::cut;
 use crate::{ApiClient, client, error, random};
 
@@ -66,7 +66,7 @@ pub(super) struct Session<T> {
     /// Up to where the consumer has been told; empty before the first list.
     version: String,
     streamed_lists: bool,
-    backoff: Backoff,
+    failures: Failures,
     said: BTreeMap<String, Instant>,
 }
 
@@ -79,7 +79,7 @@ impl<T: Watched> Session<T> {
             store: Store::new(),
             version: String::new(),
             streamed_lists: true,
-            backoff: Backoff::default(),
+            failures: Failures::default(),
             said: BTreeMap::new(),
         }
     }
@@ -114,7 +114,7 @@ impl<T: Watched> Session<T> {
                     return;
                 }
             }
-            let wait = self.backoff.failed(Instant::now(), random::fraction());
+            let wait = self.failures.failed(Instant::now(), random::fraction());
             if !self.wait(wait).await {
                 return;
             }
@@ -129,7 +129,7 @@ impl<T: Watched> Session<T> {
             // The sender lives as long as the client.
             _ = returned.changed() => {}
         }
-        self.backoff = Backoff::default();
+        self.failures = Failures::default();
         // A thousand nodes see the server come back at the same time.
         let spread = RETURN_SPREAD.mul_f64(random::fraction());
         timeout(spread, self.events.closed()).await.is_err()

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent_types::api::{ApiCall, ApiReply, ApiResult};
 use agent_types::api_time::text;
+use agent_types::backoff::Backoff;
 use agent_types::certificates::{CertConfig, CertKind, CertTemplate, CertificateFacts};
 use agent_types::entropy::Entropy;
 use agent_types::failure::Class;
@@ -21,12 +22,10 @@ use super::{CertAction, CertEvent, CertFact, CertIdentity, KeyHandle, message};
 
 /// One request is waited for this long.
 const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
-/// First pause between looks at a request; it doubles.
-const POLL_MIN: Duration = Duration::from_millis(15);
+/// Pauses between looks at a request.
+const POLL: Backoff = Backoff::doubling(Duration::from_millis(15), Duration::from_secs(8));
 /// After this pause (3.825 s after the request) the operator is informed that it waits.
 const POLL_OVERDUE: Duration = Duration::from_secs(4);
-/// Longest pause between looks.
-const POLL_MAX: Duration = Duration::from_secs(8);
 /// A wrong clock is looked at this often.
 const CLOCK_PERIOD: Duration = Duration::from_secs(1);
 /// A clock that contradicts the certificate only is waited for this long.
@@ -230,8 +229,8 @@ impl CertManager {
                     name: name.clone(),
                     uid: csr.metadata.uid.clone(),
                     give_up: now.mono.after(APPROVAL_MAX),
-                    pause: POLL_MIN,
-                    look: now.mono.after(POLL_MIN),
+                    pause: POLL.first,
+                    look: now.mono.after(POLL.first),
                     approved: false,
                 };
                 out.push(CertAction::Fact(CertFact::Requested { csr: name }));
@@ -268,7 +267,7 @@ impl CertManager {
 
     fn look_later(&mut self, mut filed: Filed, now: Now) {
         filed.look = now.mono.after(filed.pause);
-        filed.pause = (filed.pause * 2).min(POLL_MAX);
+        filed.pause = POLL.following(filed.pause);
         if let Phase::Approval(_, current) = &mut self.phase {
             *current = filed;
         }
@@ -453,5 +452,23 @@ impl Machine for CertManager {
 
     fn deadline(&self) -> Option<Mono> {
         self.wake
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_looks_at_a_request() {
+        let mut pause = POLL.first;
+        let pauses: Vec<u128> = std::iter::from_fn(|| {
+            let wait = pause;
+            pause = POLL.following(pause);
+            Some(wait.as_millis())
+        })
+        .take(12)
+        .collect();
+        assert_eq!(pauses, [15, 30, 60, 120, 240, 480, 960, 1920, 3840, 7680, 8000, 8000]);
     }
 }

@@ -8,16 +8,13 @@
 use std::time::Duration;
 
 use agent_types::api_time::text;
+use agent_types::backoff::Backoff;
 use agent_types::certificates::{CertTemplate, CertificateFacts};
 use agent_types::entropy::Entropy;
 use agent_types::time::Wall;
 
-/// First pause after a failure; it doubles.
-const RETRY_MIN: Duration = Duration::from_secs(2);
-/// Failures until the pause stays at [`RETRY_MAX`].
-const RETRY_STEPS: u32 = 5;
-/// Pause from then on.
-const RETRY_MAX: Duration = Duration::from_secs(32);
+/// Pauses after a failure.
+const RETRY: Backoff = Backoff::doubling(Duration::from_secs(2), Duration::from_secs(32));
 /// Spread of pauses, percent.
 const RETRY_JITTER_PERCENT: u32 = 10;
 
@@ -81,12 +78,7 @@ fn share(from: Wall, to: Wall, entropy: &mut Entropy) -> Wall {
 
 /// The pause after this many failures in a row.
 pub(super) fn retry_pause(failures: u32, entropy: &mut Entropy) -> Duration {
-    let pause = match failures {
-        0 => RETRY_MIN,
-        n if n < RETRY_STEPS => RETRY_MIN * (1 << (n - 1)),
-        _ => RETRY_MAX,
-    };
-    entropy.jittered(pause, RETRY_JITTER_PERCENT)
+    RETRY.jittered(failures.saturating_sub(1), RETRY_JITTER_PERCENT, entropy)
 }
 
 /// How a clock is known to be wrong.

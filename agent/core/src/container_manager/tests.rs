@@ -132,3 +132,9 @@ fn reservations_are_told_and_tried_again() {
         ]
     );
 }
+
+#[test]
+fn the_series_of_waits_after_failures() {
+    let seconds = [0, 1, 2, 3, 4, 5, 6, 7, 100].map(|n| super::RETRY.next(n).as_secs());
+    assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+}

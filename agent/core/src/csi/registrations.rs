@@ -5,14 +5,9 @@
 //! driver is forgotten only when no socket holds it. Upstream: pkg/kubelet/pluginmanager/reconciler.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use agent_types::backoff::Backoff;
 use agent_types::time::Mono;
-
-/// First wait after a failure.
-const BACK_OFF: Duration = Duration::from_millis(500);
-/// Longest wait.
-const BACK_OFF_MAX: Duration = Duration::from_secs(122);
 
 /// Tells a socket from a later one at the same path: inode, and when that changed, nanoseconds.
 pub type SocketId = (u64, i64);
@@ -122,9 +117,9 @@ impl Registrations {
                 forgotten = entry.driver.replace(driver.clone()).filter(|before| *before != driver);
             }
             Err(()) if entry.id == id => {
-                let doubled = BACK_OFF.saturating_mul(1 << entry.failures.min(16));
+                let wait = Backoff::OPERATION.next(entry.failures);
                 entry.failures = entry.failures.saturating_add(1);
-                (entry.stale, entry.not_before) = (true, now.after(doubled.min(BACK_OFF_MAX)));
+                (entry.stale, entry.not_before) = (true, now.after(wait));
                 forgotten = entry.driver.take();
             }
             Err(()) => {}

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_types::api::{ApiCall, ApiReply, ApiResult};
+use agent_types::backoff::Backoff;
 use agent_types::entropy::Entropy;
 use agent_types::failure::Class;
 use agent_types::machine::{EffectId, Machine, Outbox};
@@ -31,10 +32,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 pub const NAMESPACE: &str = "kube-node-lease";
 /// Immediate tries to replace the lease.
 pub const TRIES: u32 = 5;
-/// First pause after a failed GET or POST; it doubles.
-const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-/// Longest pause.
-const BACK_OFF_MAX: Duration = Duration::from_secs(7);
+/// Pauses after a failed GET or POST.
+const BACKOFF: Backoff = Backoff::NODE_OBJECT;
 /// Spread of the renewal period, percent.
 const JITTER_PERCENT: u32 = 4;
 
@@ -192,7 +191,7 @@ impl NodeLease {
     /// This round is over.
     fn rest(&mut self, now: Mono) {
         let period = Duration::from_millis(u64::from(self.config.duration_s) * 250);
-        self.next = now.after(self.entropy.jittered(period.max(BACK_OFF_MIN), JITTER_PERCENT));
+        self.next = now.after(self.entropy.jittered(period.max(BACKOFF.first), JITTER_PERCENT));
         self.tries = 0;
         self.asked = false;
     }
@@ -207,9 +206,8 @@ impl NodeLease {
 
     /// A GET or POST failed: the pause before the next doubles.
     fn back_off(&mut self, now: Mono) {
-        let pause = BACK_OFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACK_OFF_MAX);
+        self.next = now.after(BACKOFF.next(self.failures));
         self.failures = self.failures.saturating_add(1);
-        self.next = now.after(pause);
     }
 
     fn answered(&mut self, step: Step, result: ApiResult, now: Now, out: &mut Outbox<LeaseAction>) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, WatchEvent};
+use agent_types::backoff::Backoff;
 use agent_types::entropy::Entropy;
 use agent_types::failure::Class;
 use agent_types::machine::{EffectId, Machine, Outbox};
@@ -21,10 +22,8 @@ use super::{
 
 /// Tries in one cycle.
 const TRIES: u32 = 5;
-/// First pause between tries to register; it doubles.
-const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between tries to register.
-const BACK_OFF_MAX: Duration = Duration::from_secs(7);
+/// Pauses between tries to register.
+const BACKOFF: Backoff = Backoff::NODE_OBJECT;
 /// Spread of the cycle, percent.
 const JITTER_PERCENT: u32 = 4;
 /// Registration waits this long for the first inputs.
@@ -193,9 +192,8 @@ impl NodeStatus {
     }
 
     fn back_off(&mut self, message: String, now: Mono, out: &mut Outbox<NodeStatusAction>) {
-        let pause = BACK_OFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACK_OFF_MAX);
+        self.next = now.after(BACKOFF.next(self.failures));
         self.failures = self.failures.saturating_add(1);
-        self.next = now.after(pause);
         self.earliest = self.next;
         Self::say(NodeFact::Failed { message }, out);
     }
@@ -251,7 +249,7 @@ impl NodeStatus {
         if self.config.register {
             self.registered = false;
             self.failures = 1;
-            self.next = now.after(BACK_OFF_MIN);
+            self.next = now.after(BACKOFF.first);
             self.earliest = self.next;
             Self::say(NodeFact::Deleted, out);
         } else {

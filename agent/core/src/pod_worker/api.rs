@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::backoff::Backoff;
 use agent_types::event::EventFact;
 use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::machine::EffectId;
-use agent_types::restart;
 use agent_types::runtime::observed::PodSnapshot;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -119,7 +119,7 @@ pub struct WorkerContext {
     /// `runtimeRequestTimeout`.
     pub request_timeout: Duration,
     /// Crash-loop back-off: 10 s to `maxContainerRestartPeriod`.
-    pub crash_loop: restart::Policy,
+    pub crash_loop: Backoff,
     /// Scheme of container ids, for example `containerd`.
     pub runtime_name: String,
     /// The node's addresses, the primary first.

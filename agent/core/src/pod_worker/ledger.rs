@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use agent_types::backoff::Backoff;
 use agent_types::failure::{CANCELLED_CALL_MAX, Class};
 use agent_types::ids::{ContainerId, SandboxId};
 use agent_types::machine::EffectId;
@@ -18,6 +19,11 @@ use agent_types::time::Mono;
 
 use crate::lifecycle_hooks::Hook;
 use crate::pod_worker::effect::EffectError;
+
+/// Waits before the runtime is looked at again.
+const OBSERVE_AGAIN: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5));
+/// Waits after an effect whose outcome is not known.
+const UNKNOWN_AGAIN: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(10));
 
 /// Objects that the effects of one pod act on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -313,14 +319,11 @@ impl Ledger {
         unknown: bool,
     ) {
         let r = self.retries.entry(target.clone()).or_default();
+        let earlier = r.failures;
         r.failures = r.failures.saturating_add(1);
-        let doubled = |base_ms: u64, max_ms: u64| {
-            let factor = 1u64.checked_shl(r.failures.saturating_sub(1).min(20)).unwrap_or(u64::MAX);
-            Duration::from_millis(base_ms.saturating_mul(factor).min(max_ms))
-        };
         let base = match target {
-            Target::Observe => doubled(100, 5_000),
-            _ if unknown => doubled(1_000, 10_000),
+            Target::Observe => OBSERVE_AGAIN.next(earlier),
+            _ if unknown => UNKNOWN_AGAIN.next(earlier),
             _ => restart::REQUEUE,
         };
         let wait = restart::jittered(base, seed, u64::from(r.failures));
@@ -340,5 +343,17 @@ impl Ledger {
     pub(super) fn hold(&mut self, target: &Target, until: Mono) {
         let r = self.retries.entry(target.clone()).or_default();
         r.not_before = r.not_before.max(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_waits() {
+        let millis = |series: Backoff| [0, 1, 2, 3, 4, 5, 6, 40].map(|n| series.next(n).as_millis());
+        assert_eq!(millis(OBSERVE_AGAIN), [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(millis(UNKNOWN_AGAIN), [1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000]);
     }
 }

@@ -10,10 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agent_types::backoff::Backoff;
 use agent_types::ids::{ContainerId, IdMapping, SandboxId};
 use agent_types::kill::KillReason;
 use agent_types::objects::Objects;
-use agent_types::restart::{BackOff, ImageBackOff, Policy};
+use agent_types::restart::{BackOff, ImageBackOff};
 use agent_types::runtime::image::{ImageInfo, PullPolicy};
 use agent_types::time::{Mono, Wall};
 use agent_volumes::env_file::EnvFiles;
@@ -64,14 +65,14 @@ pub(super) struct Syncing {
 }
 
 impl Syncing {
-    pub(super) fn new(pod: Arc<Pod>, policy: Policy) -> Syncing {
+    pub(super) fn new(pod: Arc<Pod>, crash_loop: Backoff) -> Syncing {
         Syncing {
             pod,
             dirs_made: false,
             runtime: RuntimeHandler::Unasked,
             users: None,
             chain: None,
-            back_off: BackOff::new(policy),
+            back_off: BackOff::new(crash_loop),
             images: ImageBackOff::default(),
             waiting: BTreeMap::new(),
             hook_failed: BTreeSet::new(),

@@ -12,9 +12,10 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::lock::Lock;
 use futures_util::stream;
 use orlop_proto::cri::v1;
 use orlop_proto::cri::v1::image_service_server::ImageServiceServer;
@@ -57,22 +58,17 @@ pub struct Seen {
 /// What the server and its handle share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    state: Mutex<FakeState>,
-    faults: Mutex<HashMap<&'static str, VecDeque<Fault>>>,
-    seen: Mutex<Vec<Seen>>,
-    version: Mutex<String>,
+    state: Lock<FakeState>,
+    faults: Lock<HashMap<&'static str, VecDeque<Fault>>>,
+    seen: Lock<Vec<Seen>>,
+    version: Lock<String>,
     /// `Err` ends the streams that are open.
     pub(super) events: broadcast::Sender<Result<v1::ContainerEventResponse, Code>>,
-    connections: Mutex<Vec<StdUnixStream>>,
+    connections: Lock<Vec<StdUnixStream>>,
 }
 
 /// Events that a slow subscriber may lag behind.
 const EVENTS_MAX: usize = 1024;
-
-/// A poisoned lock is a failed test; what it held is still good to look at.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A fake runtime and its server. Dropping it stops the server and removes the socket.
 #[derive(Debug)]
@@ -107,12 +103,12 @@ impl FakeCri {
             v1::Image { id: "sha256:fake".to_owned(), repo_tags: tags, size: 42, ..Default::default() };
         state.images.insert(image.id.clone(), image);
         let shared = Shared {
-            state: Mutex::new(state),
-            faults: Mutex::default(),
-            seen: Mutex::default(),
-            version: Mutex::new("0.1.0".to_owned()),
+            state: Lock::new(state),
+            faults: Lock::default(),
+            seen: Lock::default(),
+            version: Lock::new("0.1.0".to_owned()),
             events: broadcast::channel(EVENTS_MAX).0,
-            connections: Mutex::default(),
+            connections: Lock::default(),
         };
         let socket = directory.path().join("cri.sock");
         Ok(FakeCri { shared: Arc::new(shared), server: JoinSet::new(), socket, _directory: directory })
@@ -131,7 +127,7 @@ impl FakeCri {
             async move {
                 let accepted = listener.accept().await.and_then(|(stream, _)| {
                     let twin = stream.as_fd().try_clone_to_owned()?;
-                    lock(&shared.connections).push(twin.into());
+                    shared.connections.lock().push(twin.into());
                     Ok(stream)
                 });
                 Some((accepted, listener))
@@ -159,7 +155,7 @@ impl FakeCri {
 
     /// Breaks every connection that is open; new ones are accepted.
     pub fn break_connections(&self) {
-        for connection in lock(&self.shared.connections).drain(..) {
+        for connection in self.shared.connections.lock().drain(..) {
             // The peer may have closed it already.
             let _ = connection.shutdown(std::net::Shutdown::Both);
         }
@@ -179,7 +175,7 @@ impl FakeCri {
 
     /// Queues a fault for the next call of `verb` that has none yet.
     pub fn inject(&self, verb: &'static str, fault: Fault) {
-        lock(&self.shared.faults).entry(verb).or_default().push_back(fault);
+        self.shared.faults.lock().entry(verb).or_default().push_back(fault);
     }
 
     /// Works on the state and publishes what happened.
@@ -189,7 +185,7 @@ impl FakeCri {
 
     /// Answers this CRI version from now on.
     pub fn set_version(&self, version: &str) {
-        version.clone_into(&mut lock(&self.shared.version));
+        version.clone_into(&mut self.shared.version.lock());
     }
 
     /// Ends the event streams that are open with this code.
@@ -212,7 +208,7 @@ impl FakeCri {
     /// Every call of `verb` so far.
     #[must_use]
     pub fn seen(&self, verb: &str) -> Vec<Seen> {
-        lock(&self.shared.seen).iter().filter(|s| s.verb == verb).cloned().collect()
+        self.shared.seen.lock().iter().filter(|s| s.verb == verb).cloned().collect()
     }
 }
 
@@ -224,7 +220,7 @@ impl Drop for FakeCri {
 
 impl Shared {
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut FakeState) -> T) -> T {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let result = change(&mut state);
         for event in state.events.drain(..) {
             // Nobody may be listening.
@@ -234,7 +230,7 @@ impl Shared {
     }
 
     pub(super) fn version(&self) -> String {
-        lock(&self.version).clone()
+        self.version.lock().clone()
     }
 
     /// Notes the call, then does it as the queued fault has it.
@@ -246,13 +242,13 @@ impl Shared {
     ) -> Result<tonic::Response<A>, Status> {
         let deadline = request.metadata().get("grpc-timeout").and_then(|v| grpc_timeout(v.to_str().ok()?));
         let index = {
-            let mut seen = lock(&self.seen);
+            let mut seen = self.seen.lock();
             seen.push(Seen { verb, deadline, answered: false, cancelled: false });
             seen.len() - 1
         };
         // Marks the call as cancelled unless it is defused below.
         let mut watch = Watch { shared: self, index, answered: false };
-        let fault = lock(&self.faults).get_mut(verb).and_then(VecDeque::pop_front);
+        let fault = self.faults.lock().get_mut(verb).and_then(VecDeque::pop_front);
         match &fault {
             Some(Fault::Refuse(code, words)) => {
                 watch.answered = true;
@@ -279,7 +275,7 @@ struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if let Some(seen) = lock(&self.shared.seen).get_mut(self.index) {
+        if let Some(seen) = self.shared.seen.lock().get_mut(self.index) {
             seen.answered = self.answered;
             seen.cancelled = !self.answered;
         }

@@ -9,8 +9,8 @@
 //! on disk is taken without a restart; bootstrap credentials are forgotten with the first certificate; no token and no
 //! key is logged. Decisions are in [`agent_core::certs`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_apiserver::certificates::{Store, facts_of_pem};
@@ -18,7 +18,9 @@ use agent_apiserver::kubeconfig::{self, Kubeconfig, OwnKubeconfig};
 use agent_apiserver::{ApiClient, Options, Refreshed, keep_fresh};
 use agent_core::certs::{CertAction, CertEvent, CertFact, CertIdentity, CertManager, KeyHandle};
 use agent_types::api::{ApiCall, ApiServer};
+use agent_types::backoff::Backoff;
 use agent_types::certificates::{CertConfig, CertKind, CertificateFacts};
+use agent_types::lock::Lock;
 use agent_types::machine::EffectId;
 use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
@@ -32,10 +34,8 @@ use crate::serving::metrics::{Certificate, Metrics};
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
-/// First pause after bootstrap credentials could not be had; it doubles.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// Longest pause.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Pauses after bootstrap credentials could not be had.
+const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(30));
 /// Without an identity, what the node was told is read again this often: one small file.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -48,7 +48,7 @@ struct Shared {
     options: Options,
     store: Store,
     keys: PendingKeys,
-    bootstrap: Mutex<Option<Bootstrap>>,
+    bootstrap: Lock<Option<Bootstrap>>,
     /// A call with bootstrap credentials failed: what they rest on is to be found again.
     doubted: AtomicBool,
     client: ClientView,
@@ -90,7 +90,7 @@ pub fn start(
         options,
         store,
         keys: PendingKeys::default(),
-        bootstrap: Mutex::default(),
+        bootstrap: Lock::default(),
         doubted: AtomicBool::new(false),
         client,
         board,
@@ -201,10 +201,10 @@ impl Shared {
 
     /// Goes on until there is a client, then waits for ever.
     async fn be_connected(&self, ours: bool, tasks: &Tasks) {
-        let mut pause = RETRY_MIN;
+        let mut pause = RETRY.first;
         while self.connect_or_mend(ours, tasks).await.is_err() {
             tasks.wait_until(tasks.now().mono.after(pause)).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            pause = RETRY.following(pause);
         }
         std::future::pending().await
     }
@@ -220,13 +220,13 @@ impl Shared {
     /// than before or gone, and why.
     async fn look_for_bootstrap(&self, own: &Sender<CertEvent>, tasks: &Tasks) {
         let (mut seen, mut said) = (None, None);
-        let (mut pause, mut due) = (RETRY_MIN, tasks.now().mono);
+        let (mut pause, mut due) = (RETRY.first, tasks.now().mono);
         loop {
             let told = Told::read(&self.settings).await;
             let is_new = seen.as_ref() != Some(&told);
             let again = matches!(said, Some(Err(_))) && due <= tasks.now().mono;
             if self.doubted.swap(false, Ordering::Relaxed) || is_new || again {
-                pause = if is_new { RETRY_MIN } else { (pause * 2).min(RETRY_MAX) };
+                pause = if is_new { RETRY.first } else { RETRY.following(pause) };
                 let outcome = match &told {
                     Ok(told) => self.try_bootstrap(told).await,
                     Err(problem) => Err(problem.clone()),
@@ -264,11 +264,11 @@ impl Shared {
     }
 
     fn set_bootstrap(&self, bootstrap: Option<Bootstrap>) {
-        *self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner) = bootstrap;
+        *self.bootstrap.lock() = bootstrap;
     }
 
     fn bootstrap(&self) -> Option<Bootstrap> {
-        self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.bootstrap.lock().clone()
     }
 
     async fn client_for(&self, with: CertIdentity) -> Option<Arc<ApiClient>> {
@@ -405,5 +405,16 @@ impl Coalesce for CertEvent {
             | (CertEvent::Tick, CertEvent::Tick) => Relation::Supersedes,
             _ => Relation::Independent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_pauses() {
+        let seconds = [0, 1, 2, 3, 4, 5, 6, 40].map(|n| RETRY.next(n).as_secs());
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30, 30]);
     }
 }

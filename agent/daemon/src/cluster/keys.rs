@@ -1,11 +1,12 @@
 //! Keys whose certificate has not come yet: in memory only, never logged.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_apiserver::certificates::KeyAndCsr;
 use agent_core::certs::{CertEvent, KeyHandle};
 use agent_types::certificates::CertTemplate;
+use agent_types::lock::Lock;
 use agent_types::machine::EffectId;
 use zeroize::Zeroizing;
 
@@ -18,7 +19,7 @@ pub type Key = Arc<Zeroizing<String>>;
 
 /// The keys by their handles; clones share them.
 #[derive(Clone, Default)]
-pub struct PendingKeys(Arc<Mutex<BTreeMap<KeyHandle, Key>>>);
+pub struct PendingKeys(Arc<Lock<BTreeMap<KeyHandle, Key>>>);
 
 impl PendingKeys {
     /// Makes a key and a request for it, keeps the one and tells `to` the other.
@@ -33,7 +34,7 @@ impl PendingKeys {
         tasks.start(async move {
             let Some(made) = blocking.blocking(move || KeyAndCsr::generate(&template)).await else { return };
             let result = made.map_err(|e| chain(&e)).map(|made| {
-                keys.lock().insert(key, Arc::new(made.key_pem));
+                keys.0.lock().insert(key, Arc::new(made.key_pem));
                 made.csr_pem
             });
             to.send(CertEvent::Generated { id, result });
@@ -43,15 +44,11 @@ impl PendingKeys {
     /// The key, which is kept.
     #[must_use]
     pub fn get(&self, key: KeyHandle) -> Option<Key> {
-        self.lock().get(&key).cloned()
+        self.0.lock().get(&key).cloned()
     }
 
     /// The key, which is forgotten.
     pub fn take(&self, key: KeyHandle) -> Option<Key> {
-        self.lock().remove(&key)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<KeyHandle, Key>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&key)
     }
 }

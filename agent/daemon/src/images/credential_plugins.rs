@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_core::images::keyring::Keyring;
 use agent_core::images::providers::{
@@ -18,6 +18,7 @@ use agent_core::images::providers::{
 };
 use agent_types::credential::{AccountName, Credential, Source};
 use agent_types::ids::PodKey;
+use agent_types::lock::Lock;
 use agent_volumes::token::{DEFAULT_LIFE_S, TokenRef};
 use anyhow::{Context, bail};
 use futures_util::FutureExt;
@@ -106,13 +107,8 @@ pub struct Plugins {
 
 struct Plugin {
     provider: Arc<Provider>,
-    answers: Mutex<Answers>,
-    under_way: Mutex<BTreeMap<Question, WeakShared<Asked>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of what they hold is whole before anything can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    answers: Lock<Answers>,
+    under_way: Lock<BTreeMap<Question, WeakShared<Asked>>>,
 }
 
 impl Plugins {
@@ -126,8 +122,8 @@ impl Plugins {
     ) -> Plugins {
         let plugin = |provider| Plugin {
             provider: Arc::new(provider),
-            answers: Mutex::default(),
-            under_way: Mutex::default(),
+            answers: Lock::default(),
+            under_way: Lock::default(),
         };
         Plugins {
             bin_dir: bin_dir.to_owned(),
@@ -184,13 +180,13 @@ impl Plugins {
                 name: account.name.clone(),
             })
         });
-        let kept = lock(&plugin.answers).find(image, whom.as_ref(), self.tasks.now().mono);
+        let kept = plugin.answers.lock().find(image, whom.as_ref(), self.tasks.now().mono);
         if let Some(auth) = kept {
             return Ok(Some((auth, source)));
         }
         let answered = self.single(plugin, image, held).await?;
         let (default, now) = (plugin.provider.default_cache, self.tasks.now().mono);
-        lock(&plugin.answers).keep(image, whom, &answered, default, now);
+        plugin.answers.lock().keep(image, whom, &answered, default, now);
         Ok(Some((answered.auth, source)))
     }
 
@@ -232,7 +228,7 @@ impl Plugins {
         let whom = held.as_ref().map(|(account, token)| (hash(token), account.annotations.clone()));
         let question: Question = (image.to_owned(), whom);
         let asking = {
-            let mut under_way = lock(&plugin.under_way);
+            let mut under_way = plugin.under_way.lock();
             under_way.retain(|_, asking| asking.upgrade().is_some());
             match under_way.get(&question).and_then(WeakShared::upgrade) {
                 Some(asking) => asking,
@@ -246,7 +242,7 @@ impl Plugins {
             }
         };
         let answered = asking.await;
-        lock(&plugin.under_way).remove(&question);
+        plugin.under_way.lock().remove(&question);
         answered.map_err(|why| {
             format!("failed to get credential from external registry credential provider: {why}")
         })

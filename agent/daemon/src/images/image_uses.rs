@@ -6,9 +6,10 @@
 //! is being removed waits until it is gone, and then finds it missing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::lock::Lock;
 use agent_types::time::Mono;
 use tokio::sync::Notify;
 
@@ -24,7 +25,7 @@ pub struct ImageUses(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    book: Mutex<Book>,
+    book: Lock<Book>,
     removed: Notify,
 }
 
@@ -50,7 +51,7 @@ impl ImageUses {
         loop {
             let removed = self.0.removed.notified();
             {
-                let mut book = self.lock();
+                let mut book = self.0.book.lock();
                 if !book.removing.contains(image) {
                     book.asked.retain(|_, at| now.since(*at) < LATELY);
                     book.asked.insert(image.to_owned(), now);
@@ -67,13 +68,13 @@ impl ImageUses {
     /// Since when images have been asked for, where that is not long ago.
     #[must_use]
     pub fn since(&self) -> BTreeMap<String, Mono> {
-        self.lock().since.clone()
+        self.0.book.lock().since.clone()
     }
 
     /// A turn to remove an image that has these names; `None` if a pod asked for one of them lately.
     #[must_use]
     pub fn remove(&self, names: Vec<String>, now: Mono) -> Option<Removing> {
-        let mut book = self.lock();
+        let mut book = self.0.book.lock();
         if names.iter().any(|name| book.asked.get(name).is_some_and(|at| now.since(*at) < LATELY)) {
             return None;
         }
@@ -82,16 +83,11 @@ impl ImageUses {
         drop(book);
         Some(Removing { uses: self.clone(), names })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        // Every change of it is whole before anything can panic.
-        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Removing {
     fn drop(&mut self) {
-        let mut book = self.uses.lock();
+        let mut book = self.uses.0.book.lock();
         for name in &self.names {
             book.removing.remove(name);
         }

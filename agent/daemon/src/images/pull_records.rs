@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::images::pull_records::{
@@ -18,6 +18,7 @@ use agent_kubelet_api::drivers::ImageService;
 use agent_linux::files::{self, Durability, FilesError};
 use agent_types::credential::{Credential, Source};
 use agent_types::failure::Class;
+use agent_types::lock::Lock;
 use agent_types::runtime::image::ImageInfo;
 use agent_types::time::Wall;
 
@@ -68,7 +69,7 @@ pub struct PullRecords {
     pulled: PathBuf,
     policy: Policy,
     /// How many pulls of an image are under way, by the image as pods spell it.
-    under_way: Mutex<BTreeMap<String, u32>>,
+    under_way: Lock<BTreeMap<String, u32>>,
 }
 
 impl PullRecords {
@@ -76,7 +77,7 @@ impl PullRecords {
     #[must_use]
     pub fn new(root: &Path, policy: Policy) -> PullRecords {
         let (pulling, pulled) = (root.join(PULLING), root.join(PULLED));
-        PullRecords { pulling, pulled, policy, under_way: Mutex::default() }
+        PullRecords { pulling, pulled, policy, under_way: Lock::default() }
     }
 
     /// Nothing is recorded and everybody may use everything.
@@ -92,18 +93,13 @@ impl PullRecords {
         [&self.pulling, &self.pulled].into_iter().all(is_empty)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        // Every change of it is whole before anything can panic.
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Settles what an earlier run left: an image whose intent is there and that is on the node was pulled, nobody knows
     /// with what.
     ///
     /// # Errors
     /// A directory that cannot be made or read; single files that are damaged are reported and left.
     pub fn settle(&self, images: &[ImageInfo], now: Wall) -> Result<(), FilesError> {
-        let _one = self.lock();
+        let _one = self.under_way.lock();
         for directory in [&self.pulling, &self.pulled] {
             files::make_dir(directory, DIR_MODE)?;
         }
@@ -125,7 +121,7 @@ impl PullRecords {
     /// # Errors
     /// The directory cannot be read, a file not removed.
     pub fn prune(&self, images: &[ImageInfo], until: Wall) -> Result<(), FilesError> {
-        let _one = self.lock();
+        let _one = self.under_way.lock();
         for record in read_all(&self.pulled, Record::parse)? {
             let is_there = images.iter().any(|i| i.id.as_str() == record.image_ref);
             if !is_there && record.is_before(until) {
@@ -138,7 +134,7 @@ impl PullRecords {
     /// Whether a pod that spells the image like this and has these credentials for it may use `image_ref`, which is on the
     /// node.
     pub fn check(&self, image: &str, image_ref: &str, credentials: &[Credential], now: Wall) -> Check {
-        let under_way = self.lock();
+        let under_way = self.under_way.lock();
         let pulls = under_way.get(image).copied().unwrap_or(0);
         let known = self.known(image_ref, image, pulls);
         match access(&self.policy, image, &known, credentials) {
@@ -167,7 +163,7 @@ impl PullRecords {
     /// Whether it depends on the pod's service account who may use `image_ref`.
     #[must_use]
     pub fn has_accounts(&self, image: &str, image_ref: &str) -> bool {
-        let _one = self.lock();
+        let _one = self.under_way.lock();
         matches!(self.known(image_ref, image, 0), Known::Pulled(record) if record.has_accounts(image))
     }
 
@@ -176,7 +172,7 @@ impl PullRecords {
     /// # Errors
     /// It cannot be recorded: nothing may be pulled.
     pub fn begin(&self, image: &str) -> Result<(), FilesError> {
-        let mut under_way = self.lock();
+        let mut under_way = self.under_way.lock();
         let path = self.pulling.join(file_name(image));
         files::make_dir(&self.pulling, DIR_MODE)?;
         files::write_atomic(&path, &Intent::new(image).to_bytes(), FILE_MODE, Durability::Synced)?;
@@ -186,13 +182,13 @@ impl PullRecords {
 
     /// The pull failed.
     pub fn failed(&self, image: &str) {
-        self.end(&mut self.lock(), image);
+        self.end(&mut self.under_way.lock(), image);
     }
 
     /// Nobody waits for the pull any more. The runtime may go on with it: its intent stays until the image is pulled again,
     /// or the next run finds it.
     pub fn abandoned(&self, image: &str) {
-        let mut under_way = self.lock();
+        let mut under_way = self.under_way.lock();
         if !one_of_several(&mut under_way, image) {
             under_way.remove(image);
         }
@@ -200,7 +196,7 @@ impl PullRecords {
 
     /// The pull made `image_ref`, with a credential of `source` or with none that is not every pod's.
     pub fn pulled(&self, image: &str, image_ref: &str, source: Option<&Source>, now: Wall) {
-        let mut under_way = self.lock();
+        let mut under_way = self.under_way.lock();
         let known = self.known(image_ref, image, 1);
         let before = match known {
             Known::Pulled(record) => record,

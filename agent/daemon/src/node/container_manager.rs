@@ -39,6 +39,7 @@ use crate::process::watchdog::BoxedOwner;
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
+use crate::tasks::stops::AgentStops;
 
 /// What systemd may take for one cgroup; its own calls give up after as long.
 const APPLY_MAX: Duration = Duration::from_secs(30);
@@ -158,7 +159,7 @@ impl PodCgroups {
                 operation: "make cgroup",
                 object: cgroup.name.to_string(),
                 class: Class::Unavailable,
-                message: "the agent stops".to_owned(),
+                message: AgentStops.into(),
             });
         }
         // Across awaits: whoever makes one does not keep others from it.

@@ -15,6 +15,7 @@ use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
 use agent_linux::kernel_defaults::{self, Differs};
 use agent_linux::{machine, network, node_info, process, selinux};
+use agent_types::backoff::Backoff;
 use agent_types::declared_features::POD_LEVEL_RESIZE;
 use agent_types::event::EventKind;
 use agent_types::node_context::{
@@ -120,9 +121,9 @@ impl NodeFacts {
             ipv6_first: self.ipv6_first(),
             specs: Arc::new(node),
             request_timeout: kubelet.runtime_request_timeout.to_std(),
-            crash_loop: restart::Policy {
-                max: cap.map_or(restart::Policy::default().max, orlop_config::Duration::to_std),
-                ..restart::Policy::default()
+            crash_loop: Backoff {
+                max: cap.map_or(restart::SERIES.max, orlop_config::Duration::to_std),
+                ..restart::SERIES
             },
             runtime_name: self.runtime_name.clone(),
             agent_started: self.started,

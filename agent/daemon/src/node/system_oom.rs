@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_core::events::Fact;
 use agent_core::eviction::system_oom::{OomParser, REASON};
@@ -15,6 +15,7 @@ use agent_linux::files::FilesError;
 use agent_linux::kernel_log::{self, KernelLog};
 use agent_types::event::EventKind;
 use agent_types::ids::ContainerId;
+use agent_types::lock::Lock;
 
 use crate::node::node_events::Outlets;
 use crate::pods::pod_dirs::chain;
@@ -24,12 +25,12 @@ const REMEMBERED: usize = 512;
 
 /// Containers in which the kernel killed for want of memory since the agent began; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct KernelKills(Arc<Mutex<VecDeque<ContainerId>>>);
+pub struct KernelKills(Arc<Lock<VecDeque<ContainerId>>>);
 
 impl KernelKills {
     /// The kernel killed in it.
     pub fn add(&self, container: ContainerId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if !all.contains(&container) {
             all.truncate(REMEMBERED - 1);
             all.push_front(container);
@@ -39,7 +40,7 @@ impl KernelKills {
     /// The kernel killed in it, as far as that is remembered.
     #[must_use]
     pub fn contains(&self, container: &ContainerId) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(container)
+        self.0.lock().contains(container)
     }
 }
 

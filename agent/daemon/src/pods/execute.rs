@@ -59,6 +59,7 @@ use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
 use crate::tasks::mailbox::Sender;
+use crate::tasks::stops::AgentStops;
 use crate::volumes::local_volumes::LocalVolumes;
 use crate::volumes::ownership::Ownership;
 
@@ -226,7 +227,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             let result = tokio::select! {
                 // All three may be dropped at any await: the answer says then that the outcome is unknown.
                 biased;
-                () = end.cancelled() => Err(gave_up("the agent stops")),
+                () = end.cancelled() => Err(AgentStops.into()),
                 () = cancel.cancelled() => Err(gave_up("cancelled")),
                 result = work => result,
             };
@@ -264,7 +265,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             let dirs = this.dirs.clone();
             let key = record.pod.clone();
             let done = this.tasks.blocking(move || dirs.persist(&record)).await;
-            let result = done.map_or_else(|| Err(gave_up("the agent stops")), done_or_error);
+            let result = of_disk(done);
             log(&key, id, "persist", 0, &result);
             answer.give(result);
         });
@@ -314,7 +315,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                     let Some(log_of) = log_of else { return Ok(EffectOk::Done) };
                     at.newest_log(&log_of).map(|newest_log| EffectOk::Files { newest_log })
                 });
-                made.await.map_or_else(|| Err(gave_up("the agent stops")), |made| made.map_err(error))
+                made.await.ok_or(AgentStops)?.map_err(error)
             }
             Effect::RemovePodDirs { keep_logs } => {
                 self.ownership.end(&key.uid).await;
@@ -464,7 +465,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
         let (at, uid) = (self.dirs.clone(), key.uid.clone());
         let mapped = self.tasks.blocking(move || at.map_users(&uid)).await;
-        mapped.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map(EffectOk::Users).map_err(said))
+        mapped.ok_or(AgentStops)?.map(EffectOk::Users).map_err(said)
     }
 
     /// Before the container: whoever is stopped between the two finds it again, and its logs' path with it. A log that stays
@@ -533,7 +534,7 @@ fn done_or_error(result: Result<(), DriverError>) -> EffectResult {
 
 /// What work on a disk came to; `None`: nobody waits for it any more.
 fn of_disk(done: Option<Result<(), DriverError>>) -> EffectResult {
-    done.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
+    done_or_error(done.ok_or(AgentStops)?)
 }
 
 fn error(e: DriverError) -> EffectError {
@@ -549,6 +550,12 @@ fn said(e: DriverError) -> EffectError {
 fn no_cgroups() -> EffectError {
     let message = "pods have no cgroups of their own here (cgroupsPerQOS: false)".to_owned();
     EffectError { class: Class::Invalid, message }
+}
+
+impl From<AgentStops> for EffectError {
+    fn from(stops: AgentStops) -> EffectError {
+        gave_up(&stops.to_string())
+    }
 }
 
 fn gave_up(why: &str) -> EffectError {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::{fs, io};
 
 use agent_linux::files::{self, Durability, FilesError};
@@ -16,6 +16,7 @@ use agent_linux::volumes::{self, Give, VolumeError, sub_path};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::TerminatingRecord;
+use agent_types::lock::Lock;
 use agent_types::pod_paths::termination_log_below;
 use agent_types::runtime::pod_files::{FileWrite, PodFile};
 use agent_types::time::Wall;
@@ -24,6 +25,8 @@ use agent_volumes::payload::Payload;
 use agent_volumes::plugin::Plugin;
 use agent_volumes::sub_path::SubPath;
 use agent_volumes::{SetUp, Work};
+
+pub(crate) use orlop_config::error_chain::chain;
 
 mod actuated;
 mod by_name;
@@ -59,9 +62,9 @@ pub struct PodDirs {
     /// Only one thread at a time looks which pods have a volume that several pods may want. By name of the volume.
     shared: ByName,
     /// Which ids pods with user namespaces have.
-    users: Arc<Mutex<users::Users>>,
+    users: Arc<Lock<users::Users>>,
     /// What containers have.
-    actuated: Arc<Mutex<actuated::Actuated>>,
+    actuated: Arc<Lock<actuated::Actuated>>,
 }
 
 impl PodDirs {
@@ -399,18 +402,6 @@ fn outside(operation: &'static str, path: &Path) -> DriverError {
         class: Class::Invalid,
         message: "is outside of the pod's own directories".to_owned(),
     }
-}
-
-/// An error with its causes, for one log line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        cause = e.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use agent_types::runtime::observed::{ContainerObserved, ListedPod};
 use crate::node::system_oom::KernelKills;
 use crate::pods::pod_dirs::PodDirs;
 use crate::tasks::actor::Tasks;
+use crate::tasks::stops::AgentStops;
 
 /// The runtime and the pods' directories; clones share them.
 pub struct Observer<R> {
@@ -89,7 +90,7 @@ impl<R: Runtime> Observer<R> {
             operation: "inspect",
             object: uid.to_string(),
             class: Class::Unavailable,
-            message: "the agent stops".to_owned(),
+            message: AgentStops.into(),
         };
         Ok((key, self.tasks.blocking(read).await.ok_or_else(stops)?))
     }

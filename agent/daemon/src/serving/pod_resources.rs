@@ -7,11 +7,12 @@
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_kubelet_api::metrics::families;
 use agent_kubelet_api::pod_resources::{RateLimit, containers, is_active};
 use agent_linux::files;
+use agent_types::lock::Lock;
 use agent_types::pod;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
@@ -44,7 +45,7 @@ pub struct PodResources {
     metrics: Metrics,
     active_only: bool,
     // Held for a moment only.
-    limit: Arc<Mutex<RateLimit>>,
+    limit: Arc<Lock<RateLimit>>,
     tasks: Tasks,
 }
 
@@ -98,7 +99,7 @@ impl PodResources {
 
     /// Upstream's words; a refused question is not counted.
     fn admit(&self) -> Result<(), Status> {
-        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limit = self.limit.lock();
         match limit.allows(self.tasks.now().mono) {
             true => Ok(()),
             false => Err(Status::resource_exhausted("rejected by rate limit")),

@@ -14,7 +14,7 @@ mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::eviction::{PodUse, Uses};
@@ -28,6 +28,7 @@ use agent_kubelet_api::stats::{
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
 use agent_types::failure::DriverError;
+use agent_types::lock::Lock;
 use agent_types::pod_paths::{HOSTS_FILE, LAST_WORDS_DIR};
 use agent_types::resources::cgroups::name;
 use agent_types::time::{Mono, Wall};
@@ -93,7 +94,7 @@ pub(crate) struct Statistics<R> {
     runtime: Arc<R>,
     images: Arc<R>,
     // Held for a moment only, never across an await.
-    rates: Mutex<Rates>,
+    rates: Lock<Rates>,
     volumes: VolumeUses,
     /// Of volumes of claims, of which drivers tell: one that hangs keeps no directory back.
     told: VolumeUses,
@@ -125,7 +126,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             place: Arc::new(place),
             runtime,
             images,
-            rates: Mutex::default(),
+            rates: Lock::default(),
             volumes,
             told,
             csi: Csi::default(),
@@ -223,7 +224,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         } else {
             self.look_at_runtime(extent, shown).await?
         };
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner).apply(&mut seen.snapshot);
+        self.rates.lock().apply(&mut seen.snapshot);
         Ok(seen)
     }
 

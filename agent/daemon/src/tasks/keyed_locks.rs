@@ -3,17 +3,18 @@
 //! In: a key. Out: a guard. Invariant: a lock that nobody holds or waits for takes no memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use agent_types::lock::Lock;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 /// Locks by key.
 #[derive(Debug)]
-pub(crate) struct KeyedLocks<K>(Mutex<BTreeMap<K, Arc<AsyncMutex<()>>>>);
+pub(crate) struct KeyedLocks<K>(Lock<BTreeMap<K, Arc<AsyncMutex<()>>>>);
 
 impl<K> Default for KeyedLocks<K> {
     fn default() -> Self {
-        KeyedLocks(Mutex::default())
+        KeyedLocks(Lock::default())
     }
 }
 
@@ -30,7 +31,7 @@ impl<K: Ord + Clone> KeyedLocks<K> {
 
     fn lock_of(&self, key: &K) -> Arc<AsyncMutex<()>> {
         // Every change of it is whole.
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.0.lock();
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         locks.entry(key.clone()).or_default().clone()
     }
@@ -54,6 +55,6 @@ mod tests {
         assert!((&mut again).now_or_never().is_some());
         drop(again);
         let _two = locks.alone(&2).await;
-        assert_eq!(locks.0.lock().unwrap().len(), 1, "nothing is left of the first");
+        assert_eq!(locks.0.lock().len(), 1, "nothing is left of the first");
     }
 }

@@ -6,9 +6,10 @@
 //! [`DEPTH_MAX`] shows a broken owner and is reported.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use agent_types::lock::Lock;
 use tokio::sync::Notify;
 
 /// More events than this waiting is a defect: 500 pods with every kind of event queued stay far below.
@@ -33,7 +34,7 @@ pub trait Coalesce {
 
 #[derive(Debug)]
 struct Shared<E> {
-    queue: Mutex<Option<VecDeque<E>>>,
+    queue: Lock<Option<VecDeque<E>>>,
     wake: Notify,
     /// Rounds of [`Sender::ask`] and how far the owner has answered.
     asked: AtomicU64,
@@ -59,7 +60,7 @@ pub struct Inbox<E>(Arc<Shared<E>>);
 #[must_use]
 pub fn mailbox<E: Coalesce>(answer: Arc<Notify>) -> (Sender<E>, Inbox<E>) {
     let shared = Arc::new(Shared {
-        queue: Mutex::new(Some(VecDeque::new())),
+        queue: Lock::new(Some(VecDeque::new())),
         wake: Notify::new(),
         asked: AtomicU64::new(0),
         answered: AtomicU64::new(0),
@@ -71,7 +72,7 @@ pub fn mailbox<E: Coalesce>(answer: Arc<Notify>) -> (Sender<E>, Inbox<E>) {
 impl<E> Shared<E> {
     /// The lock is held for a moment only, never across an await.
     fn with<T>(&self, f: impl FnOnce(&mut Option<VecDeque<E>>) -> T) -> T {
-        f(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.queue.lock())
     }
 }
 

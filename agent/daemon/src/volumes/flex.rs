@@ -8,10 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_linux::files::FilesError;
 use agent_linux::volumes::{self, flex as on_disk};
+use agent_types::lock::Lock;
 use agent_volumes::flex::answer::{self, Answer, Capabilities, Refusal};
 use agent_volumes::flex::call::{Call, Command};
 use agent_volumes::flex::source::Driver;
@@ -22,8 +23,7 @@ use crate::pods::execute::programs;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
-
-const STOPS: &str = "the agent stops";
+use crate::tasks::stops::AgentStops;
 
 /// The drivers of the node; clones share what is known of them.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Drivers(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     directory: PathBuf,
-    state: Mutex<State>,
+    state: Lock<State>,
     /// Whoever asks a driver what it can do holds its lock.
     locks: KeyedLocks<Driver>,
 }
@@ -76,11 +76,6 @@ impl Drivers {
         Drivers(Arc::new(Shared { directory: directory.to_owned(), ..Shared::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of it is whole.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What a driver can do.
     ///
     /// # Errors
@@ -88,12 +83,12 @@ impl Drivers {
     pub(crate) async fn find(&self, driver: &Driver, tasks: &Tasks) -> Result<Capabilities, String> {
         let _alone = self.0.locks.alone(driver).await;
         let program = self.0.directory.join(driver.program());
-        let file = tasks.blocking(move || FileId::of(&program)).await.ok_or(STOPS)?;
+        let file = tasks.blocking(move || FileId::of(&program)).await.ok_or(AgentStops)?;
         let Some(file) = file else {
-            self.lock().known.remove(driver);
+            self.0.state.lock().known.remove(driver);
             return Err(NO_PLUGIN.to_owned());
         };
-        if let Some(known) = self.lock().known.get(driver).filter(|known| known.file == file) {
+        if let Some(known) = self.0.state.lock().known.get(driver).filter(|known| known.file == file) {
             return Ok(known.capabilities);
         }
         let answer = self.run(driver, &Call::init()).await.map_err(|why| {
@@ -104,7 +99,11 @@ impl Drivers {
         })?;
         let capabilities = answer.capabilities;
         tracing::info!(driver = driver.name(), ?capabilities, "a driver of flexVolume is there");
-        self.lock().known.insert(driver.clone(), Known { file, capabilities, unsupported: BTreeSet::new() });
+        self.0
+            .state
+            .lock()
+            .known
+            .insert(driver.clone(), Known { file, capabilities, unsupported: BTreeSet::new() });
         Ok(capabilities)
     }
 
@@ -114,12 +113,12 @@ impl Drivers {
     /// It was not done, and why.
     pub(crate) async fn call(&self, driver: &Driver, call: &Call) -> Result<Answer, Refusal> {
         let knows_not = |known: &Known| known.unsupported.contains(&call.command);
-        if self.lock().known.get(driver).is_some_and(knows_not) {
+        if self.0.state.lock().known.get(driver).is_some_and(knows_not) {
             return Err(Refusal::NotSupported);
         }
         let answer = self.run(driver, call).await;
         if answer == Err(Refusal::NotSupported)
-            && let Some(known) = self.lock().known.get_mut(driver)
+            && let Some(known) = self.0.state.lock().known.get_mut(driver)
         {
             known.unsupported.insert(call.command);
         }
@@ -137,17 +136,17 @@ impl Drivers {
 
     /// This agent has set up the volume that is there.
     pub(crate) fn has_set_up(&self, path: &str) -> bool {
-        self.lock().set_up.contains(path)
+        self.0.state.lock().set_up.contains(path)
     }
 
     /// It has now.
     pub(crate) fn set_up(&self, path: &str) {
-        self.lock().set_up.insert(path.to_owned());
+        self.0.state.lock().set_up.insert(path.to_owned());
     }
 
     /// It may no longer be there.
     pub(crate) fn forget(&self, path: &str) {
-        self.lock().set_up.remove(path);
+        self.0.state.lock().set_up.remove(path);
     }
 
     /// Has a driver let go of a volume that no pod has: nothing of it is here afterwards, and its record neither.
@@ -208,7 +207,7 @@ async fn disk<T: Send + 'static>(
     tasks: &Tasks,
     work: impl FnOnce() -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, String> {
-    tasks.blocking(work).await.ok_or(STOPS)?.map_err(|e| chain(&e))
+    tasks.blocking(work).await.ok_or(AgentStops)?.map_err(|e| chain(&e))
 }
 
 #[cfg(test)]

@@ -5,40 +5,36 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 
 /// By the pod, and the volume's name in it.
 type Paths = BTreeMap<(PodUid, String), PathBuf>;
 
 /// The mounted volumes; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct LocalVolumes(Arc<Mutex<Paths>>);
+pub struct LocalVolumes(Arc<Lock<Paths>>);
 
 impl LocalVolumes {
     /// It is mounted there.
     pub(crate) fn mounted(&self, pod: &PodUid, name: &str, path: PathBuf) {
-        self.lock().insert((pod.clone(), name.to_owned()), path);
+        self.0.lock().insert((pod.clone(), name.to_owned()), path);
     }
 
     /// It is mounted, as far as this agent knows.
     pub(crate) fn has(&self, pod: &PodUid, name: &str) -> bool {
-        self.lock().contains_key(&(pod.clone(), name.to_owned()))
+        self.0.lock().contains_key(&(pod.clone(), name.to_owned()))
     }
 
     /// The pod's volumes were taken away.
     pub(crate) fn forget(&self, pod: &PodUid) {
-        self.lock().retain(|(of, _), _| of != pod);
+        self.0.lock().retain(|(of, _), _| of != pod);
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Paths {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Paths> {
-        // Every change of it is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clone()
     }
 }

@@ -21,6 +21,7 @@ use agent_volumes::network_disk::{NetworkDisk, Record, missing_program, shares_s
 use crate::pods::execute::programs::{self, Failed};
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
+use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 
 /// How often a link is looked for.
@@ -36,7 +37,7 @@ async fn see<T: Send + 'static>(
     tasks: &Tasks,
     look: impl FnOnce(&Scsi) -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, String> {
-    let seen = tasks.blocking(move || look(&Scsi::default())).await.ok_or("the agent stops")?;
+    let seen = tasks.blocking(move || look(&Scsi::default())).await.ok_or(AgentStops)?;
     seen.map_err(|e| chain(&e))
 }
 

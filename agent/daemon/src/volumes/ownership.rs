@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod_worker::effect::EffectError;
@@ -20,6 +20,7 @@ use agent_linux::volumes::ownership::{self, Progress};
 use agent_linux::volumes::{Give, VolumeError};
 use agent_types::failure::Class;
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_types::time::Mono;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -49,7 +50,7 @@ pub(crate) struct Going {
 /// The jobs of a node; clones share them.
 #[derive(Clone)]
 pub(crate) struct Ownership {
-    jobs: Arc<Mutex<BTreeMap<Key, Arc<Job>>>>,
+    jobs: Arc<Lock<BTreeMap<Key, Arc<Job>>>>,
     giver: Arc<Giver>,
 }
 
@@ -87,13 +88,8 @@ impl Ownership {
         Ownership { jobs: Arc::default(), giver }
     }
 
-    fn jobs(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Job>>> {
-        // Every change of it is whole.
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn job(&self, uid: &PodUid, name: &str) -> Option<Arc<Job>> {
-        self.jobs().get(&(uid.clone(), name.to_owned())).cloned()
+        self.jobs.lock().get(&(uid.clone(), name.to_owned())).cloned()
     }
 
     /// There is a job for the volume, or an answer that no effect has heard.
@@ -123,7 +119,7 @@ impl Ownership {
         work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
     ) -> Result<Result<Option<String>, Going>, EffectError> {
         let key = (uid.clone(), name.to_owned());
-        let job = match self.jobs().entry(key.clone()) {
+        let job = match self.jobs.lock().entry(key.clone()) {
             std::collections::btree_map::Entry::Occupied(there) => there.get().clone(),
             std::collections::btree_map::Entry::Vacant(none) => {
                 none.insert(Arc::new(self.begin(tasks, volume.to_owned(), work))).clone()
@@ -170,7 +166,7 @@ impl Ownership {
     /// Ends all jobs of a pod, and waits until none is left.
     pub(crate) async fn end(&self, uid: &PodUid) {
         let of_pod = |(key, job): (&Key, &Arc<Job>)| (key.0 == *uid).then(|| (key.clone(), job.clone()));
-        let all: Vec<_> = self.jobs().iter().filter_map(of_pod).collect();
+        let all: Vec<_> = self.jobs.lock().iter().filter_map(of_pod).collect();
         for (_, job) in &all {
             job.end.cancel();
         }
@@ -181,7 +177,7 @@ impl Ownership {
     }
 
     fn forget(&self, key: &Key, job: &Arc<Job>) {
-        let mut jobs = self.jobs();
+        let mut jobs = self.jobs.lock();
         if jobs.get(key).is_some_and(|there| Arc::ptr_eq(there, job)) {
             jobs.remove(key);
         }

@@ -68,7 +68,7 @@ impl ContextSource for Facts {
         Ok(WorkerContext {
             specs: Arc::new(self.0.clone()),
             request_timeout: Duration::from_secs(120),
-            crash_loop: restart::Policy::default(),
+            crash_loop: restart::SERIES,
             runtime_name: "fake".to_owned(),
             agent_started: Now::default(),
             host_ips: addresses::host_ips(shown),

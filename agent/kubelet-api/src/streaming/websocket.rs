@@ -4,6 +4,9 @@
 //! Invariants: no I/O; a piece is a slice of the input, so a message of any size needs no memory; a byte that
 //! a client may not send ends the stream. The opening handshake belongs to agent-server (`api::bridged`);
 //! compression is never negotiated.
+//!
+//! Why no crate: tungstenite, soketto and fastwebsockets read and write a stream themselves, and the one crate without I/O
+//! (websocket-sans-io) has a single release. tungstenite is the other end in the tests.
 
 /// Most bytes of a control frame's payload.
 const CONTROL_MAX: usize = 125;

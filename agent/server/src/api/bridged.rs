@@ -10,13 +10,13 @@
 //! its client for ever. Core decides about protocols.
 
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_kubelet_api::streaming::channels::{self, Translator};
 use agent_kubelet_api::streaming::tunnel::{PREFIX, Tunnel};
 use agent_kubelet_api::streaming::upgrade::Wish;
 use agent_kubelet_api::streaming::{Bridge, StreamOptions};
+use agent_types::lock::Lock;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::body::Incoming;
@@ -192,7 +192,7 @@ async fn spdy_to(url: &str, spawner: &dyn Spawn) -> Result<OnUpgrade, String> {
 
 /// What both directions share.
 struct Shared<B> {
-    bridge: Mutex<B>,
+    bridge: Lock<B>,
     /// Something is due to the client, or to the runtime, that came from itself.
     to_client: Notify,
     to_runtime: Notify,
@@ -205,12 +205,6 @@ struct Shared<B> {
     given_up: Notify,
 }
 
-impl<B: Bridge> Shared<B> {
-    fn bridge(&self) -> MutexGuard<'_, B> {
-        self.bridge.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Moves bytes until the client was told all, one side breaks off, or nothing has moved for `idle`. `to_client` is sent
 /// first.
 pub(super) async fn carry<B, C, R>(bridge: B, client: C, runtime: R, to_client: Vec<u8>, idle: Duration)
@@ -221,7 +215,7 @@ where
 {
     let (moved, seen) = watch::channel(());
     let shared = Shared {
-        bridge: Mutex::new(bridge),
+        bridge: Lock::new(bridge),
         to_client: Notify::new(),
         to_runtime: Notify::new(),
         open: watch::channel(false).0,
@@ -256,7 +250,7 @@ async fn up<B: Bridge>(
     mut to: impl AsyncWrite + Unpin,
 ) {
     let mut out = Vec::new();
-    shared.bridge().begin(&mut out);
+    shared.bridge.lock().begin(&mut out);
     let mut takes = send(&mut to, &mut out).await;
     // An error cannot come: the sender is shared.
     let _ = shared.open.subscribe().wait_for(|open| *open).await;
@@ -266,13 +260,13 @@ async fn up<B: Bridge>(
             read = from.read(&mut buffer) => match read {
                 Ok(read) if read > 0 => {
                     shared.moved.send_replace(());
-                    shared.bridge().client_sent(&mut buffer[..read], &mut out);
+                    shared.bridge.lock().client_sent(&mut buffer[..read], &mut out);
                 }
                 _ => return,
             },
             () = shared.to_runtime.notified() => {}
         }
-        shared.bridge().due_to_runtime(&mut out);
+        shared.bridge.lock().due_to_runtime(&mut out);
         // A runtime that takes no more may still have something to say.
         shared.writing.send_replace(true);
         takes = takes && send(&mut to, &mut out).await;
@@ -291,12 +285,12 @@ async fn down<B: Bridge>(
 ) -> bool {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        shared.bridge().due_to_client(&mut out);
+        shared.bridge.lock().due_to_client(&mut out);
         if !send(&mut to, &mut out).await {
             return false;
         }
         let (is_open, is_done) = {
-            let bridge = shared.bridge();
+            let bridge = shared.bridge.lock();
             (bridge.is_open(), bridge.is_done())
         };
         if is_done {
@@ -307,13 +301,13 @@ async fn down<B: Bridge>(
             read = from.read(&mut buffer) => match read {
                 Ok(read) if read > 0 => {
                     shared.moved.send_replace(());
-                    shared.bridge().runtime_sent(&buffer[..read], &mut out);
+                    shared.bridge.lock().runtime_sent(&buffer[..read], &mut out);
                     shared.to_runtime.notify_one();
                 }
-                _ => shared.bridge().runtime_ended(&mut out),
+                _ => shared.bridge.lock().runtime_ended(&mut out),
             },
             () = shared.to_client.notified() => {}
-            () = shared.given_up.notified() => shared.bridge().give_up(&mut out),
+            () = shared.given_up.notified() => shared.bridge.lock().give_up(&mut out),
         }
     }
 }
@@ -325,7 +319,7 @@ async fn untaken<B: Bridge>(shared: &Shared<B>) {
         // An error cannot come: the sender is shared.
         let _ = writing.wait_for(|writing| *writing).await;
         let is_taken = timeout(UNTAKEN, writing.wait_for(|writing| !*writing)).await.is_ok();
-        if !is_taken && shared.bridge().awaits_end() {
+        if !is_taken && shared.bridge.lock().awaits_end() {
             tracing::warn!("the runtime does not say how a command ended whose input it does not take");
             shared.given_up.notify_one();
             return std::future::pending().await;

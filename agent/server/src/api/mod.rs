@@ -30,6 +30,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -386,20 +387,14 @@ fn pairs(query: &str) -> Vec<(String, String)> {
     split.filter_map(|(key, value)| Some((decoded(key, true)?, decoded(value, true)?))).collect()
 }
 
-/// Percent-decoded; `None` if it is no UTF-8 or ends in the middle of an escape.
+/// Percent-decoded; `None` if it is no UTF-8, or if a percent sign begins no escape (the crate leaves such a sign as it is).
 fn decoded(text: &str, plus_is_space: bool) -> Option<String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => {
-                let mut digit = || char::from(bytes.next()?).to_digit(16);
-                let (high, low) = (digit()?, digit()?);
-                out.push(u8::try_from(high * 16 + low).ok()?);
-            }
-            b'+' if plus_is_space => out.push(b' '),
-            byte => out.push(byte),
-        }
+    let escapes =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+    if !text.split('%').skip(1).all(escapes) {
+        return None;
     }
-    String::from_utf8(out).ok()
+    let spaced = plus_is_space.then(|| text.replace('+', " "));
+    let decoded = percent_decode_str(spaced.as_deref().unwrap_or(text)).decode_utf8().ok()?;
+    Some(decoded.into_owned())
 }

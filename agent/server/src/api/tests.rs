@@ -313,4 +313,6 @@ fn queries_are_decoded() {
     let of = |query: &str| pairs(query).into_iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
     assert_eq!(of("a=1&b&c=x%20y+z&&d=%41"), ["a=1", "b=", "c=x y z", "d=A"]);
     assert!(of("a=%&b=%4&c=%zz&d=%ff").is_empty(), "what cannot be decoded is left out");
+    assert_eq!(of("a=%2b+%2541"), ["a=+ %41"], "no escape is read twice");
+    assert_eq!(decoded("a+b%2Fc", false).as_deref(), Some("a+b/c"));
 }

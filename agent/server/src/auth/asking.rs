@@ -10,10 +10,11 @@
 //! Decisions are in [`agent_kubelet_api::server_policy::ReviewDesk`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_kubelet_api::server_policy::{DeskLimits, ReviewDesk, Step};
+use agent_types::lock::Lock;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::digest::{SHA256, digest};
@@ -51,14 +52,14 @@ struct State<V> {
 
 /// Asks for reviews of one kind.
 pub(super) struct Asking<V> {
-    state: Arc<Mutex<State<V>>>,
+    state: Arc<Lock<State<V>>>,
     clock: Clock,
 }
 
 impl<V: Clone + Send + Sync + 'static> Asking<V> {
     pub(super) fn new(limits: DeskLimits, clock: Clock) -> Asking<V> {
         let state = State { desk: ReviewDesk::new(limits), flights: BTreeMap::new() };
-        Asking { state: Arc::new(Mutex::new(state)), clock }
+        Asking { state: Arc::new(Lock::new(state)), clock }
     }
 
     /// The answer to the question of `key`; `ask` sends it, if it has to be sent.
@@ -71,7 +72,7 @@ impl<V: Clone + Send + Sync + 'static> Asking<V> {
         // Declared before the lock is taken, so dropped after it is let go of.
         let (flight, _waiting);
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             match state.desk.request(&key, now) {
                 Step::Known(answer) => return Ok(answer),
                 Step::Busy => return Err(Unanswered::Busy),
@@ -106,22 +107,18 @@ impl<V: Clone + Send + Sync + 'static> Asking<V> {
     }
 }
 
-fn lock<V>(state: &Mutex<State<V>>) -> MutexGuard<'_, State<V>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A request that waits for a review.
-struct Waiting<V: Clone>(Arc<Mutex<State<V>>>);
+struct Waiting<V: Clone>(Arc<Lock<State<V>>>);
 
 impl<V: Clone> Drop for Waiting<V> {
     fn drop(&mut self) {
-        lock(&self.0).desk.left();
+        self.0.lock().desk.left();
     }
 }
 
 /// A review that is under way; dropped before its answer it has none.
 struct UnderWay<V: Clone> {
-    state: Arc<Mutex<State<V>>>,
+    state: Arc<Lock<State<V>>>,
     clock: Clock,
     key: Digest,
     answer: Option<(Option<V>, Duration)>,
@@ -130,7 +127,7 @@ struct UnderWay<V: Clone> {
 impl<V: Clone> Drop for UnderWay<V> {
     fn drop(&mut self) {
         let now = (self.clock)().mono;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.flights.remove(&self.key);
         state.desk.ended(self.key, self.answer.take(), now);
     }

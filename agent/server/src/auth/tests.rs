@@ -1,6 +1,7 @@
 //! The guard against a fake API server: every kind of claim, what is asked and remembered, and an API server that is
 //! away.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use agent_apiserver::testing::{Odd, OddCertificate};

@@ -167,6 +167,28 @@ pub enum ApiCall {
 }
 
 impl ApiCall {
+    /// True if the call changes nothing: a caller that does not know whether it arrived may repeat it.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            ApiCall::GetNode { .. }
+                | ApiCall::GetLease { .. }
+                | ApiCall::FindPod { .. }
+                | ApiCall::GetCsr { .. }
+                | ApiCall::GetConfigMap(_)
+                | ApiCall::GetSecret(_)
+                | ApiCall::GetServiceAccount(_)
+                | ApiCall::GetClaim(_)
+                | ApiCall::GetVolume { .. }
+                | ApiCall::GetCsiDriver { .. }
+                | ApiCall::GetAttachment { .. }
+                | ApiCall::GetCsiNode { .. }
+                | ApiCall::ReviewToken(_)
+                | ApiCall::ReviewAccess(_)
+        )
+    }
+
     /// Verb and object, for messages: `patch pod status default/web`.
     #[must_use]
     pub fn describe(&self) -> String {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::failure::Class;
 use crate::restart;
 use crate::time::Mono;
@@ -14,6 +15,10 @@ use crate::time::Mono;
 pub const UNREACHABLE_MAX: Duration = Duration::from_secs(5);
 /// Longest wait after a refusal.
 pub const REFUSED_MAX: Duration = Duration::from_secs(300);
+const UNREACHABLE: Backoff = Backoff::doubling(Duration::from_millis(500), UNREACHABLE_MAX);
+const CONFLICT: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(10));
+const NOT_FOUND: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(10));
+const REFUSED: Backoff = Backoff::doubling(Duration::from_secs(5), REFUSED_MAX);
 
 /// Consecutive failures of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,21 +30,16 @@ pub struct Retry {
 impl Retry {
     /// Notes a failure; `seed` spreads the waits of different objects.
     pub fn failed(&mut self, now: Mono, class: Class, seed: &str) {
+        let earlier = self.failures;
         self.failures = self.failures.saturating_add(1);
-        let doubled = |first_ms: u64, max: Duration| {
-            let factor = 1u64.checked_shl(self.failures.saturating_sub(1).min(20)).unwrap_or(u64::MAX);
-            Duration::from_millis(first_ms.saturating_mul(factor)).min(max)
-        };
         let wait = match class {
-            Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded => {
-                doubled(500, UNREACHABLE_MAX)
-            }
+            Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded => UNREACHABLE.next(earlier),
             Class::Retryable { after_ms } => {
-                Duration::from_millis(after_ms).min(REFUSED_MAX).max(doubled(500, UNREACHABLE_MAX))
+                Duration::from_millis(after_ms).min(REFUSED_MAX).max(UNREACHABLE.next(earlier))
             }
-            Class::Conflict | Class::AlreadyExists => doubled(100, Duration::from_secs(10)),
-            Class::NotFound => doubled(1_000, Duration::from_secs(10)),
-            Class::Invalid => doubled(5_000, REFUSED_MAX),
+            Class::Conflict | Class::AlreadyExists => CONFLICT.next(earlier),
+            Class::NotFound => NOT_FOUND.next(earlier),
+            Class::Invalid => REFUSED.next(earlier),
         };
         self.not_before = now.after(restart::jittered(wait, seed, u64::from(self.failures)));
     }
@@ -75,6 +75,20 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_series_of_each_class() {
+        let millis = |series: Backoff| [0, 1, 2, 3, 4, 5, 6, 7, 40].map(|n| series.next(n).as_millis());
+        let table = [
+            (UNREACHABLE, [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000, 5000]),
+            (CONFLICT, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]),
+            (NOT_FOUND, [1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 10_000]),
+            (REFUSED, [5000, 10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000, 300_000]),
+        ];
+        for (series, waits) in table {
+            assert_eq!(millis(series), waits);
+        }
+    }
 
     #[test]
     fn waits_grow_to_their_ceiling() {

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::ids::ContainerId;
 use crate::time::{Mono, Now, Wall};
 
@@ -22,35 +23,8 @@ pub const EXPIRY: Duration = Duration::from_secs(600);
 /// Base of the requeue after a failed sync.
 pub const REQUEUE: Duration = Duration::from_secs(10);
 
-/// First delay and ceiling of a doubling series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Delay after the first restart.
-    pub initial: Duration,
-    /// No delay is longer (`crashLoopBackOff.maxContainerRestartPeriod`).
-    pub max: Duration,
-}
-
-impl Default for Policy {
-    /// 10 s doubling to 300 s.
-    fn default() -> Self {
-        Policy { initial: Duration::from_secs(10), max: Duration::from_secs(300) }
-    }
-}
-
-impl Policy {
-    /// The delay that follows `delay`.
-    #[must_use]
-    pub fn doubled(&self, delay: Duration) -> Duration {
-        delay.saturating_mul(2).min(self.max)
-    }
-
-    /// The first delay.
-    #[must_use]
-    pub fn first(&self) -> Duration {
-        self.initial.min(self.max)
-    }
-}
+/// Delays of restarts and of image pulls. `crashLoopBackOff.maxContainerRestartPeriod` sets another maximum for restarts.
+pub const SERIES: Backoff = Backoff::doubling(Duration::from_secs(10), Duration::from_secs(300));
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
@@ -85,23 +59,29 @@ pub struct Exit<'a> {
 }
 
 /// Crash-loop back-off of one pod's containers, by key (see [`key`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackOff {
-    policy: Policy,
+    series: Backoff,
     entries: BTreeMap<String, Entry>,
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        BackOff::new(SERIES)
+    }
 }
 
 impl BackOff {
     /// No container has failed yet.
     #[must_use]
-    pub fn new(policy: Policy) -> Self {
-        BackOff { policy, entries: BTreeMap::new() }
+    pub fn new(series: Backoff) -> Self {
+        BackOff { series, entries: BTreeMap::new() }
     }
 
     /// Takes over the series of an earlier incarnation: `instance` was started at `restarted` with `delay`.
     /// Does nothing for a known key.
     pub fn restore(&mut self, key: &str, delay: Duration, restarted: Wall) {
-        let delay = delay.clamp(self.policy.first(), self.policy.max);
+        let delay = delay.clamp(self.series.next(0), self.series.max);
         self.entries.entry(key.to_owned()).or_insert(Entry { delay, updated: restarted, waiting: None });
     }
 
@@ -133,14 +113,14 @@ impl BackOff {
 
     /// Records that the container is started again now; answers the delay that its next end will have to wait.
     pub fn restarted(&mut self, key: &str, now: Now) -> Duration {
-        let policy = self.policy;
+        let series = self.series;
         let counts = |e: &&Entry| {
             let expired = e.waiting.as_ref().is_some_and(|wait| wait.expires <= now.mono);
             !expired && now.wall.since(e.updated) < EXPIRY
         };
         let delay = match self.entries.get(key).filter(counts) {
-            Some(e) => policy.doubled(e.delay),
-            None => policy.first(),
+            Some(e) => series.following(e.delay),
+            None => series.next(0),
         };
         self.entries.insert(key.to_owned(), Entry { delay, updated: now.wall, waiting: None });
         delay
@@ -173,7 +153,6 @@ impl BackOff {
 /// Image pull back-off: one doubling series for each image of a pod, on the monotonic clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageBackOff {
-    policy: Policy,
     entries: BTreeMap<String, (Duration, Mono)>,
 }
 
@@ -187,8 +166,8 @@ impl ImageBackOff {
     /// A pull failed at `now`; returns the time of the next one.
     pub fn failed(&mut self, image: &str, now: Mono) -> Mono {
         let delay = match self.entries.get(image) {
-            Some((delay, due)) if now.since(*due) <= EXPIRY => self.policy.doubled(*delay),
-            _ => self.policy.first(),
+            Some((delay, due)) if now.since(*due) <= EXPIRY => SERIES.following(*delay),
+            _ => SERIES.next(0),
         };
         let due = now.after(delay);
         self.entries.insert(image.to_owned(), (delay, due));

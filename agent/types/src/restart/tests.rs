@@ -22,8 +22,8 @@ fn crash(instance: &ContainerId, finished: Wall) -> Exit<'_> {
 }
 
 /// Restarts a container that runs `run_s` seconds each time; answers the waits in seconds.
-fn waits(policy: Policy, run_s: u64, rounds: u64) -> Vec<u64> {
-    let mut b = BackOff::new(policy);
+fn waits(series: Backoff, run_s: u64, rounds: u64) -> Vec<u64> {
+    let mut b = BackOff::new(series);
     let mut t = 0;
     let mut out = Vec::new();
     for n in 0..rounds {
@@ -41,19 +41,19 @@ fn waits(policy: Policy, run_s: u64, rounds: u64) -> Vec<u64> {
 
 #[test]
 fn the_series_of_the_contract() {
-    assert_eq!(waits(Policy::default(), 1, 8), [0, 10, 20, 40, 80, 160, 300, 300]);
+    assert_eq!(waits(SERIES, 1, 8), [0, 10, 20, 40, 80, 160, 300, 300]);
 }
 
 #[test]
 fn a_configured_maximum_caps_the_first_delay_as_well() {
-    let policy = Policy { initial: Duration::from_secs(10), max: Duration::from_secs(4) };
-    assert_eq!(waits(policy, 1, 4), [0, 4, 4, 4]);
+    let series = Backoff { max: Duration::from_secs(4), ..SERIES };
+    assert_eq!(waits(series, 1, 4), [0, 4, 4, 4]);
 }
 
 #[test]
 fn running_longer_than_the_expiry_starts_over() {
-    assert_eq!(waits(Policy::default(), 601, 4), [0, 0, 0, 0]);
-    assert_eq!(waits(Policy::default(), 589, 4), [0, 10, 11, 10]);
+    assert_eq!(waits(SERIES, 601, 4), [0, 0, 0, 0]);
+    assert_eq!(waits(SERIES, 589, 4), [0, 10, 11, 10]);
 }
 
 /// 600 s after the last restart nothing is known of the series any more, in the middle of a wait as well.
@@ -163,8 +163,8 @@ fn keys_change_with_image_and_resources_only_for_that_container() {
 proptest! {
     #[test]
     fn a_wait_is_never_longer_than_the_maximum_nor_shorter_than_the_series(runs in proptest::collection::vec(0u64..700, 1..40), max in 1u64..600) {
-        let policy = Policy { initial: Duration::from_secs(10), max: Duration::from_secs(max) };
-        let mut b = BackOff::new(policy);
+        let series = Backoff { max: Duration::from_secs(max), ..SERIES };
+        let mut b = BackOff::new(series);
         let (mut t, mut expected) = (0u64, None::<u64>);
         for (n, run) in (0u64..).zip(runs) {
             let restarted = t;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_types::api::WatchEvent;
+use agent_types::backoff::Backoff;
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::machine::{Machine, Outbox};
 use agent_types::pod;
@@ -46,8 +47,6 @@ const OVERDUE: Duration = Duration::from_secs(600);
 const SPREAD_S: u64 = 300;
 /// How often the wall clock is looked at: it may be set.
 const LOOK: Duration = Duration::from_secs(60);
-/// Waits after a request could not be made.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 const PENDING: &str = "credential bundle is not issued yet";
 
 /// One source of one volume of a pod.
@@ -357,7 +356,7 @@ impl PodCertificates {
 
 impl Projection {
     fn back_off(&mut self, now: Mono) {
-        let wait = BACK_OFF.0.saturating_mul(1 << self.failures.min(16)).min(BACK_OFF.1);
+        let wait = Backoff::OPERATION.next(self.failures);
         self.failures = self.failures.saturating_add(1);
         (self.request, self.not_before) = (Request::None, now.after(wait));
     }

@@ -162,7 +162,7 @@ pub(super) fn context() -> Arc<WorkerContext> {
     Arc::new(WorkerContext {
         specs: Arc::new(TinySpecs),
         request_timeout: REQUEST_TIMEOUT,
-        crash_loop: restart::Policy::default(),
+        crash_loop: restart::SERIES,
         runtime_name: "tiny".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
         ipv6_first: false,

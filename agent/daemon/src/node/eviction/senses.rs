@@ -5,7 +5,7 @@
 //! stall information is looked at by the timer only, and that is said once.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::eviction::{Measure, PERIOD, Reclaim, Uses};
@@ -14,6 +14,7 @@ use agent_kubelet_api::stats::Shown;
 use agent_kubelet_api::stats::cgroup::Extent;
 use agent_linux::eviction_signals::{self, Places};
 use agent_linux::pressure::{self, Trigger};
+use agent_types::lock::Lock;
 use agent_types::resources::observation::{Layout, Observations};
 use agent_types::time::Mono;
 
@@ -38,7 +39,7 @@ pub struct LinuxSenses<R> {
     images: Arc<R>,
     statistics: Statistics<R>,
     /// Held for a moment only; when the runtime is asked (again).
-    places: Mutex<(Places, Mono)>,
+    places: Lock<(Places, Mono)>,
     trigger: Option<Trigger>,
     garbage: GarbageCollection,
     tasks: Tasks,
@@ -72,7 +73,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
         LinuxSenses {
             images,
             statistics,
-            places: Mutex::new((places, Mono(0))),
+            places: Lock::new((places, Mono(0))),
             trigger: trigger.ok(),
             garbage,
             tasks,
@@ -82,7 +83,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
     /// With the runtime's, as far as it has said.
     async fn places(&self) -> Places {
         let now = self.tasks.now().mono;
-        let (mut places, next) = self.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut places, next) = self.places.lock().clone();
         if places.images.is_some() || next > now {
             return places;
         }
@@ -96,7 +97,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
             Ok(Err(error)) => tracing::warn!(error = chain(&error), "where images are is not known yet"),
             Err(_) => tracing::warn!("where images are is not known yet: the runtime does not answer"),
         }
-        let mut known = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.places.lock();
         *known = (places.clone(), now.after(PERIOD));
         places
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent_core::events::Fact;
 use agent_core::node_shutdown::NO_DELAY;
+use agent_types::backoff::Backoff;
 use agent_types::event::EventKind;
 use agent_types::time::Mono;
 
@@ -14,8 +15,8 @@ use crate::node::node_events::Outlets;
 
 /// A lock that is away for longer is the Node's to show.
 const TELL_AFTER: Duration = Duration::from_secs(15);
-/// Pauses before logind is looked for again: the first one, and the longest.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// Pauses before logind is looked for again.
+const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(4));
 
 /// Tells of a lock that is not there.
 pub(super) struct Delay {
@@ -57,7 +58,7 @@ impl Delay {
 
 /// How long to wait after so many failures in a row.
 pub(super) fn pause(failures: u32) -> Duration {
-    RECONNECT.0.saturating_mul(1 << failures.min(16)).min(RECONNECT.1)
+    RECONNECT.next(failures)
 }
 
 #[cfg(test)]

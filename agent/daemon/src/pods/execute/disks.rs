@@ -19,12 +19,13 @@ use agent_volumes::disk::{self, Content, Next};
 use agent_volumes::{Resize, SetUp, Work};
 use tokio::time::timeout;
 
+use super::Executor;
 use super::csi::AGAIN;
 use super::growth::{self, Refused};
 use super::programs::{self, Failed};
 use super::volumes::{answer, set_up_bind};
-use super::{Executor, gave_up};
 use crate::pods::pod_dirs::chain;
+use crate::tasks::stops::AgentStops;
 
 /// How long a pod waits for another one that is at the same disk, without a word.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -163,14 +164,13 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
 pub(super) async fn release<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
 ) -> Result<(), EffectError> {
-    let stopped = || gave_up("the agent stops");
     let root: PathBuf = executor.dirs.root().to_owned();
     let at = root.clone();
     let both = move || {
         let (mounted, begun) = (on_disk::all(&at)?, on_disk::all_begun(&at)?);
         Ok::<_, FilesError>(mounted.into_iter().chain(begun).collect::<BTreeSet<String>>())
     };
-    let all = executor.tasks.blocking(both).await.ok_or_else(stopped)?;
+    let all = executor.tasks.blocking(both).await.ok_or(AgentStops)?;
     let all = all.unwrap_or_else(|error| {
         tracing::warn!(error = chain(&error), "disks of volumes are not known");
         BTreeSet::new()
@@ -187,7 +187,7 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
             }
             Ok::<_, FilesError>(())
         };
-        let released = executor.tasks.blocking_of_volume(&global, release).await.ok_or_else(stopped)?;
+        let released = executor.tasks.blocking_of_volume(&global, release).await.ok_or(AgentStops)?;
         if let Err(error) = released {
             tracing::warn!(volume, error = chain(&error), "a disk that no pod has is still mounted");
         }

@@ -22,12 +22,13 @@ use agent_volumes::flex::{Flex, Record, Release, release};
 use agent_volumes::{Resize, SetUp, SetUpError, claim};
 use futures_util::future::join_all;
 
+use crate::tasks::stops::AgentStops;
+
 use super::csi::{AGAIN, refusal};
 use super::growth::{self, Refused};
 use super::volumes::{answer, given};
-use super::{Executor, disks, error, gave_up};
+use super::{Executor, disks, error};
 
-const STOPS: &str = "the agent stops";
 /// Upstream's words about a volume that is one pod's.
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
@@ -256,7 +257,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
 ) -> Result<(), EffectError> {
     let (at, of) = (executor.dirs.clone(), uid.clone());
     let held = executor.tasks.blocking_of_pod(uid, move || at.flex_held(&of)).await;
-    let all = held.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
+    let all = held.ok_or(AgentStops)?.map_err(error)?;
     let released = join_all(all.iter().map(|held| let_go(executor, uid, held))).await;
     released.into_iter().collect()
 }
@@ -295,7 +296,7 @@ async fn let_go<R: Runtime, I: ImageService>(
     ended.map_err(|why| refusal(format!("UnmountVolume.TearDown failed for volume {name:?} : {why}")))?;
     let (at, of, what) = (executor.dirs.clone(), uid.clone(), held.path.clone());
     let done = executor.tasks.blocking_of_pod(uid, move || at.release_flex(&of, &what)).await;
-    done.ok_or_else(|| gave_up(STOPS))?.map_err(error)
+    done.ok_or(AgentStops)?.map_err(error)
 }
 
 #[cfg(test)]

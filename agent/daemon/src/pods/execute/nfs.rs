@@ -14,8 +14,10 @@ use agent_types::ids::PodKey;
 use agent_volumes::SetUp;
 use agent_volumes::nfs::{self, Nfs};
 
+use crate::tasks::stops::AgentStops;
+
 use super::volumes::answer;
-use super::{Executor, gave_up, programs};
+use super::{Executor, programs};
 
 /// As long as mount.nfs tries by itself. Its attempts together have an effect's time ([`agent_volumes::NFS_TIME`]).
 const MOUNT_LIMIT: Duration = Duration::from_secs(120);
@@ -51,7 +53,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let abandoned =
         executor.tasks.blocking_of_pod(&key.uid, move || agent_linux::volumes::nfs::abandon(&path)).await;
     match abandoned {
-        None => return Err(gave_up("the agent stops")),
+        None => return Err(AgentStops.into()),
         Some(Err(error)) => tracing::warn!(%key, %error, "what a failed mount left is not gone"),
         Some(Ok(())) => {}
     }

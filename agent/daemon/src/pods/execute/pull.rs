@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::{Executor, error, said};
 use crate::images::pull_records::{Check, PullRecords};
+use crate::tasks::stops::AgentStops;
 
 /// Largest file of credentials that is read, bytes (upstream's limit for what it fetches).
 const FILE_MAX: u64 = 10 << 20;
@@ -72,9 +73,7 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     }
     let (records, begun) = (executor.records.clone(), written.clone());
     let begin = move || (records.begin(&begun), records.sizes());
-    let Some((begun, sizes)) = executor.tasks.blocking(begin).await else {
-        return Err(super::gave_up("the agent stops"));
-    };
+    let (begun, sizes) = executor.tasks.blocking(begin).await.ok_or(AgentStops)?;
     executor.metrics.pull_records(sizes);
     begun.map_err(|e| error(e.into()))?;
     // Dropped before its end, the intent stays on disk: the runtime may go on pulling.

@@ -14,8 +14,9 @@ use agent_types::runtime::config::LinuxResources;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Executor, error, gave_up, no_cgroups, said};
+use super::{Executor, error, no_cgroups, said};
 use crate::pods::pod_dirs::Whose;
+use crate::tasks::stops::AgentStops;
 
 /// [`Amounts`] as an object.
 pub trait ContainerAmounts: Send + Sync + 'static {
@@ -124,5 +125,5 @@ pub(super) async fn remember<R: Runtime, I: ImageService>(
 ) -> Result<(), EffectError> {
     let (dirs, uid) = (this.dirs.clone(), key.uid.clone());
     let recorded = this.tasks.blocking(move || dirs.record_actuated(&uid, whose, actuates)).await;
-    recorded.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map_err(error))
+    recorded.ok_or(AgentStops)?.map_err(error)
 }

@@ -20,8 +20,9 @@ use agent_volumes::sub_path::SubPath;
 use agent_volumes::{FileSource, SetUp, Work};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Executor, csi, disks, flex, gave_up, network_disks, nfs};
+use super::{Executor, csi, disks, flex, network_disks, nfs};
 use crate::pods::pod_dirs::chain;
+use crate::tasks::stops::AgentStops;
 use crate::volumes::ownership::Going;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
@@ -116,7 +117,7 @@ pub(super) async fn read_env_files<R: Runtime, I: ImageService>(
     let read = executor.tasks.blocking_of_pod(&key.uid, move || {
         files.into_iter().map(|file| (file.clone(), env_file::read(&file))).collect::<EnvFiles>()
     });
-    read.await.map(EffectOk::EnvFiles).ok_or_else(|| gave_up("the agent stops"))
+    Ok(EffectOk::EnvFiles(read.await.ok_or(AgentStops)?))
 }
 
 /// Mounts parts of volumes.
@@ -132,7 +133,7 @@ pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
 
 pub(crate) fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
     match done {
-        None => Err(gave_up("the agent stops")),
+        None => Err(AgentStops.into()),
         Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),
         Some(Err(VolumeError::Files(e))) => Err(EffectError { class: e.class(), message: chain(&e) }),
         Some(Ok(done)) => Ok(done),

@@ -7,7 +7,6 @@
 //! [`agent_core::allocation`]. Upstream refuses to start then.
 
 use std::path::Path;
-use std::sync::{MutexGuard, PoisonError};
 
 use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
 use agent_core::allocation::{Allocations, PodAllocation};
@@ -48,7 +47,7 @@ impl PodDirs {
             (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
         // Of pods that are gone: an agent died before it forgot them.
         actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
-        *self.have() = Actuated { all: actuated.clone(), unwritten: false };
+        *self.actuated.lock() = Actuated { all: actuated.clone(), unwritten: false };
         Ok((allocated, actuated))
     }
 
@@ -75,7 +74,7 @@ impl PodDirs {
         whose: Whose,
         resources: ResourceRequirements,
     ) -> Result<(), DriverError> {
-        let mut have = self.have();
+        let mut have = self.actuated.lock();
         let known = have.all.get(uid).and_then(|pod| match &whose {
             Whose::Container(name) => pod.containers.get(name),
             Whose::Pod => pod.pod.as_ref(),
@@ -95,12 +94,12 @@ impl PodDirs {
     /// What the pod has, as far as it was remembered.
     #[must_use]
     pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
-        self.have().all.get(uid).cloned()
+        self.actuated.lock().all.get(uid).cloned()
     }
 
     /// Nothing of the pod is left.
     pub(super) fn forget_actuated(&self, uid: &PodUid) {
-        let mut have = self.have();
+        let mut have = self.actuated.lock();
         if have.all.remove(uid).is_some()
             && let Err(error) = self.write_actuated(&mut have)
         {
@@ -114,11 +113,6 @@ impl PodDirs {
         files::write_atomic(&path, &checkpoint::encode(&have.all), FILE_MODE, Durability::Rebuildable)?;
         have.unwritten = false;
         Ok(())
-    }
-
-    fn have(&self) -> MutexGuard<'_, Actuated> {
-        // What is remembered is true, whatever panicked beside it.
-        self.actuated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

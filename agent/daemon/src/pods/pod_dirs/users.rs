@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{MutexGuard, PoisonError};
 
 use agent_linux::files::{self, Durability};
 use agent_types::failure::{Class, DriverError};
@@ -50,7 +49,7 @@ impl PodDirs {
                 }
             }
         }
-        *self.users() = Users { ranges, unwritten: BTreeSet::new() };
+        *self.users.lock() = Users { ranges, unwritten: BTreeSet::new() };
         Ok(self)
     }
 
@@ -60,7 +59,7 @@ impl PodDirs {
     /// None is free, or the record cannot be written.
     pub fn map_users(&self, uid: &PodUid) -> Result<IdMapping, DriverError> {
         let own = self.pod_dir(uid)?;
-        let mut users = self.users();
+        let mut users = self.users.lock();
         let (mapping, new) = users.ranges.give(uid).map_err(|e| refused(uid, &e))?;
         if new {
             users.unwritten.insert(uid.clone());
@@ -75,14 +74,9 @@ impl PodDirs {
 
     /// The pod's directory is gone.
     pub(super) fn free_users(&self, uid: &PodUid) {
-        let mut users = self.users();
+        let mut users = self.users.lock();
         users.ranges.release(uid);
         users.unwritten.remove(uid);
-    }
-
-    fn users(&self) -> MutexGuard<'_, Users> {
-        // Every change of it is whole before anything can panic.
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

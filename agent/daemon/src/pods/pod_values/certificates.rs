@@ -8,7 +8,7 @@
 //! processor; no watch while no pod asks for a certificate. Upstream: pkg/kubelet/podcertificate.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_apiserver::certificates::PodKey;
 use agent_core::pod_manager::ManagerEvent;
@@ -16,6 +16,7 @@ use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_types::api_time;
 use agent_types::event::{ContainerList, EventFact, EventKind};
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_types::time::{Now, Wall};
 use agent_volumes::pod_certificate::{
     Asker, CertificateAction, CertificateEvent, Certified, Place, PodCertificates, Wanted,
@@ -31,9 +32,10 @@ use crate::node::node_events::Outlets;
 use crate::pods::manager_task::DesiredPods;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+use crate::tasks::stops::AgentStops;
 
 /// What volumes may be given.
-type Held = Arc<Mutex<BTreeMap<Place, Result<Certified, String>>>>;
+type Held = Arc<Lock<BTreeMap<Place, Result<Certified, String>>>>;
 /// Keys by their request.
 type Keys = BTreeMap<(Place, String), Arc<[u8]>>;
 
@@ -78,7 +80,7 @@ impl<A: ApiServer> CertificateStore<A> {
     /// The certificate of a volume's source.
     pub(super) fn certificate(&self, of: &Place) -> Result<Certified, String> {
         let none = || Err(format!("no credentials yet for {of}"));
-        lock(&self.held).get(of).cloned().unwrap_or_else(none)
+        self.held.lock().get(of).cloned().unwrap_or_else(none)
     }
 
     /// Has certificates for the pods that ask for them, for as long as the node runs.
@@ -121,7 +123,7 @@ struct Maker<A> {
     tasks: Tasks,
     node_name: Arc<str>,
     /// Keys whose requests the machine has not heard of yet.
-    made: Arc<Mutex<Keys>>,
+    made: Arc<Lock<Keys>>,
     one: Arc<Semaphore>,
 }
 
@@ -156,7 +158,7 @@ impl<A: ApiServer> Maker<A> {
             let _one = self.one.acquire().await;
             let kind = wanted.key_type.clone();
             let made = self.tasks.blocking(move || PodKey::generate(&kind)).await;
-            made.ok_or("the agent stops")?.map_err(|e| format!("while generating keypair: {e}"))?
+            made.ok_or(AgentStops)?.map_err(|e| format!("while generating keypair: {e}"))?
         };
         let asker = Asker {
             node: self.node_name.to_string(),
@@ -171,7 +173,7 @@ impl<A: ApiServer> Maker<A> {
         let name = request.metadata.name.unwrap_or_default();
         let at = request.metadata.creation_timestamp.as_ref().map(api_time::wall);
         let key: Arc<[u8]> = made.key_pem.as_bytes().into();
-        lock(&self.made).insert((place.clone(), name.clone()), key);
+        self.made.lock().insert((place.clone(), name.clone()), key);
         Ok((name, at.unwrap_or(self.tasks.now().wall)))
     }
 }
@@ -216,7 +218,7 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
     fn before(&mut self, _now: Now, event: &CertificateEvent) {
         if let CertificateEvent::Asked(place, Ok((name, _))) = event {
             let named = (place.clone(), name.clone());
-            if let Some(key) = lock(&self.maker.made).remove(&named) {
+            if let Some(key) = self.maker.made.lock().remove(&named) {
                 self.keys.insert(named, key);
             }
         }
@@ -266,7 +268,7 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
             let key = key.cloned().ok_or_else(|| format!("the key of request {request:?} is gone"))?;
             Ok(Certified { key, chain: chain.clone() })
         };
-        *lock(&self.held) = machine.places().map(|place| (place.clone(), credential(place))).collect();
+        *self.held.lock() = machine.places().map(|place| (place.clone(), credential(place))).collect();
         // Not sooner: who hears of it looks at once, and then not before its back-off is over.
         if !self.changed.is_empty() {
             self.listeners.0.send(ManagerEvent::SourcesChanged(std::mem::take(&mut self.changed)));
@@ -283,11 +285,6 @@ impl Coalesce for CertificateEvent {
             _ => Relation::Independent,
         }
     }
-}
-
-fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of it is whole before anything can panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ use crate::node::node_events::Outlets;
 use crate::pods::manager_task::DesiredPods;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
+use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 
 /// The API server's authoriser hears of a pod a moment after the node does, and says this until then.
@@ -63,7 +64,7 @@ pub fn soon(why: &str, times: usize) -> Option<Duration> {
 
 /// Asks the API server, and again while its authoriser has not heard of the pod.
 async fn ask<A: ApiServer>(caller: &Caller<A>, tasks: &Tasks, call: ApiCall) -> Result<ApiReply, String> {
-    let client = caller.client().await.ok_or("the agent stops")?;
+    let client = caller.client().await.ok_or(AgentStops)?;
     let mut times = 0;
     loop {
         match client.call(&call).await {

@@ -4,13 +4,14 @@
 //! [`WatchedObjects`]'s. Invariant: the lock is never held while something waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod_manager::ManagerEvent;
 use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_types::failure::Class;
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_types::objects::{Fetched, ObjectKind, ObjectRef};
 use agent_types::time::Mono;
 use agent_volumes::account::ASK_AFTER;
@@ -26,6 +27,7 @@ use crate::cluster::calls::Caller;
 use crate::pods::manager_task::DesiredPods;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
+use crate::tasks::stops::AgentStops;
 
 /// How long the first word of a watch is waited for (upstream's).
 const SYNC_WAIT: Duration = Duration::from_secs(1);
@@ -38,7 +40,7 @@ pub(super) struct ObjectStore<A> {
     /// Trust bundles are watched: the feature gate is on.
     bundles: bool,
     tasks: Tasks,
-    state: Arc<Mutex<State>>,
+    state: Arc<Lock<State>>,
     /// Counts what was learned.
     learned: watch::Sender<u64>,
 }
@@ -81,7 +83,7 @@ impl<A: ApiServer> ObjectStore<A> {
         let look = async {
             loop {
                 learned.borrow_and_update();
-                if let Some(known) = lock(&self.state).watched.known(&object) {
+                if let Some(known) = self.state.lock().watched.known(&object) {
                     return known;
                 }
                 // The sender lives as long as this store.
@@ -93,7 +95,7 @@ impl<A: ApiServer> ObjectStore<A> {
         if let Ok(known) = timeout(SYNC_WAIT, look).await {
             return known;
         }
-        lock(&self.state).watched.missed(&object);
+        self.state.lock().watched.missed(&object);
         let kind = match object.kind {
             ObjectKind::Secret => "secret",
             ObjectKind::ConfigMap => "configmap",
@@ -106,7 +108,7 @@ impl<A: ApiServer> ObjectStore<A> {
 
     async fn asked(&self, object: ObjectRef, ttl: Duration) -> Fetched {
         let now = self.tasks.now().mono;
-        if let Some((at, known)) = lock(&self.state).fetched.get(&object)
+        if let Some((at, known)) = self.state.lock().fetched.get(&object)
             && now.since(*at) < ttl
         {
             return known.clone();
@@ -121,7 +123,7 @@ impl<A: ApiServer> ObjectStore<A> {
             }
         };
         let Some(client) = self.caller.client().await else {
-            return Fetched::Unknown("the agent stops".to_owned());
+            return Fetched::Unknown(AgentStops.into());
         };
         let news = match client.call(&call).await {
             Ok(ApiReply::ConfigMap(found)) => found.news(),
@@ -136,7 +138,7 @@ impl<A: ApiServer> ObjectStore<A> {
             ObjectNews::Lost(why) => return Fetched::Unknown(why),
         };
         if !ttl.is_zero() {
-            lock(&self.state).fetched.insert(object, (now, fetched.clone()));
+            self.state.lock().fetched.insert(object, (now, fetched.clone()));
         }
         fetched
     }
@@ -165,7 +167,7 @@ impl<A: ApiServer> ObjectStore<A> {
     }
 
     fn pod(&self, uid: &PodUid, objects: BTreeSet<ObjectRef>, to: &Sender<ManagerEvent>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let actions = state.watched.pod(uid, objects);
         self.perform(&mut state, actions, to);
     }
@@ -217,7 +219,7 @@ impl<A: ApiServer> ObjectStore<A> {
                 if let ObjectNews::Lost(why) = &news {
                     tracing::debug!(object = %object, namespace = object.namespace, why, "watch lost");
                 }
-                let mut state = lock(&state);
+                let mut state = state.lock();
                 if stop.is_cancelled() {
                     return;
                 }
@@ -244,9 +246,4 @@ impl<A: ApiServer> ObjectStore<A> {
 /// Whatever the strategy for Secrets and ConfigMaps is.
 fn always_watched(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles)
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Every change of it is whole before anything can panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Mutex, PoisonError};
 
 use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_types::api_time::wall;
+use agent_types::lock::Lock;
 use agent_types::time::Wall;
 use agent_volumes::token::{Life, TokenRef, life};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -24,13 +24,13 @@ const RETRY_NS: i64 = 60 * 1_000_000_000;
 pub(super) struct TokenStore<A> {
     caller: Caller<A>,
     tasks: Tasks,
-    held: Mutex<BTreeMap<TokenRef, (String, Life)>>,
+    held: Lock<BTreeMap<TokenRef, (String, Life)>>,
     jitter: RandomState,
 }
 
 impl<A: ApiServer> TokenStore<A> {
     pub(super) fn new(caller: Caller<A>, tasks: Tasks) -> TokenStore<A> {
-        TokenStore { caller, tasks, held: Mutex::default(), jitter: RandomState::new() }
+        TokenStore { caller, tasks, held: Lock::default(), jitter: RandomState::new() }
     }
 
     pub(super) async fn token(&self, token: TokenRef) -> Result<HeldToken, String> {
@@ -43,7 +43,7 @@ impl<A: ApiServer> TokenStore<A> {
         }
         match (self.ask(&token).await, held) {
             (Ok((text, life)), _) => {
-                let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = self.held.lock();
                 all.insert(token, (text.clone(), life));
                 Ok(HeldToken { text, renew: life.renew, ends: life.ends })
             }
@@ -63,7 +63,7 @@ impl<A: ApiServer> TokenStore<A> {
 
     /// What is held of it and still good. Others that have ended are forgotten on the way.
     fn held(&self, token: &TokenRef, now: Wall) -> Option<(String, Life)> {
-        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.held.lock();
         all.retain(|_, (_, life)| now < life.ends);
         all.get(token).cloned()
     }

@@ -9,14 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::lock::Lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::net::words;
 use crate::tasks::pools::NAME_THREADS;
+use crate::tasks::stops::AgentStops;
 
 /// Look-ups at once of names that were slow the last time.
 const SLOW_THREADS: usize = 4;
@@ -33,7 +35,7 @@ type Resolve = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 #[derive(Clone)]
 pub(super) struct Names {
     resolve: Arc<Resolve>,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Lock<Known>>,
     quick: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
@@ -85,19 +87,19 @@ impl Names {
         };
         // The look-up's thread answers in any case, unless the agent stops.
         let answered = answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
-        answered.unwrap_or_else(|| Err("the agent stops".to_owned()))
+        answered.unwrap_or_else(|| Err(AgentStops.into()))
     }
 
     fn under_way(&self, host: &str) -> Option<watch::Receiver<Option<Answer>>> {
-        self.known().under_way.get(host).cloned()
+        self.known.lock().under_way.get(host).cloned()
     }
 
     /// Waits for a thread, and begins a look-up unless another asker was quicker.
     async fn begin(&self, host: &str) -> watch::Receiver<Option<Answer>> {
-        let threads = if self.known().slow.contains(host) { &self.slow } else { &self.quick };
+        let threads = if self.known.lock().slow.contains(host) { &self.slow } else { &self.quick };
         // No semaphore here is ever closed.
         let place = threads.clone().acquire_owned().await.ok();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if let Some(answer) = known.under_way.get(host) {
             return answer.clone();
         }
@@ -118,7 +120,7 @@ impl Names {
         let begun = Instant::now();
         let work = move || {
             let found = (names.resolve)(&host);
-            names.known().ended(&host, begun.elapsed());
+            names.known.lock().ended(&host, begun.elapsed());
             drop(place);
             let answer = match found {
                 Ok(found) if found.is_empty() => Err(format!("lookup {host}: no such host")),
@@ -129,11 +131,6 @@ impl Names {
         };
         // Stopping the agent does not wait for name servers: this work has no part in what must be finished.
         drop(tokio::task::spawn_blocking(work));
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        // Every change of it is whole.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,12 +147,12 @@ mod tests {
     fn resolver() -> (Names, Receiver<String>, Sender<()>) {
         let (asked, names_asked) = channel();
         let (release, released) = channel::<()>();
-        let released = Mutex::new(released);
+        let released = Lock::new(released);
         let names = Names::new(move |name| {
             let _ = asked.send(name.to_owned());
             if name.starts_with("dead") {
                 // Released by the end of the sender.
-                let _ = released.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let _ = released.lock().recv();
                 return Err(io::Error::other("no name server answers"));
             }
             Ok(vec![IpAddr::from([192, 0, 2, 1])])
@@ -187,7 +184,7 @@ mod tests {
             (reason.to_owned(), reason.to_owned())
         );
         assert!(asked.try_recv().is_err(), "one look-up for both");
-        assert!(names.known().under_way.is_empty());
+        assert!(names.known.lock().under_way.is_empty());
     }
 
     #[tokio::test]
@@ -195,12 +192,12 @@ mod tests {
         let (names, _asked, release) = resolver();
         let dead: Vec<String> = (0..64).map(|n| format!("dead{n}")).collect();
         // As after their first look-ups, which were slow.
-        dead.iter().for_each(|name| names.known().ended(name, SLOW));
+        dead.iter().for_each(|name| names.known.lock().ended(name, SLOW));
         // Each asker gives up at once, again and again, as a probe does after its timeout.
         for name in dead.iter().chain(&dead) {
             assert!(names.addresses(name).now_or_never().is_none());
         }
-        assert_eq!(names.known().under_way.len(), SLOW_THREADS);
+        assert_eq!(names.known.lock().under_way.len(), SLOW_THREADS);
         assert_eq!(
             names.slow.available_permits(),
             0,

@@ -19,7 +19,7 @@ mod scrape;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::node_shutdown::Receipt;
@@ -27,6 +27,7 @@ use agent_kubelet_api::metrics::startup::{NodeStart, NodeStep, PodStarts};
 use agent_kubelet_api::metrics::{Counter, Registry, families, words};
 use agent_linux::clock::Clock;
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_types::runtime::config::ImageMount;
 use agent_types::time::{Mono, Now};
 use agent_volumes::plugin::Plugin;
@@ -46,7 +47,7 @@ pub struct Metrics(Arc<Shared>);
 struct Shared {
     clock: Arc<dyn Clock>,
     began: Now,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 struct State {
@@ -132,7 +133,7 @@ impl Metrics {
             volumes: BTreeMap::new(),
             certificates: certificates::Ends::default(),
         };
-        Metrics(Arc::new(Shared { clock, began, state: Mutex::new(state) }))
+        Metrics(Arc::new(Shared { clock, began, state: Lock::new(state) }))
     }
 
     fn now(&self) -> Now {
@@ -140,7 +141,7 @@ impl Metrics {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        f(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.0.state.lock())
     }
 
     /// A request to the node's HTTPS API has come.

@@ -5,11 +5,11 @@
 //! measured. Invariant: a container whose layer is not known yet is asked for at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_kubelet_api::stats::Shown;
 use agent_kubelet_api::stats::disk::Layer;
+use agent_types::lock::Lock;
 use agent_types::time::Mono;
 
 /// Layers by container, and images.
@@ -20,19 +20,19 @@ pub(super) struct Layers {
     /// `None`: never remembered.
     period: Option<Duration>,
     // Held for a moment only.
-    last: Mutex<Option<(Mono, Told)>>,
+    last: Lock<Option<(Mono, Told)>>,
 }
 
 impl Layers {
     /// `volumeStatsAggPeriod`; negative turns it off.
     pub(super) fn new(period: orlop_config::Duration) -> Layers {
         let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
-        Layers { period, last: Mutex::default() }
+        Layers { period, last: Lock::default() }
     }
 
     /// What was told less than a period ago, if it has all of these.
     pub(super) fn fresh(&self, now: Mono, shown: &[Shown]) -> Option<Told> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last.lock();
         let (at, told) = last.as_ref()?;
         let mut containers = shown.iter().flat_map(|pod| &pod.containers);
         let fresh = now.since(*at) < self.period? && containers.all(|c| told.0.contains_key(&c.id));
@@ -41,7 +41,7 @@ impl Layers {
 
     /// Remembers it.
     pub(super) fn remember(&self, now: Mono, told: &Told) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, told.clone()));
+        *self.last.lock() = Some((now, told.clone()));
     }
 }
 

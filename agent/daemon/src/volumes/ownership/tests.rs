@@ -1,6 +1,7 @@
 //! Jobs whose walks go on until a test says so, or until they are ended.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use futures_util::FutureExt;
@@ -66,7 +67,7 @@ impl Slow {
     }
 
     fn jobs(&self) -> usize {
-        self.ownership.jobs().len()
+        self.ownership.jobs.lock().len()
     }
 }
 

@@ -1,7 +1,12 @@
-//! Frames of a client, whole and in pieces; a client of a few lines, which the other tests use too.
+//! Frames of a client, whole and in pieces; a client of a few lines, which the other tests use too; a client by others (tungstenite).
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tungstenite::Message;
+use tungstenite::protocol::{Role, WebSocket};
 
 use super::*;
 
@@ -148,5 +153,81 @@ proptest! {
         if let Ok(events) = read(&cut(&noise, &places)) {
             prop_assert!(events.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() <= noise.len());
         }
+    }
+}
+
+/// Both directions of a connection, in memory.
+#[derive(Default)]
+struct Wire {
+    to_client: VecDeque<u8>,
+    to_server: Vec<u8>,
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.to_client.read(buffer)? {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            read => Ok(read),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.to_server.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn client() -> WebSocket<Wire> {
+    WebSocket::from_raw_socket(Wire::default(), Role::Client, None)
+}
+
+#[test]
+fn a_client_by_others_reads_what_the_server_sends() {
+    let (mut client, mut out) = (client(), Vec::new());
+    let lengths = [0, 1, 125, 126, 65_535, 65_536];
+    for length in lengths {
+        head(Opcode::Binary, length, &mut out);
+        out.resize(out.len() + length, 7);
+    }
+    pong(b"here", &mut out);
+    close(CloseCode::Unsupported, &mut out);
+    client.get_mut().to_client.extend(out);
+    for length in lengths {
+        assert_eq!(client.read().unwrap(), Message::binary(vec![7; length]));
+    }
+    assert_eq!(client.read().unwrap(), Message::Pong(b"here".to_vec().into()));
+    let Message::Close(Some(close)) = client.read().unwrap() else { panic!("no close") };
+    assert_eq!((u16::from(close.code), close.reason.as_str()), (1003, ""));
+}
+
+proptest! {
+    #[test]
+    fn the_server_reads_what_a_client_by_others_sends(
+        messages in vec((0..3_u8, prop_oneof![0..130_usize, 65_530..65_540_usize], any::<u8>()), 0..5),
+        places in vec(any::<usize>(), 0..20),
+    ) {
+        let (mut client, mut sent) = (client(), Vec::new());
+        for (kind, length, byte) in messages {
+            let byte = byte & 0x7f;
+            let (kind, bytes, message) = match kind {
+                0 => ('d', vec![byte; length], Message::binary(vec![byte; length])),
+                1 => ('t', vec![byte; length], Message::text(char::from(byte).to_string().repeat(length))),
+                _ => {
+                    let payload = vec![byte; length.min(CONTROL_MAX)];
+                    ('p', payload.clone(), Message::Ping(payload.into()))
+                }
+            };
+            client.send(message).unwrap();
+            sent.push((kind, bytes));
+        }
+        client.close(None).unwrap();
+        client.flush().unwrap();
+        sent.push(('c', Vec::new()));
+        prop_assert_eq!(read(&cut(&client.get_mut().to_server, &places)).unwrap(), sent);
     }
 }

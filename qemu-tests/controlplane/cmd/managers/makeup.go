@@ -164,9 +164,9 @@ func makeUp(r *rand.Rand) *course {
 		// Upstream goes through all pairs of 65,535 sets of nodes for a hint: not in this life.
 		m.Sockets, m.Nodes, c.Topology = pick(r, 1, 2), 16, "none"
 	}
-	if m.Nodes == 8 && r.Intn(5) > 0 {
-		// Hints of eight nodes take upstream seconds.
-		c.Topology = "none"
+	if m.Nodes == 8 && c.Topology != "none" {
+		// Two resources on eight nodes are 255^2 combinations for each hint: seconds of upstream.
+		c.MemoryPolicy = "None"
 	}
 	m.Cores = pick(r, 1, 2, 3, 4, 6, 8)
 	if m.Nodes > 4 {

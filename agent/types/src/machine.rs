@@ -1,7 +1,11 @@
 //! The shape of every state owner: an event and the time in, actions out, one timer.
 //!
-//! The shell (`orlop-agent::actor`) gives each machine a bounded mailbox, performs the actions, and arms
-//! exactly one timer from [`Machine::deadline`]. The simulator does the same with virtual time.
+//! The shell (`orlop-agent::tasks::actor`) gives each machine a mailbox, performs the actions, and arms exactly one timer
+//! from [`Machine::deadline`]. The simulator does the same with virtual time.
+//!
+//! The mailbox has no bound: two machines that send to each other and wait for room would never go on. It stays short
+//! because newer events take the place of older ones, and because answers come only to calls that the machine made. The
+//! shell reports a mailbox that grows beyond all expectation as a defect.
 
 use serde::{Deserialize, Serialize};
 

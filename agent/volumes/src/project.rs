@@ -7,17 +7,14 @@
 //! ```
 //! In: what directories say of themselves, the ids that are in use. Out: what to do with a volume's directory. Nothing is
 //! recorded: a directory says which project it has, and the file system says which ids have files. Invariants: a directory
-//! that somebody else counts, or in which something was before, is left as it is; nothing is ever limited.
+//! that somebody else counts, or in which something was before, is left as it is; nothing is ever limited; only pods with a
+//! user namespace of their own have projects, because another pod could change the project of its files.
 //! Upstream: pkg/volume/util/fsquota, which keeps its records in /etc/projects and /etc/projid.
 
 use std::collections::BTreeSet;
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-
-/// The gate. Without a user namespace a pod could change the project of its files, so only pods that have one of their own
-/// have projects.
-pub const GATE: &str = "LocalStorageCapacityIsolationFSQuotaMonitoring";
 
 /// The first id that is given away, as upstream: whoever numbers projects by hand begins at 1.
 pub const FIRST: u32 = (1 << 20) + 1;

@@ -111,7 +111,7 @@ impl PodWorker {
             desired_again: false,
             record: Record::Written,
             recorded: Some((record.grace_s, record.remove)),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             waiting: BTreeMap::new(),
         };
         let mut base = Base::new(record.pod.clone(), context, fence_until);
@@ -300,14 +300,15 @@ impl PodWorker {
             desired_again: false,
             record: Record::Needed,
             recorded: None,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             waiting,
         });
     }
 
     fn effect_done(
         &mut self,
-        (id, completed_at): (EffectId, Mono),
+        id: EffectId,
+        completed_at: Mono,
         result: EffectResult,
         now: Now,
         out: &mut Outbox<PodAction>,
@@ -437,7 +438,7 @@ impl Machine for PodWorker {
             PodEvent::Kill { reason, grace_s } => self.kill(reason, grace_s, now),
             PodEvent::Observed(snapshot) => self.base.absorb(snapshot),
             PodEvent::EffectDone { id, completed_at, result } => {
-                self.effect_done((id, completed_at), result, now, out);
+                self.effect_done(id, completed_at, result, now, out);
             }
             PodEvent::ProbeDone { id, outcome } => {
                 if !probes::answered(&mut self.base, id, outcome, now, out) {

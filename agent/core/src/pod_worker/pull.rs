@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
-use super::state::{Chain, Syncing, Wanted};
+use super::state::{Chain, Occasion, Syncing, Wanted};
 use crate::images::keyring::Keyring;
 use crate::images::{self, ReferenceError};
 use crate::pod_worker::chain::step;
@@ -47,10 +47,10 @@ pub(super) fn secrets_known(
         let found = look_up(secrets, of, false);
         let added = found.map(|found| found.map_or(Ok(()), |d| keyring.add_secret(of, d)));
         if !matches!(added, Ok(Ok(()))) {
-            unusable.push(of.name.as_str());
+            unusable.push(of.name.clone());
         }
     }
-    if !unusable.is_empty() && s.told.insert(format!("pull secrets {unusable:?}")) {
+    if !unusable.is_empty() && s.reported.insert(Occasion::PullSecrets(unusable.clone())) {
         let text = format!(
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             unusable.join(", ")

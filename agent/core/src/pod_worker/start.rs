@@ -52,7 +52,7 @@ pub(super) fn begin_next(
             continue;
         }
         let Some(sandbox_attempt) = sandbox_attempt(b, home) else { return };
-        begin(s, b, start, (home.clone(), sandbox_attempt), now, out);
+        begin(s, b, start, home.clone(), sandbox_attempt, now, out);
     }
 }
 
@@ -65,7 +65,8 @@ fn begin(
     s: &mut Syncing,
     b: &mut Base,
     start: &Start,
-    (sandbox, sandbox_attempt): (SandboxId, u32),
+    sandbox: SandboxId,
+    sandbox_attempt: u32,
     now: Now,
     out: &mut Outbox<PodAction>,
 ) {

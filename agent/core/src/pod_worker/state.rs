@@ -58,8 +58,8 @@ pub(super) struct Syncing {
     pub(super) counted: BTreeMap<String, u32>,
     /// When containers ended whose end made all begin anew, until they run again: such an end counts as a crash.
     pub(super) reset_ends: BTreeMap<String, Wall>,
-    /// Events that are told once.
-    pub(super) told: BTreeSet<String>,
+    /// Occasions whose event was sent.
+    pub(super) reported: BTreeSet<Occasion>,
 }
 
 impl Syncing {
@@ -76,9 +76,26 @@ impl Syncing {
             hook_failed: BTreeSet::new(),
             counted: BTreeMap::new(),
             reset_ends: BTreeMap::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
+}
+
+/// An occasion for which one event is sent, however many passes see it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Occasion {
+    /// A container waits for its back-off after this instance ended.
+    BackOff(ContainerId),
+    /// This instance is stopped.
+    Killing(ContainerId),
+    /// A sandbox of this attempt takes the place of another one.
+    SandboxChanged(u32),
+    /// The resolver configuration of a sandbox of this attempt has this problem.
+    DnsConfig(u32, String),
+    /// The node's network is not ready for this reason.
+    NetworkNotReady(String),
+    /// These pull secrets cannot be used.
+    PullSecrets(Vec<String>),
 }
 
 /// Which of its handlers the runtime is to run the next sandbox by.
@@ -149,8 +166,8 @@ pub(super) struct Terminating {
     pub(super) record: Record,
     /// Grace and removal as last written.
     pub(super) recorded: Option<(u32, bool)>,
-    /// Containers whose `Killing` event was told.
-    pub(super) told: BTreeSet<ContainerId>,
+    /// Containers whose `Killing` event was sent.
+    pub(super) reported: BTreeSet<ContainerId>,
     /// What containers were waiting for when termination began.
     pub(super) waiting: BTreeMap<String, WaitingReason>,
 }

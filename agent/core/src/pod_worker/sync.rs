@@ -23,14 +23,14 @@ use k8s_openapi::api::core::v1::Pod;
 use super::api::PodAction;
 use super::base::{Base, Stage};
 use super::ledger::{Purpose, Target};
-use super::state::Syncing;
+use super::state::{Occasion, Syncing};
 use super::{cgroups, hooks, reset, resize, runtime_class, start, users, volumes};
 use crate::allocation::actuate;
 use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan, ended};
 use crate::pod_worker::back_off::RESTART_BACK_OFF;
 use crate::pod_worker::effect::Effect;
 use crate::pod_worker::sandboxes::{discard_sandbox, refuse_sandbox, stop_sandboxes};
-use crate::status::{Phase, WaitingReason};
+use crate::status::WaitingReason;
 
 /// The delay that an instance's annotation notes for the series `key`.
 fn back_off_of(c: &ContainerObserved, key: &str) -> Option<Duration> {
@@ -71,11 +71,13 @@ pub(super) fn advance(
     note_waiting(s, b, &actions, &snapshot, now, out);
     // One that was killed to come back, and ended well of it, has not ended the pod.
     let replacing = actions.sandbox != SandboxPlan::Stop && comes_back(&s.pod, b, &snapshot);
-    if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
-        let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
-        if Phase::end(&status).is_some() {
-            return Some(KillReason::Ended);
-        }
+    if s.chain.is_none()
+        && !actions.resetting
+        && !replacing
+        && b.ledger.all_fresh(snapshot.as_of)
+        && b.ended(&s.pod, &s.waiting, Stage::default(), now).is_some()
+    {
+        return Some(KillReason::Ended);
     }
     if b.ledger.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.ledger.known_after());
@@ -220,15 +222,15 @@ fn note_waiting(
         let delay = orlop_config::Duration::from(w.delay);
         let message = format!("back-off {delay} restarting failed container={name} pod={key}");
         s.waiting.insert(name.clone(), WaitingReason { reason: "CrashLoopBackOff".to_owned(), message });
-        if s.told.insert(format!("back-off {}", w.instance)) {
+        if s.reported.insert(Occasion::BackOff(w.instance.clone())) {
             let text = format!("Back-off restarting failed container {name} in pod {key}");
             b.event(EventKind::Warning, "BackOff", text, Some(name), out);
         }
     }
-    // What was told about instances that are gone need not be remembered.
-    s.told.retain(|t| {
-        let id = t.rsplit(' ').next().unwrap_or("");
-        !t.starts_with("back-off ") || snapshot.containers.iter().any(|c| c.id.as_str() == id)
+    // Instances that are gone do not wait again.
+    s.reported.retain(|occasion| match occasion {
+        Occasion::BackOff(id) => snapshot.containers.iter().any(|c| c.id == *id),
+        _ => true,
     });
 }
 
@@ -252,7 +254,7 @@ fn stop_containers(
             let last_end = || pod_actions::last_end(&snapshot, &kill.slot.name);
             b.replaced.entry(kill.id.clone()).or_insert_with(last_end);
         }
-        if s.told.insert(format!("killing {}", kill.id)) {
+        if s.reported.insert(Occasion::Killing(kill.id.clone())) {
             b.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name), out);
         }
         let Some(c) = snapshot.containers.iter().find(|c| c.id == kill.id) else { continue };
@@ -296,7 +298,7 @@ fn replace_sandbox(
     out: &mut Outbox<PodAction>,
 ) {
     let Some(snapshot) = b.snapshot.clone() else { return };
-    if replaces && s.told.insert(format!("sandbox {attempt}")) {
+    if replaces && s.reported.insert(Occasion::SandboxChanged(attempt)) {
         let text = "Pod sandbox changed, it will be killed and re-created.";
         b.event(EventKind::Normal, "SandboxChanged", text, None, out);
     }
@@ -322,7 +324,7 @@ fn replace_sandbox(
             let mut config = SandboxConfig { runtime_handler, ..config };
             users::of_sandbox(s, &mut config);
             for warning in b.ctx.specs.dns_warnings(&s.pod) {
-                if s.told.insert(format!("dns {attempt} {}", warning.message)) {
+                if s.reported.insert(Occasion::DnsConfig(attempt, warning.message.clone())) {
                     b.event(EventKind::Warning, warning.reason, warning.message, None, out);
                 }
             }
@@ -338,7 +340,7 @@ fn network_ready(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAc
     if pod::host_network(&s.pod) {
         return true;
     }
-    if s.told.insert(format!("network {why}")) {
+    if s.reported.insert(Occasion::NetworkNotReady(why.clone())) {
         b.event(EventKind::Warning, "NetworkNotReady", format!("network is not ready: {why}"), None, out);
     }
     let second = Duration::from_secs(1);

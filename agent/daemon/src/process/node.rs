@@ -201,8 +201,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let _ = self.runtime.wait_for(|state| state.runtime.is_ok()).await;
     }
 
-    /// From now on the machine waits for the pods when it stops. Not before the node is ready: nothing is to be waited for
-    /// until then, and the bus comes up beside it.
+    /// Takes the delay lock of logind once the node is ready: before that there are no pods to wait for, and the bus comes up
+    /// at the same time as the node.
     pub fn follow_logind(&mut self) {
         if let Some(follower) = self.shutdown.as_mut().and_then(|shutdown| shutdown.follower.take()) {
             self.handles.tasks.start(follower.follow(self.handles.tasks.clone()));

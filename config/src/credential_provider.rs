@@ -18,8 +18,6 @@ pub(crate) const KIND: &str = "CredentialProviderConfig";
 /// Only this version of the configuration has tokens, and only this one of the plugins gets them.
 pub(crate) const V1: &str = "v1";
 const VERSIONS: [&str; 3] = [V1, "v1alpha1", "v1beta1"];
-/// Gate of [`Token`]s, and with it of `tokenAttributes`.
-pub const TOKEN_GATE: &str = "KubeletServiceAccountTokenForCredentialProviders";
 /// Group of the requests' versions.
 const PLUGIN_GROUP: &str = "credentialprovider.kubelet.k8s.io/";
 
@@ -121,7 +119,8 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// All files together; `files` are (name, text) in their order. `tokens`: [`TOKEN_GATE`].
+/// All files together; `files` are (name, text) in their order. `tokens`: the gate of
+/// [`Token`]s, and with it of `tokenAttributes`, is on.
 ///
 /// # Errors
 /// [`ConfigError`] with every mistake of the first file that cannot be read, else of all of them.

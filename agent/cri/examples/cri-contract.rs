@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use agent_cri::CriClient;
 use agent_cri::testing::{Commands, Subject, WireProbe, contract_suite};
-use agent_cri::{CriClient, RuntimeSignal};
 use agent_kubelet_api::drivers::{Exec as _, ImageService as _, Runtime as _};
 use agent_types::ids::SandboxId;
 use agent_types::runtime::config::NamespaceMode;
-use agent_types::runtime::observed::ContainerState;
+use agent_types::runtime::observed::{ContainerState, RuntimeSignal};
 use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use orlop_proto::contract::{Contract, go_binary};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use agent_types::failure::DriverError;
 use agent_types::ids::PodUid;
-use agent_types::runtime::observed::RuntimeHint;
+use agent_types::runtime::observed::{RelistReason, RuntimeHint, RuntimeSignal};
 use orlop_proto::cri::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -30,28 +30,6 @@ const SIGNALS_MAX: usize = 64;
 /// A runtime that has not refused the stream by then has accepted it: gRPC servers in Go send nothing at all, not
 /// even the headers, before the first event, which may be hours away on an idle node.
 const SILENCE_IS_CONSENT: Duration = Duration::from_millis(500);
-
-/// What pleg hears of the runtime.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuntimeSignal {
-    /// Something happened to this pod: inspect it.
-    Hint(RuntimeHint),
-    /// Hints may be missing: list everything.
-    Relist(RelistReason),
-    /// The runtime has no event stream: only relisting shows changes. Nothing follows.
-    Unsupported,
-}
-
-/// Why hints may be missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelistReason {
-    /// The stream is up, for the first time or again: what happened before is unknown.
-    Established,
-    /// The stream broke: relist on the clock until it is up again.
-    Lost,
-    /// An event named no pod.
-    Unnamed,
-}
 
 /// How a stream ended.
 enum End {

@@ -40,4 +40,3 @@ pub mod testing;
 pub use client::{CallObserver, CriClient};
 pub use connect::socket_path;
 pub use error::CriError;
-pub use events::{RelistReason, RuntimeSignal};

@@ -5,10 +5,9 @@ mod support;
 use std::time::Duration;
 
 use agent_cri::testing::Fault;
-use agent_cri::{RelistReason, RuntimeSignal};
 use agent_kubelet_api::drivers::Runtime as _;
 use agent_types::ids::PodUid;
-use agent_types::runtime::observed::RuntimeHint;
+use agent_types::runtime::observed::{RelistReason, RuntimeHint, RuntimeSignal};
 use orlop_proto::cri::v1;
 use tokio::sync::mpsc;
 use tokio::time::Instant;

@@ -5,11 +5,13 @@
 
 pub mod cluster;
 pub mod images;
+pub mod logging;
 pub mod node;
 pub mod pods;
 pub mod process;
 pub mod runtime;
 pub mod serving;
+pub mod settings;
 pub mod tasks;
 pub mod testing;
 pub mod volumes;

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use orlop_agent::process::cli::{self, Command, Settings};
-use orlop_agent::process::logging;
+use orlop_agent::logging;
+use orlop_agent::process::cli::{self, Command};
 use orlop_agent::process::run::{self, Environment};
+use orlop_agent::settings::Settings;
 use orlop_agent::tasks::pools;
 
 fn main() -> ExitCode {

@@ -19,8 +19,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use orlop_agent::cluster::identity;
 use orlop_agent::node::cluster_problems::{Board, Part};
-use orlop_agent::process::cluster_settings::ClusterSettings;
 use orlop_agent::serving::metrics::Metrics;
+use orlop_agent::settings::ClusterSettings;
 use orlop_agent::tasks::actor::Tasks;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -86,8 +86,16 @@ impl Place {
             seed: 1,
         };
         let metrics = Metrics::new(Arc::new(LinuxClock));
-        identity::start(self.settings.clone(), options, config, view, board.clone(), (&tasks, &metrics))
-            .unwrap();
+        identity::start(identity::Deps {
+            settings: self.settings.clone(),
+            options,
+            config,
+            client: view,
+            board: board.clone(),
+            tasks: tasks.clone(),
+            metrics,
+        })
+        .unwrap();
         Agent { tasks, board, client }
     }
 

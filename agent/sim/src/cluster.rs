@@ -26,8 +26,8 @@ use agent_types::ids::{PodKey, PodUid};
 use agent_types::machine::{EffectId, Machine, Outbox};
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
-use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::flags::args::Options;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 
 /// Name of the simulated node.
 pub const NODE: &str = "node";
@@ -110,7 +110,14 @@ impl Cluster {
     #[must_use]
     pub fn new(seed: u64) -> Cluster {
         let kubelet = KubeletConfiguration::default();
-        let node = NodeStatusConfig::new(NODE, &kubelet, &Options::default(), "v1.36.0-sim", seed);
+        let node = NodeStatusConfig::new(
+            NODE,
+            &kubelet,
+            &FeatureGates::default(),
+            &Options::default(),
+            "v1.36.0-sim",
+            seed,
+        );
         Cluster {
             source: ApiSource::new(NODE),
             status: StatusManager::new(NODE),

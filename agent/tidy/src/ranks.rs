@@ -2,7 +2,8 @@
 //! each other in one direction only. A reader of a file then needs to know lower folders only.
 //!
 //! In: `src/lib.rs` of each crate, whose comments `// Rank N: …` stand above the modules of that rank, and the files of the crate.
-//! Out: findings with the two folders and the path that names the higher one. Tests may use any folder.
+//! Out: findings with the two folders and the path that names the higher one. Tests may use any folder. In the daemon only one
+//! rule holds: no folder uses the composition root.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,9 @@ use crate::tree::SourceFile;
 
 /// Sources of the crates whose folders have ranks. Between crates the compiler keeps the direction.
 const CRATES: &[&str] = &["agent/types/src/", "agent/kubelet-api/src/", "agent/core/src/"];
+
+/// Sources of crates whose composition root uses every folder, and the root's folder, which no other folder uses.
+const ROOTS: &[(&str, &str)] = &[("agent/daemon/src/", "process")];
 
 /// One folder uses another: the place, and the path as the code spells it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +31,21 @@ struct Arrow {
 /// Breaches of the ranks that each `lib.rs` declares.
 #[must_use]
 pub fn ranks(files: &[SourceFile]) -> Vec<Finding> {
-    CRATES.iter().flat_map(|sources| of_crate(files, sources)).collect()
+    let of_crates = CRATES.iter().flat_map(|sources| of_crate(files, sources));
+    of_crates.chain(ROOTS.iter().flat_map(|(sources, root)| of_root(files, sources, root))).collect()
+}
+
+/// Uses of the composition root by other folders.
+fn of_root(files: &[SourceFile], sources: &str, root: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for arrow in arrows(files, sources, &mut findings).into_iter().filter(|arrow| arrow.to == root) {
+        let message = format!(
+            "`{}` uses `{}`: only the composition root sees all others; move the name to the folder that uses it",
+            arrow.from, arrow.path
+        );
+        findings.push(Finding::new(&arrow.file, line_of(files, &arrow), message));
+    }
+    findings
 }
 
 fn of_crate(files: &[SourceFile], sources: &str) -> Vec<Finding> {
@@ -285,6 +303,17 @@ mod tests {
         let found = with(&[one, ("runtime/mod.rs", "use crate::status::Phase;")]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("runtime → status → runtime use each other"), "{found:?}");
+    }
+
+    #[test]
+    fn no_folder_uses_the_composition_root() {
+        let file = |path: &str, text: &str| SourceFile::of(&format!("a/src/{path}"), text);
+        let found =
+            of_root(&[file("node/mod.rs", "use crate::process::watchdog::Owner;")], "a/src/", "process");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("`node` uses `process::watchdog::Owner`"), "{found:?}");
+        let allowed = [file("process/run.rs", "use crate::node::Node;\nuse crate::process::cli;")];
+        assert!(of_root(&allowed, "a/src/", "process").is_empty());
     }
 
     #[test]

@@ -15,21 +15,25 @@ use crate::pod;
 const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 /// The API server leaves WebSockets of exec, attach and port-forward to a node that declares it, untranslated; a gate.
-pub const WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
+const WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
 
 /// What a node with these gates declares.
 #[must_use]
 pub fn declared(gates: &FeatureGates) -> Vec<String> {
-    if !gates.enabled("NodeDeclaredFeatures") {
+    if !gates.node_declared_features {
         return Vec::new();
     }
-    let gated =
-        [POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE].into_iter().filter(|gate| gates.enabled(gate));
+    let gated = [
+        (POD_LEVEL_RESIZE, gates.in_place_pod_level_resources_vertical_scaling),
+        (WEBSOCKETS, gates.extend_web_sockets_to_kubelet),
+        (INIT_CONTAINER_RESIZE, gates.in_place_pod_vertical_scaling_init_containers),
+    ];
+    let gated = gated.into_iter().filter_map(|(feature, is_on)| is_on.then_some(feature));
     DECLARED.into_iter().chain(gated).map(str::to_owned).collect()
 }
 
 /// Feature gate: a pod's own requests (`spec.resources`) can change while it runs.
-pub const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
+const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
 
 /// What the update from `old` to `new` needs and this node does not have.

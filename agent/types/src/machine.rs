@@ -2,6 +2,10 @@
 //!
 //! The shell (the daemon's `tasks::actor`) gives each machine a mailbox, performs the actions, and arms
 //! exactly one timer from [`Machine::deadline`]. The simulator does the same with virtual time.
+//!
+//! The mailbox has no bound: two machines that send to each other and wait for room would wait for ever. The mailbox stays short
+//! because newer events replace older ones, and because answers come only to calls that the machine made. The shell reports a
+//! mailbox that grows beyond its expected depth as a defect.
 
 use serde::{Deserialize, Serialize};
 

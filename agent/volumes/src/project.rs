@@ -8,17 +8,14 @@
 //! ```
 //! In: projects of directories, the ids in use. Out: the action on a volume's directory. Nothing is recorded:
 //! a directory knows its project, and the file system knows which ids have files. Invariants: a directory
-//! with a foreign project, or with earlier contents, stays as it is; nothing is ever limited. Upstream:
+//! with a foreign project, or with earlier contents, stays as it is; nothing is ever limited; only pods with a
+//! user namespace have projects, because another pod could change the project of its files. Upstream:
 //! pkg/volume/util/fsquota, which keeps its records in /etc/projects and /etc/projid.
 
 use std::collections::BTreeSet;
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-
-/// The gate. Without a user namespace a pod could change the project of its files, so only pods that have one of their own
-/// have projects.
-pub const GATE: &str = "LocalStorageCapacityIsolationFSQuotaMonitoring";
 
 /// The first id that is given away, as upstream: whoever numbers projects by hand begins at 1.
 pub const FIRST: u32 = (1 << 20) + 1;

@@ -13,8 +13,6 @@ use k8s_openapi::api::core::v1::{Pod, SecurityContext, VolumeMount};
 
 use crate::bound::{Bound, Source};
 
-/// Gate of labels for volumes of all access modes: beta, off unless set. Those of `ReadWriteOncePod` have none to turn off.
-pub const GATE: &str = "SELinuxMount";
 /// Beside a volume of a driver: the label it was mounted with.
 pub const CONTEXT: &str = "seLinuxMountContext";
 /// What the file system of a plugin's directory is labelled: drivers in containers may use it.

@@ -1,7 +1,7 @@
 //! Feature gates as one table, resolved once at start.
 //!
-//! In: the `featureGates` map. Out: [`FeatureGates`], asked by name. Unknown gates, locked gates set otherwise and
-//! gates without what they need are errors. Upstream term: `featuregate.MutableVersionedFeatureGate`.
+//! In: the `featureGates` map. Out: [`FeatureGates`], a field for each gate that the agent consults. Unknown gates, locked
+//! gates set otherwise and gates without what they need are errors. Upstream term: `featuregate.MutableVersionedFeatureGate`.
 
 use super::KubeletConfiguration;
 use super::gate_table::GATES;
@@ -51,10 +51,76 @@ pub struct GateProblem {
     pub reason: String,
 }
 
-/// Every gate's value, decided at start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FeatureGates {
-    set: BTreeMap<String, bool>,
+/// Declares [`FeatureGates`] from the gates that the agent consults: the field and the gate's name.
+macro_rules! feature_gates {
+    ($($(#[$doc:meta])* $field:ident: $name:literal,)*) => {
+        /// Every gate's value, decided once at start, with a field for each gate that the agent consults.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct FeatureGates {
+            set: BTreeMap<String, bool>,
+            $($(#[$doc])* pub $field: bool,)*
+        }
+
+        impl FeatureGates {
+            fn of_set(set: BTreeMap<String, bool>) -> FeatureGates {
+                $(let $field = is_on(&set, $name);)*
+                FeatureGates { set, $($field,)* }
+            }
+        }
+
+        /// Names of the gates that have a field.
+        #[cfg(test)]
+        const CONSULTED: &[&str] = &[$($name,)*];
+    };
+}
+
+feature_gates! {
+    /// A client certificate may name the UID of its user.
+    allow_parsing_user_uid_from_cert_auth: "AllowParsingUserUIDFromCertAuth",
+    /// The agent reports a volume of which a CSI driver says that something is wrong (KEP-1432).
+    csi_volume_health: "CSIVolumeHealth",
+    /// Volumes have trust anchors of the cluster.
+    cluster_trust_bundle_projection: "ClusterTrustBundleProjection",
+    /// Containers choose the signal that asks them to end.
+    container_stop_signals: "ContainerStopSignals",
+    /// Environment variables come from files of volumes (`fileKeyRef`).
+    env_files: "EnvFiles",
+    /// The API server leaves WebSockets of exec, attach and port-forward untranslated.
+    extend_web_sockets_to_kubelet: "ExtendWebSocketsToKubelet",
+    /// A stop of the machine waits for the pods.
+    graceful_node_shutdown: "GracefulNodeShutdown",
+    /// The pods' time at a stop of the machine depends on their priority.
+    graceful_node_shutdown_based_on_pod_priority: "GracefulNodeShutdownBasedOnPodPriority",
+    /// Amounts of a whole pod change while it runs.
+    in_place_pod_level_resources_vertical_scaling: "InPlacePodLevelResourcesVerticalScaling",
+    /// Containers with CPUs of their own are resized.
+    in_place_pod_vertical_scaling_exclusive_cpus: "InPlacePodVerticalScalingExclusiveCPUs",
+    /// Containers with memory of their own are resized.
+    in_place_pod_vertical_scaling_exclusive_memory: "InPlacePodVerticalScalingExclusiveMemory",
+    /// Init containers are resized.
+    in_place_pod_vertical_scaling_init_containers: "InPlacePodVerticalScalingInitContainers",
+    /// The pod resources API lists active pods only.
+    kubelet_pod_resources_list_use_active_pods: "KubeletPodResourcesListUseActivePods",
+    /// Credential-provider plugins get tokens of service accounts.
+    kubelet_service_account_token_for_credential_providers: "KubeletServiceAccountTokenForCredentialProviders",
+    /// File systems count the use of pods' directories.
+    local_storage_capacity_isolation_fs_quota_monitoring: "LocalStorageCapacityIsolationFSQuotaMonitoring",
+    /// Memory that pods request is kept for them.
+    memory_qos: "MemoryQoS",
+    /// The Node declares its features.
+    node_declared_features: "NodeDeclaredFeatures",
+    /// Volumes have certificates for their pod.
+    pod_certificate_request: "PodCertificateRequest",
+    /// Logs are shown for one of a container's streams.
+    pod_logs_query_split_streams: "PodLogsQuerySplitStreams",
+    /// Volumes of all access modes are mounted with the SELinux label of their pod; those of `ReadWriteOncePod` always are.
+    selinux_mount: "SELinuxMount",
+}
+
+impl Default for FeatureGates {
+    fn default() -> FeatureGates {
+        FeatureGates::of_set(BTreeMap::new())
+    }
 }
 
 /// The gate of that name.
@@ -80,7 +146,7 @@ impl FeatureGates {
             let Some(reason) = wrong(name, *value) else { continue };
             problems.push(GateProblem { path: path::child("featureGates", name), reason });
         }
-        let gates = FeatureGates { set: map.clone() };
+        let gates = FeatureGates::of_set(map.clone());
         for gate in GATES.iter().filter(|g| gates.enabled(g.name)) {
             for need in gate.needs.iter().filter(|n| !gates.enabled(n)) {
                 let reason =
@@ -96,31 +162,37 @@ impl FeatureGates {
     pub fn lenient(document: &Value) -> FeatureGates {
         let map = document.get("featureGates").and_then(Value::as_object);
         let set = map.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), v.as_bool()?))).collect();
-        FeatureGates { set }
+        FeatureGates::of_set(set)
     }
 
-    /// Whether the gate is on. A name that is no gate is off.
+    /// Whether the gate of this name is on, for rules of the configuration, whose messages name the gate. A name that is
+    /// no gate is off.
     #[must_use]
-    pub fn enabled(&self, name: &str) -> bool {
-        let Some(gate) = gate(name) else { return false };
-        if gate.locked {
-            return gate.default;
-        }
-        if let Some(value) = self.set.get(name) {
-            return *value;
-        }
-        let all = match gate.stage {
-            Stage::Alpha => self.set.get(ALL_ALPHA),
-            Stage::Beta => self.set.get(ALL_BETA),
-            Stage::Ga | Stage::Deprecated => None,
-        };
-        all.copied().unwrap_or(gate.default)
+    pub(super) fn enabled(&self, name: &str) -> bool {
+        is_on(&self.set, name)
     }
 
     /// Every gate with its value, for `/metrics` and `/configz`.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Gate, bool)> + '_ {
         GATES.iter().map(|gate| (gate, self.enabled(gate.name)))
     }
+}
+
+/// The gate's value under this `featureGates` map. A name that is no gate is off.
+fn is_on(set: &BTreeMap<String, bool>, name: &str) -> bool {
+    let Some(gate) = gate(name) else { return false };
+    if gate.locked {
+        return gate.default;
+    }
+    if let Some(value) = set.get(name) {
+        return *value;
+    }
+    let all = match gate.stage {
+        Stage::Alpha => set.get(ALL_ALPHA),
+        Stage::Beta => set.get(ALL_BETA),
+        Stage::Ga | Stage::Deprecated => None,
+    };
+    all.copied().unwrap_or(gate.default)
 }
 
 fn wrong(name: &str, value: bool) -> Option<String> {

@@ -234,7 +234,7 @@ impl Rules<'_> {
 
     fn credential_providers(&mut self, config: &NodeConfig, kubelet: &KubeletConfiguration) {
         let entries = config.registries.credential_providers.iter().map(|p| &p.0);
-        let tokens = FeatureGates::of(kubelet).enabled(credential_provider::TOKEN_GATE);
+        let tokens = FeatureGates::of(kubelet).kubelet_service_account_token_for_credential_providers;
         for mistake in credential_provider::check(entries, tokens) {
             let at = format!("registries.credentialProviders{}", mistake.path);
             self.broken(&at, None, &mistake.reason);

@@ -43,7 +43,7 @@ pub fn sub_paths(
         return Ok(Vec::new());
     }
     let environment = environment(&spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
-    sub_path::of_container(pod, container, &environment, (claims, node))
+    sub_path::of_container(pod, container, &environment, claims, node)
 }
 
 /// Configuration of instance `attempt` of one container.
@@ -64,7 +64,7 @@ pub fn container_config(
     let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
-    let mounts = mounts(pod, container, attempt, (given, &environment), node)?;
+    let mounts = mounts(pod, container, attempt, given, &environment, node)?;
     Ok(ContainerConfig {
         name: spec.name.clone(),
         attempt,

@@ -28,7 +28,7 @@ pub fn env_from(
         } else {
             continue;
         };
-        let Some(object) = object(p, (kind, name), optional, objects)? else { continue };
+        let Some(object) = object(p, kind, name, optional, objects)? else { continue };
         let prefix = from.prefix.as_deref().unwrap_or("");
         vars.extend(object.data.iter().map(|(key, value)| (format!("{prefix}{key}"), text(value))));
     }
@@ -51,7 +51,7 @@ pub fn key_ref(
         let source = source.secret_key_ref.as_ref()?;
         (ObjectKind::Secret, "Secret", &source.name, &source.key, source.optional)
     };
-    let found = match object(p, (kind, name), optional, objects) {
+    let found = match object(p, kind, name, optional, objects) {
         Ok(Some(object)) => object,
         Ok(None) => return Some(Ok(None)),
         Err(e) => return Some(Err(e)),
@@ -68,7 +68,8 @@ pub fn key_ref(
 
 fn object<'o>(
     p: &Pod,
-    (kind, name): (ObjectKind, &str),
+    kind: ObjectKind,
+    name: &str,
     optional: Option<bool>,
     objects: &'o Objects,
 ) -> Result<Option<&'o ObjectData>, SpecError> {

@@ -15,7 +15,8 @@ pub(crate) fn mounted_volume(
     pod: &Pod,
     container: &Container,
     mount: &VolumeMount,
-    (claims, node): (&Claims, &NodeContext),
+    claims: &Claims,
+    node: &NodeContext,
 ) -> Result<Location, SpecError> {
     let volumes = pod::spec(pod).volumes.as_deref().unwrap_or(&[]);
     let volume = volumes.iter().find(|v| v.name == mount.name).ok_or_else(|| {

@@ -31,7 +31,8 @@ pub fn mounts(
     pod: &Pod,
     container: ContainerRef<'_>,
     attempt: u32,
-    (given, environment): (Given<'_>, &Environment),
+    given: Given<'_>,
+    environment: &Environment,
     node: &NodeContext,
 ) -> Result<Vec<Mount>, SpecError> {
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
@@ -39,8 +40,8 @@ pub fn mounts(
     let mut mounts = Vec::new();
     for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
         let mut made = match image_of(pod, &mount.name) {
-            Some(image) => image_mount(pod, mount, image, (images, environment))?,
-            None => volume_mount(pod, &spec, mount, (claims, node))?,
+            Some(image) => image_mount(pod, mount, image, images, environment)?,
+            None => volume_mount(pod, &spec, mount, claims, node)?,
         };
         if made.image.is_none() && sub_path::is_asked(mount) {
             made.host_path = sub_path::target(pod, &spec.name, mount, index, node);
@@ -75,7 +76,8 @@ fn image_mount(
     pod: &Pod,
     mount: &VolumeMount,
     image: &ImageVolumeSource,
-    (images, environment): (&ImageVolumes, &Environment),
+    images: &ImageVolumes,
+    environment: &Environment,
 ) -> Result<Mount, SpecError> {
     let id = images.get(&mount.name).ok_or_else(|| {
         SpecError::container(format!("the image of volume {:?} was not looked up", mount.name))
@@ -140,10 +142,11 @@ fn volume_mount(
     pod: &Pod,
     container: &Container,
     mount: &VolumeMount,
-    (claims, node): (&Claims, &NodeContext),
+    claims: &Claims,
+    node: &NodeContext,
 ) -> Result<Mount, SpecError> {
     let Location { path: host_path, plugin, read_only } =
-        mounted_volume(pod, container, mount, (claims, node))?;
+        mounted_volume(pod, container, mount, claims, node)?;
     Ok(Mount {
         container_path: container_path(mount),
         host_path,
@@ -225,7 +228,7 @@ mod tests {
         };
         let mut environment = Environment::default();
         environment.set("PART", "models".to_owned());
-        mounts(pod, ContainerRef::Regular("c"), 2, (given, &environment), node)
+        mounts(pod, ContainerRef::Regular("c"), 2, given, &environment, node)
     }
 
     #[test]

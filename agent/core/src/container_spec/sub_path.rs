@@ -36,7 +36,8 @@ pub fn of_container(
     p: &Pod,
     container: ContainerRef<'_>,
     environment: &Environment,
-    (claims, node): (&Claims, &NodeContext),
+    claims: &Claims,
+    node: &NodeContext,
 ) -> Result<Vec<SubPath>, SpecError> {
     let Some(spec) = container.find(p) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -48,7 +49,7 @@ pub fn of_container(
             continue;
         }
         let path = path(mount, environment).map_err(SpecError::container)?;
-        let root = mounted_volume(p, &spec, mount, (claims, node))?.path;
+        let root = mounted_volume(p, &spec, mount, claims, node)?.path;
         found.push(SubPath {
             volume: mount.name.clone(),
             container: spec.name.clone(),
@@ -104,7 +105,8 @@ mod tests {
             &p,
             ContainerRef::Regular("c"),
             &environment,
-            (&Claims::new(), &NodeContext::new("n")),
+            &Claims::new(),
+            &NodeContext::new("n"),
         );
         let found = found.map_err(|e| e.message)?;
         Ok(found.into_iter().map(|s| (format!("{}:{}", s.root, s.path), s.target)).collect())

@@ -112,7 +112,7 @@ fn set_pressure(
 
 /// Whether the last boot ended its pods in order; upstream has no such condition. Its event is the recorder's.
 fn set_last_end(conditions: &mut Vec<NodeCondition>, end: &LastEnd, now: Now) {
-    set_own(conditions, UNCLEAN_SHUTDOWN, end.unclean.is_some(), (end.reason(), end.message()), now);
+    set_own(conditions, UNCLEAN_SHUTDOWN, end.unclean.is_some(), end.reason(), end.message(), now);
 }
 
 /// Whether a stop of the machine would not wait for the pods; upstream has no such condition. A node that
@@ -121,11 +121,11 @@ fn set_delay(conditions: &mut Vec<NodeCondition>, delay: &Result<(), String>, no
     match delay {
         Err(why) => {
             let message = format!("systemd-logind does not wait for this node's pods: {why}");
-            set_own(conditions, NO_DELAY, true, ("NoDelayLock", message), now);
+            set_own(conditions, NO_DELAY, true, "NoDelayLock", message, now);
         }
         Ok(()) if conditions.iter().any(|c| c.type_ == NO_DELAY) => {
             let message = "systemd-logind waits for this node's pods".to_owned();
-            set_own(conditions, NO_DELAY, false, ("DelayLockHeld", message), now);
+            set_own(conditions, NO_DELAY, false, "DelayLockHeld", message, now);
         }
         Ok(()) => {}
     }
@@ -136,7 +136,8 @@ fn set_own(
     conditions: &mut Vec<NodeCondition>,
     kind: &str,
     is_so: bool,
-    (reason, message): (&str, String),
+    reason: &str,
+    message: String,
     now: Now,
 ) {
     let time = api_time(now.wall);

@@ -87,6 +87,7 @@ impl NodeStatusConfig {
     pub fn new(
         node_name: &str,
         kubelet: &KubeletConfiguration,
+        gates: &FeatureGates,
         options: &Options,
         kubelet_version: &str,
         seed: u64,
@@ -114,7 +115,7 @@ impl NodeStatusConfig {
             images_max: kubelet.node_status_max_images,
             port: kubelet.port,
             kubelet_version: kubelet_version.to_owned(),
-            declared_features: declared(&FeatureGates::of(kubelet)),
+            declared_features: declared(gates),
             update_period: kubelet.node_status_update_frequency.to_std(),
             report_period: kubelet.node_status_report_frequency.to_std(),
             seed,
@@ -175,14 +176,15 @@ mod tests {
             }],
             ..KubeletConfiguration::default()
         };
-        let config = NodeStatusConfig::new("n1", &kubelet, &options, "v1.36.0", 1).unwrap();
+        let gates = FeatureGates::default();
+        let config = NodeStatusConfig::new("n1", &kubelet, &gates, &options, "v1.36.0", 1).unwrap();
         assert_eq!(config.addresses.node_ips.len(), 2);
         assert!(config.addresses.external_cloud_provider && config.register);
         assert_eq!((config.taints[0].effect.as_str(), config.taints[0].value.clone()), ("NoExecute", None));
         assert_eq!((config.port, config.images_max), (10250, 50));
         assert_eq!(config.report_period, Duration::from_secs(300));
         let bad = Options { node_ip: Some("eth0".to_owned()), ..Options::default() };
-        let error = NodeStatusConfig::new("n1", &kubelet, &bad, "v1.36.0", 1).unwrap_err();
+        let error = NodeStatusConfig::new("n1", &kubelet, &gates, &bad, "v1.36.0", 1).unwrap_err();
         assert_eq!(error, JoinError::NodeIp("eth0".to_owned()));
     }
 

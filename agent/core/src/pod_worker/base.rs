@@ -25,7 +25,7 @@ use crate::pod_actions::Replaced;
 use crate::pod_worker::effect::{Effect, EffectError};
 use crate::pod_worker::parts::{Cgroup, PreStop, Resize};
 use crate::probe::PodProbes;
-use crate::status::{self, StatusInputs, Verdict, WaitingReason};
+use crate::status::{self, Phase, StatusInputs, Verdict, WaitingReason};
 
 /// How far a pod has come, for its status.
 #[derive(Clone, Copy, Debug, Default)]
@@ -298,6 +298,28 @@ impl Base {
         stage: Stage<'_>,
         now: Now,
     ) -> PodStatus {
+        self.with_status_inputs(pod, waiting, stage, now, status::generate)
+    }
+
+    /// The end that [`Base::status`] would show.
+    pub(super) fn ended(
+        &mut self,
+        pod: &Pod,
+        waiting: &BTreeMap<String, WaitingReason>,
+        stage: Stage<'_>,
+        now: Now,
+    ) -> Option<Phase> {
+        self.with_status_inputs(pod, waiting, stage, now, status::ended)
+    }
+
+    fn with_status_inputs<T>(
+        &mut self,
+        pod: &Pod,
+        waiting: &BTreeMap<String, WaitingReason>,
+        stage: Stage<'_>,
+        now: Now,
+        take: impl FnOnce(&StatusInputs<'_>) -> T,
+    ) -> T {
         let start_time = self.start_time(pod, now);
         let features = self.ctx.specs.features();
         let whole = features.pod_level_resize.then(|| {
@@ -309,7 +331,7 @@ impl Base {
         let snapshot = self.snapshot.as_deref();
         let snapshot =
             snapshot.map(|seen| if stage.may_start { self.told(seen) } else { Cow::Borrowed(seen) });
-        status::generate(&StatusInputs {
+        take(&StatusInputs {
             pod,
             snapshot: snapshot.as_deref(),
             waiting,

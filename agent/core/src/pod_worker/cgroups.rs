@@ -16,10 +16,10 @@ use agent_types::time::Now;
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
-use super::state::Syncing;
 use crate::allocation::actuate;
 use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::pod_worker::parts::Cgroup;
+use crate::pod_worker::pass::Pass;
 
 /// The cgroup exists. After the calls of earlier incarnations are over, the worker ensures it once more: the
 /// last of these calls may have removed it.
@@ -29,27 +29,30 @@ fn is_made(b: &Base, now: Now) -> bool {
 }
 
 /// True if nothing is missing.
-pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    if b.ledger.busy(&Target::Cgroup) {
+pub(super) fn made(pass: &mut Pass<'_>) -> bool {
+    if pass.base.ledger.busy(&Target::Cgroup) {
         return false;
     }
-    let specs = b.ctx.specs.clone();
-    let snapshot = b.snapshot.clone();
-    let actual = snapshot.as_deref().map(|seen| actuate::actual(&s.pod, seen, &*specs)).unwrap_or_default();
-    let Some(cgroup) = actuate::large_enough(&s.pod, &actual, &*specs) else { return true };
+    let specs = pass.base.ctx.specs.clone();
+    let snapshot = pass.base.snapshot.clone();
+    let actual =
+        snapshot.as_deref().map(|seen| actuate::actual(&pass.state.pod, seen, &*specs)).unwrap_or_default();
+    let Some(cgroup) = actuate::large_enough(&pass.state.pod, &actual, &*specs) else { return true };
     let enough = |has: &CgroupValues| actuate::raised(has, &cgroup.values) == *has;
-    if is_made(b, now) && b.resize.cgroup.as_ref().is_some_and(enough) {
+    if is_made(pass.base, pass.now) && pass.base.resize.cgroup.as_ref().is_some_and(enough) {
         return true;
     }
-    if let Some(held) = b.ledger.held_until(&Target::Cgroup, now.mono) {
-        b.wake_at(held, now);
+    if let Some(held) = pass.base.ledger.held_until(&Target::Cgroup, pass.now.mono) {
+        pass.base.wake_at(held, pass.now);
         return false;
     }
-    b.resize.asked = Some(cgroup.values.clone());
-    let own =
-        pod::spec(&s.pod).resources.clone().filter(|_| snapshot.is_none_or(|seen| seen.actuated.is_none()));
+    pass.base.resize.asked = Some(cgroup.values.clone());
+    let own = pod::spec(&pass.state.pod)
+        .resources
+        .clone()
+        .filter(|_| snapshot.is_none_or(|seen| seen.actuated.is_none()));
     let effect = Effect::EnsureCgroup { cgroup: Box::new(cgroup), actuates: own.map(Box::new) };
-    b.issue(now, Target::Cgroup, Purpose::EnsureCgroup, effect, out);
+    pass.issue(Target::Cgroup, Purpose::EnsureCgroup, effect);
     false
 }
 

@@ -6,7 +6,6 @@
 //! and the worker tries again later.
 
 use agent_types::event::EventKind;
-use agent_types::machine::Outbox;
 use agent_types::objects::Objects;
 use agent_types::resources::requests::resources_in_pod;
 use agent_types::runtime::config::{ContainerConfig, NamespaceMode};
@@ -16,7 +15,6 @@ use agent_types::spec_error::SpecError;
 use agent_types::time::Now;
 use agent_volumes::env_file::EnvFiles;
 
-use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::state::{Chain, Syncing};
@@ -27,55 +25,50 @@ use crate::pod_actions::ended::back_off_key;
 use crate::pod_worker::back_off::{RESTART_BACK_OFF, noted_back_off};
 use crate::pod_worker::chain::fail;
 use crate::pod_worker::effect::Effect;
+use crate::pod_worker::pass::Pass;
 
 /// The files are there: has the environment's objects fetched, if there are any.
-pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &s.chain else { return };
-    let objects = b.ctx.specs.objects(&s.pod, chain.start.slot.container_ref());
+pub(super) fn fetch(pass: &mut Pass<'_>) {
+    let Some(chain) = &pass.state.chain else { return };
+    let objects = pass.base.ctx.specs.objects(&pass.state.pod, chain.start.slot.container_ref());
     if objects.is_empty() {
-        return fetched(s, b, Objects::new(), now, out);
+        return fetched(pass, Objects::new());
     }
     let target = Target::Container(chain.start.slot.name.clone());
-    b.issue(now, target, Purpose::FetchObjects, Effect::FetchObjects { objects }, out);
+    pass.issue(target, Purpose::FetchObjects, Effect::FetchObjects { objects });
 }
 
 /// The objects are known: has the environment's files read, if there are any.
-pub(super) fn fetched(
-    s: &mut Syncing,
-    b: &mut Base,
-    objects: Objects,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let Some(chain) = &mut s.chain else { return };
+pub(super) fn fetched(pass: &mut Pass<'_>, objects: Objects) {
+    let Some(chain) = &mut pass.state.chain else { return };
     chain.objects = objects;
     let slot = chain.start.slot.clone();
-    match b.ctx.specs.env_files(&s.pod, slot.container_ref()) {
-        Ok(files) if files.is_empty() => read(s, b, EnvFiles::new(), now, out),
+    match pass.base.ctx.specs.env_files(&pass.state.pod, slot.container_ref()) {
+        Ok(files) if files.is_empty() => read(pass, EnvFiles::new()),
         Ok(files) => {
             let target = Target::Container(slot.name);
-            b.issue(now, target, Purpose::ReadEnvFiles, Effect::ReadEnvFiles { files }, out);
+            pass.issue(target, Purpose::ReadEnvFiles, Effect::ReadEnvFiles { files });
         }
-        Err(e) => refuse(s, b, &slot.name, e, now, out),
+        Err(e) => refuse(pass, &slot.name, e),
     }
 }
 
 /// The environment is known: has parts of volumes mounted, if there are any.
-pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &mut s.chain else { return };
+pub(super) fn read(pass: &mut Pass<'_>, files: EnvFiles) {
+    let Some(chain) = &mut pass.state.chain else { return };
     chain.files = files;
     let chain = chain.clone();
     let slot = &chain.start.slot;
     let Some(image) = &chain.found else { return };
-    let ips = b.shown_ips();
-    let given = given(b, &chain, image, &ips);
-    match b.ctx.specs.sub_paths(&s.pod, slot.container_ref(), given) {
-        Ok(parts) if parts.is_empty() => create(s, b, &chain, now, out),
+    let ips = pass.base.shown_ips();
+    let given = given(pass.base, &chain, image, &ips);
+    match pass.base.ctx.specs.sub_paths(&pass.state.pod, slot.container_ref(), given) {
+        Ok(parts) if parts.is_empty() => create(pass, &chain),
         Ok(parts) => {
             let target = Target::Container(slot.name.clone());
-            b.issue(now, target, Purpose::MountSubPaths, Effect::MountSubPaths { parts }, out);
+            pass.issue(target, Purpose::MountSubPaths, Effect::MountSubPaths { parts });
         }
-        Err(e) => refuse(s, b, &slot.name, e, now, out),
+        Err(e) => refuse(pass, &slot.name, e),
     }
 }
 
@@ -92,40 +85,44 @@ fn given<'a>(b: &'a Base, chain: &'a Chain, image: &'a ImageInfo, pod_ips: &'a [
 }
 
 /// A reference of the pod cannot be resolved.
-fn refuse(s: &mut Syncing, b: &mut Base, name: &str, e: SpecError, now: Now, out: &mut Outbox<PodAction>) {
-    b.event(EventKind::Warning, "Failed", format!("Error: {}", e.message), Some(name), out);
-    fail(s, b, name, e.reason, e.message, now, out);
+fn refuse(pass: &mut Pass<'_>, name: &str, e: SpecError) {
+    pass.event(EventKind::Warning, "Failed", format!("Error: {}", e.message), Some(name));
+    fail(pass, name, e.reason, e.message);
 }
 
 /// All inputs are present: creates the container.
-pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
+pub(super) fn create(pass: &mut Pass<'_>, chain: &Chain) {
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
-    let specs = b.ctx.specs.clone();
-    let ips = b.shown_ips();
-    let given = given(b, chain, image, &ips);
-    let built = specs.sandbox(&s.pod, chain.sandbox_attempt, b.volumes.claims()).and_then(|mut sandbox| {
-        let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
-        users::of_sandbox(s, &mut sandbox);
-        users::of_container(s, &mut c);
-        look_at(s, b, slot, &mut c)?;
-        Ok((sandbox, c))
-    });
+    let specs = pass.base.ctx.specs.clone();
+    let ips = pass.base.shown_ips();
+    let given = given(pass.base, chain, image, &ips);
+    let built = specs.sandbox(&pass.state.pod, chain.sandbox_attempt, pass.base.volumes.claims()).and_then(
+        |mut sandbox| {
+            let mut c = specs.container(&pass.state.pod, slot.container_ref(), attempt, given)?;
+            users::of_sandbox(pass.state, &mut sandbox);
+            users::of_container(pass.state, &mut c);
+            look_at(pass.state, pass.base, slot, &mut c)?;
+            Ok((sandbox, c))
+        },
+    );
     let (sandbox_config, mut config) = match built {
         Ok(both) => both,
-        Err(e) => return refuse(s, b, &slot.name, e, now, out),
+        Err(e) => return refuse(pass, &slot.name, e),
     };
-    if let Some(delay) = count_restart(s, chain, now) {
-        let note = noted_back_off(&back_off_key(&s.pod, slot), delay);
+    if let Some(delay) = count_restart(pass.state, chain, pass.now) {
+        let note = noted_back_off(&back_off_key(&pass.state.pod, slot), delay);
         config.annotations.insert(RESTART_BACK_OFF.to_owned(), note);
     }
     let effect = Effect::CreateContainer {
         sandbox: chain.sandbox.clone(),
         config: Box::new(config),
         sandbox_config: Box::new(sandbox_config),
-        actuates: Box::new(slot.spec(&s.pod).map(|c| resources_in_pod(&s.pod, &c)).unwrap_or_default()),
+        actuates: Box::new(
+            slot.spec(&pass.state.pod).map(|c| resources_in_pod(&pass.state.pod, &c)).unwrap_or_default(),
+        ),
     };
-    b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
+    pass.issue(Target::Container(slot.name.clone()), Purpose::Create, effect);
 }
 
 /// An ephemeral container enters the process namespace of its target. The target must exist; with a shared

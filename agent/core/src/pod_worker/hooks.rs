@@ -21,53 +21,54 @@ use k8s_openapi::api::core::v1::Pod;
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
-use super::state::{Chain, Syncing};
+use super::state::Chain;
 use crate::lifecycle_hooks::{Hook, HookCall, action, with_pre_stop};
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::parts::PreStop;
+use crate::pod_worker::pass::Pass;
 use crate::status::WaitingReason;
 
 /// Waiting reason of a container whose postStart hook failed.
 pub(super) const POST_START_ERROR: &str = "PostStartHookError";
 
 /// Runs the postStart hook of the chain's container; false if it has none.
-pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    let Some(chain) = &s.chain else { return false };
-    let spec = chain.start.slot.spec(&s.pod);
+pub(super) fn post_start(pass: &mut Pass<'_>) -> bool {
+    let Some(chain) = &pass.state.chain else { return false };
+    let spec = chain.start.slot.spec(&pass.state.pod);
     let handler = spec.as_ref().and_then(|c| c.lifecycle.as_ref()).and_then(|l| l.post_start.as_ref());
     let (Some(spec), Some(handler), Some(id)) = (spec.as_ref(), handler, chain.instance.clone()) else {
         return false;
     };
     let name = chain.start.slot.name.clone();
-    match action(handler, spec, &pod_ip(b)) {
+    match action(handler, spec, &pod_ip(pass.base)) {
         Ok(action) => {
             let call = HookCall { container: id.clone(), name: name.clone(), hook: Hook::PostStart, action };
             let effect = Effect::RunHook { call: Box::new(call), within_s: None };
-            b.issue(now, Target::Hook(name), Purpose::Hook { id, hook: Hook::PostStart }, effect, out);
-            if let Some(chain) = &mut s.chain {
+            pass.issue(Target::Hook(name), Purpose::Hook { id, hook: Hook::PostStart }, effect);
+            if let Some(chain) = &mut pass.state.chain {
                 chain.hooked = true;
             }
             true
         }
         Err(message) => {
-            s.hook_failed.insert(id);
-            tell_failure(b, Hook::PostStart, &name, out);
-            s.waiting.insert(name, WaitingReason { reason: POST_START_ERROR.to_owned(), message });
+            pass.state.hook_failed.insert(id);
+            tell_failure(pass.base, Hook::PostStart, &name, pass.out);
+            pass.state.waiting.insert(name, WaitingReason { reason: POST_START_ERROR.to_owned(), message });
             false
         }
     }
 }
 
 /// Stops waiting for hooks whose container has ended.
-pub(super) fn give_up(s: &Syncing, b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
-    drop_of_ended(b, snapshot, out);
-    let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &s.chain else { return };
+pub(super) fn give_up(pass: &mut Pass<'_>, snapshot: &PodSnapshot) {
+    drop_of_ended(pass.base, snapshot, pass.out);
+    let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &pass.state.chain else { return };
     let runs =
         newest(snapshot, &start.slot.name).is_some_and(|c| c.id == *id && c.state == ContainerState::Running);
-    if runs || !b.ledger.fresh(&Target::Container(start.slot.name.clone()), snapshot.as_of) {
+    if runs || !pass.base.ledger.fresh(&Target::Container(start.slot.name.clone()), snapshot.as_of) {
         return;
     }
-    cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id: of, .. } if of == id), out);
+    cancel(pass.base, |flight| matches!(&flight.purpose, Purpose::Hook { id: of, .. } if of == id), pass.out);
 }
 
 /// Hooks of containers that have ended are not waited for.

@@ -34,6 +34,7 @@ pub mod effect;
 mod hooks;
 mod ledger;
 mod parts;
+mod pass;
 mod probes;
 mod pull;
 mod reset;
@@ -68,6 +69,7 @@ pub use api::{PodAction, PodEvent, WorkerContext};
 
 use base::{Base, Stage};
 use ledger::{Flight, Purpose, Target};
+use pass::Pass;
 use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
 
 use crate::pod_worker::effect::{EffectOk, EffectResult};
@@ -111,7 +113,7 @@ impl PodWorker {
             desired_again: false,
             record: Record::Written,
             recorded: Some((record.grace_s, record.remove)),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             waiting: BTreeMap::new(),
         };
         let mut base = Base::new(record.pod.clone(), context, fence_until);
@@ -302,14 +304,15 @@ impl PodWorker {
             desired_again: false,
             record: Record::Needed,
             recorded: None,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             waiting,
         });
     }
 
     fn effect_done(
         &mut self,
-        (id, completed_at): (EffectId, Mono),
+        id: EffectId,
+        completed_at: Mono,
         result: EffectResult,
         now: Now,
         out: &mut Outbox<PodAction>,
@@ -329,14 +332,14 @@ impl PodWorker {
         self.note(&flight, &result, now, out);
         match &mut self.state {
             State::Syncing(s) if flight.purpose == Purpose::FetchRuntimeClass => {
-                runtime_class::answered(s, &mut self.base, &result, now, out);
+                runtime_class::answered(&mut Pass { state: s, base: &mut self.base, now, out }, &result);
             }
             State::Syncing(s) if flight.purpose == Purpose::MapUsers => {
-                users::answered(s, &mut self.base, result, now, out);
+                users::answered(&mut Pass { state: s, base: &mut self.base, now, out }, result);
             }
             State::Syncing(s) => {
-                resize::answered(s, &mut self.base, &flight, &result, out);
-                start::answered(s, &mut self.base, &flight, result, now, out);
+                resize::answered(&mut Pass { state: s, base: &mut self.base, now, out }, &flight, &result);
+                start::answered(&mut Pass { state: s, base: &mut self.base, now, out }, &flight, result);
             }
             State::Terminating(t) if flight.purpose == Purpose::Persist => {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to
@@ -392,7 +395,7 @@ impl PodWorker {
             let b = &mut self.base;
             match &mut self.state {
                 State::Pending | State::Finished => break,
-                State::Syncing(s) => match sync::advance(s, b, now, out) {
+                State::Syncing(s) => match sync::advance(&mut Pass { state: s, base: b, now, out }) {
                     Some(reason) => self.kill(reason, None, now),
                     None => {
                         let status = b.status(&s.pod, &s.waiting, Stage::MAY_START, now);
@@ -439,7 +442,7 @@ impl Machine for PodWorker {
             PodEvent::Kill { reason, grace_s } => self.kill(reason, grace_s, now),
             PodEvent::Observed(snapshot) => self.base.absorb(snapshot),
             PodEvent::EffectDone { id, completed_at, result } => {
-                self.effect_done((id, completed_at), result, now, out);
+                self.effect_done(id, completed_at, result, now, out);
             }
             PodEvent::ProbeDone { id, outcome } => {
                 if !probes::answered(&mut self.base, id, outcome, now, out) {

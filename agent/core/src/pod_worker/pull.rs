@@ -18,53 +18,48 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
-use super::state::{Chain, Syncing, Wanted};
+use super::state::{Chain, Occasion, Wanted};
 use crate::images::keyring::Keyring;
 use crate::images::{self, ReferenceError};
 use crate::pod_worker::chain::step;
 use crate::pod_worker::effect::{Effect, ImageUser};
+use crate::pod_worker::pass::Pass;
 
 /// The chain begins: checks which of its images are present.
-pub(super) fn look(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &s.chain else { return };
-    let objects = references::pull_secrets(&s.pod);
+pub(super) fn look(pass: &mut Pass<'_>) {
+    let Some(chain) = &pass.state.chain else { return };
+    let objects = references::pull_secrets(&pass.state.pod);
     if objects.is_empty() {
-        return step(s, b, Purpose::InspectImage, now, out);
+        return step(pass, Purpose::InspectImage);
     }
     let target = Target::Container(chain.start.slot.name.clone());
-    b.issue(now, target, Purpose::FetchPullSecrets, Effect::FetchObjects { objects }, out);
+    pass.issue(target, Purpose::FetchPullSecrets, Effect::FetchObjects { objects });
 }
 
 /// The pod's pull secrets are known.
-pub(super) fn secrets_known(
-    s: &mut Syncing,
-    b: &mut Base,
-    secrets: &Objects,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+pub(super) fn secrets_known(pass: &mut Pass<'_>, secrets: &Objects) {
     let mut keyring = Keyring::default();
     let mut unusable = Vec::new();
     for of in secrets.keys() {
         let found = look_up(secrets, of, false);
         let added = found.map(|found| found.map_or(Ok(()), |d| keyring.add_secret(of, d)));
         if !matches!(added, Ok(Ok(()))) {
-            unusable.push(of.name.as_str());
+            unusable.push(of.name.clone());
         }
     }
-    if !unusable.is_empty() && s.told.insert(format!("pull secrets {unusable:?}")) {
+    if !unusable.is_empty() && pass.state.reported.insert(Occasion::PullSecrets(unusable.clone())) {
         let text = format!(
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             unusable.join(", ")
         );
-        b.event(EventKind::Warning, "FailedToRetrieveImagePullSecret", text, None, out);
+        pass.event(EventKind::Warning, "FailedToRetrieveImagePullSecret", text, None);
     }
-    if let Some(chain) = &mut s.chain {
+    if let Some(chain) = &mut pass.state.chain {
         for wanted in chain.mounted.iter_mut().chain([&mut chain.own]) {
             wanted.user.credentials = keyring.lookup(&images::repository(&wanted.image));
         }
     }
-    step(s, b, Purpose::InspectImage, now, out);
+    step(pass, Purpose::InspectImage);
 }
 
 /// The image is to be pulled.

@@ -13,17 +13,16 @@ use agent_types::failure::Class;
 use agent_types::ids::SandboxId;
 use agent_types::machine::Outbox;
 use agent_types::resources::cgroups::CgroupValues;
-use agent_types::time::Now;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
-use super::state::Syncing;
 use crate::allocation::actuate::{self, Actual, Step};
 use crate::allocation::resize::{INFEASIBLE, PendingResize};
 use crate::allocation::{PodAllocation, message};
 use crate::pod_worker::effect::{Effect, EffectResult};
+use crate::pod_worker::pass::Pass;
 use crate::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE, Progress};
 
 /// A new allocated pod is desired; `before` is the previous one.
@@ -72,84 +71,74 @@ pub(super) fn pending(b: &mut Base, pending: Option<PendingResize>, out: &mut Ou
 }
 
 /// Notes whether anything differs.
-pub(super) fn observe(s: &Syncing, b: &mut Base, actual: &Actual<'_>, out: &mut Outbox<PodAction>) {
-    let specs = b.ctx.specs.clone();
-    let too_large = |has: &CgroupValues| specs.cgroup(&s.pod).is_some_and(|wanted| wanted.values != *has);
-    if actual.differs() || b.resize.cgroup.as_ref().is_some_and(too_large) {
-        let generation = s.pod.metadata.generation;
-        b.resize.progress.get_or_insert(Progress { generation, error: None });
-        b.resize.settled = None;
+pub(super) fn observe(pass: &mut Pass<'_>, actual: &Actual<'_>) {
+    let specs = pass.base.ctx.specs.clone();
+    let too_large =
+        |has: &CgroupValues| specs.cgroup(&pass.state.pod).is_some_and(|wanted| wanted.values != *has);
+    if actual.differs() || pass.base.resize.cgroup.as_ref().is_some_and(too_large) {
+        let generation = pass.state.pod.metadata.generation;
+        pass.base.resize.progress.get_or_insert(Progress { generation, error: None });
+        pass.base.resize.settled = None;
         return;
     }
     // A container that has just started has the resources of its creation.
-    if !b.ledger.fresh(&Target::Resize, b.as_of()) || b.ledger.making(b.as_of()) {
+    if !pass.base.ledger.fresh(&Target::Resize, pass.base.as_of())
+        || pass.base.ledger.making(pass.base.as_of())
+    {
         return;
     }
-    if let Some(done) = b.resize.progress.take() {
-        let text = message::of("Pod resize completed", &s.pod, done.generation, "");
-        b.event(EventKind::Normal, "ResizeCompleted", text, None, out);
+    if let Some(done) = pass.base.resize.progress.take() {
+        let text = message::of("Pod resize completed", &pass.state.pod, done.generation, "");
+        pass.event(EventKind::Normal, "ResizeCompleted", text, None);
     }
-    let given = PodAllocation::of(&s.pod);
-    if !given.is_empty() && b.resize.settled.as_ref().is_none_or(|had| had.differs(&s.pod)) {
-        b.resize.settled = Some(given);
-        out.push(PodAction::Actuated(s.pod.clone()));
+    let given = PodAllocation::of(&pass.state.pod);
+    if !given.is_empty() && pass.base.resize.settled.as_ref().is_none_or(|had| had.differs(&pass.state.pod)) {
+        pass.base.resize.settled = Some(given);
+        pass.out.push(PodAction::Actuated(pass.state.pod.clone()));
     }
 }
 
 /// Begins the next step; true if no other effect on the pod's containers may run before it is over.
-pub(super) fn advance(
-    s: &Syncing,
-    b: &mut Base,
-    actual: &Actual<'_>,
-    home: &SandboxId,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) -> bool {
-    let specs = b.ctx.specs.clone();
-    let steps = actuate::plan(&s.pod, actual, home, &*specs, b.resize.cgroup.as_ref());
-    if steps.is_empty() || b.ledger.any_container_busy() || b.ledger.busy(&Target::Cgroup) {
+pub(super) fn advance(pass: &mut Pass<'_>, actual: &Actual<'_>, home: &SandboxId) -> bool {
+    let specs = pass.base.ctx.specs.clone();
+    let steps = actuate::plan(&pass.state.pod, actual, home, &*specs, pass.base.resize.cgroup.as_ref());
+    if steps.is_empty() || pass.base.ledger.any_container_busy() || pass.base.ledger.busy(&Target::Cgroup) {
         return false;
     }
     // The limits of a container that started since the last inspection are unknown.
-    if b.ledger.making(b.as_of()) {
+    if pass.base.ledger.making(pass.base.as_of()) {
         return false;
     }
-    if !b.may_act(&Target::Resize, now) {
+    if !pass.base.may_act(&Target::Resize, pass.now) {
         return false;
     }
     let last = steps.iter().rev().find_map(|step| match step {
         Step::PodCgroup(cgroup) => Some(cgroup.values.clone()),
         _ => None,
     });
-    b.resize.asked = last.or_else(|| b.resize.cgroup.take());
-    b.resize.cgroup = None;
-    b.issue(now, Target::Resize, Purpose::Resize, Effect::Resize { steps }, out);
+    pass.base.resize.asked = last.or_else(|| pass.base.resize.cgroup.take());
+    pass.base.resize.cgroup = None;
+    pass.issue(Target::Resize, Purpose::Resize, Effect::Resize { steps });
     true
 }
 
 /// All steps succeeded, or one of them failed.
-pub(super) fn answered(
-    s: &Syncing,
-    b: &mut Base,
-    flight: &Flight,
-    result: &EffectResult,
-    out: &mut Outbox<PodAction>,
-) {
+pub(super) fn answered(pass: &mut Pass<'_>, flight: &Flight, result: &EffectResult) {
     if flight.purpose != Purpose::Resize {
         return;
     }
-    let asked = b.resize.asked.take();
+    let asked = pass.base.resize.asked.take();
     match result {
-        Ok(_) => b.resize.cgroup = asked,
+        Ok(_) => pass.base.resize.cgroup = asked,
         // The container has ended: the next inspection decides.
         Err(e) if e.class == Class::NotFound => {}
         Err(e) => {
-            let generation = s.pod.metadata.generation;
-            let progress = b.resize.progress.get_or_insert(Progress { generation, error: None });
+            let generation = pass.state.pod.metadata.generation;
+            let progress = pass.base.resize.progress.get_or_insert(Progress { generation, error: None });
             if progress.error.as_ref() != Some(&e.message) {
                 progress.error = Some(e.message.clone());
-                let text = message::of("Pod resize error", &s.pod, progress.generation, &e.message);
-                b.event(EventKind::Warning, "ResizeError", text, None, out);
+                let text = message::of("Pod resize error", &pass.state.pod, progress.generation, &e.message);
+                pass.event(EventKind::Warning, "ResizeError", text, None);
             }
         }
     }

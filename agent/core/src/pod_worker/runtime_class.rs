@@ -5,34 +5,30 @@
 //! class is reported, and the pod waits for it. Upstream: pkg/kubelet/runtimeclass, `createPodSandbox` of
 //! pkg/kubelet/kuberuntime/kuberuntime_sandbox.go.
 
-use agent_types::machine::Outbox;
 use agent_types::objects::look_up;
 use agent_types::time::Now;
 use agent_volumes::references;
 
-use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::state::{RuntimeHandler, Syncing};
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use crate::pod_worker::pass::Pass;
 use crate::pod_worker::sandboxes;
 
 /// Key of the handler among a class' values.
 pub const HANDLER: &str = "handler";
 
 /// Handler of the next sandbox; empty for the runtime's default, `None` while unknown.
-pub(super) fn handler(
-    s: &mut Syncing,
-    b: &mut Base,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) -> Option<String> {
-    let Some(class) = references::runtime_class(&s.pod) else { return Some(String::new()) };
-    if let RuntimeHandler::Found(handler) = std::mem::replace(&mut s.runtime, RuntimeHandler::Unasked) {
+pub(super) fn handler(pass: &mut Pass<'_>) -> Option<String> {
+    let Some(class) = references::runtime_class(&pass.state.pod) else { return Some(String::new()) };
+    if let RuntimeHandler::Found(handler) =
+        std::mem::replace(&mut pass.state.runtime, RuntimeHandler::Unasked)
+    {
         return Some(handler);
     }
     let effect = Effect::FetchObjects { objects: [class].into() };
-    b.issue(now, Target::Sandbox, Purpose::FetchRuntimeClass, effect, out);
+    pass.issue(Target::Sandbox, Purpose::FetchRuntimeClass, effect);
     None
 }
 
@@ -44,23 +40,17 @@ pub(super) fn keep(s: &mut Syncing, handler: String) {
 }
 
 /// The class was looked up.
-pub(super) fn answered(
-    s: &mut Syncing,
-    b: &mut Base,
-    result: &EffectResult,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let Some(class) = references::runtime_class(&s.pod) else { return };
+pub(super) fn answered(pass: &mut Pass<'_>, result: &EffectResult) {
+    let Some(class) = references::runtime_class(&pass.state.pod) else { return };
     let Ok(EffectOk::Objects(objects)) = result else { return };
     let handler = match look_up(objects, &class, false) {
         Ok(found) => found.and_then(|class| class.data.get(HANDLER)).cloned().unwrap_or_default(),
         Err(why) => {
-            s.runtime = RuntimeHandler::Missed;
-            return sandboxes::refuse_sandbox(b, &why, now, out);
+            pass.state.runtime = RuntimeHandler::Missed;
+            return sandboxes::refuse_sandbox(pass.base, &why, pass.now, pass.out);
         }
     };
-    s.runtime = RuntimeHandler::Found(String::from_utf8_lossy(&handler).into_owned());
+    pass.state.runtime = RuntimeHandler::Found(String::from_utf8_lossy(&handler).into_owned());
 }
 
 /// Something that pods are made from changed: a class that was missed is looked up at once.

@@ -7,16 +7,14 @@
 
 use agent_types::event::EventKind;
 use agent_types::ids::{ContainerId, SandboxId};
-use agent_types::machine::Outbox;
 use agent_types::objects::Objects;
 use agent_types::runtime::image::ImageInfo;
 use agent_types::runtime::observed::PodSnapshot;
 use agent_types::runtime::view;
 use agent_types::spec_error::CREATE_CONTAINER_CONFIG_ERROR;
-use agent_types::time::{Mono, Now};
+use agent_types::time::Mono;
 use agent_volumes::env_file::EnvFiles;
 
-use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
@@ -26,33 +24,27 @@ use crate::images::{self, PullDecision};
 use crate::pod_actions::{PodActions, Start};
 use crate::pod_worker::chain::{fail, step, told_error};
 use crate::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
+use crate::pod_worker::pass::Pass;
 use crate::status::WaitingReason;
 
 /// Begins the first start of the plan that may begin, unless a chain is active.
-pub(super) fn begin_next(
-    s: &mut Syncing,
-    b: &mut Base,
-    home: &SandboxId,
-    actions: &PodActions,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+pub(super) fn begin_next(pass: &mut Pass<'_>, home: &SandboxId, actions: &PodActions) {
     for start in &actions.start {
-        if s.chain.is_some() {
+        if pass.state.chain.is_some() {
             return;
         }
         let target = Target::Container(start.slot.name.clone());
         // The worker is about to give up a hook of the previous instance.
-        let hooked = b.ledger.busy(&Target::Hook(start.slot.name.clone()));
-        if hooked || !b.may_act(&target, now) {
+        let hooked = pass.base.ledger.busy(&Target::Hook(start.slot.name.clone()));
+        if hooked || !pass.base.may_act(&target, pass.now) {
             continue;
         }
-        let fence = b.ledger.absent_after(&target);
-        if start.created.is_none() && !b.may_conclude_absence(fence, now) {
+        let fence = pass.base.ledger.absent_after(&target);
+        if start.created.is_none() && !pass.base.may_conclude_absence(fence, pass.now) {
             continue;
         }
-        let Some(sandbox_attempt) = sandbox_attempt(b, home) else { return };
-        begin(s, b, start, (home.clone(), sandbox_attempt), now, out);
+        let Some(sandbox_attempt) = sandbox_attempt(pass.base, home) else { return };
+        begin(pass, start, home.clone(), sandbox_attempt);
     }
 }
 
@@ -61,27 +53,20 @@ fn sandbox_attempt(b: &Base, home: &SandboxId) -> Option<u32> {
     snapshot.sandboxes.iter().find(|x| x.id == *home).map(|x| x.attempt)
 }
 
-fn begin(
-    s: &mut Syncing,
-    b: &mut Base,
-    start: &Start,
-    (sandbox, sandbox_attempt): (SandboxId, u32),
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let Some(spec) = start.slot.spec(&s.pod) else { return };
-    let (own, mounted) = match pull::wanted(&s.pod, &spec) {
+fn begin(pass: &mut Pass<'_>, start: &Start, sandbox: SandboxId, sandbox_attempt: u32) {
+    let Some(spec) = start.slot.spec(&pass.state.pod) else { return };
+    let (own, mounted) = match pull::wanted(&pass.state.pod, &spec) {
         Ok(wanted) => wanted,
         Err((written, is_own, e)) => {
             let text = format!("Failed to apply default image tag \"{written}\": {e}");
             let about = is_own.then_some(start.slot.name.as_str());
-            b.event(EventKind::Warning, "InspectFailed", text.clone(), about, out);
-            told_error(b, &start.slot.name, "InvalidImageName", out);
-            fail(s, b, &start.slot.name, "InvalidImageName", text, now, out);
+            pass.event(EventKind::Warning, "InspectFailed", text.clone(), about);
+            told_error(pass.base, &start.slot.name, "InvalidImageName", pass.out);
+            fail(pass, &start.slot.name, "InvalidImageName", text);
             return;
         }
     };
-    s.chain = Some(Chain {
+    pass.state.chain = Some(Chain {
         start: start.clone(),
         sandbox,
         sandbox_attempt,
@@ -95,28 +80,21 @@ fn begin(
         hooked: false,
     });
     match &start.created {
-        Some(id) => issue_start(s, b, id.clone(), now, out),
-        None => pull::look(s, b, now, out),
+        Some(id) => issue_start(pass, id.clone()),
+        None => pull::look(pass),
     }
 }
 
-fn issue_start(s: &mut Syncing, b: &mut Base, container: ContainerId, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &mut s.chain else { return };
+fn issue_start(pass: &mut Pass<'_>, container: ContainerId) {
+    let Some(chain) = &mut pass.state.chain else { return };
     chain.instance = Some(container.clone());
     let target = Target::Container(chain.start.slot.name.clone());
-    b.issue(now, target, Purpose::Start(container.clone()), Effect::StartContainer { container }, out);
+    pass.issue(target, Purpose::Start(container.clone()), Effect::StartContainer { container });
 }
 
 /// An effect of a container's chain was answered.
-pub(super) fn answered(
-    s: &mut Syncing,
-    b: &mut Base,
-    flight: &Flight,
-    result: EffectResult,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let Some(chain) = s.chain.clone() else { return };
+pub(super) fn answered(pass: &mut Pass<'_>, flight: &Flight, result: EffectResult) {
+    let Some(chain) = pass.state.chain.clone() else { return };
     let name = chain.start.slot.name.clone();
     let of_chain = match &flight.purpose {
         Purpose::Hook { id, .. } => chain.hooked && chain.instance.as_ref() == Some(id),
@@ -125,66 +103,68 @@ pub(super) fn answered(
     if !of_chain {
         return;
     }
-    if given_up(s, &chain) {
-        s.chain = None;
+    if given_up(pass.state, &chain) {
+        pass.state.chain = None;
         return;
     }
     match (&flight.purpose, result) {
-        (Purpose::InspectImage, Ok(EffectOk::Image(found))) => inspected(s, b, &chain, found, now, out),
+        (Purpose::InspectImage, Ok(EffectOk::Image(found))) => inspected(pass, &chain, found),
         (Purpose::FetchPullSecrets, Ok(EffectOk::Objects(secrets))) => {
-            pull::secrets_known(s, b, &secrets, now, out);
+            pull::secrets_known(pass, &secrets);
         }
         (Purpose::PullImage, Ok(EffectOk::Image(Some(found)))) => {
-            let took = whole_millis(now.mono.since(flight.issued));
+            let took = whole_millis(pass.now.mono.since(flight.issued));
             let text = format!(
                 "Successfully pulled image \"{}\" in {took} ({took} including waiting). Image size: {} bytes.",
                 chain.wanted().image,
                 found.size_bytes
             );
-            b.event(EventKind::Normal, "Pulled", text, pull::about(&chain), out);
-            s.images.succeeded(&chain.wanted().image);
-            image_ready(s, b, found, now, out);
+            pass.event(EventKind::Normal, "Pulled", text, pull::about(&chain));
+            pass.state.images.succeeded(&chain.wanted().image);
+            image_ready(pass, found);
         }
         (Purpose::ContainerFiles, Ok(EffectOk::Files { newest_log: Some(newest) }))
-            if is_first(b, &chain.start) && newest >= chain.start.attempt =>
+            if is_first(pass.base, &chain.start) && newest >= chain.start.attempt =>
         {
             // The runtime has forgotten an instance that its logs show; the next attempt needs new files.
-            if let Some(chain) = &mut s.chain {
+            if let Some(chain) = &mut pass.state.chain {
                 chain.start.attempt = newest.saturating_add(1);
             }
-            step(s, b, Purpose::ContainerFiles, now, out);
+            step(pass, Purpose::ContainerFiles);
         }
-        (Purpose::ContainerFiles, Ok(_)) => create::fetch(s, b, now, out),
-        (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create::fetched(s, b, objects, now, out),
-        (Purpose::ReadEnvFiles, Ok(EffectOk::EnvFiles(files))) => create::read(s, b, files, now, out),
-        (Purpose::MountSubPaths, Ok(_)) => create::create(s, b, &chain, now, out),
+        (Purpose::ContainerFiles, Ok(_)) => create::fetch(pass),
+        (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create::fetched(pass, objects),
+        (Purpose::ReadEnvFiles, Ok(EffectOk::EnvFiles(files))) => create::read(pass, files),
+        (Purpose::MountSubPaths, Ok(_)) => create::create(pass, &chain),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
-            b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
-            issue_start(s, b, id, now, out);
+            pass.event(EventKind::Normal, "Created", "Container created", Some(&name));
+            issue_start(pass, id);
         }
         (Purpose::Start(_), Ok(_)) => {
-            b.event(EventKind::Normal, "Started", "Container started", Some(&name), out);
-            if !hooks::post_start(s, b, now, out) {
-                s.chain = None;
+            pass.event(EventKind::Normal, "Started", "Container started", Some(&name));
+            if !hooks::post_start(pass) {
+                pass.state.chain = None;
             }
         }
-        (Purpose::Hook { .. }, Ok(_)) => s.chain = None,
-        (Purpose::Hook { .. }, Err(_)) if flight.cancelled => s.chain = None,
+        (Purpose::Hook { .. }, Ok(_)) => pass.state.chain = None,
+        (Purpose::Hook { .. }, Err(_)) if flight.cancelled => pass.state.chain = None,
         (Purpose::Hook { id, .. }, Err(e)) => {
-            s.hook_failed.insert(id.clone());
+            pass.state.hook_failed.insert(id.clone());
             let message = e.message.replace(id.as_str(), &name);
-            s.waiting.insert(name, WaitingReason { reason: hooks::POST_START_ERROR.to_owned(), message });
-            s.chain = None;
+            pass.state
+                .waiting
+                .insert(name, WaitingReason { reason: hooks::POST_START_ERROR.to_owned(), message });
+            pass.state.chain = None;
         }
         // A stop of the hook's container, or a removal at the same time.
         _ if chain.hooked => {}
-        (purpose, Err(e)) => failed(s, b, &chain, purpose, &e, now, out),
+        (purpose, Err(e)) => failed(pass, &chain, purpose, &e),
         (purpose, Ok(other)) => {
             let e = EffectError {
                 class: agent_types::failure::Class::Invalid,
                 message: format!("unexpected answer to {purpose:?}: {other:?}"),
             };
-            failed(s, b, &chain, purpose, &e, now, out);
+            failed(pass, &chain, purpose, &e);
         }
     }
 }
@@ -201,14 +181,7 @@ fn given_up(s: &Syncing, chain: &Chain) -> bool {
     now_wanted.and_then(|i| images::normalize(&i).ok()).as_deref() != Some(chain.own.image.as_str())
 }
 
-fn inspected(
-    s: &mut Syncing,
-    b: &mut Base,
-    chain: &Chain,
-    found: Option<ImageInfo>,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+fn inspected(pass: &mut Pass<'_>, chain: &Chain, found: Option<ImageInfo>) {
     let (name, wanted) = (&chain.start.slot.name, chain.wanted());
     match (images::pull_decision(wanted.policy, found.is_some()), found) {
         (PullDecision::UsePresent, Some(info)) => {
@@ -216,80 +189,65 @@ fn inspected(
                 "Container image \"{}\" already present on machine and can be accessed by the pod",
                 wanted.image
             );
-            b.event(EventKind::Normal, "Pulled", text, pull::about(chain), out);
-            image_ready(s, b, info, now, out);
+            pass.event(EventKind::Normal, "Pulled", text, pull::about(chain));
+            image_ready(pass, info);
         }
         (PullDecision::NeverPull, _) => {
             let text =
                 format!("Container image \"{}\" is not present with pull policy of Never", wanted.image);
-            b.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), pull::about(chain), out);
-            told_error(b, name, "ErrImageNeverPull", out);
-            fail(s, b, name, "ErrImageNeverPull", text, now, out);
+            pass.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), pull::about(chain));
+            told_error(pass.base, name, "ErrImageNeverPull", pass.out);
+            fail(pass, name, "ErrImageNeverPull", text);
         }
-        _ => match s.images.wait(&wanted.image, now.mono) {
-            Some(due) => back_off_pull(s, b, chain, due, now, out),
-            None => pull::begin(b, chain, now, out),
+        _ => match pass.state.images.wait(&wanted.image, pass.now.mono) {
+            Some(due) => back_off_pull(pass, chain, due),
+            None => pull::begin(pass.base, chain, pass.now, pass.out),
         },
     }
 }
 
-fn back_off_pull(
-    s: &mut Syncing,
-    b: &mut Base,
-    chain: &Chain,
-    due: Mono,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+fn back_off_pull(pass: &mut Pass<'_>, chain: &Chain, due: Mono) {
     let name = &chain.start.slot.name;
     let text = format!("Back-off pulling image \"{}\"", chain.wanted().image);
-    b.event(EventKind::Normal, "BackOff", text.clone(), pull::about(chain), out);
-    told_error(b, name, "ImagePullBackOff", out);
-    let cause = s.waiting.get(name).filter(|w| !w.message.starts_with("Back-off")).cloned();
-    let message = match (cause, s.waiting.get(name)) {
+    pass.event(EventKind::Normal, "BackOff", text.clone(), pull::about(chain));
+    told_error(pass.base, name, "ImagePullBackOff", pass.out);
+    let cause = pass.state.waiting.get(name).filter(|w| !w.message.starts_with("Back-off")).cloned();
+    let message = match (cause, pass.state.waiting.get(name)) {
         (Some(w), _) if w.reason != "CrashLoopBackOff" => format!("{text}: {}: {}", w.reason, w.message),
         (_, Some(w)) if w.reason == "ImagePullBackOff" => w.message.clone(),
         _ => text,
     };
-    s.waiting.insert(name.clone(), WaitingReason { reason: "ImagePullBackOff".to_owned(), message });
-    b.ledger.hold(&Target::Container(name.clone()), due);
-    b.wake_at(due, now);
-    s.chain = None;
+    pass.state.waiting.insert(name.clone(), WaitingReason { reason: "ImagePullBackOff".to_owned(), message });
+    pass.base.ledger.hold(&Target::Container(name.clone()), due);
+    pass.base.wake_at(due, pass.now);
+    pass.state.chain = None;
 }
 
-fn image_ready(s: &mut Syncing, b: &mut Base, found: ImageInfo, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &mut s.chain else { return };
+fn image_ready(pass: &mut Pass<'_>, found: ImageInfo) {
+    let Some(chain) = &mut pass.state.chain else { return };
     if let Some(volume) = chain.wanted().volume.clone() {
         chain.images.insert(volume, found.id);
-        return step(s, b, Purpose::InspectImage, now, out);
+        return step(pass, Purpose::InspectImage);
     }
     chain.found = Some(found);
-    step(s, b, Purpose::ContainerFiles, now, out);
+    step(pass, Purpose::ContainerFiles);
 }
 
-fn failed(
-    s: &mut Syncing,
-    b: &mut Base,
-    chain: &Chain,
-    purpose: &Purpose,
-    e: &EffectError,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+fn failed(pass: &mut Pass<'_>, chain: &Chain, purpose: &Purpose, e: &EffectError) {
     let name = chain.start.slot.name.as_str();
     let (reason, text) = match purpose {
         Purpose::InspectImage => {
             let text = format!("Failed to inspect image \"{}\": {}", chain.wanted().image, e.message);
-            b.event(EventKind::Warning, "InspectFailed", text.clone(), pull::about(chain), out);
+            pass.event(EventKind::Warning, "InspectFailed", text.clone(), pull::about(chain));
             ("ImageInspectError", text)
         }
         Purpose::PullImage => {
             let text = format!("Failed to pull image \"{}\": {}", chain.wanted().image, e.message);
-            b.event(EventKind::Warning, "Failed", text, pull::about(chain), out);
-            let due = s.images.failed(&chain.wanted().image, now.mono);
+            pass.event(EventKind::Warning, "Failed", text, pull::about(chain));
+            let due = pass.state.images.failed(&chain.wanted().image, pass.now.mono);
             // First the status shows ErrImagePull for a moment, then the back-off with its end.
-            let look = now.mono.after(std::time::Duration::from_secs(2)).min(due);
-            b.ledger.release(&Target::Container(name.to_owned()), look);
+            let look = pass.now.mono.after(std::time::Duration::from_secs(2)).min(due);
+            pass.base.ledger.release(&Target::Container(name.to_owned()), look);
             (pull_reason(&e.message), e.message.clone())
         }
         Purpose::ContainerFiles => {
@@ -301,9 +259,9 @@ fn failed(
         _ => ("RunContainerError", e.message.clone()),
     };
     let of_image = matches!(purpose, Purpose::PullImage | Purpose::InspectImage);
-    told_error(b, name, if of_image { reason } else { &text }, out);
-    s.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message: text });
-    s.chain = None;
+    told_error(pass.base, name, if of_image { reason } else { &text }, pass.out);
+    pass.state.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message: text });
+    pass.state.chain = None;
 }
 
 /// Runtimes put the kind of a pull failure in front of their message.

@@ -61,7 +61,7 @@ pub(super) struct Syncing {
     /// Ends that made all containers restart, until the containers run again: such an end counts as a crash.
     pub(super) reset_ends: BTreeMap<String, Wall>,
     /// Keys of events that are sent only once.
-    pub(super) told: BTreeSet<String>,
+    pub(super) reported: BTreeSet<Occasion>,
 }
 
 impl Syncing {
@@ -78,12 +78,29 @@ impl Syncing {
             hook_failed: BTreeSet::new(),
             counted: BTreeMap::new(),
             reset_ends: BTreeMap::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 }
 
-/// The runtime handler for the next sandbox.
+/// An occasion for which one event is sent, however many passes see it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Occasion {
+    /// A container waits for its back-off after this instance ended.
+    BackOff(ContainerId),
+    /// This instance is stopped.
+    Killing(ContainerId),
+    /// A sandbox of this attempt takes the place of another one.
+    SandboxChanged(u32),
+    /// The resolver configuration of a sandbox of this attempt has this problem.
+    DnsConfig(u32, String),
+    /// The node's network is not ready for this reason.
+    NetworkNotReady(String),
+    /// These pull secrets cannot be used.
+    PullSecrets(Vec<String>),
+}
+
+/// Which of its handlers the runtime is to run the next sandbox by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RuntimeHandler {
     /// The class is to be looked up.
@@ -152,7 +169,7 @@ pub(super) struct Terminating {
     /// Grace and removal as last written.
     pub(super) recorded: Option<(u32, bool)>,
     /// Containers with a sent `Killing` event.
-    pub(super) told: BTreeSet<ContainerId>,
+    pub(super) reported: BTreeSet<ContainerId>,
     /// What containers were waiting for when termination began.
     pub(super) waiting: BTreeMap<String, WaitingReason>,
 }

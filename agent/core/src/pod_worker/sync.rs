@@ -24,14 +24,15 @@ use k8s_openapi::api::core::v1::Pod;
 use super::api::PodAction;
 use super::base::{Base, Stage};
 use super::ledger::{Purpose, Target};
-use super::state::Syncing;
+use super::state::{Occasion, Syncing};
 use super::{cgroups, hooks, reset, resize, runtime_class, start, users, volumes};
 use crate::allocation::actuate;
 use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan, ended};
 use crate::pod_worker::back_off::RESTART_BACK_OFF;
 use crate::pod_worker::effect::Effect;
+use crate::pod_worker::pass::Pass;
 use crate::pod_worker::sandboxes::{discard_sandbox, refuse_sandbox, stop_sandboxes};
-use crate::status::{Phase, WaitingReason};
+use crate::status::WaitingReason;
 
 /// The delay that an instance's annotation notes for the series `key`.
 fn back_off_of(c: &ContainerObserved, key: &str) -> Option<Duration> {
@@ -40,84 +41,83 @@ fn back_off_of(c: &ContainerObserved, key: &str) -> Option<Duration> {
 }
 
 /// One pass. `Some` if the pod must be terminated instead.
-pub(super) fn advance(
-    s: &mut Syncing,
-    b: &mut Base,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) -> Option<KillReason> {
-    let Some(snapshot) = b.snapshot.clone() else {
-        b.want_snapshot_after(Mono(0));
+pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
+    let Some(snapshot) = pass.base.snapshot.clone() else {
+        pass.base.want_snapshot_after(Mono(0));
         return None;
     };
-    b.replaced.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
-    digest(s, &b.replaced, &snapshot, now);
-    hooks::give_up(s, b, &snapshot, out);
-    if b.ledger.all_fresh(snapshot.as_of) {
-        s.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
+    pass.base.replaced.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+    digest(pass.state, &pass.base.replaced, &snapshot, pass.now);
+    hooks::give_up(pass, &snapshot);
+    if pass.base.ledger.all_fresh(snapshot.as_of) {
+        pass.state.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
     }
-    if past_active_deadline(s, b, now) {
+    if past_active_deadline(pass.state, pass.base, pass.now) {
         let text = "Pod was active on the node longer than the specified deadline";
-        b.event(EventKind::Normal, "DeadlineExceeded", text, None, out);
+        pass.event(EventKind::Normal, "DeadlineExceeded", text, None);
         return Some(KillReason::DeadlineExceeded);
     }
-    let (specs, p) = (b.ctx.specs.clone(), s.pod.clone());
+    let (specs, p) = (pass.base.ctx.specs.clone(), pass.state.pod.clone());
     let actual = actuate::actual(&p, &snapshot, &*specs);
-    resize::observe(s, b, &actual, out);
-    let actions = plan(s, b, &snapshot, &actual.restarting(), now);
-    b.resetting = actions.resetting;
+    resize::observe(pass, &actual);
+    let actions = plan(pass.state, pass.base, &snapshot, &actual.restarting(), pass.now);
+    pass.base.resetting = actions.resetting;
     if actions.resetting {
-        reset::begin(s, b, out);
+        reset::begin(pass);
     }
-    note_waiting(s, b, &actions, &snapshot, now, out);
+    note_waiting(pass, &actions, &snapshot);
     // One that was killed to come back, and ended well of it, has not ended the pod.
-    let replacing = actions.sandbox != SandboxPlan::Stop && comes_back(&s.pod, b, &snapshot);
-    if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
-        let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
-        if Phase::end(&status).is_some() {
-            return Some(KillReason::Ended);
-        }
+    let replacing = actions.sandbox != SandboxPlan::Stop && comes_back(&pass.state.pod, pass.base, &snapshot);
+    if pass.state.chain.is_none()
+        && !actions.resetting
+        && !replacing
+        && pass.base.ledger.all_fresh(snapshot.as_of)
+        && pass.base.ended(&pass.state.pod, &pass.state.waiting, Stage::default(), pass.now).is_some()
+    {
+        return Some(KillReason::Ended);
     }
-    if b.ledger.known_after() >= snapshot.as_of {
-        b.want_snapshot_after(b.ledger.known_after());
+    if pass.base.ledger.known_after() >= snapshot.as_of {
+        pass.base.want_snapshot_after(pass.base.ledger.known_after());
     }
     if actions.over && !replacing {
         // The containers stop in their order, with one grace period for all.
-        return b.ledger.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
+        return pass.base.ledger.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
     }
     if actions.sandbox != SandboxPlan::Stop {
-        volumes::advance(b, &s.pod.clone(), now, out);
+        volumes::advance(pass.base, &pass.state.pod.clone(), pass.now, pass.out);
     }
-    if let Some(refused) = volumes::refused(b, out) {
+    if let Some(refused) = volumes::refused(pass.base, pass.out) {
         return Some(refused);
     }
-    if b.ledger.busy(&Target::Resize) {
+    if pass.base.ledger.busy(&Target::Resize) {
         return None;
     }
-    stop_containers(s, b, &actions, now, out);
-    remove_dead(b, &actions, now, out);
+    stop_containers(pass, &actions);
+    remove_dead(pass.base, &actions, pass.now, pass.out);
     if actions.resetting {
-        reset::finish(s, b, &actions, &snapshot, now, out);
+        reset::finish(pass, &actions, &snapshot);
         return None;
     }
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
-            remove_sandboxes(b, &actions, now, out);
-            if !resize::advance(s, b, &actual, home, now, out)
-                && b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
+            remove_sandboxes(pass.base, &actions, pass.now, pass.out);
+            if !resize::advance(pass, &actual, home)
+                && pass.base.ledger.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
-                && volumes::mounted(b, now, out)
-                && cgroups::made(s, b, now, out)
-                && users::known(s, b, None, now, out)
+                && volumes::mounted(pass.base, pass.now, pass.out)
+                && cgroups::made(pass)
+                && users::known(pass, None)
             {
-                start::begin_next(s, b, home, &actions, now, out);
+                start::begin_next(pass, home, &actions);
             }
         }
         SandboxPlan::Create { attempt, replaces } => {
-            replace_sandbox(s, b, *attempt, *replaces, now, out);
+            replace_sandbox(pass, *attempt, *replaces);
         }
         SandboxPlan::Stop => {
-            if stop_sandboxes(b, &snapshot, now, out) && b.ledger.all_fresh(snapshot.as_of) {
+            if stop_sandboxes(pass.base, &snapshot, pass.now, pass.out)
+                && pass.base.ledger.all_fresh(snapshot.as_of)
+            {
                 return Some(sandbox_lost());
             }
         }
@@ -208,65 +208,54 @@ fn past_active_deadline(s: &Syncing, b: &mut Base, now: Now) -> bool {
 }
 
 /// Crash-loop waits: reason in the status, one event for each ended instance, a timer.
-fn note_waiting(
-    s: &mut Syncing,
-    b: &mut Base,
-    actions: &PodActions,
-    snapshot: &PodSnapshot,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+fn note_waiting(pass: &mut Pass<'_>, actions: &PodActions, snapshot: &PodSnapshot) {
     for w in &actions.waiting {
-        b.wake_at(w.until, now);
-        let (name, key) = (&w.slot.name, b.key.clone());
+        pass.base.wake_at(w.until, pass.now);
+        let (name, key) = (&w.slot.name, pass.base.key.clone());
         let delay = orlop_config::Duration::from(w.delay);
         let message = format!("back-off {delay} restarting failed container={name} pod={key}");
-        s.waiting.insert(name.clone(), WaitingReason { reason: "CrashLoopBackOff".to_owned(), message });
-        if s.told.insert(format!("back-off {}", w.instance)) {
+        pass.state
+            .waiting
+            .insert(name.clone(), WaitingReason { reason: "CrashLoopBackOff".to_owned(), message });
+        if pass.state.reported.insert(Occasion::BackOff(w.instance.clone())) {
             let text = format!("Back-off restarting failed container {name} in pod {key}");
-            b.event(EventKind::Warning, "BackOff", text, Some(name), out);
+            pass.event(EventKind::Warning, "BackOff", text, Some(name));
         }
     }
     // Forgets the events about instances that are gone.
-    s.told.retain(|t| {
-        let id = t.rsplit(' ').next().unwrap_or("");
-        !t.starts_with("back-off ") || snapshot.containers.iter().any(|c| c.id.as_str() == id)
+    pass.state.reported.retain(|occasion| match occasion {
+        Occasion::BackOff(id) => snapshot.containers.iter().any(|c| c.id == *id),
+        _ => true,
     });
 }
 
-fn stop_containers(
-    s: &mut Syncing,
-    b: &mut Base,
-    actions: &PodActions,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let Some(snapshot) = b.snapshot.clone() else { return };
-    let own = pod::spec(&s.pod).termination_grace_period_seconds;
+fn stop_containers(pass: &mut Pass<'_>, actions: &PodActions) {
+    let Some(snapshot) = pass.base.snapshot.clone() else { return };
+    let own = pod::spec(&pass.state.pod).termination_grace_period_seconds;
     for kill in &actions.kill {
         let grace = kill.grace_s.or(own).unwrap_or(super::terminate::DEFAULT_GRACE_S);
         let grace_s = u32::try_from(grace).unwrap_or(0);
         let target = Target::Container(kill.slot.name.clone());
-        if !b.may_act(&target, now) {
+        if !pass.base.may_act(&target, pass.now) {
             continue;
         }
         if kill.replace {
             let last_end = || pod_actions::last_end(&snapshot, &kill.slot.name);
-            b.replaced.entry(kill.id.clone()).or_insert_with(last_end);
+            pass.base.replaced.entry(kill.id.clone()).or_insert_with(last_end);
         }
-        if s.told.insert(format!("killing {}", kill.id)) {
-            b.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name), out);
+        if pass.state.reported.insert(Occasion::Killing(kill.id.clone())) {
+            pass.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name));
         }
         let Some(c) = snapshot.containers.iter().find(|c| c.id == kill.id) else { continue };
         let grace = Duration::from_secs(u64::from(grace_s));
-        let p = s.pod.clone();
-        if !actions.resetting && !hooks::may_stop(b, Some(&p), c, grace, now, out) {
+        let p = pass.state.pod.clone();
+        if !actions.resetting && !hooks::may_stop(pass.base, Some(&p), c, grace, pass.now, pass.out) {
             continue;
         }
-        let (since, grace) = hooks::begun(b, &kill.id, grace, now);
-        let grace_s = if actions.resetting { 0 } else { super::terminate::left_of(grace, since, now) };
+        let (since, grace) = hooks::begun(pass.base, &kill.id, grace, pass.now);
+        let grace_s = if actions.resetting { 0 } else { super::terminate::left_of(grace, since, pass.now) };
         let purpose = Purpose::Stop { id: kill.id.clone(), grace_s };
-        b.issue(now, target, purpose, Effect::StopContainer { container: kill.id.clone(), grace_s }, out);
+        pass.issue(target, purpose, Effect::StopContainer { container: kill.id.clone(), grace_s });
     }
 }
 
@@ -289,74 +278,72 @@ fn remove_sandboxes(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outb
     }
 }
 
-fn replace_sandbox(
-    s: &mut Syncing,
-    b: &mut Base,
-    attempt: u32,
-    replaces: bool,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let Some(snapshot) = b.snapshot.clone() else { return };
-    if replaces && s.told.insert(format!("sandbox {attempt}")) {
+fn replace_sandbox(pass: &mut Pass<'_>, attempt: u32, replaces: bool) {
+    let Some(snapshot) = pass.base.snapshot.clone() else { return };
+    if replaces && pass.state.reported.insert(Occasion::SandboxChanged(attempt)) {
         let text = "Pod sandbox changed, it will be killed and re-created.";
-        b.event(EventKind::Normal, "SandboxChanged", text, None, out);
+        pass.event(EventKind::Normal, "SandboxChanged", text, None);
     }
-    if !stop_sandboxes(b, &snapshot, now, out) || !network_ready(s, b, now, out) {
+    if !stop_sandboxes(pass.base, &snapshot, pass.now, pass.out) || !network_ready(pass) {
         return;
     }
     // Side by side: directories and the cgroup.
-    let (has_dirs, has_cgroup) = (dirs_made(s, b, now, out), cgroups::made(s, b, now, out));
-    if !has_dirs || !has_cgroup || !volumes::let_sandbox(b, now, out) {
+    let (has_dirs, has_cgroup) = (dirs_made(pass), cgroups::made(pass));
+    if !has_dirs || !has_cgroup || !volumes::let_sandbox(pass.base, pass.now, pass.out) {
         return;
     }
-    if !b.may_act(&Target::Sandbox, now) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
+    if !pass.base.may_act(&Target::Sandbox, pass.now)
+        || !pass.base.may_conclude_absence(pass.base.ledger.all_absent_after(), pass.now)
+    {
         return;
     }
     debug_assert!(snapshot.sandboxes.iter().all(|x| x.state == SandboxState::NotReady));
-    let Some(runtime_handler) = runtime_class::handler(s, b, now, out) else { return };
-    if !users::known(s, b, Some(&runtime_handler), now, out) {
-        runtime_class::keep(s, runtime_handler);
+    let Some(runtime_handler) = runtime_class::handler(pass) else { return };
+    if !users::known(pass, Some(&runtime_handler)) {
+        runtime_class::keep(pass.state, runtime_handler);
         return;
     }
-    match b.ctx.specs.sandbox(&s.pod, attempt, b.volumes.claims()) {
+    match pass.base.ctx.specs.sandbox(&pass.state.pod, attempt, pass.base.volumes.claims()) {
         Ok(config) => {
             let mut config = SandboxConfig { runtime_handler, ..config };
-            users::of_sandbox(s, &mut config);
-            for warning in b.ctx.specs.dns_warnings(&s.pod) {
-                if s.told.insert(format!("dns {attempt} {}", warning.message)) {
-                    b.event(EventKind::Warning, warning.reason, warning.message, None, out);
+            users::of_sandbox(pass.state, &mut config);
+            for warning in pass.base.ctx.specs.dns_warnings(&pass.state.pod) {
+                if pass.state.reported.insert(Occasion::DnsConfig(attempt, warning.message.clone())) {
+                    pass.event(EventKind::Warning, warning.reason, warning.message, None);
                 }
             }
             let effect = Effect::RunSandbox { config: Box::new(config) };
-            b.issue(now, Target::Sandbox, Purpose::RunSandbox, effect, out);
+            pass.issue(Target::Sandbox, Purpose::RunSandbox, effect);
         }
-        Err(e) => refuse_sandbox(b, &e.message, now, out),
+        Err(e) => refuse_sandbox(pass.base, &e.message, pass.now, pass.out),
     }
 }
 
-fn network_ready(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    let Err(why) = b.network.clone() else { return true };
-    if pod::host_network(&s.pod) {
+fn network_ready(pass: &mut Pass<'_>) -> bool {
+    let Err(why) = pass.base.network.clone() else { return true };
+    if pod::host_network(&pass.state.pod) {
         return true;
     }
-    if s.told.insert(format!("network {why}")) {
-        b.event(EventKind::Warning, "NetworkNotReady", format!("network is not ready: {why}"), None, out);
+    if pass.state.reported.insert(Occasion::NetworkNotReady(why.clone())) {
+        pass.event(EventKind::Warning, "NetworkNotReady", format!("network is not ready: {why}"), None);
     }
     let second = Duration::from_secs(1);
-    b.wake_at(now.mono.after(restart::jittered(second, b.key.uid.as_str(), now.mono.0)), now);
+    pass.base.wake_at(
+        pass.now.mono.after(restart::jittered(second, pass.base.key.uid.as_str(), pass.now.mono.0)),
+        pass.now,
+    );
     false
 }
 
-fn dirs_made(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    if s.dirs_made || b.ledger.busy(&Target::Dirs) {
-        return s.dirs_made;
+fn dirs_made(pass: &mut Pass<'_>) -> bool {
+    if pass.state.dirs_made || pass.base.ledger.busy(&Target::Dirs) {
+        return pass.state.dirs_made;
     }
-    if let Some(held) = b.ledger.held_until(&Target::Dirs, now.mono) {
-        b.wake_at(held, now);
+    if let Some(held) = pass.base.ledger.held_until(&Target::Dirs, pass.now.mono) {
+        pass.base.wake_at(held, pass.now);
         return false;
     }
-    let effect = b.ctx.specs.pod_dirs(&s.pod).into();
-    b.issue(now, Target::Dirs, Purpose::CreateDirs, effect, out);
+    let effect = pass.base.ctx.specs.pod_dirs(&pass.state.pod).into();
+    pass.issue(Target::Dirs, Purpose::CreateDirs, effect);
     false
 }

@@ -86,7 +86,7 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
 fn had_ended(t: &Terminating, b: &mut Base, now: Now) -> bool {
     let by_itself = matches!(t.reason, KillReason::Shutdown { .. }) && t.record == Record::Needed;
     let p = t.pod.as_ref().filter(|_| by_itself);
-    p.is_some_and(|p| Phase::end(&b.status(p, &t.waiting, Stage::default(), now)).is_some())
+    p.is_some_and(|p| b.ended(p, &t.waiting, Stage::default(), now).is_some())
 }
 
 /// Pulls are cancelled and not waited for: they change nothing of the pod. Stops that were given more time
@@ -164,7 +164,7 @@ fn stop_stage(
         if !b.may_act(&target, now) {
             continue;
         }
-        if t.told.insert(c.id.clone()) {
+        if t.reported.insert(c.id.clone()) {
             let text = format!("Stopping container {}", c.name);
             b.event(EventKind::Normal, "Killing", text, Some(&c.name), out);
         }

@@ -5,48 +5,33 @@
 //! known and on disk; each incarnation requests them once; the handler of a new sandbox must support user
 //! namespaces. Upstream: pkg/kubelet/userns.
 
-use agent_types::machine::Outbox;
 use agent_types::pod;
 use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
-use agent_types::time::Now;
 
-use super::api::PodAction;
-use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::state::Syncing;
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use crate::pod_worker::pass::Pass;
 use crate::pod_worker::sandboxes;
 
 /// True if nothing is missing. `handler` runs the next sandbox.
-pub(super) fn known(
-    s: &Syncing,
-    b: &mut Base,
-    handler: Option<&str>,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) -> bool {
-    if s.users.is_some() || !pod::own_users(&s.pod) {
+pub(super) fn known(pass: &mut Pass<'_>, handler: Option<&str>) -> bool {
+    if pass.state.users.is_some() || !pod::own_users(&pass.state.pod) {
         return true;
     }
-    if b.may_act(&Target::Sandbox, now) {
+    if pass.base.may_act(&Target::Sandbox, pass.now) {
         let effect = Effect::MapUsers { handler: handler.map(str::to_owned) };
-        b.issue(now, Target::Sandbox, Purpose::MapUsers, effect, out);
+        pass.issue(Target::Sandbox, Purpose::MapUsers, effect);
     }
     false
 }
 
 /// The ids are there, or the pod cannot have any.
-pub(super) fn answered(
-    s: &mut Syncing,
-    b: &mut Base,
-    result: EffectResult,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
+pub(super) fn answered(pass: &mut Pass<'_>, result: EffectResult) {
     match result {
-        Ok(EffectOk::Users(mapping)) => s.users = Some(mapping),
+        Ok(EffectOk::Users(mapping)) => pass.state.users = Some(mapping),
         Ok(_) => {}
-        Err(e) => sandboxes::refuse_sandbox(b, &e.message, now, out),
+        Err(e) => sandboxes::refuse_sandbox(pass.base, &e.message, pass.now, pass.out),
     }
 }
 

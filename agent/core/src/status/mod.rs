@@ -151,6 +151,13 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
     status
 }
 
+/// The end that [`generate`] shows for these inputs, without the rest of the status; `None` if the pod has not ended.
+#[must_use]
+pub fn ended(inputs: &StatusInputs<'_>) -> Option<Phase> {
+    let (phase, _, _) = decide_phase(inputs, &containers::statuses(inputs));
+    Some(phase).filter(|phase| phase.is_terminal())
+}
+
 fn some_unless_empty<T>(v: Vec<T>) -> Option<Vec<T>> {
     if v.is_empty() { None } else { Some(v) }
 }

@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use orlop_config::node::Join;
 
 use crate::pods::pod_dirs::chain;
-use crate::process::cluster_settings::ClusterSettings;
+use crate::settings::ClusterSettings;
 
 /// As it is in the file.
 #[derive(Clone, Debug, PartialEq)]

@@ -55,8 +55,8 @@ pub trait NodeFactsSource: Send + Sync + 'static {
     fn network_changes(&self, tasks: &Tasks) -> Arc<Notify>;
 }
 
-/// Everything that has news.
-pub struct Feeds<R, I, C> {
+/// What the feeds look at.
+pub struct FeedSources<R, I, C> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
     /// CRI ImageService.
@@ -65,6 +65,12 @@ pub struct Feeds<R, I, C> {
     pub facts: Arc<C>,
     /// Whether PLEG is healthy.
     pub pleg: watch::Receiver<Result<(), String>>,
+}
+
+/// Everything that has news.
+pub struct Feeds<R, I, C> {
+    /// What is looked at.
+    pub sources: FeedSources<R, I, C>,
     /// Whether the API server shows the node as ready.
     pub ready: watch::Receiver<bool>,
     /// Notified when an address or a route of the host changed.
@@ -76,10 +82,11 @@ pub struct Feeds<R, I, C> {
 impl<R: Runtime, I: ImageService, C: NodeFactsSource> Feeds<R, I, C> {
     /// Starts all feeds; they end with the node.
     pub fn start(self, tasks: &Tasks) {
-        tasks.start(follow_pleg(self.pleg, self.to.clone()));
-        tasks.start(follow_images(self.images, self.to.clone(), tasks.clone()));
-        tasks.start(follow_machine(self.facts, self.network_changed, self.to.clone(), tasks.clone()));
-        tasks.start(follow_runtime(self.runtime, self.ready, self.to, tasks.clone()));
+        let FeedSources { runtime, images, facts, pleg } = self.sources;
+        tasks.start(follow_pleg(pleg, self.to.clone()));
+        tasks.start(follow_images(images, self.to.clone(), tasks.clone()));
+        tasks.start(follow_machine(facts, self.network_changed, self.to.clone(), tasks.clone()));
+        tasks.start(follow_runtime(runtime, self.ready, self.to, tasks.clone()));
     }
 }
 

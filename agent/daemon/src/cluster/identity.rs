@@ -29,8 +29,8 @@ use super::bootstrap::{Found, Told};
 use super::keys::PendingKeys;
 use crate::node::cluster_problems::{Board, Part};
 use crate::pods::pod_dirs::chain;
-use crate::process::cluster_settings::ClusterSettings;
 use crate::serving::metrics::{Certificate, Metrics};
+use crate::settings::ClusterSettings;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
@@ -72,18 +72,30 @@ pub struct IdentityShell {
     wanted: watch::Sender<Option<bool>>,
 }
 
-/// Starts looking for the identity. `client` shows it once it is there.
+/// What the node's identity is started from.
+pub struct Deps {
+    /// The cluster, and where the identity is kept.
+    pub settings: ClusterSettings,
+    /// Options of every connection.
+    pub options: Options,
+    /// What the client certificate must be.
+    pub config: CertConfig,
+    /// Shows the client once there is an identity.
+    pub client: ClientView,
+    /// Where trouble is shown.
+    pub board: Board,
+    /// The node's tasks.
+    pub tasks: Tasks,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+/// Starts looking for the identity.
 ///
 /// # Errors
 /// The certificate directory cannot be used.
-pub fn start(
-    settings: ClusterSettings,
-    options: Options,
-    config: CertConfig,
-    client: ClientView,
-    board: Board,
-    (tasks, metrics): (&Tasks, &Metrics),
-) -> anyhow::Result<()> {
+pub fn start(deps: Deps) -> anyhow::Result<()> {
+    let Deps { settings, options, config, client, board, tasks, metrics } = deps;
     let store = Store::open(&settings.cert_dir, CertKind::Client)?;
     let shared = Arc::new(Shared {
         settings,
@@ -97,13 +109,8 @@ pub fn start(
     });
     let (own, inbox) = tasks.mailbox();
     let (wanted, wants) = watch::channel(None);
-    let shell = IdentityShell {
-        shared: shared.clone(),
-        metrics: metrics.clone(),
-        tasks: tasks.clone(),
-        own: own.clone(),
-        wanted,
-    };
+    let shell =
+        IdentityShell { shared: shared.clone(), metrics, tasks: tasks.clone(), own: own.clone(), wanted };
     tasks.own(CertManager::new(config), shell, inbox);
     tasks.start(follow_files(shared.clone()));
     tasks.start(begin(shared, own, wants, tasks.clone()));
@@ -317,7 +324,7 @@ impl IdentityShell {
     fn store(&self, id: EffectId, key: KeyHandle, with: CertIdentity, certificate: Vec<u8>) {
         let (shared, own, tasks) = (self.shared.clone(), self.own.clone(), self.tasks.clone());
         self.tasks.start(async move {
-            let result = store(&shared, &tasks, (key, with), certificate).await;
+            let result = store(&shared, &tasks, key, with, certificate).await;
             own.send(CertEvent::Stored { id, result });
         });
     }
@@ -326,7 +333,8 @@ impl IdentityShell {
 async fn store(
     shared: &Arc<Shared>,
     tasks: &Tasks,
-    (key, with): (KeyHandle, CertIdentity),
+    key: KeyHandle,
+    with: CertIdentity,
     certificate: Vec<u8>,
 ) -> Result<CertificateFacts, String> {
     let key = shared.keys.get(key).ok_or("the key of the request is gone; a new one is made")?;
@@ -363,7 +371,7 @@ impl Shell for IdentityShell {
     fn perform(&mut self, _now: Now, action: CertAction) {
         match action {
             CertAction::GenerateKeyAndCsr { id, key, template } => {
-                self.shared.keys.generate((id, key), template, self.own.clone(), &self.tasks);
+                self.shared.keys.generate(id, key, template, self.own.clone(), &self.tasks);
             }
             CertAction::Call { id, with, call } => self.call(id, with, call),
             CertAction::Store { id, key, with, certificate } => self.store(id, key, with, certificate),

@@ -25,7 +25,8 @@ impl PendingKeys {
     /// Makes a key and a request for it, keeps the one and tells `to` the other.
     pub fn generate(
         &self,
-        (id, key): (EffectId, KeyHandle),
+        id: EffectId,
+        key: KeyHandle,
         template: CertTemplate,
         to: Sender<CertEvent>,
         tasks: &Tasks,

@@ -30,22 +30,25 @@ use agent_core::node_status::{NodeStatus, NodeStatusConfig, NodeStatusEvent};
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceEvent};
 use agent_core::status_manager::{StatusEvent, StatusManager};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::api::{ApiCall, ApiReply, ApiServer, WatchEvent};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Pod};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use calls::Caller;
 use events::RecorderShell;
+use feeds::{FeedSources, Feeds, NodeFactsSource};
 use lease::LeaseShell;
 use node_object::{NodeListeners, NodeObjectShell};
 use pods::{ApiSourceShell, MirrorShell, PodWatchers, StatusShell};
+use watches::Opening;
 
+use crate::node::NodeHandles;
 use crate::node::cluster_problems::Board;
 use crate::node::node_events::ApiOutlets;
 use crate::pods::pod_values::{ObjectPolicy, ObjectWatches};
-use crate::process::watchdog::Owner;
-use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Tasks;
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Inbox, Sender};
 use crate::volumes::csi::volumes::CsiVolumes;
 
@@ -71,9 +74,9 @@ pub struct ApiDrivers<A> {
     /// `None` until the node has an identity.
     pub client: watch::Receiver<Option<Arc<A>>>,
     /// The watch on the node's pods.
-    pub pods: mpsc::Receiver<WatchEvent<Pod>>,
+    pub pods: Opening<Pod>,
     /// The watch on the own Node.
-    pub node: mpsc::Receiver<WatchEvent<Node>>,
+    pub node: Opening<Node>,
     /// Watches on single objects.
     pub objects: Arc<dyn ObjectWatches>,
     /// Asks the driver for new connections.
@@ -138,115 +141,150 @@ impl Mailboxes {
             read_node: self.read_node.clone(),
         }
     }
+
+    fn owners(&self) -> Vec<Owner> {
+        vec![
+            Owner::new("api source", self.source.0.clone()),
+            Owner::new("status manager", self.status.0.clone()),
+            Owner::new("mirror pods", self.mirrors.0.clone()),
+            Owner::new("event recorder", self.recorder.0.clone()),
+            Owner::new("lease", self.lease.0.clone()),
+            Owner::new("node status", self.node.0.clone()),
+        ]
+    }
+
+    fn watchers(&self, node: &NodeHandles) -> PodWatchers {
+        PodWatchers {
+            source: self.source.0.clone(),
+            status: self.status.0.clone(),
+            mirrors: self.mirrors.0.clone(),
+            metrics: node.outlets.metrics().clone(),
+        }
+    }
 }
 
-/// Starts every owner of the cluster's part.
-pub fn start<A: ApiServer>(
-    plan: ClusterPlan,
-    mailboxes: Mailboxes,
-    drivers: ApiDrivers<A>,
-    (to_manager, volumes): (Sender<ManagerEvent>, CsiVolumes),
-    (tasks, metrics): (&Tasks, &Metrics),
+/// What the cluster's part is started from.
+pub struct Deps<'a, R, I, C, A> {
+    /// Handles of the node.
+    pub node: &'a NodeHandles,
+    /// The configuration's part.
+    pub plan: ClusterPlan,
+    /// The owners' mailboxes.
+    pub mailboxes: Mailboxes,
+    /// The API server.
+    pub api: ApiDrivers<A>,
+    /// Volumes of CSI drivers, which the Node says to be attached.
+    pub volumes: CsiVolumes,
+    /// What the feeds look at.
+    pub sources: FeedSources<R, I, C>,
+}
+
+/// Starts every owner of the cluster's part, and the feeds that bring news of the machine.
+pub fn start<R: Runtime, I: ImageService, C: NodeFactsSource, A: ApiServer>(
+    deps: Deps<'_, R, I, C, A>,
 ) -> ClusterHandles {
-    let Mailboxes { source, status, mirrors, recorder, lease, node, read_node, shutdown } = mailboxes;
-    let caller = Caller::new(tasks.clone(), drivers.client);
-    let name = plan.node.node_name.to_string();
+    let Deps { node, plan, mailboxes, api, volumes, sources } = deps;
     let (ready_view, ready) = watch::channel(false);
     let (cidr_view, pod_cidrs) = watch::channel(Vec::new());
     let (address_view, addresses) = watch::channel(Vec::new());
-    let handles = ClusterHandles {
-        node: node.0.clone(),
-        ready,
-        pod_cidrs,
-        addresses,
-        owners: vec![
-            ("api source", Box::new(source.0.clone())),
-            ("status manager", Box::new(status.0.clone())),
-            ("mirror pods", Box::new(mirrors.0.clone())),
-            ("event recorder", Box::new(recorder.0.clone())),
-            ("lease", Box::new(lease.0.clone())),
-            ("node status", Box::new(node.0.clone())),
-        ],
-    };
-    let watchers = PodWatchers {
-        source: source.0.clone(),
-        status: status.0.clone(),
-        mirrors: mirrors.0.clone(),
-        metrics: metrics.clone(),
-    };
-    tasks.start(hear_pods(drivers.pods, watchers));
-    tasks.start(hear_node(drivers.node, node.0.clone(), address_view, (volumes, to_manager.clone())));
-    tasks.start(answer_manager(read_node, name.clone(), caller.clone(), to_manager.clone()));
+    let tasks = &node.tasks;
+    let network_changed = sources.facts.network_changes(tasks);
+    let to = mailboxes.node.0.clone();
+    let owners = mailboxes.owners();
+    let watchers = mailboxes.watchers(node);
+    tasks.start(hear_pods(api.pods, watchers));
+    let listener =
+        NodeListener { status: to.clone(), addresses: address_view, volumes, manager: node.manager.clone() };
+    tasks.start(listener.hear(api.node));
+    let caller = Caller::new(tasks.clone(), api.client);
+    let name = plan.node.node_name.to_string();
+    tasks.start(answer_manager(mailboxes.read_node.clone(), name, caller.clone(), node.manager.clone()));
     let listeners = NodeListeners {
-        recorder: recorder.0.clone(),
-        lease: lease.0.clone(),
-        mirrors: mirrors.0.clone(),
-        manager: to_manager.clone(),
+        recorder: mailboxes.recorder.0.clone(),
+        lease: mailboxes.lease.0.clone(),
+        mirrors: mailboxes.mirrors.0.clone(),
+        manager: node.manager.clone(),
         ready: ready_view,
         pod_cidrs: cidr_view,
-        reconnect: drivers.reconnect.clone(),
-        board: drivers.board.clone(),
-        metrics: metrics.clone(),
+        reconnect: api.reconnect.clone(),
+        board: api.board.clone(),
+        metrics: node.outlets.metrics().clone(),
     };
-    let shell = ApiSourceShell { manager: to_manager, recorder: recorder.0.clone() };
-    tasks.own(ApiSource::new(name.clone()), shell, source.1);
-    tasks.own(
-        StatusManager::new(name.clone()),
-        StatusShell {
-            caller: caller.clone(),
-            own: status.0,
-            mirrors: mirrors.0.clone(),
-            metrics: metrics.clone(),
-            shutdown,
-        },
-        status.1,
-    );
-    tasks.own(
-        MirrorPods::new(name.clone()),
-        MirrorShell { caller: caller.clone(), own: mirrors.0 },
-        mirrors.1,
-    );
-    tasks.own(
-        Recorder::new(name, plan.events),
-        RecorderShell { caller: caller.clone(), own: recorder.0 },
-        recorder.1,
-    );
-    let lease_shell = LeaseShell::new(caller.clone(), lease.0.clone(), drivers.reconnect, drivers.board);
-    tasks.own(NodeLease::new(plan.lease), lease_shell, lease.1);
-    let shell = NodeObjectShell { caller, own: node.0.clone(), listeners };
-    tasks.own(NodeStatus::new(plan.node), shell, node.1);
-    // The first tick starts the work.
-    lease.0.send(LeaseEvent::Tick);
-    node.0.send(NodeStatusEvent::Tick);
-    handles
+    start_machines(plan, mailboxes, &caller, listeners, node);
+    let feeds = Feeds { sources, ready: ready.clone(), network_changed, to: to.clone() };
+    feeds.start(tasks);
+    ClusterHandles { node: to, ready, pod_cidrs, addresses, owners }
 }
 
-async fn hear_pods(mut events: mpsc::Receiver<WatchEvent<Pod>>, watchers: PodWatchers) {
+/// Starts the machines that call the API server; the first ticks start the work.
+fn start_machines<A: ApiServer>(
+    plan: ClusterPlan,
+    mailboxes: Mailboxes,
+    caller: &Caller<A>,
+    listeners: NodeListeners,
+    node: &NodeHandles,
+) {
+    let Mailboxes { source, status, mirrors, recorder, lease, node: own, shutdown, .. } = mailboxes;
+    let name = plan.node.node_name.to_string();
+    let (tasks, metrics) = (&node.tasks, node.outlets.metrics());
+    let shell = ApiSourceShell { manager: node.manager.clone(), recorder: recorder.0.clone() };
+    tasks.own(ApiSource::new(name.clone()), shell, source.1);
+    let shell = StatusShell {
+        caller: caller.clone(),
+        own: status.0,
+        mirrors: mirrors.0.clone(),
+        metrics: metrics.clone(),
+        shutdown,
+    };
+    tasks.own(StatusManager::new(name.clone()), shell, status.1);
+    let shell = MirrorShell { caller: caller.clone(), own: mirrors.0 };
+    tasks.own(MirrorPods::new(name.clone()), shell, mirrors.1);
+    let shell = RecorderShell { caller: caller.clone(), own: recorder.0 };
+    tasks.own(Recorder::new(name, plan.events), shell, recorder.1);
+    let (reconnect, board) = (listeners.reconnect.clone(), listeners.board.clone());
+    let shell = LeaseShell::new(caller.clone(), lease.0.clone(), reconnect, board);
+    tasks.own(NodeLease::new(plan.lease), shell, lease.1);
+    let shell = NodeObjectShell { caller: caller.clone(), own: own.0.clone(), listeners };
+    tasks.own(NodeStatus::new(plan.node), shell, own.1);
+    lease.0.send(LeaseEvent::Tick);
+    own.0.send(NodeStatusEvent::Tick);
+}
+
+async fn hear_pods(opening: Opening<Pod>, watchers: PodWatchers) {
+    // The other end is dropped when the node stops.
+    let Ok(mut events) = opening.await else { return };
     while let Some(event) = events.recv().await {
         watchers.hear(&event);
     }
 }
 
-async fn hear_node(
-    mut events: mpsc::Receiver<WatchEvent<Node>>,
-    to: Sender<NodeStatusEvent>,
+/// Hears the watch on the own Node.
+struct NodeListener {
+    status: Sender<NodeStatusEvent>,
     addresses: watch::Sender<Vec<NodeAddress>>,
-    (volumes, manager): (CsiVolumes, Sender<ManagerEvent>),
-) {
-    while let Some(event) = events.recv().await {
-        if let Some(now) = addresses_in(&event) {
-            addresses.send_if_modified(|known| {
-                let differ = *known != now;
-                *known = now;
-                differ
-            });
+    volumes: CsiVolumes,
+    manager: Sender<ManagerEvent>,
+}
+
+impl NodeListener {
+    async fn hear(self, opening: Opening<Node>) {
+        // The other end is dropped when the node stops.
+        let Ok(mut events) = opening.await else { return };
+        while let Some(event) = events.recv().await {
+            if let Some(now) = addresses_in(&event) {
+                self.addresses.send_if_modified(|known| {
+                    let differ = *known != now;
+                    *known = now;
+                    differ
+                });
+            }
+            // Pods whose volumes are attached now need not wait for the clock.
+            let pods = self.volumes.node_says(&event);
+            if !pods.is_empty() {
+                self.manager.send(ManagerEvent::SourcesChanged(pods));
+            }
+            self.status.send(NodeStatusEvent::Watched(event));
         }
-        // Pods whose volumes are attached now need not wait for the clock.
-        let pods = volumes.node_says(&event);
-        if !pods.is_empty() {
-            manager.send(ManagerEvent::SourcesChanged(pods));
-        }
-        to.send(NodeStatusEvent::Watched(event));
     }
 }
 

@@ -13,12 +13,11 @@ use agent_core::lease::LeaseConfig;
 use agent_core::node_status::{JoinError, NodeStatusConfig};
 use agent_types::certificates::{CertConfig, CertKind};
 use agent_types::time::Wall;
-use agent_volumes::{pod_certificate, trust_bundle};
-use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
+use orlop_config::kubelet::KubeletConfiguration;
 
 use super::ClusterPlan;
 use crate::pods::pod_values::ObjectPolicy;
-use crate::process::cli::Settings;
+use crate::settings::Settings;
 
 /// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`. What is ours stands behind a
 /// plus sign, as build metadata: behind a hyphen it would be a version before the release (Semantic Versioning 2.0, 9, 10).
@@ -32,9 +31,9 @@ const CLOCK_EPOCH: &str = "/usr/lib/clock-epoch";
 /// A flag that cannot be used.
 pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinError> {
     let kubelet = &settings.kubelet;
-    let gates = FeatureGates::of(kubelet);
+    let gates = &settings.gates;
     Ok(ClusterPlan {
-        node: NodeStatusConfig::new(node_name, kubelet, &settings.options, KUBELET_VERSION, seed())?,
+        node: NodeStatusConfig::new(node_name, kubelet, gates, &settings.options, KUBELET_VERSION, seed())?,
         lease: LeaseConfig {
             node_name: Arc::from(node_name),
             duration_s: u32::try_from(kubelet.node_lease_duration_seconds).unwrap_or(40),
@@ -45,8 +44,8 @@ pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinErr
             burst: u32::try_from(kubelet.event_burst).unwrap_or(0),
         },
         objects: ObjectPolicy::new(kubelet),
-        trust_bundles: gates.enabled(trust_bundle::GATE),
-        pod_certificates: gates.enabled(pod_certificate::GATE).then(seed),
+        trust_bundles: gates.cluster_trust_bundle_projection,
+        pod_certificates: gates.pod_certificate_request.then(seed),
     })
 }
 
@@ -98,6 +97,7 @@ fn seed() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use orlop_config::kubelet::FeatureGates;
     use orlop_config::kubelet::flags::args::Options as Flags;
 
     use super::*;
@@ -115,9 +115,16 @@ mod tests {
             cloud_provider: Some("external".to_owned()),
             ..Flags::default()
         };
-        let given = Vec::new();
-        let settings =
-            Settings { kubelet, options, cluster: None, pod_output: false, given, warnings: Vec::new() };
+        let (given, gates) = (Vec::new(), FeatureGates::of(&kubelet));
+        let settings = Settings {
+            kubelet,
+            gates,
+            options,
+            cluster: None,
+            pod_output: false,
+            given,
+            warnings: Vec::new(),
+        };
         let plan = plan(&settings, "n1").unwrap();
         assert_eq!(plan.lease.duration_s, 20);
         assert_eq!(plan.events.per_second, 5);

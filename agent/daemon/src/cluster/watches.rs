@@ -1,7 +1,7 @@
 //! The watches on the node's pods, on the own Node and on single objects, from the moment the node has an identity.
 //!
-//! In: the client's view. Out: watch events, in order, through bounded channels. Invariant: a slow consumer slows the
-//! stream down; nothing is dropped.
+//! In: the client's view. Out: the receivers of the client's own events, in order and bounded; news of objects. Invariant: a
+//! slow consumer slows the stream down; nothing is dropped.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,65 +17,63 @@ use k8s_openapi::Metadata;
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::pods::pod_values::{ObjectWatches, Values, soon};
 use crate::tasks::actor::Tasks;
 
-/// The consumers only sort events into mailboxes.
-const EVENTS_MAX: usize = 16;
+/// The consumers only sort news into mailboxes.
+const NEWS_MAX: usize = 16;
 
-/// Starts both watches; they begin once there is a client.
-pub fn start(
-    client: watch::Receiver<Option<Arc<ApiClient>>>,
-    node_name: &str,
-    tasks: &Tasks,
-) -> (mpsc::Receiver<WatchEvent<Pod>>, mpsc::Receiver<WatchEvent<Node>>) {
+/// A watch that begins once the node has an identity, whether or not somebody waits for its events yet: the receiver of the
+/// events comes with the beginning. The watch ends when the receiver is dropped.
+pub type Opening<T> = oneshot::Receiver<mpsc::Receiver<WatchEvent<T>>>;
+
+/// The driver's view of the API server; `None` until the node has an identity.
+type ClientReceiver = watch::Receiver<Option<Arc<ApiClient>>>;
+
+/// Opens the watch on the node's pods once there is a client.
+#[must_use]
+pub fn pods(client: ClientReceiver, node_name: &str, tasks: &Tasks) -> Opening<Pod> {
     let name = node_name.to_owned();
-    let pods = follow(client.clone(), tasks, move |client| client.watch_pods(&name));
-    let name = node_name.to_owned();
-    let node = follow(client, tasks, move |client| client.watch_node(&name));
-    (pods, node)
+    open(client, tasks, move |client| client.watch_pods(&name))
 }
 
-fn follow<T, F>(
-    mut client: watch::Receiver<Option<Arc<ApiClient>>>,
+/// Opens the watch on the own Node once there is a client.
+#[must_use]
+pub fn node(client: ClientReceiver, node_name: &str, tasks: &Tasks) -> Opening<Node> {
+    let name = node_name.to_owned();
+    open(client, tasks, move |client| client.watch_node(&name))
+}
+
+fn open<T, F>(
+    mut client: ClientReceiver,
     tasks: &Tasks,
-    open: impl FnOnce(&ApiClient) -> (mpsc::Receiver<WatchEvent<T>>, F) + Send + 'static,
-) -> mpsc::Receiver<WatchEvent<T>>
+    watch: impl FnOnce(&ApiClient) -> (mpsc::Receiver<WatchEvent<T>>, F) + Send + 'static,
+) -> Opening<T>
 where
     T: Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let (to, events) = mpsc::channel(EVENTS_MAX);
-    let all = tasks.clone();
+    let (mut opened, opening) = oneshot::channel();
     tasks.start(async move {
         // The view's sender lives as long as the node.
         let client = tokio::select! {
             client = client.wait_for(Option::is_some) => client.map(|client| client.clone()),
-            () = to.closed() => return,
+            () = opened.closed() => return,
         };
         let Ok(Some(client)) = client else { return };
-        let (mut from, driver) = open(&client);
-        all.start(driver);
-        loop {
-            let event = tokio::select! {
-                // Receiving is cancel-safe.
-                event = from.recv() => event,
-                () = to.closed() => return,
-            };
-            let Some(event) = event else { return };
-            if to.send(event).await.is_err() {
-                return;
-            }
+        let (events, driver) = watch(&client);
+        if opened.send(events).is_ok() {
+            driver.await;
         }
     });
-    events
+    opening
 }
 
 /// Watches on single objects, by name: no other is granted to a node.
 pub struct Objects {
-    client: watch::Receiver<Option<Arc<ApiClient>>>,
+    client: ClientReceiver,
     node_name: Arc<str>,
     tasks: Tasks,
 }
@@ -83,14 +81,14 @@ pub struct Objects {
 impl Objects {
     /// They begin once there is a client.
     #[must_use]
-    pub fn new(client: watch::Receiver<Option<Arc<ApiClient>>>, node_name: &str, tasks: &Tasks) -> Objects {
+    pub fn new(client: ClientReceiver, node_name: &str, tasks: &Tasks) -> Objects {
         Objects { client, node_name: node_name.into(), tasks: tasks.clone() }
     }
 }
 
 impl ObjectWatches for Objects {
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
-        let (to, news) = mpsc::channel(EVENTS_MAX);
+        let (to, news) = mpsc::channel(NEWS_MAX);
         let (mut client, object) = (self.client.clone(), object.clone());
         let tasks = self.tasks.clone();
         self.tasks.start(async move {
@@ -131,9 +129,9 @@ impl ObjectWatches for Objects {
         news
     }
 
-    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+    fn pod_certificates(&self) -> Opening<PodCertificateRequest> {
         let name = self.node_name.clone();
-        follow(self.client.clone(), &self.tasks, move |client| client.watch_pod_certificates(&name))
+        open(self.client.clone(), &self.tasks, move |client| client.watch_pod_certificates(&name))
     }
 }
 

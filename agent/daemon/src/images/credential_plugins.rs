@@ -115,7 +115,8 @@ impl Plugins {
     /// `sources` has the pods' service accounts and their tokens.
     #[must_use]
     pub fn new(
-        (bin_dir, providers): (&Path, Vec<Provider>),
+        bin_dir: &Path,
+        providers: Vec<Provider>,
         sources: Arc<dyn Sources>,
         metrics: Metrics,
         tasks: Tasks,

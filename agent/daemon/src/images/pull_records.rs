@@ -320,8 +320,8 @@ pub async fn follow_images<I: ImageService>(
             }
         }
         let counted = records.clone();
-        if let Some(sizes) = tasks.blocking(move || counted.sizes()).await {
-            metrics.pull_records(sizes);
+        if let Some((intents, pulled)) = tasks.blocking(move || counted.sizes()).await {
+            metrics.pull_records(intents, pulled);
         }
         tasks.wait_until(asked.mono.after(PRUNE_EVERY)).await;
     }

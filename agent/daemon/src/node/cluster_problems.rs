@@ -15,7 +15,7 @@ use orlop_config::ledger::HostMessage;
 use tokio::sync::watch;
 
 use crate::node::host_channel::Host;
-use crate::process::watchdog::tell;
+use crate::node::service_manager::notify;
 
 /// Who has trouble. Earlier ones are the cause of later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ impl Board {
             let problem = changes.borrow_and_update().values().next().cloned();
             let status = status(*base.borrow_and_update(), problem.as_deref());
             if status != told {
-                tell(&notifier, &status);
+                notify(&notifier, &status);
                 told = status;
             }
             if let Some(message) = problem.clone().filter(|_| problem != warned) {

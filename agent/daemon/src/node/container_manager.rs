@@ -35,9 +35,9 @@ use tokio::time::timeout;
 
 use crate::node::container_manager::metered::Metered;
 use crate::node::node_events::Outlets;
-use crate::process::watchdog::BoxedOwner;
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 use crate::tasks::stops::AgentStops;
 
@@ -242,7 +242,7 @@ impl ContainerManager {
     }
 
     /// Begins; `known` are the node's pods.
-    pub fn start(self, known: watch::Receiver<KnownPods>, outlets: Outlets, tasks: &Tasks) -> BoxedOwner {
+    pub fn start(self, known: watch::Receiver<KnownPods>, outlets: Outlets, tasks: &Tasks) -> Owner {
         let ContainerManager { config, pods, ready, own, inbox, metrics } = self;
         let memory = config.classes.memory;
         let shell = ContainerManagerShell {
@@ -256,7 +256,7 @@ impl ContainerManager {
         tasks.own(Machine::new(config), shell, inbox);
         tasks.start(follow(known, own.clone(), move |sums| metrics.memory_qos(memory, sums)));
         own.send(ContainerManagerEvent::Tick);
-        Box::new(own)
+        Owner::new("container manager", own)
     }
 }
 

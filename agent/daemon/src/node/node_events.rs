@@ -64,6 +64,30 @@ impl Outlets {
         Outlets { statuses, metrics, api, shutdown, eviction }
     }
 
+    fn to_node(&self, input: NodeInput) {
+        if let Some(api) = &self.api {
+            api.node.send(NodeStatusEvent::Input(input));
+        }
+    }
+
+    fn to_status(&self, event: StatusEvent) {
+        if let Some(api) = &self.api {
+            api.status.send(event);
+        }
+    }
+
+    fn to_mirrors(&self, event: MirrorEvent) {
+        if let Some(api) = &self.api {
+            api.mirrors.send(event);
+        }
+    }
+
+    fn to_recorder(&self, fact: Fact) {
+        if let Some(api) = &self.api {
+            api.recorder.send(RecorderEvent::Record(fact));
+        }
+    }
+
     /// How many certificates for pods stand how.
     pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
         self.metrics.pod_certificates(states);
@@ -71,30 +95,22 @@ impl Outlets {
 
     /// Whether the machine is about to stop, for the Node's readiness.
     pub fn node_shutdown(&self, ready: Result<(), String>) {
-        if let Some(api) = &self.api {
-            api.node.send(NodeStatusEvent::Input(NodeInput::Shutdown(ready)));
-        }
+        self.to_node(NodeInput::Shutdown(ready));
     }
 
     /// Whether there is a CSINode, or why not, for the Node's readiness.
     pub fn storage(&self, there: Result<(), String>) {
-        if let Some(api) = &self.api {
-            api.node.send(NodeStatusEvent::Input(NodeInput::Storage(there)));
-        }
+        self.to_node(NodeInput::Storage(there));
     }
 
     /// How the last boot ended.
     pub fn last_end(&self, end: LastEnd) {
-        if let Some(api) = &self.api {
-            api.node.send(NodeStatusEvent::Input(NodeInput::LastEnd(end)));
-        }
+        self.to_node(NodeInput::LastEnd(end));
     }
 
     /// Whether a stop of the machine would wait for the pods, or why not.
     pub fn shutdown_delay(&self, delay: Result<(), String>) {
-        if let Some(api) = &self.api {
-            api.node.send(NodeStatusEvent::Input(NodeInput::ShutdownDelay(delay)));
-        }
+        self.to_node(NodeInput::ShutdownDelay(delay));
     }
 
     /// Asks what the API server has not been told; where there is none, there is nothing to tell.
@@ -108,9 +124,7 @@ impl Outlets {
 
     /// Whether nobody is about to stop the machine: then what earlier shutdowns left at the API server is taken away.
     pub fn machine_stays(&self, stays: bool) {
-        if let Some(api) = &self.api {
-            api.status.send(StatusEvent::MachineStays(stays));
-        }
+        self.to_status(StatusEvent::MachineStays(stays));
     }
 
     /// The pods that have something to end.
@@ -143,9 +157,7 @@ impl Outlets {
 
     /// What the node runs short of, for its conditions.
     pub fn pressures(&self, pressures: Pressures) {
-        if let Some(api) = &self.api {
-            api.node.send(NodeStatusEvent::Input(NodeInput::Pressures(pressures)));
-        }
+        self.to_node(NodeInput::Pressures(pressures));
     }
 
     /// The manager wants to know the Node as it is now.
@@ -163,63 +175,49 @@ impl Outlets {
 
     /// A source of static pods changed.
     pub fn static_pods(&self, update: &PodUpdate) {
-        if let Some(api) = &self.api {
-            api.mirrors.send(MirrorEvent::Static(update.clone()));
-        }
+        self.to_mirrors(MirrorEvent::Static(update.clone()));
     }
 
     /// A worker was started.
     pub fn started(&self, key: &PodKey) {
         self.metrics.worker_began(key);
-        if let Some(api) = &self.api {
-            api.mirrors.send(MirrorEvent::Worker(key.clone()));
-        }
+        self.to_mirrors(MirrorEvent::Worker(key.clone()));
     }
 
     /// A worker has ended and is forgotten.
     pub fn forgotten(&self, uid: &PodUid) {
         self.metrics.worker_ended(uid);
-        if let Some(api) = &self.api {
-            api.mirrors.send(MirrorEvent::Forgotten(uid.clone()));
-        }
+        self.to_mirrors(MirrorEvent::Forgotten(uid.clone()));
     }
 
     /// Every source was read.
     pub fn synced(&self) {
-        if let Some(api) = &self.api {
-            api.mirrors.send(MirrorEvent::Synced);
-        }
+        self.to_mirrors(MirrorEvent::Synced);
     }
 
     /// A worker published a status.
     pub fn published(&self, key: &PodKey, status: Arc<PodStatus>) {
         self.metrics.published(key, self.statuses.get(&key.uid).as_deref(), &status);
         self.statuses.publish(key, status.clone());
-        if let Some(api) = &self.api {
-            api.status.send(StatusEvent::Published { pod: key.clone(), status });
-        }
+        self.to_status(StatusEvent::Published { pod: key.clone(), status });
     }
 
     /// Nothing of the pod runs or will run.
     pub fn terminated(&self, key: &PodKey) {
-        if let Some(api) = &self.api {
-            api.status.send(StatusEvent::Terminated(key.clone()));
-        }
+        self.to_status(StatusEvent::Terminated(key.clone()));
     }
 
     /// Nothing of the pod is left.
     pub fn finished(&self, key: &PodKey) {
         self.statuses.remove(&key.uid);
-        if let Some(api) = &self.api {
-            api.status.send(StatusEvent::Finished(key.clone()));
-        }
+        self.to_status(StatusEvent::Finished(key.clone()));
     }
 
     /// Something to record as a Kubernetes event; it is in the log in any case.
     pub fn event(&self, key: &PodKey, fact: &EventFact) {
         self.record(key, Fact::of_pod(key, fact));
-        if let (Some(fact), Some(api)) = (Fact::of_claim_beside(key, fact), &self.api) {
-            api.recorder.send(RecorderEvent::Record(fact));
+        if let Some(fact) = Fact::of_claim_beside(key, fact) {
+            self.to_recorder(fact);
         }
         if let Some(fact) = Fact::of_node_beside(fact) {
             self.of_node(fact);
@@ -232,9 +230,7 @@ impl Outlets {
             EventKind::Normal => tracing::info!(reason = fact.reason, message = fact.message, "node event"),
             EventKind::Warning => tracing::warn!(reason = fact.reason, message = fact.message, "node event"),
         }
-        if let Some(api) = &self.api {
-            api.recorder.send(RecorderEvent::Record(fact));
-        }
+        self.to_recorder(fact);
     }
 
     /// A pod was left out: another one of its source has its name.
@@ -259,8 +255,6 @@ impl Outlets {
                 tracing::warn!(pod, namespace, %uid, object, reason = fact.reason, message = fact.message, "event");
             }
         }
-        if let Some(api) = &self.api {
-            api.recorder.send(RecorderEvent::Record(fact));
-        }
+        self.to_recorder(fact);
     }
 }

@@ -15,8 +15,6 @@ use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
 use agent_linux::kernel_defaults::{self, Differs};
 use agent_linux::{machine, network, node_info, process, selinux};
-use agent_types::backoff::Backoff;
-use agent_types::declared_features::POD_LEVEL_RESIZE;
 use agent_types::event::EventKind;
 use agent_types::node_context::{
     CgroupContext, CgroupDriver, DnsContext, Features, MachineContext, MemoryQos, NodeContext, ResolvConf,
@@ -27,14 +25,12 @@ use agent_types::resources::node_allocatable::{self, MachineAmounts, Reservation
 use agent_types::restart;
 use agent_types::runtime::status::{RuntimeHandler, RuntimeVersion};
 use agent_types::time::Now;
-use agent_volumes::selinux::GATE as SELINUX_MOUNT;
-use agent_volumes::{pod_certificate, project, trust_bundle};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
-use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums};
+use orlop_config::kubelet::{KubeletConfiguration, enums};
 
 use crate::node::container_manager::plan;
-use crate::process::cli::Settings;
+use crate::settings::Settings;
 
 /// Of a machine on which `failCgroupV1: false` lets the agent run.
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
@@ -149,7 +145,7 @@ impl NodeFacts {
             swap_controller: machine::has_swap_controller(),
             pids_limit: u64::try_from(kubelet.pod_pids_limit).ok().filter(|limit| *limit > 0),
             limited_swap: self.limited_swap(),
-            memory_qos: if v2 { plan::memory_qos(kubelet) } else { MemoryQos::Off },
+            memory_qos: if v2 { plan::memory_qos(kubelet, &self.settings.gates) } else { MemoryQos::Off },
             memory_throttling_ppm: millionths(kubelet.memory_throttling_factor),
         }
     }
@@ -196,15 +192,15 @@ impl NodeFacts {
     }
 
     fn features(&self) -> Features {
-        let gates = FeatureGates::of(&self.settings.kubelet);
+        let gates = &self.settings.gates;
         Features {
-            stop_signals: gates.enabled("ContainerStopSignals"),
-            env_files: gates.enabled("EnvFiles"),
-            pod_level_resize: gates.enabled(POD_LEVEL_RESIZE),
-            trust_bundles: gates.enabled(trust_bundle::GATE),
-            pod_certificates: gates.enabled(pod_certificate::GATE),
-            project_quotas: gates.enabled(project::GATE),
-            selinux_mount: gates.enabled(SELINUX_MOUNT),
+            stop_signals: gates.container_stop_signals,
+            env_files: gates.env_files,
+            pod_level_resize: gates.in_place_pod_level_resources_vertical_scaling,
+            trust_bundles: gates.cluster_trust_bundle_projection,
+            pod_certificates: gates.pod_certificate_request,
+            project_quotas: gates.local_storage_capacity_isolation_fs_quota_monitoring,
+            selinux_mount: gates.selinux_mount,
         }
     }
 
@@ -215,7 +211,7 @@ impl NodeFacts {
     pub fn admission_context(&self) -> anyhow::Result<AdmissionContext> {
         let kubelet = &self.settings.kubelet;
         let (allocatable, _) = amounts(kubelet, Path::new(&self.settings.options.root_dir))?;
-        let gates = FeatureGates::of(kubelet);
+        let gates = &self.settings.gates;
         Ok(AdmissionContext {
             node_name: self.node_name.clone(),
             node_labels: node_labels(&self.node_name, &self.settings.options.node_labels),
@@ -227,11 +223,11 @@ impl NodeFacts {
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             resizes: resize_rules::Rules {
                 limited_swap: self.limited_swap(),
-                fixed_pod_level: !gates.enabled(POD_LEVEL_RESIZE),
+                fixed_pod_level: !gates.in_place_pod_level_resources_vertical_scaling,
                 static_cpus: kubelet.cpu_manager_policy == enums::CpuManagerPolicy::Static
-                    && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs"),
+                    && !gates.in_place_pod_vertical_scaling_exclusive_cpus,
                 static_memory: kubelet.memory_manager_policy == enums::MemoryManagerPolicy::Static
-                    && !gates.enabled("InPlacePodVerticalScalingExclusiveMemory"),
+                    && !gates.in_place_pod_vertical_scaling_exclusive_memory,
             },
             kernel: machine::kernel_version()?,
             apparmor_enabled: machine::has_apparmor(),
@@ -438,6 +434,8 @@ fn machine_context(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::R
 
 #[cfg(test)]
 mod tests {
+    use orlop_config::kubelet::FeatureGates;
+
     use crate::node::node_settings::*;
 
     #[test]
@@ -448,9 +446,16 @@ mod tests {
             root_dir: "/".to_owned(),
             ..Default::default()
         };
-        let given = Vec::new();
-        let settings =
-            Settings { kubelet, options, cluster: None, pod_output: false, given, warnings: Vec::new() };
+        let (given, gates) = (Vec::new(), FeatureGates::of(&kubelet));
+        let settings = Settings {
+            kubelet,
+            gates,
+            options,
+            cluster: None,
+            pod_output: false,
+            given,
+            warnings: Vec::new(),
+        };
         let runtime = |version: &str| RuntimeVersion {
             name: "containerd".to_owned(),
             version: version.to_owned(),

@@ -35,10 +35,12 @@ use tokio::sync::{mpsc, watch};
 
 pub use crate::node::shutdown::departure::Departure;
 
+use crate::node::NodeHandles;
 use crate::node::node_events::Outlets;
 use crate::node::shutdown::delay::Delay;
 use crate::pods::pod_dirs::{PodDirs, chain};
 use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 /// What logind waits beyond the pods' budget: for telling, for the receipt, and for answers to come.
@@ -130,15 +132,10 @@ impl Shutdown {
         self.last.as_ref()
     }
 
-    /// Starts the owner. Pods are ended from now on when it is told to; logind is listened to by the first of what is
-    /// returned, the other one is for a stop that logind did not wait with.
+    /// Starts the owner. From now on pods are ended when the owner is told to.
     #[must_use]
-    pub fn start(
-        self,
-        manager: Sender<ManagerEvent>,
-        outlets: Outlets,
-        tasks: &Tasks,
-    ) -> (Follower, Departure) {
+    pub fn start(self, node: &NodeHandles) -> (ShutdownHandles, Owner) {
+        let NodeHandles { manager, outlets, tasks } = node.clone();
         if let Some((end, is_news)) = self.plan.last_end.clone() {
             tasks.start(last_end::tell(end, is_news, outlets.clone(), tasks.clone()));
         }
@@ -156,8 +153,18 @@ impl Shutdown {
         tasks.own(self.machine, shell, inbox);
         let needed = budget(&self.plan.groups) + MARGIN;
         let departure = Departure::new(own.clone(), over, needed);
-        (Follower { needed, wishes, to: own, delay, failures: 0 }, departure)
+        let owner = Owner::new("shutdown", own.clone());
+        let follower = Follower { needed, wishes, to: own, delay, failures: 0 };
+        (ShutdownHandles { follower: Some(follower), departure: Some(departure) }, owner)
     }
+}
+
+/// A shutdown that can begin.
+pub struct ShutdownHandles {
+    /// Listens to logind; it is taken when the node is ready.
+    pub follower: Option<Follower>,
+    /// Ends the pods at a stop for which logind did not wait; it is taken at the stop.
+    pub departure: Option<Departure>,
 }
 
 /// Terminations that are still to be carried on: static pods that ended with an earlier shutdown begin anew, and what was

@@ -46,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 pub use resize::ContainerAmounts;
 pub(crate) use volumes::answer as volume_answer;
 
+use crate::images::Images;
 use crate::images::credential_plugins::Plugins;
 use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
@@ -63,8 +64,29 @@ use crate::tasks::stops::AgentStops;
 use crate::volumes::local_volumes::LocalVolumes;
 use crate::volumes::ownership::Ownership;
 
-/// Who does what is asked for: the runtime, its images, probes and hooks, amounts of containers.
-pub type World<R, I> = (Arc<R>, Arc<I>, Arc<dyn Handlers>, Arc<dyn ContainerAmounts>);
+/// What an executor is made from.
+pub struct Deps<R, I> {
+    /// CRI RuntimeService.
+    pub runtime: Arc<R>,
+    /// The images.
+    pub images: Images<I>,
+    /// Probes and hooks.
+    pub handlers: Arc<dyn Handlers>,
+    /// Amounts of containers that run.
+    pub amounts: Arc<dyn ContainerAmounts>,
+    /// The pods' directories.
+    pub dirs: Arc<PodDirs>,
+    /// Values of Secrets, ConfigMaps and tokens.
+    pub sources: Arc<dyn Sources>,
+    /// Pods' cgroups; `None` where pods have none of their own.
+    pub cgroups: Option<PodCgroups>,
+    /// PLEG, which is sent what an effect saw.
+    pub pleg: Sender<PlegEvent>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// The node's tasks.
+    pub tasks: Tasks,
+}
 
 /// What effects are carried out with; clones share it.
 pub struct Executor<R, I> {
@@ -148,15 +170,11 @@ impl Drop for Answer {
 }
 
 impl<R: Runtime, I: ImageService> Executor<R, I> {
-    /// `pulls` bounds image pulls; `cgroups` is `None` where pods have none of their own.
-    pub fn new(
-        (runtime, images, handlers, amounts): World<R, I>,
-        (dirs, sources, cgroups): (Arc<PodDirs>, Arc<dyn Sources>, Option<PodCgroups>),
-        (records, plugins): (Arc<PullRecords>, Arc<Plugins>),
-        pulls: PullLimits,
-        (tasks, metrics): (Tasks, Metrics),
-        pleg: Sender<PlegEvent>,
-    ) -> Executor<R, I> {
+    /// An executor without work.
+    #[must_use]
+    pub fn new(deps: Deps<R, I>) -> Executor<R, I> {
+        let Deps { runtime, images, handlers, amounts, dirs, sources, cgroups, pleg, metrics, tasks } = deps;
+        let Images { service: images, pulls, records, plugins } = images;
         Executor {
             observer: Observer::new(runtime.clone(), dirs.clone(), tasks.clone()),
             runtime,
@@ -209,7 +227,9 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     pub fn start(
         &self,
         key: &PodKey,
-        (id, effect, deadline): (EffectId, Effect, Option<Mono>),
+        id: EffectId,
+        effect: Effect,
+        deadline: Option<Mono>,
         cancel: CancellationToken,
         to: Sender<PodEvent>,
     ) {
@@ -336,8 +356,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                     Ok(EffectOk::Unattached { .. } | EffectOk::Unprocessed { .. } | EffectOk::Giving { .. })
                 );
                 if !waits {
-                    let of = (name.as_str(), plugin, migrated);
-                    self.metrics.volume_set_up(&key.uid, of, took, result.is_ok());
+                    self.metrics.volume_set_up(&key.uid, &name, plugin, migrated, took, result.is_ok());
                 }
                 result
             }

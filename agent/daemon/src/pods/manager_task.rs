@@ -1,4 +1,4 @@
-//! The shell of the pod manager: makes workers and knows their mailboxes.
+//! The pod manager's task: makes workers and knows their mailboxes.
 //!
 //! In: the manager's actions. Out: worker actors, events in their mailboxes, readiness. See
 //! [`agent_core::pod_manager`] for the decisions.
@@ -13,21 +13,73 @@ use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::KillReason;
 use agent_types::time::{Mono, Now};
-use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
+use crate::images::garbage_collection::UnusedContainers;
+use crate::node::NodeHandles;
 use crate::node::container_manager::KnownPods;
 use crate::node::node_events::Outlets;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::execute::Executor;
 use crate::pods::worker_task::WorkerShell;
 use crate::tasks::actor::{Shell, Tasks};
-use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
-/// The pods that the node wants, by UID.
-pub type DesiredPods = BTreeMap<PodUid, Arc<Pod>>;
+/// What the manager is started from.
+pub struct Deps<'a, R, I> {
+    /// Handles of the node.
+    pub node: &'a NodeHandles,
+    /// The manager, which knows what an earlier run of the agent left.
+    pub machine: PodManager,
+    /// The manager's mailbox.
+    pub inbox: Inbox<ManagerEvent>,
+    /// Carries out the workers' effects.
+    pub executor: Executor<R, I>,
+    /// What workers share, as of now.
+    pub context: watch::Receiver<Arc<WorkerContext>>,
+    /// Shows which pods there are.
+    pub known: watch::Sender<KnownPods>,
+    /// There is a source of static pods, which is waited for.
+    pub has_static_pods: bool,
+}
+
+/// What the manager shows.
+pub struct ManagerHandles {
+    /// Pods that sources want.
+    pub desired: watch::Receiver<DesiredPods>,
+    /// The node's own sources were read and the runtime listed.
+    pub synced: watch::Receiver<bool>,
+    /// Dead containers that nobody needs, for whoever wants them removed.
+    pub unused: UnusedContainers,
+}
+
+/// Starts the manager.
+pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandles {
+    let Deps { node, machine, inbox, executor, context, known, has_static_pods } = deps;
+    let NodeHandles { manager: own, outlets, tasks } = node.clone();
+    let (synced_view, synced) = watch::channel(false);
+    let (desired_view, desired) = watch::channel(DesiredPods::new());
+    let (unused_deleted, deleted) = watch::channel(0);
+    let unused = UnusedContainers { manager: own.clone(), deleted };
+    let shell = ManagerShell {
+        tasks: tasks.clone(),
+        executor,
+        own,
+        outlets,
+        workers: BTreeMap::new(),
+        context,
+        synced: Synced::new(!has_static_pods, synced_view),
+        desired: desired_view,
+        stale: false,
+        known,
+        unused_deleted,
+    };
+    tasks.own(machine, shell, inbox);
+    ManagerHandles { desired, synced, unused }
+}
 
 /// The manager's surroundings.
-pub struct ManagerShell<R, I> {
+struct ManagerShell<R, I> {
     tasks: Tasks,
     executor: Executor<R, I>,
     own: Sender<ManagerEvent>,
@@ -45,16 +97,16 @@ pub struct ManagerShell<R, I> {
 }
 
 /// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
-pub struct Synced {
+struct Synced {
     read: bool,
     listed: bool,
     view: watch::Sender<bool>,
 }
 
 impl Synced {
-    /// `read` is true from the start if there is no directory of static pods; other sources are not waited for; `view` becomes true when all is known.
-    #[must_use]
-    pub fn new(read: bool, view: watch::Sender<bool>) -> Synced {
+    /// `read` is true from the start if there is no directory of static pods; other sources are not waited for; `view`
+    /// becomes true when all is known.
+    fn new(read: bool, view: watch::Sender<bool>) -> Synced {
         Synced { read, listed: false, view }
     }
 
@@ -72,36 +124,6 @@ impl Synced {
 }
 
 impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
-    /// `own` is the manager's own mailbox, for workers; `desired` shows what sources want.
-    #[must_use]
-    pub fn new(
-        tasks: Tasks,
-        executor: Executor<R, I>,
-        own: Sender<ManagerEvent>,
-        outlets: Outlets,
-        context: watch::Receiver<Arc<WorkerContext>>,
-        synced: Synced,
-        (desired, known, unused_deleted): (
-            watch::Sender<DesiredPods>,
-            watch::Sender<KnownPods>,
-            watch::Sender<u64>,
-        ),
-    ) -> ManagerShell<R, I> {
-        ManagerShell {
-            tasks,
-            executor,
-            own,
-            outlets,
-            workers: BTreeMap::new(),
-            context,
-            synced,
-            desired,
-            stale: false,
-            known,
-            unused_deleted,
-        }
-    }
-
     fn start(&mut self, key: PodKey, beginning: Beginning, fence_until: Mono, now: Now) {
         // Before its worker can do anything: who is not known here may be cleaned away.
         self.known.send_if_modified(|known| known.workers.insert(key.uid.clone()));

@@ -1,5 +1,6 @@
 //! Pods: their sources on the node, the tasks around core's machines, the executor of effects, and the directories of pods.
 
+pub mod desired_pods;
 pub mod execute;
 pub mod manager_task;
 pub mod pod_dirs;

@@ -35,6 +35,7 @@ mod devices;
 mod flex;
 pub mod log_links;
 mod logs;
+pub mod on_disk;
 mod users;
 
 use by_name::{ByName, Held};

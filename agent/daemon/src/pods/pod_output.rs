@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 
 use crate::node::host_channel::Host;
 use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
 
 /// Snapshots waiting to be looked at. A dropped one costs a container's first lines at most: the next change
 /// of the pod comes with the same containers.
-pub const SNAPSHOTS_MAX: usize = 256;
+const SNAPSHOTS_MAX: usize = 256;
 
 /// Names one log for its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +32,19 @@ struct Source {
     container: Arc<str>,
 }
 
+/// Starts following every container of the snapshots that are sent; `None` if no host listens.
+#[must_use]
+pub fn start(host: &Host, tasks: &Tasks) -> Option<mpsc::Sender<Arc<PodSnapshot>>> {
+    if !host.is_connected() {
+        return None;
+    }
+    let (sender, snapshots) = mpsc::channel(SNAPSHOTS_MAX);
+    tasks.start(follow(snapshots, host.clone(), tasks.now().wall));
+    Some(sender)
+}
+
 /// Follows every container that is seen until the node stops.
-pub async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, since: Wall) {
+async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, since: Wall) {
     let mut follower = match LogFollower::new() {
         Ok(follower) => follower,
         Err(error) => {

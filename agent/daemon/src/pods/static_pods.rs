@@ -15,46 +15,53 @@ use std::time::Duration;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::FileSource;
 use agent_core::pod_source::decode::MAX_MANIFEST_BYTES;
-use agent_core::pod_source::file::{FileAction, FileContent, FileEvent, FileReport, Listing};
+use agent_core::pod_source::file::{
+    FileAction, FileContent, FileEvent, FileReport, FileSourceConfig, Listing,
+};
 use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
 use agent_types::failure::Class;
 use agent_types::time::Now;
 
+use crate::node::NodeHandles;
 use crate::node::node_events::Outlets;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 /// How long until a failed watch is made anew; the rescan goes on meanwhile.
 const WATCH_RETRY: Duration = Duration::from_secs(10);
 
+/// Starts the source; it lives until the node stops.
+pub fn start(config: FileSourceConfig, node: &NodeHandles) -> Owner {
+    let tasks = &node.tasks;
+    let (own, inbox) = tasks.mailbox();
+    let (requests, to_read) = tasks.mailbox();
+    let path = PathBuf::from(&config.path);
+    let shell = SourceShell { requests, manager: node.manager.clone(), outlets: node.outlets.clone() };
+    tasks.own(FileSource::new(config), shell, inbox);
+    tasks.start(read_in_order(path.clone(), to_read, tasks.clone(), own.clone()));
+    tasks.start(watch(path, tasks.clone(), own.clone()));
+    // The first tick asks for the first list.
+    own.send(FileEvent::Tick);
+    Owner::new("file source", own)
+}
+
 /// What the reader is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadRequest {
+enum ReadRequest {
     /// The whole path.
     List,
     /// One file of the directory.
     Read(String),
 }
 
-/// The source's surroundings.
-pub struct SourceShell {
+/// The source's surroundings. Requests go to [`read_in_order`].
+struct SourceShell {
     requests: Sender<ReadRequest>,
     manager: Sender<ManagerEvent>,
     outlets: Outlets,
-}
-
-impl SourceShell {
-    /// Requests go to [`read_in_order`].
-    #[must_use]
-    pub fn new(
-        requests: Sender<ReadRequest>,
-        manager: Sender<ManagerEvent>,
-        outlets: Outlets,
-    ) -> SourceShell {
-        SourceShell { requests, manager, outlets }
-    }
 }
 
 impl Shell for SourceShell {
@@ -102,12 +109,7 @@ fn log(report: &FileReport) {
 }
 
 /// Answers requests one after another: an older answer must never overtake a newer one.
-pub async fn read_in_order(
-    path: PathBuf,
-    mut requests: Inbox<ReadRequest>,
-    tasks: Tasks,
-    to: Sender<FileEvent>,
-) {
+async fn read_in_order(path: PathBuf, mut requests: Inbox<ReadRequest>, tasks: Tasks, to: Sender<FileEvent>) {
     loop {
         let request = requests.recv().await;
         let path = path.clone();
@@ -117,7 +119,7 @@ pub async fn read_in_order(
 }
 
 /// Turns changes in the directory into hints, until the node stops.
-pub async fn watch(path: PathBuf, tasks: Tasks, to: Sender<FileEvent>) {
+async fn watch(path: PathBuf, tasks: Tasks, to: Sender<FileEvent>) {
     loop {
         match follow(&path, &to).await {
             Ok(()) => return,

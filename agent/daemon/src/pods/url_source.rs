@@ -19,10 +19,11 @@ use hyper::header::{HeaderName, HeaderValue};
 use orlop_config::kubelet::KubeletConfiguration;
 use tokio::time::timeout;
 
+use crate::node::NodeHandles;
 use crate::node::node_events::Outlets;
 use crate::pods::probes_and_hooks::http;
-use crate::process::watchdog::BoxedOwner;
 use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// A request and its whole answer take at most this long; upstream's limit.
@@ -73,12 +74,8 @@ impl Manifests {
 }
 
 /// Starts the source; it lives until the node stops.
-pub fn start(
-    manifests: Manifests,
-    node_name: &str,
-    tasks: &Tasks,
-    (manager, outlets): (Sender<ManagerEvent>, Outlets),
-) -> BoxedOwner {
+pub fn start(manifests: Manifests, node_name: &str, node: &NodeHandles) -> Owner {
+    let NodeHandles { manager, outlets, tasks } = node.clone();
     let (own, inbox) = tasks.mailbox();
     let Manifests { url, get, check_period } = manifests;
     let config = UrlSourceConfig { url, node_name: node_name.to_owned(), check_period };
@@ -86,7 +83,7 @@ pub fn start(
     tasks.own(UrlSource::new(config), shell, inbox);
     // The first tick asks for the first answer.
     own.send(UrlEvent::Tick);
-    Box::new(own)
+    Owner::new("url source", own)
 }
 
 /// The source's surroundings.

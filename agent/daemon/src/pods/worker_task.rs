@@ -143,7 +143,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
                 self.rounds.begin(now.mono);
                 let cancel = CancellationToken::new();
                 self.cancels.insert(id, cancel.clone());
-                self.executor.start(&self.key, (id, effect, deadline), cancel, self.own.clone());
+                self.executor.start(&self.key, id, effect, deadline, cancel, self.own.clone());
             }
             PodAction::Cancel(id) => {
                 if let Some(cancel) = self.cancels.get(&id) {

@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use orlop_config::ConfigError;
 use orlop_config::kubelet::flags::args::{self, Options};
-use orlop_config::kubelet::{
-    DROP_IN_EXTENSION, DropIn, KubeletConfiguration, load_kubelet_config_with, unread,
-};
+use orlop_config::kubelet::{DROP_IN_EXTENSION, DropIn, FeatureGates, load_kubelet_config_with, unread};
 
 use crate::pods::url_source::Manifests;
-use crate::process::cluster_settings::{self, ClusterSettings};
+use crate::process::cluster_settings;
+use crate::settings::Settings;
 
 /// Where init leaves the effective node configuration.
 const NODE_CONFIG: &str = "/run/orlop/node-config.json";
@@ -44,23 +43,6 @@ Usage: orlop-agent --config FILE [FLAGS]
 Every flag of upstream that stands for a configuration field works as well.
 Environment: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
 ";
-
-/// What the agent was told.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Effective and validated.
-    pub kubelet: KubeletConfiguration,
-    /// What exists as flags only.
-    pub options: Options,
-    /// The cluster; `None` for a standalone node.
-    pub cluster: Option<ClusterSettings>,
-    /// Pods' output goes to the host channel (`console.podOutput`).
-    pub pod_output: bool,
-    /// The flags as they were given, name and value, for `/flagz`.
-    pub given: Vec<(String, String)>,
-    /// Said once the log is open.
-    pub warnings: Vec<String>,
-}
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -120,6 +102,7 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
         }
     };
     Ok(Command::Run(Box::new(Settings {
+        gates: FeatureGates::of(&kubelet),
         kubelet,
         options: parsed.options,
         cluster,

@@ -10,21 +10,10 @@ use agent_core::node_status::{JoinError, may_join};
 use anyhow::bail;
 use orlop_config::kubelet::flags::args::Options;
 
+use crate::settings::ClusterSettings;
+
 /// Where init says that the state partition is not used.
 const DEGRADED: &str = "/run/orlop/degraded";
-
-/// How to reach the API server, and as whom.
-#[derive(Clone, Debug)]
-pub struct ClusterSettings {
-    /// The node's identity; written by the agent if it has to ask for one.
-    pub kubeconfig: PathBuf,
-    /// Credentials for asking.
-    pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// The join file: server, first-boot token, CA or its hashes. Read when it is needed, and again when it changes.
-    pub join: Option<PathBuf>,
-    /// Certificates and keys.
-    pub cert_dir: PathBuf,
-}
 
 /// Takes our own flag `--join FILE` out of the arguments.
 ///

@@ -1,12 +1,18 @@
-//! The process of the agent: arguments, logs, the composition root, the watchdog of the service manager.
+//! The process of the agent: arguments, the composition root, the watchdog of the service manager.
 //!
-//! In: command line and configuration. Out: a node that runs ([`node`]) until the process is asked to end ([`run`]).
+//! In: command line and configuration. Out: a node that runs ([`node`]) until the process is asked to end ([`run`]). This folder
+//! uses every other folder, and no other folder uses this one.
 
+mod begin;
 pub mod cli;
 pub mod cluster_settings;
+mod environment;
 pub mod heap_trim;
 pub mod incarnation;
-pub mod logging;
 pub mod node;
+mod node_plan;
+mod pods;
 pub mod run;
+mod services;
 pub mod watchdog;
+mod wiring;

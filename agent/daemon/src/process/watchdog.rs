@@ -10,40 +10,9 @@ use std::time::Duration;
 use agent_linux::notify::Notifier;
 use tokio::time::timeout;
 
-use crate::pods::pod_dirs::chain;
+use crate::node::service_manager::notify;
 use crate::tasks::actor::Tasks;
-use crate::tasks::mailbox::Sender;
-
-/// A mailbox whose owner can be asked for a sign of life.
-pub trait Alive: Send + Sync {
-    /// Asks.
-    fn ask(&self, round: u64);
-    /// Has it answered?
-    fn has_answered(&self, round: u64) -> bool;
-}
-
-impl<E: Send> Alive for Sender<E> {
-    fn ask(&self, round: u64) {
-        Sender::ask(self, round);
-    }
-
-    fn has_answered(&self, round: u64) -> bool {
-        Sender::has_answered(self, round)
-    }
-}
-
-/// A main owner's mailbox.
-pub type BoxedOwner = Box<dyn Alive>;
-
-/// A main owner and its name for the log.
-pub type Owner = (&'static str, BoxedOwner);
-
-/// Sends a state and logs why if it does not arrive; the agent's work goes on.
-pub fn tell(notifier: &Notifier, state: &str) {
-    if let Err(error) = notifier.send(state) {
-        tracing::warn!(error = %chain(&error), "service manager not told");
-    }
-}
+use crate::tasks::alive::Owner;
 
 /// Beats every half period for as long as all owners answer within it.
 pub async fn beat(notifier: Arc<Notifier>, period: Duration, owners: Vec<Owner>, tasks: Tasks) {
@@ -51,10 +20,10 @@ pub async fn beat(notifier: Arc<Notifier>, period: Duration, owners: Vec<Owner>,
     for round in 1.. {
         let next = tasks.now().mono.after(every);
         if timeout(every, all_answer(&owners, round, &tasks)).await.is_ok() {
-            tell(&notifier, "WATCHDOG=1");
+            notify(&notifier, "WATCHDOG=1");
         } else {
             let silent: Vec<&str> =
-                owners.iter().filter(|(_, o)| !o.has_answered(round)).map(|(n, _)| *n).collect();
+                owners.iter().filter(|owner| !owner.has_answered(round)).map(|owner| owner.name).collect();
             let silent = if silent.is_empty() { "file work of the node".into() } else { silent.join(" ") };
             tracing::error!(
                 silent,
@@ -66,14 +35,14 @@ pub async fn beat(notifier: Arc<Notifier>, period: Duration, owners: Vec<Owner>,
 }
 
 async fn all_answer(owners: &[Owner], round: u64, tasks: &Tasks) {
-    for (_, owner) in owners {
+    for owner in owners {
         owner.ask(round);
     }
     loop {
         // Registered before the look, so that an answer in between is not missed.
         let mut answered = std::pin::pin!(tasks.alive().notified());
         answered.as_mut().enable();
-        if owners.iter().all(|(_, o)| o.has_answered(round)) {
+        if owners.iter().all(|owner| owner.has_answered(round)) {
             break;
         }
         answered.await;
@@ -113,7 +82,7 @@ mod tests {
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let (one, mut inbox_one) = tasks.mailbox::<Ev>();
         let (two, inbox_two) = tasks.mailbox::<Ev>();
-        let owners: Vec<Owner> = vec![("one", Box::new(one)), ("two", Box::new(two.clone()))];
+        let owners: Vec<Owner> = vec![Owner::new("one", one), Owner::new("two", two.clone())];
         tasks.start(async move {
             loop {
                 inbox_one.recv().await;

@@ -1,20 +1,18 @@
 //! The container runtime of a real node: the CRI client as the node's drivers.
 //!
-//! In: endpoints from the configuration. Out: connected clients, and the event stream in PLEG's words.
+//! In: endpoints from the configuration. Out: connected clients, and the event stream for PLEG.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_cri::{CriClient, RelistReason};
+use agent_cri::CriClient;
+use agent_types::runtime::observed::RuntimeSignal;
 use anyhow::Context;
 use orlop_config::kubelet::KubeletConfiguration;
 use tokio::sync::mpsc;
 
-use crate::runtime::pleg::{RuntimeSignal, Signals};
+use crate::runtime::pleg::Signals;
 use crate::serving::metrics::Metrics;
-
-/// As many as the client's own queue: hints coalesce in PLEG's mailbox, not here.
-const SIGNALS_MAX: usize = 16;
 
 /// Connects to the runtime, and to the image service if it has an endpoint of its own; `metrics` counts the calls.
 ///
@@ -45,26 +43,6 @@ pub struct CriSignals(pub Arc<CriClient>);
 
 impl Signals for CriSignals {
     fn signals(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + 'static) {
-        let (to, receiver) = mpsc::channel(SIGNALS_MAX);
-        let (mut events, driver) = self.0.events();
-        let translate = async move {
-            while let Some(event) = events.recv().await {
-                let signal = match event {
-                    agent_cri::RuntimeSignal::Hint(hint) => RuntimeSignal::Hint(hint.uid),
-                    agent_cri::RuntimeSignal::Relist(RelistReason::Lost) => RuntimeSignal::Lost,
-                    agent_cri::RuntimeSignal::Relist(_) => RuntimeSignal::Relist,
-                    agent_cri::RuntimeSignal::Unsupported => {
-                        tracing::warn!("the runtime has no event stream: changes are seen by relisting only");
-                        RuntimeSignal::Lost
-                    }
-                };
-                if to.send(signal).await.is_err() {
-                    return;
-                }
-            }
-        };
-        (receiver, async move {
-            tokio::join!(driver, translate);
-        })
+        self.0.events()
     }
 }

@@ -14,29 +14,71 @@ use agent_core::pod_manager::ManagerEvent;
 use agent_kubelet_api::drivers::Runtime;
 use agent_kubelet_api::logs::rotation::{self, RunningLogs};
 use agent_types::ids::{PodKey, PodUid};
-use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::observed::{PodSnapshot, RelistReason, RuntimeSignal};
 use agent_types::time::{Mono, Now};
 use tokio::sync::{mpsc, watch};
 
+use crate::node::NodeHandles;
 use crate::pods::pod_dirs::log_links::Observed;
 use crate::runtime::inspect::Observer;
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::{Shell, Tasks};
-use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
-/// A signal of the runtime's event stream, whatever driver it comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuntimeSignal {
-    /// Look at this pod.
-    Hint(PodUid),
-    /// The stream is up, or something unnamed happened: list.
-    Relist,
-    /// The stream is down, or there is none.
-    Lost,
+/// What PLEG is started from.
+pub struct Deps<'a, R, S> {
+    /// Handles of the node.
+    pub node: &'a NodeHandles,
+    /// The runtime's event stream.
+    pub signals: &'a S,
+    /// Lists and inspects pods.
+    pub observer: Observer<R>,
+    /// PLEG's mailbox, for answers and for the runtime's signals.
+    pub own: Sender<PlegEvent>,
+    /// Its other end.
+    pub inbox: Inbox<PlegEvent>,
+    /// Follows containers' output, if the host wants it.
+    pub output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+    /// Keeps links to containers' logs.
+    pub links: Sender<Observed>,
+}
+
+/// What PLEG shows.
+pub struct PlegHandles {
+    /// Whether PLEG is healthy, for checks and conditions.
+    pub health: watch::Receiver<Result<(), String>>,
+    /// The logs that are being written to.
+    pub running_logs: watch::Receiver<RunningLogs>,
+}
+
+/// Starts PLEG; changes go to the manager.
+pub fn start<R: Runtime, S: Signals>(deps: Deps<'_, R, S>) -> PlegHandles {
+    let Deps { node, signals, observer, own, inbox, output, links } = deps;
+    let NodeHandles { manager, outlets, tasks } = node.clone();
+    let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
+    let logs = watch::Sender::default();
+    let handles = PlegHandles { health: health.subscribe(), running_logs: logs.subscribe() };
+    let shell = PlegShell {
+        observer,
+        tasks: tasks.clone(),
+        metrics: outlets.metrics().clone(),
+        own: own.clone(),
+        manager,
+        output,
+        links,
+        logs,
+        health,
+        listed: false,
+    };
+    tasks.own(Pleg::new(agent_core::pleg::Config::default()), shell, inbox);
+    let (receiver, driver) = signals.signals();
+    tasks.start(driver);
+    tasks.start(listen(receiver, own));
+    handles
 }
 
 /// PLEG's surroundings.
-pub struct PlegShell<R> {
+struct PlegShell<R> {
     observer: Observer<R>,
     tasks: Tasks,
     metrics: Metrics,
@@ -53,32 +95,6 @@ pub struct PlegShell<R> {
 }
 
 impl<R: Runtime> PlegShell<R> {
-    /// `own` is PLEG's own mailbox, for answers.
-    #[must_use]
-    pub fn new(
-        observer: Observer<R>,
-        (tasks, metrics): (Tasks, Metrics),
-        own: Sender<PlegEvent>,
-        manager: Sender<ManagerEvent>,
-        (output, links): (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
-    ) -> PlegShell<R> {
-        let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
-        let logs = watch::Sender::default();
-        PlegShell { observer, tasks, metrics, own, manager, output, links, logs, health, listed: false }
-    }
-
-    /// Whether PLEG is healthy, for checks and conditions.
-    #[must_use]
-    pub fn health(&self) -> watch::Receiver<Result<(), String>> {
-        self.health.subscribe()
-    }
-
-    /// The logs that are being written to.
-    #[must_use]
-    pub fn running_logs(&self) -> watch::Receiver<RunningLogs> {
-        self.logs.subscribe()
-    }
-
     fn relist(&self) {
         let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
         let metrics = self.metrics.clone();
@@ -161,13 +177,16 @@ impl<R: Runtime> Shell for PlegShell<R> {
 }
 
 /// Carries signals into PLEG's mailbox until the stream's driver ends.
-pub async fn listen(mut signals: mpsc::Receiver<RuntimeSignal>, to: Sender<PlegEvent>) {
-    use agent_types::runtime::observed::RuntimeHint;
+async fn listen(mut signals: mpsc::Receiver<RuntimeSignal>, to: Sender<PlegEvent>) {
     while let Some(signal) = signals.recv().await {
         to.send(match signal {
-            RuntimeSignal::Hint(uid) => PlegEvent::Hint(RuntimeHint { uid }),
-            RuntimeSignal::Relist => PlegEvent::StreamUp,
-            RuntimeSignal::Lost => PlegEvent::StreamDown,
+            RuntimeSignal::Hint(hint) => PlegEvent::Hint(hint),
+            RuntimeSignal::Relist(RelistReason::Lost) => PlegEvent::StreamDown,
+            RuntimeSignal::Relist(RelistReason::Established | RelistReason::Unnamed) => PlegEvent::StreamUp,
+            RuntimeSignal::Unsupported => {
+                tracing::warn!("the runtime has no event stream: changes are seen by relisting only");
+                PlegEvent::StreamDown
+            }
         });
     }
 }

@@ -14,6 +14,7 @@ use agent_types::runtime::status::RuntimeHandler;
 use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
 
+use crate::node::NodeHandles;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 
@@ -68,56 +69,80 @@ pub trait ContextSource: Send + Sync + 'static {
     ) -> anyhow::Result<WorkerContext>;
 }
 
-/// What is observed besides the runtime.
-pub struct Sources<C> {
+/// What the observation of the runtime is started from.
+pub struct Deps<'a, R, C> {
+    /// Handles of the node.
+    pub node: &'a NodeHandles,
+    /// CRI RuntimeService.
+    pub runtime: Arc<R>,
+    /// What the runtime said before the start.
+    pub state: RuntimeState,
     /// The machine.
     pub facts: Arc<C>,
     /// The Node's addresses; none on a standalone node.
     pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
+    /// Shows the workers' context.
+    pub context: watch::Sender<Arc<WorkerContext>>,
 }
 
-/// Keeps the view and the dispatcher informed until the node stops.
-pub async fn observe<R: Runtime>(
+/// Starts the observation; the state of the runtime is shown, the manager is sent changes.
+pub fn start<R: Runtime, C: ContextSource>(deps: Deps<'_, R, C>) -> watch::Receiver<RuntimeState> {
+    let Deps { node, runtime, state, facts, addresses, context } = deps;
+    let (view, shown) = watch::channel(state);
+    let (manager, tasks) = (node.manager.clone(), node.tasks.clone());
+    let observer = Observation { runtime, facts, addresses, view, context, manager, tasks };
+    node.tasks.start(observer.follow());
+    shown
+}
+
+struct Observation<R, C> {
     runtime: Arc<R>,
-    mut from: Sources<impl ContextSource>,
+    facts: Arc<C>,
+    addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
     view: watch::Sender<RuntimeState>,
     context: watch::Sender<Arc<WorkerContext>>,
-    to: Sender<ManagerEvent>,
+    manager: Sender<ManagerEvent>,
     tasks: Tasks,
-) {
-    loop {
-        let every = if view.borrow().is_ready() { WHILE_READY } else { WHILE_NOT_READY };
-        tokio::select! {
-            // Both only wait.
-            () = tasks.wait_until(tasks.now().mono.after(every)) => {}
-            () = changed(from.addresses.as_mut()) => {}
-        }
-        let mut state = RuntimeState::ask(&*runtime).await;
-        if state.runtime.is_err() {
-            // One that is away has not lost what it can do.
-            state.handlers.clone_from(&view.borrow().handlers);
-        }
-        let handlers = state.handlers.clone();
-        let before = view.send_replace(state.clone());
-        if before != state {
-            tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
-            to.send(ManagerEvent::Network(state.network));
-        }
-        let source = from.facts.clone();
-        let shown = from.addresses.as_mut().map(|a| a.borrow_and_update().clone()).unwrap_or_default();
-        match tasks.blocking(move || source.worker_context(&shown, &handlers)).await {
-            Some(Ok(new)) => {
-                // The whole context is plain data; its text is its identity.
-                let old = context.borrow().clone();
-                if format!("{new:?}") != format!("{old:?}") {
-                    tracing::info!(addresses = new.host_ips.join(" "), "node facts changed");
-                    let new = Arc::new(new);
-                    context.send_replace(new.clone());
-                    to.send(ManagerEvent::Context(new));
-                }
+}
+
+impl<R: Runtime, C: ContextSource> Observation<R, C> {
+    /// Keeps the views and the manager informed until the node stops.
+    async fn follow(self) {
+        let Observation { runtime, facts, mut addresses, view, context, manager: to, tasks } = self;
+        loop {
+            let every = if view.borrow().is_ready() { WHILE_READY } else { WHILE_NOT_READY };
+            tokio::select! {
+                // Both only wait.
+                () = tasks.wait_until(tasks.now().mono.after(every)) => {}
+                () = changed(addresses.as_mut()) => {}
             }
-            Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "node facts cannot be read"),
-            None => return,
+            let mut state = RuntimeState::ask(&*runtime).await;
+            if state.runtime.is_err() {
+                // One that is away has not lost what it can do.
+                state.handlers.clone_from(&view.borrow().handlers);
+            }
+            let handlers = state.handlers.clone();
+            let before = view.send_replace(state.clone());
+            if before != state {
+                tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
+                to.send(ManagerEvent::Network(state.network));
+            }
+            let source = facts.clone();
+            let shown = addresses.as_mut().map(|a| a.borrow_and_update().clone()).unwrap_or_default();
+            match tasks.blocking(move || source.worker_context(&shown, &handlers)).await {
+                Some(Ok(new)) => {
+                    // The whole context is plain data; its text is its identity.
+                    let old = context.borrow().clone();
+                    if format!("{new:?}") != format!("{old:?}") {
+                        tracing::info!(addresses = new.host_ips.join(" "), "node facts changed");
+                        let new = Arc::new(new);
+                        context.send_replace(new.clone());
+                        to.send(ManagerEvent::Context(new));
+                    }
+                }
+                Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "node facts cannot be read"),
+                None => return,
+            }
         }
     }
 }

@@ -32,10 +32,8 @@ use agent_server::auth::{Clock, Guard};
 use agent_server::https::{Https, Limits, Spawn};
 use agent_server::tls::serving::ServingKey;
 use agent_server::{read_only, tls};
-use agent_types::declared_features::WEBSOCKETS;
 use agent_types::event::{ContainerList, EventFact, EventKind};
 use agent_types::ids::PodKey;
-use agent_volumes::csi::request::HEALTH_GATE;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
@@ -50,11 +48,11 @@ use view::{About, NodeView};
 use crate::cluster::plan;
 use crate::node::cluster_problems::Board;
 use crate::node::node_events::Outlets;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::StatusStore;
-use crate::process::cli::Settings;
 use crate::serving::metrics::Metrics;
+use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
 use crate::volumes::local_volumes::LocalVolumes;
@@ -89,25 +87,75 @@ impl Spawn for Tasks {
     }
 }
 
+/// The driver's view of the API server; `None` until the node has an identity.
+type ClientReceiver = watch::Receiver<Option<Arc<ApiClient>>>;
+
+/// What the API is started from.
+pub struct Deps<R> {
+    /// The node's settings.
+    pub settings: Arc<Settings>,
+    /// Name of the node.
+    pub node_name: String,
+    /// The API server; `None` on a standalone node.
+    pub client: Option<ClientReceiver>,
+    /// What the API shows.
+    pub views: Views,
+    /// CRI RuntimeService.
+    pub runtime: Arc<R>,
+    /// CRI ImageService.
+    pub images: Arc<R>,
+    /// The node's tasks.
+    pub tasks: Tasks,
+}
+
 /// Starts the HTTPS API, if the configuration wants one and somebody can decide who may use it, and the read-only port,
 /// if it wants that.
 ///
 /// # Errors
 /// A file or a TLS setting that cannot be used.
 pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatistics>(
-    settings: &Arc<Settings>,
-    node_name: &str,
-    client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
-    views: Views,
-    (runtime, images): (Arc<R>, Arc<R>),
-    tasks: &Tasks,
+    deps: Deps<R>,
 ) -> anyhow::Result<()> {
+    let Deps { settings, node_name, client, views, runtime, images, tasks } = deps;
     let kubelet = &settings.kubelet;
-    let guarded = is_guarded(kubelet, client.is_some());
+    let guarded = is_guarded(&settings, client.is_some());
     if !guarded && kubelet.read_only_port == 0 {
         return Ok(());
     }
-    let hints = match DirectoryHints::new() {
+    let hints = log_hints(&tasks);
+    let (addresses, board, metrics) = (views.addresses.clone(), views.board.clone(), views.metrics.clone());
+    let process = tools::ProcessFacts::new(&settings, tasks.now().wall);
+    let about = About {
+        node_name: node_name.clone(),
+        configuration: configuration(kubelet),
+        gates: settings.gates.clone(),
+        runtime_socket: agent_cri::socket_path(&kubelet.container_runtime_endpoint)?,
+    };
+    let place = Place::new(&settings, &node_name, views.kubepods.clone(), tasks.now().wall);
+    let period = kubelet.volume_stats_agg_period;
+    let statistics = Statistics::new(place, period, statistics::WAIT, runtime.clone(), images, tasks.clone())
+        .with_drivers(views.csi.clone(), alarm(&settings, views.outlets.clone()))
+        .with_local(views.local_volumes.clone());
+    let view = Arc::new(NodeView::new(views, process, runtime, about, hints, statistics, tasks.clone()));
+    let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
+    if kubelet.read_only_port != 0 {
+        let address = SocketAddr::new(bind, u16::try_from(kubelet.read_only_port).context("readOnlyPort")?);
+        tracing::warn!(%address, "the read-only port shows this node's pods to anybody");
+        let (bound, _) = watch::channel(None);
+        tasks.start(read_only::serve(view.clone(), clock(&tasks), address, bound, tasks.stop().clone()));
+    }
+    if guarded {
+        let server = HttpsServer { settings: settings.clone(), node_name, client, tasks };
+        let certificate = server.certificate(addresses, board, metrics).await?;
+        let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
+        server.serve(view, address, certificate).await?;
+    }
+    Ok(())
+}
+
+/// Hints that a log has grown; without them logs cannot be followed.
+fn log_hints(tasks: &Tasks) -> DirectoryHints {
+    match DirectoryHints::new() {
         Ok((hints, reader)) => {
             tasks.start(async move {
                 let error = reader.await;
@@ -120,42 +168,29 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
             tracing::error!(%error, "logs cannot be followed (`kubectl logs -f`) until the agent starts again");
             DirectoryHints::none()
         }
-    };
-    let (addresses, board) = (views.addresses.clone(), views.board.clone());
-    let process = tools::ProcessFacts::new(settings, tasks.now().wall);
-    let about = About {
-        node_name: node_name.to_owned(),
-        configuration: configuration(kubelet),
-        gates: FeatureGates::of(kubelet),
-        runtime_socket: agent_cri::socket_path(&kubelet.container_runtime_endpoint)?,
-    };
-    let metrics = views.metrics.clone();
-    let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
-    let patience = (kubelet.volume_stats_agg_period, statistics::WAIT);
-    let statistics = Statistics::new(place, patience, (runtime.clone(), images), tasks.clone())
-        .with_drivers(views.csi.clone(), alarm(kubelet, views.outlets.clone()))
-        .with_local(views.local_volumes.clone());
-    let view = NodeView::new((views, process), runtime, about, hints, statistics, tasks.clone());
-    let view = Arc::new(view);
-    let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
-    if kubelet.read_only_port != 0 {
-        let address = SocketAddr::new(bind, u16::try_from(kubelet.read_only_port).context("readOnlyPort")?);
-        tracing::warn!(%address, "the read-only port shows this node's pods to anybody");
-        let (bound, _) = watch::channel(None);
-        tasks.start(read_only::serve(view.clone(), clock(tasks), address, bound, tasks.stop().clone()));
     }
-    if guarded {
-        let counted = (tasks, &metrics);
-        let certificate = certificate(settings, node_name, client.clone(), addresses, board, counted).await?;
-        let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
-        serve_https(settings, node_name, client, view, (address, certificate), tasks).await?;
+}
+
+/// Starts `/healthz` on its own port, if the configuration names one.
+///
+/// # Errors
+/// An address or a port that cannot be used.
+pub fn start_healthz(kubelet: &KubeletConfiguration, tasks: &Tasks) -> anyhow::Result<()> {
+    let bind: IpAddr = kubelet
+        .healthz_bind_address
+        .parse()
+        .with_context(|| format!("healthzBindAddress {:?}", kubelet.healthz_bind_address))?;
+    let port = u16::try_from(kubelet.healthz_port).context("healthzPort")?;
+    if let Some(address) = agent_server::healthz::address(bind, port) {
+        let (bound, _) = watch::channel(None);
+        tasks.finish(agent_server::healthz::serve(address, bound, tasks.stop().clone()));
     }
     Ok(())
 }
 
 /// Makes an event of it when a driver says that something is wrong with a volume, where the feature is on.
-fn alarm(kubelet: &KubeletConfiguration, outlets: Outlets) -> Option<Alarm> {
-    FeatureGates::of(kubelet).enabled(HEALTH_GATE).then(|| {
+fn alarm(settings: &Settings, outlets: Outlets) -> Option<Alarm> {
+    settings.gates.csi_volume_health.then(|| {
         let tell = move |pod: &PodKey, message| {
             outlets.event(
                 pod,
@@ -174,8 +209,9 @@ fn alarm(kubelet: &KubeletConfiguration, outlets: Outlets) -> Option<Alarm> {
 }
 
 /// Whether there is to be an HTTPS API.
-fn is_guarded(kubelet: &KubeletConfiguration, in_cluster: bool) -> bool {
-    let decidable = in_cluster || !AccessPolicy::new(kubelet).needs_api_server();
+fn is_guarded(settings: &Settings, in_cluster: bool) -> bool {
+    let kubelet = &settings.kubelet;
+    let decidable = in_cluster || !AccessPolicy::new(kubelet, &settings.gates).needs_api_server();
     if kubelet.enable_server && !decidable {
         tracing::info!(
             "the HTTPS API is off: this node has no API server that could say who may use it; turn \
@@ -190,38 +226,6 @@ fn clock(tasks: &Tasks) -> Clock {
     Arc::new(move || tasks.now())
 }
 
-async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatistics>(
-    settings: &Arc<Settings>,
-    node_name: &str,
-    client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
-    view: Arc<NodeView<R>>,
-    (address, certificate): (SocketAddr, watch::Receiver<Option<ServingKey>>),
-    tasks: &Tasks,
-) -> anyhow::Result<()> {
-    let kubelet = &settings.kubelet;
-    let client = client.unwrap_or_else(|| watch::channel(None).1);
-    let authorities = client_authorities(settings, client.clone(), tasks).await?;
-    let (asks, authorities) = match authorities {
-        Some(view) => (true, view),
-        None => (false, watch::channel(None).1),
-    };
-    let (tls, ignored) = tls::server_config(kubelet, agent_apiserver::provider(), certificate, asks)?;
-    for setting in ignored {
-        tracing::warn!(setting, "a TLS setting has no effect");
-    }
-    let guard = Guard::new(AccessPolicy::new(kubelet), node_name, client, authorities, clock(tasks));
-    let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
-    let idle = kubelet.streaming_connection_idle_timeout.to_std();
-    let gates = FeatureGates::of(kubelet);
-    let extended = gates.enabled(WEBSOCKETS);
-    let streams = Streams { idle, spawner: spawner.clone(), extended };
-    let handler = Arc::new(Api::new(view, guard, paths(kubelet, &gates), streams, clock(tasks)));
-    let https = Https { tls, limits: Limits::default(), handler, spawner };
-    let (bound, _) = watch::channel(None);
-    tasks.start(https.serve(address, bound, tasks.stop().clone()));
-    Ok(())
-}
-
 fn paths(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> Paths {
     Paths {
         debugging: kubelet.enable_debugging_handlers,
@@ -229,7 +233,7 @@ fn paths(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> Paths {
         system_log_query: kubelet.enable_system_log_query,
         profiling: kubelet.enable_profiling_handler,
         debug_flags: kubelet.enable_debug_flags_handler,
-        split_logs: gates.enabled("PodLogsQuerySplitStreams"),
+        split_logs: gates.pod_logs_query_split_streams,
     }
 }
 
@@ -242,57 +246,101 @@ fn configuration(kubelet: &KubeletConfiguration) -> serde_json::Value {
     value
 }
 
-/// Who may sign client certificates: `clientCAFile`; for a node that joined with a token and names no file, the cluster's
-/// own CA, which the kubeconfig holds.
-async fn client_authorities(
-    settings: &Arc<Settings>,
-    client: watch::Receiver<Option<Arc<ApiClient>>>,
-    tasks: &Tasks,
-) -> anyhow::Result<Option<tls::clients::AuthoritiesView>> {
-    let file = &settings.kubelet.authentication.x509.client_ca_file;
-    if !file.is_empty() {
-        let path = PathBuf::from(file);
-        let first = files::read_authorities(&path).await.with_context(|| {
-            format!("unable to load client CA file {}: authentication.x509.clientCAFile", path.display())
-        })?;
-        return Ok(Some(files::follow(Authorities::File(path), Some(first), tasks)));
-    }
-    let joined = settings.cluster.as_ref().filter(|cluster| cluster.join.is_some());
-    Ok(joined.map(|cluster| {
-        let source = Authorities::Kubeconfig(cluster.kubeconfig.clone(), client);
-        files::follow(source, None, tasks)
-    }))
+/// What the HTTPS server is made from.
+struct HttpsServer {
+    settings: Arc<Settings>,
+    node_name: String,
+    client: Option<ClientReceiver>,
+    tasks: Tasks,
 }
 
-/// The serving certificate, in upstream's order: `tlsCertFile`, a request to the cluster's signer (`serverTLSBootstrap`), a
-/// self-signed one (cmd/kubelet/app/server.go, `InitializeTLS`).
-async fn certificate(
-    settings: &Arc<Settings>,
-    node_name: &str,
-    client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
-    addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
-    board: Board,
-    (tasks, metrics): (&Tasks, &Metrics),
-) -> anyhow::Result<watch::Receiver<Option<ServingKey>>> {
-    let kubelet = &settings.kubelet;
-    if !kubelet.tls_cert_file.is_empty() {
-        let pair = (PathBuf::from(&kubelet.tls_cert_file), PathBuf::from(&kubelet.tls_private_key_file));
-        let first = files::read_pair(&pair).await.context("tlsCertFile, tlsPrivateKeyFile")?;
-        return Ok(files::follow_pair(pair, first, tasks));
-    }
-    let cert_dir = PathBuf::from(&settings.options.cert_dir);
-    match (client, addresses) {
-        (Some(client), Some(addresses)) if kubelet.server_tls_bootstrap => {
-            let config = plan::serving_certificate(node_name);
-            request::start(&cert_dir, config, client, addresses, board, (tasks, metrics))
+impl HttpsServer {
+    async fn serve<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatistics>(
+        self,
+        view: Arc<NodeView<R>>,
+        address: SocketAddr,
+        certificate: watch::Receiver<Option<ServingKey>>,
+    ) -> anyhow::Result<()> {
+        let Settings { kubelet, gates, .. } = &*self.settings;
+        let tasks = &self.tasks;
+        let client = self.client.clone().unwrap_or_else(|| watch::channel(None).1);
+        let authorities = self.client_authorities(client.clone()).await?;
+        let (asks, authorities) = match authorities {
+            Some(view) => (true, view),
+            None => (false, watch::channel(None).1),
+        };
+        let (tls, ignored) = tls::server_config(kubelet, agent_apiserver::provider(), certificate, asks)?;
+        for setting in ignored {
+            tracing::warn!(setting, "a TLS setting has no effect");
         }
-        _ => {
-            let (name, now) = (node_name.to_owned(), tasks.now().wall);
-            let dir = cert_dir.clone();
-            let made = tasks.blocking(move || self_signed::ensure(&dir, &name, now)).await;
-            let pair = made.context("the node is being stopped")??;
-            let first = files::read_pair(&pair).await.with_context(|| cert_dir.display().to_string())?;
-            Ok(files::follow_pair(pair, first, tasks))
+        let policy = AccessPolicy::new(kubelet, gates);
+        let guard = Guard::new(policy, &self.node_name, client, authorities, clock(tasks));
+        let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
+        let idle = kubelet.streaming_connection_idle_timeout.to_std();
+        let extended = gates.extend_web_sockets_to_kubelet;
+        let streams = Streams { idle, spawner: spawner.clone(), extended };
+        let handler = Arc::new(Api::new(view, guard, paths(kubelet, gates), streams, clock(tasks)));
+        let https = Https { tls, limits: Limits::default(), handler, spawner };
+        let (bound, _) = watch::channel(None);
+        tasks.start(https.serve(address, bound, tasks.stop().clone()));
+        Ok(())
+    }
+
+    /// Who may sign client certificates: `clientCAFile`; for a node that joined with a token and names no file, the
+    /// cluster's own CA, which the kubeconfig holds.
+    async fn client_authorities(
+        &self,
+        client: ClientReceiver,
+    ) -> anyhow::Result<Option<tls::clients::AuthoritiesView>> {
+        let file = &self.settings.kubelet.authentication.x509.client_ca_file;
+        if !file.is_empty() {
+            let path = PathBuf::from(file);
+            let first = files::read_authorities(&path).await.with_context(|| {
+                format!("unable to load client CA file {}: authentication.x509.clientCAFile", path.display())
+            })?;
+            return Ok(Some(files::follow(Authorities::File(path), Some(first), &self.tasks)));
+        }
+        let joined = self.settings.cluster.as_ref().filter(|cluster| cluster.join.is_some());
+        Ok(joined.map(|cluster| {
+            let source = Authorities::Kubeconfig(cluster.kubeconfig.clone(), client);
+            files::follow(source, None, &self.tasks)
+        }))
+    }
+
+    /// The certificate to show, by the contract's order: files, a request to the cluster's signer, one of our own.
+    async fn certificate(
+        &self,
+        addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
+        board: Board,
+        metrics: Metrics,
+    ) -> anyhow::Result<watch::Receiver<Option<ServingKey>>> {
+        let (kubelet, tasks) = (&self.settings.kubelet, &self.tasks);
+        if !kubelet.tls_cert_file.is_empty() {
+            let pair = (PathBuf::from(&kubelet.tls_cert_file), PathBuf::from(&kubelet.tls_private_key_file));
+            let first = files::read_pair(&pair).await.context("tlsCertFile, tlsPrivateKeyFile")?;
+            return Ok(files::follow_pair(pair, first, tasks));
+        }
+        let cert_dir = PathBuf::from(&self.settings.options.cert_dir);
+        match (self.client.clone(), addresses) {
+            (Some(client), Some(addresses)) if kubelet.server_tls_bootstrap => {
+                request::start(request::Deps {
+                    cert_dir: &cert_dir,
+                    config: plan::serving_certificate(&self.node_name),
+                    client,
+                    addresses,
+                    board,
+                    tasks: tasks.clone(),
+                    metrics,
+                })
+            }
+            _ => {
+                let (name, now) = (self.node_name.clone(), tasks.now().wall);
+                let dir = cert_dir.clone();
+                let made = tasks.blocking(move || self_signed::ensure(&dir, &name, now)).await;
+                let pair = made.context("the node is being stopped")??;
+                let first = files::read_pair(&pair).await.with_context(|| cert_dir.display().to_string())?;
+                Ok(files::follow_pair(pair, first, tasks))
+            }
         }
     }
 }

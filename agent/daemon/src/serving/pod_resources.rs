@@ -16,7 +16,6 @@ use agent_types::lock::Lock;
 use agent_types::pod;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
-use orlop_config::kubelet::FeatureGates;
 use orlop_proto::pod_resources::v1::pod_resources_lister_server as server_v1;
 use orlop_proto::pod_resources::v1alpha1::pod_resources_lister_server as server_v1alpha1;
 use orlop_proto::pod_resources::{v1, v1alpha1};
@@ -25,15 +24,13 @@ use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::StatusStore;
-use crate::process::cli::Settings;
 use crate::serving::metrics::Metrics;
+use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
-/// The gate that decides whether pods that have ended are told of.
-const ACTIVE_ONLY: &str = "KubeletPodResourcesListUseActivePods";
 /// Calls at once on one connection; answers are small.
 const CALLS_MAX: usize = 16;
 
@@ -59,8 +56,7 @@ impl PodResources {
         metrics: Metrics,
         tasks: Tasks,
     ) -> PodResources {
-        let gates = FeatureGates::of(&settings.kubelet);
-        let active_only = gates.enabled(ACTIVE_ONLY);
+        let active_only = settings.gates.kubelet_pod_resources_list_use_active_pods;
         PodResources { desired, statuses, metrics, active_only, limit: Arc::default(), tasks }
     }
 

@@ -12,7 +12,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_apiserver::ApiClient;
 use agent_apiserver::certificates::{Store, facts_of_pem};
 use agent_core::certs::{CertAction, CertEvent, CertFact, CertManager, KeyHandle};
 use agent_server::tls::serving::{ServingKey, ServingView};
@@ -43,27 +42,28 @@ struct ServingShell<A> {
     metrics: Metrics,
 }
 
-/// Starts asking; what is on disk already is shown at once.
-pub(super) fn start(
-    cert_dir: &Path,
-    config: CertConfig,
-    client: watch::Receiver<Option<Arc<ApiClient>>>,
-    addresses: watch::Receiver<Vec<NodeAddress>>,
-    board: Board,
-    (tasks, metrics): (&Tasks, &Metrics),
-) -> anyhow::Result<ServingView> {
-    let caller = Caller::new(tasks.clone(), client);
-    start_with(cert_dir, config, caller, addresses, board, (tasks, metrics))
+/// What the request for a serving certificate is started from.
+pub(super) struct Deps<'a, A> {
+    /// The certificate directory.
+    pub(super) cert_dir: &'a Path,
+    /// What the certificate must be.
+    pub(super) config: CertConfig,
+    /// The API server; `None` until the node has an identity.
+    pub(super) client: watch::Receiver<Option<Arc<A>>>,
+    /// The Node's addresses.
+    pub(super) addresses: watch::Receiver<Vec<NodeAddress>>,
+    /// Where trouble is shown.
+    pub(super) board: Board,
+    /// The node's tasks.
+    pub(super) tasks: Tasks,
+    /// Counters.
+    pub(super) metrics: Metrics,
 }
 
-fn start_with<A: ApiServer>(
-    cert_dir: &Path,
-    config: CertConfig,
-    caller: Caller<A>,
-    addresses: watch::Receiver<Vec<NodeAddress>>,
-    board: Board,
-    (tasks, metrics): (&Tasks, &Metrics),
-) -> anyhow::Result<ServingView> {
+/// Starts asking; what is on disk already is shown at once.
+pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingView> {
+    let Deps { cert_dir, config, client, addresses, board, tasks, metrics } = deps;
+    let caller = Caller::new(tasks.clone(), client);
     let store = Arc::new(Store::open(cert_dir, CertKind::Serving)?);
     let (view, shown) = watch::channel(None);
     let (own, inbox) = tasks.mailbox();
@@ -87,7 +87,7 @@ fn start_with<A: ApiServer>(
         board,
         own: own.clone(),
         tasks: tasks.clone(),
-        metrics: metrics.clone(),
+        metrics,
     };
     tasks.own(CertManager::new(config), shell, inbox);
     tasks.start(hear_addresses(addresses, own));
@@ -161,7 +161,7 @@ impl<A: ApiServer> Shell for ServingShell<A> {
     fn perform(&mut self, _now: Now, action: CertAction) {
         match action {
             CertAction::GenerateKeyAndCsr { id, key, template } => {
-                self.keys.generate((id, key), template, self.own.clone(), &self.tasks);
+                self.keys.generate(id, key, template, self.own.clone(), &self.tasks);
             }
             CertAction::Call { id, call, .. } => {
                 let own = self.own.clone();

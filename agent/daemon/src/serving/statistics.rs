@@ -32,8 +32,6 @@ use agent_types::lock::Lock;
 use agent_types::pod_paths::{HOSTS_FILE, LAST_WORDS_DIR};
 use agent_types::resources::cgroups::name;
 use agent_types::time::{Mono, Wall};
-use agent_volumes::project;
-use orlop_config::kubelet::FeatureGates;
 
 pub(super) use volumes::{Alarm, WAIT};
 
@@ -41,7 +39,7 @@ use layers::{Layers, Told};
 use volumes::{VolumeUses, Way};
 
 use crate::pods::pod_dirs::chain;
-use crate::process::cli::Settings;
+use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
 use crate::volumes::csi::volumes::Published;
@@ -82,7 +80,7 @@ impl Place {
             system: system.collect(),
             root_dir: PathBuf::from(&settings.options.root_dir),
             pod_logs_dir: PathBuf::from(&kubelet.pod_logs_dir),
-            project_quotas: FeatureGates::of(kubelet).enabled(project::GATE),
+            project_quotas: settings.gates.local_storage_capacity_isolation_fs_quota_monitoring,
             started,
         }
     }
@@ -115,8 +113,10 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     /// `patience`.
     pub(crate) fn new(
         place: Place,
-        (period, patience): (orlop_config::Duration, Duration),
-        (runtime, images): (Arc<R>, Arc<R>),
+        period: orlop_config::Duration,
+        patience: Duration,
+        runtime: Arc<R>,
+        images: Arc<R>,
         tasks: Tasks,
     ) -> Statistics<R> {
         let volumes = VolumeUses::new(period, patience, tasks.clone());

@@ -23,9 +23,9 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 use super::view::{NodeView, running};
+use crate::logging;
 use crate::pods::pod_dirs::chain;
-use crate::process::cli::Settings;
-use crate::process::logging;
+use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
 /// The node's log directory.

@@ -29,7 +29,7 @@ use super::Views;
 use super::statistics::Statistics;
 use super::tools::ProcessFacts;
 use crate::cluster::plan::KUBELET_VERSION;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::{PodView, PodViews, StatusStore};
 use crate::runtime::exec_inputs;
@@ -67,7 +67,8 @@ pub(super) struct About {
 
 impl<R: Runtime> NodeView<R> {
     pub(super) fn new(
-        (views, process): (Views, ProcessFacts),
+        views: Views,
+        process: ProcessFacts,
         runtime: Arc<R>,
         about: About,
         hints: DirectoryHints,

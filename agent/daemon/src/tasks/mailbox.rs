@@ -1,9 +1,12 @@
 //! The queue in front of every state owner: many senders, one reader, sending never waits.
 //!
 //! In: events. Out: the same events in order, except that a newer event may take an older one's place
-//! ([`Coalesce`]): desired and observed state are latest-wins, answers and kills are never dropped. The bound
-//! comes from that: what does not coalesce is bounded by what its receiver asked for. A queue that grows past
-//! [`DEPTH_MAX`] shows a broken owner and is reported.
+//! ([`Coalesce`]): desired and observed state are latest-wins, answers and kills are never dropped.
+//!
+//! No bound is enforced. A sender that waits for room would stop two owners that send to each other, and no event may be
+//! dropped: an owner that misses an answer waits for ever. The queue stays short because state coalesces, and because the
+//! number of answers is the number of calls that the owner made. A queue that reaches [`DEPTH_MAX`] shows an owner that
+//! does not keep up, which is reported; the events stay.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

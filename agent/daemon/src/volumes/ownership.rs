@@ -114,7 +114,8 @@ impl Ownership {
     pub(crate) async fn run(
         &self,
         tasks: &Tasks,
-        (uid, name): (&PodUid, &str),
+        uid: &PodUid,
+        name: &str,
         volume: &str,
         work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
     ) -> Result<Result<Option<String>, Going>, EffectError> {

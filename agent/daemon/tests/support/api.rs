@@ -17,6 +17,7 @@ use agent_volumes::watched::ObjectNews;
 use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use orlop_agent::cluster::watches::Opening;
 use orlop_agent::cluster::{ApiDrivers, ClusterPlan};
 use orlop_agent::pods::pod_values::{ObjectPolicy, ObjectWatches, Values};
 use orlop_agent::tasks::actor::Tasks;
@@ -24,7 +25,7 @@ use orlop_agent::testing::VirtualClock;
 use orlop_config::kubelet::KubeletConfiguration;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// An API server that survives the agents; clones share it.
 #[derive(Clone)]
@@ -110,8 +111,8 @@ impl TestApi {
         let (_, client) = watch::channel(Some(Arc::new(self.clone())));
         ApiDrivers {
             client,
-            pods: self.watch::<Pod>(tasks, Resource::Pods, Selector::node("node")),
-            node: self.watch::<Node>(tasks, Resource::Nodes, Selector::name("node")),
+            pods: opened(self.watch::<Pod>(tasks, Resource::Pods, Selector::node("node"))),
+            node: opened(self.watch::<Node>(tasks, Resource::Nodes, Selector::name("node"))),
             objects: Arc::new(TestObjects { api: self.clone(), tasks: tasks.clone() }),
             reconnect: Arc::default(),
             board: Default::default(),
@@ -172,6 +173,13 @@ impl TestApi {
     }
 }
 
+/// A watch that has begun.
+fn opened<T>(events: mpsc::Receiver<WatchEvent<T>>) -> Opening<T> {
+    let (opened, opening) = oneshot::channel();
+    assert!(opened.send(events).is_ok());
+    opening
+}
+
 /// Watches on single objects, by name.
 struct TestObjects {
     api: TestApi,
@@ -198,7 +206,7 @@ impl ObjectWatches for TestObjects {
         }
     }
 
-    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+    fn pod_certificates(&self) -> Opening<PodCertificateRequest> {
         panic!("the fake server has none");
     }
 }

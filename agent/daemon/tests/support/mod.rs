@@ -15,6 +15,7 @@ use std::time::Duration;
 use agent_core::admission::AdmissionContext;
 use agent_core::images::pull_records;
 use agent_core::node_status::addresses;
+use agent_core::pod_source::file::FileSourceConfig;
 use agent_core::pod_worker::WorkerContext;
 use agent_linux::clock::Clock;
 use agent_sim::driver::FakeDriver;
@@ -23,17 +24,19 @@ use agent_types::node_context::NodeContext;
 use agent_types::resources::machine::{HostNetwork, InterfaceAddress, MachineFacts};
 use agent_types::resources::node_allocatable::MachineAmounts;
 use agent_types::restart;
-use agent_types::runtime::observed::ContainerState;
+use agent_types::runtime::observed::{ContainerState, RuntimeSignal};
 use agent_types::runtime::status::RuntimeHandler;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_agent::cluster::feeds::NodeFactsSource;
+use orlop_agent::images;
 use orlop_agent::images::pulls::PullLimits;
 use orlop_agent::node::host_channel::Host;
+use orlop_agent::pods::pod_dirs::on_disk::Directories;
 use orlop_agent::pods::probes_and_hooks::PodHandlers;
 use orlop_agent::pods::status::PodViews;
-use orlop_agent::process::node::{Drivers, Node, Plan};
-use orlop_agent::runtime::pleg::{RuntimeSignal, Signals};
+use orlop_agent::process::node::{Drivers, Node, Plan, PodDrivers};
+use orlop_agent::runtime::pleg::Signals;
 use orlop_agent::runtime::runtime_state::{ContextSource, RuntimeState};
 use orlop_agent::serving::metrics::Metrics;
 use orlop_agent::tasks::actor::Tasks;
@@ -56,7 +59,7 @@ impl Signals for NoEvents {
     fn signals(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + 'static) {
         let (to, signals) = mpsc::channel(1);
         (signals, async move {
-            let _ = to.send(RuntimeSignal::Lost).await;
+            let _ = to.send(RuntimeSignal::Unsupported).await;
         })
     }
 }
@@ -147,21 +150,28 @@ impl Machine {
         node.root_dir = self.path("kubelet").display().to_string();
         node.pod_logs_dir = self.path("logs").display().to_string();
         let plan = Plan {
-            static_pods: Some(self.path("manifests").display().to_string()),
-            check_period: Duration::from_secs(20),
-            manifests: None,
             node_name: "node".to_owned(),
-            root_dir: self.path("kubelet"),
-            pod_logs_dir: self.path("logs"),
-            log_links_dir: self.path("links"),
-            users: Default::default(),
-            pulls: PullLimits { at_once: 1, qps: 0, burst: 0 },
-            pull_policy: pull_records::Policy {
-                verification: Some(Verification::NeverVerifyPreloadedImages),
-                allowlist: Vec::new(),
+            static_pods: Some(FileSourceConfig {
+                path: self.path("manifests").display().to_string(),
+                node_name: "node".to_owned(),
+                check_period: Duration::from_secs(20),
+            }),
+            manifests: None,
+            directories: Directories {
+                root_dir: self.path("kubelet"),
+                pod_logs_dir: self.path("logs"),
+                log_links_dir: self.path("links"),
             },
-            plugins: Vec::new(),
-            plugins_dir: PathBuf::new(),
+            users: Default::default(),
+            images: images::Plan {
+                pulls: PullLimits { at_once: 1, qps: 0, burst: 0 },
+                pull_policy: pull_records::Policy {
+                    verification: Some(Verification::NeverVerifyPreloadedImages),
+                    allowlist: Vec::new(),
+                },
+                plugins: Vec::new(),
+                plugins_dir: PathBuf::new(),
+            },
             fence_until,
             pod_output: false,
             admission: Arc::new(AdmissionContext {
@@ -176,12 +186,14 @@ impl Machine {
         let drivers = Drivers {
             runtime: driver.clone(),
             state: RuntimeState::ask(&*driver).await,
-            handlers: Arc::new(PodHandlers::new(driver.clone()).unwrap()),
-            amounts: driver.clone(),
+            pods: PodDrivers {
+                signals: NoEvents,
+                handlers: Arc::new(PodHandlers::new(driver.clone()).unwrap()),
+                amounts: driver.clone(),
+                cgroups: Some(self.cgroups.plan()),
+            },
             images: driver,
-            signals: NoEvents,
             facts: Arc::new(Facts(node)),
-            cgroups: Some(self.cgroups.plan()),
             senses: None,
             metrics: self.metrics.clone(),
             csi: Default::default(),

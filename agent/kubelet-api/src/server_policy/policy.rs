@@ -27,11 +27,11 @@ pub struct AccessPolicy {
 impl AccessPolicy {
     /// The policy of the configuration.
     #[must_use]
-    pub fn new(kubelet: &KubeletConfiguration) -> AccessPolicy {
+    pub fn new(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> AccessPolicy {
         let (authn, authz) = (&kubelet.authentication, &kubelet.authorization);
         AccessPolicy {
             anonymous: authn.anonymous.enabled,
-            certificate_uids: FeatureGates::of(kubelet).enabled("AllowParsingUserUIDFromCertAuth"),
+            certificate_uids: gates.allow_parsing_user_uid_from_cert_auth,
             tokens: authn.webhook.enabled,
             token_ttl: authn.webhook.cache_ttl.to_std(),
             review_access: authz.mode == AuthorizationMode::Webhook,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_types::time::Mono;
-use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use proptest::prelude::*;
 
 use super::*;
@@ -14,7 +14,7 @@ fn policy(anonymous: bool, tokens: bool) -> AccessPolicy {
     let mut kubelet = KubeletConfiguration::default();
     kubelet.authentication.anonymous.enabled = anonymous;
     kubelet.authentication.webhook.enabled = tokens;
-    AccessPolicy::new(&kubelet)
+    AccessPolicy::new(&kubelet, &FeatureGates::of(&kubelet))
 }
 
 fn alice() -> User {
@@ -28,7 +28,7 @@ fn known() -> Verdict {
 
 #[test]
 fn the_defaults_are_upstreams() {
-    let policy = AccessPolicy::new(&KubeletConfiguration::default());
+    let policy = AccessPolicy::new(&KubeletConfiguration::default(), &FeatureGates::default());
     assert!(
         policy.certificate_uids
             && !policy.anonymous

@@ -10,7 +10,7 @@ use agent_types::api::{ApiError, ApiResult};
 use agent_types::failure::Class;
 use agent_types::time::{Mono, Wall};
 use hyper::Request;
-use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
 mod flood;
@@ -110,7 +110,8 @@ fn world(change: impl FnOnce(&mut KubeletConfiguration)) -> World {
     let (authorities, view) = watch::channel(Some(trusted));
     let clock = now.clone();
     let clock: Clock = Arc::new(move || *clock.lock().unwrap());
-    let guard = Guard::new(AccessPolicy::new(&kubelet), "n1", clients, view, clock);
+    let guard =
+        Guard::new(AccessPolicy::new(&kubelet, &FeatureGates::of(&kubelet)), "n1", clients, view, clock);
     World { guard, api, authority, now, client, authorities }
 }
 

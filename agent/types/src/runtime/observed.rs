@@ -215,6 +215,28 @@ pub struct RuntimeHint {
     pub uid: PodUid,
 }
 
+/// A signal of the runtime's event stream for PLEG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeSignal {
+    /// Something happened to this pod: inspect it.
+    Hint(RuntimeHint),
+    /// Hints may be missing: list everything.
+    Relist(RelistReason),
+    /// The runtime has no event stream: only relisting shows changes. Nothing follows.
+    Unsupported,
+}
+
+/// Why hints may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelistReason {
+    /// The stream is up, for the first time or again: what happened before is unknown.
+    Established,
+    /// The stream broke: relist on the clock until it is up again.
+    Lost,
+    /// An event named no pod.
+    Unnamed,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -155,9 +155,6 @@ impl fmt::Debug for Expand {
     }
 }
 
-/// Feature gate of what drivers say of their volumes' condition (KEP-1432): alpha, off unless set.
-pub const HEALTH_GATE: &str = "CSIVolumeHealth";
-
 /// What a volume takes, what it has, and how it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {

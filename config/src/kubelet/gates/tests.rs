@@ -19,6 +19,15 @@ fn the_table_is_sorted_and_closed() {
     assert!(resolve(&[]).is_ok(), "the defaults fit each other");
 }
 
+#[test]
+fn each_field_is_a_gate_of_the_table() {
+    for name in CONSULTED {
+        assert!(gate(name).is_some(), "{name} is no gate");
+    }
+    let gates = resolve(&[("MemoryQoS", true), ("EnvFiles", false)]).expect("valid");
+    assert!(gates.memory_qos && !gates.env_files && gates.node_declared_features);
+}
+
 /// Stage, default and lock as in Kubernetes v1.36 (upstream: pkg/features/kube_features.go).
 #[test]
 fn the_contracts_gates() {

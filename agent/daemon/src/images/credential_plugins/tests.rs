@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::node::node_events::Outlets;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_values::{Claimed, FoundAccount, FoundSecret, HeldToken, no_cluster};
 use crate::tasks::mailbox::Sender;
 use crate::testing::VirtualClock;
@@ -120,7 +120,7 @@ impl World {
         let providers = load(&config, dir.path(), true).unwrap();
         let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
         let metrics = Metrics::new(Arc::new(LinuxClock));
-        let plugins = Plugins::new((dir.path(), providers), Arc::new(Accounts), metrics.clone(), tasks);
+        let plugins = Plugins::new(dir.path(), providers, Arc::new(Accounts), metrics.clone(), tasks);
         World { dir, plugins, metrics }
     }
 

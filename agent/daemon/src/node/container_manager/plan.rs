@@ -16,14 +16,14 @@ use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums};
 
 use crate::node::container_manager::ContainerManagerPlan;
 use crate::node::node_settings::machine_amounts;
+use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
 /// Whether memory that pods ask for is kept for them.
 #[must_use]
-pub fn memory_qos(kubelet: &KubeletConfiguration) -> MemoryQos {
-    let gates = FeatureGates::of(kubelet);
+pub fn memory_qos(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> MemoryQos {
     match kubelet.memory_reservation_policy {
-        _ if !gates.enabled("MemoryQoS") => MemoryQos::Off,
+        _ if !gates.memory_qos => MemoryQos::Off,
         enums::MemoryReservationPolicy::None => MemoryQos::None,
         enums::MemoryReservationPolicy::TieredReservation => MemoryQos::Tiered,
     }
@@ -33,21 +33,18 @@ pub fn memory_qos(kubelet: &KubeletConfiguration) -> MemoryQos {
 ///
 /// # Errors
 /// Memory or CPUs of the machine cannot be read.
-pub fn plan(
-    kubelet: &KubeletConfiguration,
-    root_dir: &Path,
-    driver: CgroupDriver,
-) -> anyhow::Result<Option<ContainerManagerPlan>> {
+pub fn plan(settings: &Settings, driver: CgroupDriver) -> anyhow::Result<Option<ContainerManagerPlan>> {
+    let kubelet = &settings.kubelet;
     if !kubelet.cgroups_per_qos {
         return Ok(None);
     }
     let machine = tiers::Machine {
-        amounts: machine_amounts(kubelet, root_dir)?,
+        amounts: machine_amounts(kubelet, Path::new(&settings.options.root_dir))?,
         pids_max: machine::pids_max(),
         hugepage_sizes: machine::hugepage_sizes(),
         cpus: machine::cpu_list(),
     };
-    let memory = memory_qos(kubelet);
+    let memory = memory_qos(kubelet, &settings.gates);
     let config = Config {
         kubepods: pod::kubepods(&kubelet.cgroup_root, driver),
         root: tiers::root(kubelet, &machine),
@@ -66,15 +63,11 @@ pub fn plan(
 ///
 /// # Errors
 /// As [`plan`].
-pub fn begin_early(
-    kubelet: &KubeletConfiguration,
-    root_dir: &Path,
-    tasks: &Tasks,
-) -> anyhow::Result<Option<ContainerManagerPlan>> {
-    if kubelet.cgroup_driver != enums::CgroupDriver::Systemd {
+pub fn begin_early(settings: &Settings, tasks: &Tasks) -> anyhow::Result<Option<ContainerManagerPlan>> {
+    if settings.kubelet.cgroup_driver != enums::CgroupDriver::Systemd {
         return Ok(None);
     }
-    let early = plan(kubelet, root_dir, CgroupDriver::Systemd)?;
+    let early = plan(settings, CgroupDriver::Systemd)?;
     if let Some(early) = early.clone() {
         tasks.start(early.prepare());
     }
@@ -87,8 +80,7 @@ pub fn begin_early(
 /// As [`plan`].
 pub fn settle(
     early: Option<ContainerManagerPlan>,
-    kubelet: &KubeletConfiguration,
-    root_dir: &Path,
+    settings: &Settings,
     driver: CgroupDriver,
     tasks: &Tasks,
 ) -> anyhow::Result<Option<ContainerManagerPlan>> {
@@ -101,8 +93,8 @@ pub fn settle(
                     tracing::warn!(%error, "the slice of pods stays");
                 }
             });
-            plan(kubelet, root_dir, driver)
+            plan(settings, driver)
         }
-        None => plan(kubelet, root_dir, driver),
+        None => plan(settings, driver),
     }
 }

@@ -31,10 +31,12 @@ use agent_types::time::Now;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
+use crate::node::NodeHandles;
 use crate::node::node_events::Outlets;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::StatusStore;
 use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 pub use crate::node::eviction::senses::LinuxSenses;
@@ -54,9 +56,6 @@ pub trait Senses: Send + Sync + 'static {
     fn pressed(&self) -> Later<'_, ()>;
 }
 
-/// Who is there.
-type Views = (watch::Receiver<DesiredPods>, StatusStore);
-
 /// Who was told to go, and was not gone when the last agent ended.
 #[must_use]
 pub fn still_going(records: &[TerminatingRecord]) -> BTreeSet<PodUid> {
@@ -64,20 +63,66 @@ pub fn still_going(records: &[TerminatingRecord]) -> BTreeSet<PodUid> {
     records.iter().filter(evicted).map(|record| record.pod.uid.clone()).collect()
 }
 
-/// Starts the owner. It looks as soon as those who are `going` are gone.
-pub fn start(
-    (config, going): (EvictionConfig, BTreeSet<PodUid>),
+/// Eviction that has not begun: it has its mailbox, into which pods' owners report already.
+pub struct PreparedEviction {
+    config: EvictionConfig,
     senses: Arc<dyn Senses>,
-    (own, inbox): (Sender<EvictionEvent>, Inbox<EvictionEvent>),
-    (desired, statuses): Views,
-    (manager, outlets): (Sender<ManagerEvent>, Outlets),
+    own: Sender<EvictionEvent>,
+    inbox: Inbox<EvictionEvent>,
+}
+
+/// What eviction needs of the pods.
+pub struct Deps<'a> {
+    /// Handles of the node.
+    pub node: &'a NodeHandles,
+    /// Pods that had been told to go and were not gone when the last agent ended.
+    pub going: BTreeSet<PodUid>,
+    /// Pods that sources want.
+    pub desired: watch::Receiver<DesiredPods>,
+    /// Pods' statuses.
+    pub statuses: StatusStore,
+}
+
+/// Makes the mailbox; `None` where the configuration has no threshold, or nothing can be seen.
+#[must_use]
+pub fn prepare(
+    config: EvictionConfig,
+    senses: Option<Arc<dyn Senses>>,
     tasks: &Tasks,
-) {
-    if config.minds_memory() {
-        tasks.start(follow_pressure(senses.clone(), own.clone()));
+) -> Option<PreparedEviction> {
+    let senses = senses.filter(|_| !config.is_empty())?;
+    let (own, inbox) = tasks.mailbox();
+    Some(PreparedEviction { config, senses, own, inbox })
+}
+
+impl PreparedEviction {
+    /// The mailbox.
+    #[must_use]
+    pub fn sender(&self) -> Sender<EvictionEvent> {
+        self.own.clone()
     }
-    let shell = EvictionShell { tasks: tasks.clone(), senses, own, desired, statuses, manager, outlets };
-    tasks.own(Eviction::new(config).waiting_for(going, tasks.now().mono), shell, inbox);
+
+    /// Starts the owner. It looks as soon as the pods that are going are gone.
+    pub fn start(self, deps: Deps<'_>) -> Owner {
+        let PreparedEviction { config, senses, own, inbox } = self;
+        let Deps { node, going, desired, statuses } = deps;
+        let NodeHandles { manager, outlets, tasks } = node.clone();
+        if config.minds_memory() {
+            tasks.start(follow_pressure(senses.clone(), own.clone()));
+        }
+        let machine = Eviction::new(config).waiting_for(going, tasks.now().mono);
+        let shell = EvictionShell {
+            tasks: tasks.clone(),
+            senses,
+            own: own.clone(),
+            desired,
+            statuses,
+            manager,
+            outlets,
+        };
+        tasks.own(machine, shell, inbox);
+        Owner::new("eviction", own)
+    }
 }
 
 async fn follow_pressure(senses: Arc<dyn Senses>, to: Sender<EvictionEvent>) {

@@ -21,8 +21,8 @@ use agent_types::time::Mono;
 use crate::images::garbage_collection::GarbageCollection;
 use crate::node::eviction::{Later, Senses};
 use crate::pods::pod_dirs::chain;
-use crate::process::cli::Settings;
 use crate::serving::statistics::{Place, Statistics};
+use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
 /// How long anything may take. What is asked of the collector goes on without it.
@@ -52,7 +52,8 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
         settings: &Settings,
         node_name: &str,
         kubepods: String,
-        (runtime, images): (Arc<R>, Arc<R>),
+        runtime: Arc<R>,
+        images: Arc<R>,
         garbage: GarbageCollection,
         tasks: Tasks,
     ) -> LinuxSenses<R> {
@@ -68,8 +69,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
         let place = Place::new(settings, node_name, kubepods, tasks.now().wall);
         let period = orlop_config::Duration::from_secs(i64::try_from(PERIOD.as_secs()).unwrap_or(i64::MAX));
         // The figures of the API are as old as its configuration allows; these are not.
-        let of = (runtime, images.clone());
-        let statistics = Statistics::new(place, (period, PATIENCE / 2), of, tasks.clone());
+        let statistics = Statistics::new(place, period, PATIENCE / 2, runtime, images.clone(), tasks.clone());
         LinuxSenses {
             images,
             statistics,

@@ -79,8 +79,9 @@ async fn the_kernels_hint_ends_the_right_pod_and_the_next_one_waits_for_its_room
     let outlets = Outlets::new(statuses.clone(), metrics, None, None, Some(own.clone()));
     let config = serde_json::from_value(json!({"evictionHard": {"memory.available": "100Mi"}})).unwrap();
     let config = EvictionConfig::new(&config).unwrap();
-    let listeners = (manager, outlets.clone());
-    start((config, BTreeSet::new()), senses.clone(), (own, mine), (desired, statuses), listeners, &tasks);
+    let node = NodeHandles { manager, outlets: outlets.clone(), tasks: tasks.clone() };
+    let eviction = PreparedEviction { config, senses: senses.clone(), own, inbox: mine };
+    eviction.start(Deps { node: &node, going: BTreeSet::new(), desired, statuses });
     assert!(tokio::time::timeout(std::time::Duration::from_secs(9), inbox.recv()).await.is_err());
     *senses.left.lock().unwrap() = 50;
     let began = tasks.now().mono;

@@ -12,8 +12,8 @@ use agent_linux::notify::Notifier;
 use agent_linux::service_manager;
 use tokio::sync::watch;
 
+use crate::node::service_manager::notify;
 use crate::pods::pod_dirs::chain;
-use crate::process::watchdog::tell;
 use crate::tasks::mailbox::Sender;
 
 /// What the unit's stop may take of the time that systemd gives all of them (`JobTimeoutSec=3min` of the targets in the
@@ -58,7 +58,7 @@ impl Departure {
             return;
         }
         let needed = self.needed + AFTERWARDS;
-        tell(notifier, &format!("EXTEND_TIMEOUT_USEC={}", needed.as_micros()));
+        notify(notifier, &format!("EXTEND_TIMEOUT_USEC={}", needed.as_micros()));
         tracing::warn!(
             kind,
             answered_ms,

@@ -75,7 +75,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
             true => Some(node.volumes.alone(&of).await),
             false => None,
         };
-        if let Err(other) = mount(executor, key, (volume, flex), capabilities).await? {
+        if let Err(other) = mount(executor, key, volume, flex, capabilities).await? {
             return Ok(other);
         }
     }
@@ -138,7 +138,8 @@ async fn look<R: Runtime, I: ImageService>(
 async fn mount<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
-    (volume, flex): (&SetUp, &Flex),
+    volume: &SetUp,
+    flex: &Flex,
     capabilities: Capabilities,
 ) -> Result<Result<(), EffectOk>, EffectError> {
     let node = executor.sources.csi();

@@ -197,33 +197,40 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
     let csi = crate::volumes::csi::Csi { flex, ..Default::default() };
     let sources = crate::pods::pod_values::of_cluster::<NoServer>(None, csi, &tasks);
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let plugins = Plugins::new((dir.path(), Vec::new()), sources.clone(), metrics.clone(), tasks.clone());
-    let executor = Executor::new(
-        (driver.clone(), driver.clone(), handlers, driver.clone()),
-        (dirs, sources, None),
-        (Arc::new(records), Arc::new(plugins)),
-        pulls,
-        (tasks.clone(), metrics),
-        to_pleg,
-    );
+    let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), metrics.clone(), tasks.clone());
+    let images =
+        Images { service: driver.clone(), pulls, records: Arc::new(records), plugins: Arc::new(plugins) };
+    let executor = Executor::new(Deps {
+        runtime: driver.clone(),
+        images,
+        handlers,
+        amounts: driver.clone(),
+        dirs,
+        sources,
+        cgroups: None,
+        pleg: to_pleg,
+        metrics,
+        tasks: tasks.clone(),
+    });
     let (to, answers) = tasks.mailbox();
     Rig { driver, executor, tasks, to, answers, pleg, dir }
 }
 
 impl Rig {
     fn start(&self, id: u64, effect: Effect, seconds: Option<u64>) -> CancellationToken {
-        self.start_of(&key(), (id, effect), seconds)
+        self.start_of(&key(), id, effect, seconds)
     }
 
     pub(super) fn start_of(
         &self,
         key: &PodKey,
-        (id, effect): (u64, Effect),
+        id: u64,
+        effect: Effect,
         seconds: Option<u64>,
     ) -> CancellationToken {
         let cancel = CancellationToken::new();
         let deadline = seconds.map(|s| self.tasks.now().mono.after(Duration::from_secs(s)));
-        self.executor.start(key, (EffectId(id), effect, deadline), cancel.clone(), self.to.clone());
+        self.executor.start(key, EffectId(id), effect, deadline, cancel.clone(), self.to.clone());
         cancel
     }
 

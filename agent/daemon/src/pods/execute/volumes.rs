@@ -99,8 +99,7 @@ pub(super) async fn given<R: Runtime, I: ImageService>(
     shared: &str,
     work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
 ) -> Result<Result<Option<String>, EffectOk>, EffectError> {
-    let of = (&key.uid, volume.name.as_str());
-    let done = executor.ownership.run(&executor.tasks, of, shared, work).await?;
+    let done = executor.ownership.run(&executor.tasks, &key.uid, &volume.name, shared, work).await?;
     Ok(done.map_err(|going| giving(volume, going)))
 }
 

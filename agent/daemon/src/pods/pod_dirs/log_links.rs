@@ -17,7 +17,7 @@ use agent_types::runtime::observed::PodSnapshot;
 
 use super::{PodDirs, chain};
 use crate::tasks::actor::Tasks;
-use crate::tasks::mailbox::{Coalesce, Inbox, Relation};
+use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 /// Collectors of logs run as other users.
 const MODE: u32 = 0o755;
@@ -32,8 +32,15 @@ impl Coalesce for Observed {
     }
 }
 
-/// Keeps the links in step until the node stops.
-pub async fn follow(mut observed: Inbox<Observed>, dirs: Arc<PodDirs>, tasks: Tasks) {
+/// Starts keeping the links in step; snapshots of pods go to the mailbox that is returned.
+#[must_use]
+pub fn start(dirs: Arc<PodDirs>, tasks: &Tasks) -> Sender<Observed> {
+    let (to, observed) = tasks.mailbox();
+    tasks.start(follow(observed, dirs, tasks.clone()));
+    to
+}
+
+async fn follow(mut observed: Inbox<Observed>, dirs: Arc<PodDirs>, tasks: Tasks) {
     let at = dirs.clone();
     if let Some(Err(error)) = tasks.blocking(move || at.sweep_log_links()).await {
         tracing::warn!(error = %chain(&error), "links to logs of pods that are gone are left");

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::{ObjectWatches, ask};
 use crate::cluster::calls::Caller;
 use crate::node::node_events::Outlets;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 use crate::tasks::stops::AgentStops;
@@ -50,7 +50,8 @@ pub(super) struct CertificateStore<A> {
 
 impl<A: ApiServer> CertificateStore<A> {
     pub(super) fn new(
-        (caller, tasks): (Caller<A>, Tasks),
+        caller: Caller<A>,
+        tasks: Tasks,
         watches: Arc<dyn ObjectWatches>,
         node_name: Arc<str>,
         seed: Option<u64>,
@@ -192,17 +193,19 @@ struct CertificateShell<A> {
 
 impl<A: ApiServer> CertificateShell<A> {
     fn watch(&self, stop: CancellationToken) {
-        let (mut events, own) = (self.watches.pod_certificates(), self.own.clone());
-        self.maker.tasks.start(async move {
-            loop {
-                let event = tokio::select! {
-                    // Receiving is cancel-safe.
-                    biased;
-                    () = stop.cancelled() => return,
-                    event = events.recv() => event,
-                };
-                let Some(event) = event else { return };
+        let (opening, own) = (self.watches.pod_certificates(), self.own.clone());
+        let pass = async move {
+            let Ok(mut events) = opening.await else { return };
+            while let Some(event) = events.recv().await {
                 own.send(CertificateEvent::Watched(event));
+            }
+        };
+        self.maker.tasks.start(async move {
+            tokio::select! {
+                // The watch may be dropped at any await: nobody needs its events any more.
+                biased;
+                () = stop.cancelled() => {}
+                () = pass => {}
             }
         });
     }
@@ -302,8 +305,8 @@ mod tests {
         let clock = Arc::new(VirtualClock::new());
         let tasks = Tasks::new(clock.clone(), CancellationToken::new());
         let (_, client) = watch::channel(Some(Arc::new(Signer::default())));
-        let maker = (Caller::new(tasks.clone(), client), tasks.clone());
-        let store = CertificateStore::new(maker, Arc::new(Requests::default()), "n".into(), Some(1));
+        let (caller, watches) = (Caller::new(tasks.clone(), client), Arc::new(Requests::default()));
+        let store = CertificateStore::new(caller, tasks.clone(), watches, "n".into(), Some(1));
         let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
         let (own, _inbox) = tasks.mailbox();
         let (to_manager, mut manager) = tasks.mailbox::<ManagerEvent>();

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_worker::runtime_class;
-use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
+use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_types::objects::{Fetched, ObjectData, ObjectRef};
 use agent_types::time::Wall;
 use agent_volumes::bound::Bound;
@@ -43,9 +43,11 @@ use objects::ObjectStore;
 use tokens::TokenStore;
 
 use crate::cluster::calls::Caller;
+use crate::cluster::watches::Opening;
 use crate::cluster::{ApiDrivers, ClusterPlan};
+use crate::node::NodeHandles;
 use crate::node::node_events::Outlets;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
@@ -172,8 +174,8 @@ pub trait ObjectWatches: Send + Sync + 'static {
     /// News of an object, its present state first. It ends when the receiver is dropped.
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews>;
 
-    /// Requests for certificates of this node's pods. It ends when the receiver is dropped.
-    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>>;
+    /// Requests for certificates of this node's pods.
+    fn pod_certificates(&self) -> Opening<PodCertificateRequest>;
 }
 
 /// How changes of objects are noticed.
@@ -252,11 +254,13 @@ pub fn of_cluster<A: ApiServer>(
         objects: ObjectStore::new(
             caller.clone(),
             api.objects.clone(),
-            (plan.objects, plan.trust_bundles),
+            plan.objects,
+            plan.trust_bundles,
             tasks,
         ),
         certificates: CertificateStore::new(
-            (caller.clone(), tasks.clone()),
+            caller.clone(),
+            tasks.clone(),
             api.objects.clone(),
             plan.lease.node_name.clone(),
             plan.pod_certificates,
@@ -267,14 +271,9 @@ pub fn of_cluster<A: ApiServer>(
     })
 }
 
-/// Follows the pods that the node wants, for as long as it runs.
-pub async fn follow(
-    sources: Arc<dyn Sources>,
-    desired: watch::Receiver<DesiredPods>,
-    to: Sender<ManagerEvent>,
-    outlets: Outlets,
-) {
-    sources.follow(desired, to, outlets).await;
+/// Starts following the pods that the node wants, for as long as it runs.
+pub fn start(sources: Arc<dyn Sources>, desired: watch::Receiver<DesiredPods>, node: &NodeHandles) {
+    node.tasks.start(sources.follow(desired, node.manager.clone(), node.outlets.clone()));
 }
 
 struct ClusterSources<A> {

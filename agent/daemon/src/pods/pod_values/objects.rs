@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ObjectPolicy, ObjectWatches, Values};
 use crate::cluster::calls::Caller;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
@@ -56,7 +56,8 @@ impl<A: ApiServer> ObjectStore<A> {
     pub(super) fn new(
         caller: Caller<A>,
         watches: Arc<dyn ObjectWatches>,
-        (policy, bundles): (ObjectPolicy, bool),
+        policy: ObjectPolicy,
+        bundles: bool,
         tasks: &Tasks,
     ) -> ObjectStore<A> {
         let (learned, _) = watch::channel(0);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult};
+use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, WatchEvent};
 use agent_types::api_time::api_time;
 use agent_types::failure::Class;
 use agent_types::objects::ObjectKind;
@@ -11,6 +11,7 @@ use k8s_openapi::api::authentication::v1::TokenRequestStatus;
 use k8s_openapi::api::certificates::v1beta1::PodCertificateRequestStatus;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use serde_json::json;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -58,7 +59,7 @@ impl ObjectWatches for NoWatches {
         panic!("{object} is watched");
     }
 
-    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+    fn pod_certificates(&self) -> Opening<PodCertificateRequest> {
         panic!("requests are watched");
     }
 }
@@ -125,7 +126,7 @@ async fn without_watches_an_answer_is_believed_for_a_while() {
     for (ttl_s, expected) in [(60, ["one", "one", "two"]), (0, ["one", "two", "two"])] {
         let (server, tasks, caller) = server();
         let policy = ObjectPolicy::Fetch { ttl: Duration::from_secs(ttl_s), every };
-        let store = ObjectStore::new(caller, Arc::new(NoWatches), (policy, false), &tasks);
+        let store = ObjectStore::new(caller, Arc::new(NoWatches), policy, false, &tasks);
         assert_eq!(store.reread_after(), Some(every));
         let mut seen = Vec::new();
         for _ in 0..3 {
@@ -184,10 +185,12 @@ impl ObjectWatches for Requests {
         panic!("{object} is watched");
     }
 
-    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+    fn pod_certificates(&self) -> Opening<PodCertificateRequest> {
         let (to, events) = mpsc::channel(4);
         assert!(self.0.lock().unwrap().replace(to).is_none(), "one watch");
-        events
+        let (opened, opening) = oneshot::channel();
+        opened.send(events).unwrap();
+        opening
     }
 }
 
@@ -198,8 +201,7 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     let (_, client) = watch::channel(Some(server.clone()));
     let caller = Caller::new(tasks.clone(), client);
     let watches = Arc::new(Requests::default());
-    let store =
-        Arc::new(CertificateStore::new((caller, tasks.clone()), watches.clone(), "n".into(), Some(1)));
+    let store = Arc::new(CertificateStore::new(caller, tasks.clone(), watches.clone(), "n".into(), Some(1)));
     let pod: Pod =
         serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {
         "serviceAccountName": "sa", "containers": [], "volumes": [{"name": "v", "projected": {"sources": [

@@ -209,7 +209,9 @@ impl Metrics {
     pub fn volume_set_up(
         &self,
         pod: &PodUid,
-        (name, plugin, migrated): (&str, Plugin, bool),
+        name: &str,
+        plugin: Plugin,
+        migrated: bool,
         took: Duration,
         done: bool,
     ) {

@@ -16,7 +16,7 @@ use agent_volumes::plan::plugin_of;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 
 use super::{Metrics, State};
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::PodViews;
 
 /// How far a worker is, in upstream's words.

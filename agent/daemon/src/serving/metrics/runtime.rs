@@ -135,7 +135,7 @@ impl Metrics {
     }
 
     /// So many pulls that were begun and images that were pulled are on record.
-    pub fn pull_records(&self, (intents, pulled): (usize, usize)) {
+    pub fn pull_records(&self, intents: usize, pulled: usize) {
         // A disk does not hold more files than are exact.
         #[allow(clippy::cast_precision_loss)]
         self.with(|state| {

@@ -6,7 +6,7 @@ use orlop_config::kubelet::gates::{FeatureGates, Stage};
 
 use super::Metrics;
 use super::certificates::seconds;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::PodViews;
 

@@ -21,7 +21,7 @@ use orlop_config::kubelet::FeatureGates;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pods::manager_task::DesiredPods;
+use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::{PodView, PodViews};
 use crate::testing::VirtualClock;
 
@@ -105,10 +105,10 @@ async fn calls_requests_and_checks() {
     metrics.request_began("BREW", "/teapot");
     metrics.request_ended("BREW", "/teapot", SECOND);
     let uid = PodUid::from("v");
-    metrics.volume_set_up(&uid, ("s", Plugin::Secret, false), SECOND, false);
-    metrics.volume_set_up(&uid, ("t", Plugin::Secret, false), SECOND, true);
-    metrics.volume_set_up(&uid, ("t", Plugin::Secret, false), SECOND, true);
-    metrics.volume_set_up(&uid, ("c", Plugin::Csi, true), SECOND, false);
+    metrics.volume_set_up(&uid, "s", Plugin::Secret, false, SECOND, false);
+    metrics.volume_set_up(&uid, "t", Plugin::Secret, false, SECOND, true);
+    metrics.volume_set_up(&uid, "t", Plugin::Secret, false, SECOND, true);
+    metrics.volume_set_up(&uid, "c", Plugin::Csi, true, SECOND, false);
     metrics.hook_fell_back();
     metrics.sleep_cut_short();
     let labels = |method: &str, path: &str, long: bool| {
@@ -143,7 +143,7 @@ async fn calls_requests_and_checks() {
     let wanted = json!({"spec": {"containers": [], "volumes": [{"name": "t", "secret": {}},
         {"name": "e", "emptyDir": {}}, {"name": "c", "persistentVolumeClaim": {"claimName": "x"}},
         {"name": "late", "persistentVolumeClaim": {"claimName": "y"}}]}});
-    metrics.volume_set_up(&uid, ("c", Plugin::Csi, false), SECOND, true);
+    metrics.volume_set_up(&uid, "c", Plugin::Csi, false, SECOND, true);
     let desired: DesiredPods = [(uid.clone(), pod("v", wanted))].into();
     let volumes = |plugin: &str, state: &str| {
         format!(

@@ -93,10 +93,16 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
         clock_floor: Wall(0),
         seed: 1,
     };
-    let caller = Caller::new(tasks.clone(), client);
-    let mut shown =
-        start_with(dir.path(), config.clone(), caller.clone(), view, Board::default(), (&tasks, &metrics))
-            .unwrap();
+    let deps = |client, addresses| Deps {
+        cert_dir: dir.path(),
+        config: config.clone(),
+        client,
+        addresses,
+        board: Board::default(),
+        tasks: tasks.clone(),
+        metrics: metrics.clone(),
+    };
+    let mut shown = start(deps(client, view)).unwrap();
     let mut asked = signer.asked.subscribe();
     assert!(shown.borrow().is_none() && asked.borrow().is_empty(), "nothing without an address");
     to.send_replace(addresses(&["192.0.2.1"]));
@@ -123,15 +129,7 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
     // Another run shows what is on disk before it asks anybody.
     let (_quiet, none) = watch::channel(None::<Arc<NodeApi>>);
     let (_to, view) = watch::channel(Vec::new());
-    let again = start_with(
-        dir.path(),
-        config,
-        Caller::new(tasks.clone(), none),
-        view,
-        Board::default(),
-        (&tasks, &metrics),
-    )
-    .unwrap();
+    let again = start(deps(none, view)).unwrap();
     assert_eq!(*again.borrow(), *shown.borrow());
     tasks.stop().cancel();
 }

@@ -230,14 +230,14 @@ async fn ask(known: Arc<watch::Sender<Known>>, key: Key, way: Way, at: Now, alar
     let told = agent_plugins::usage(&endpoint, &handle, &target).await;
     let told =
         told.map_err(|error| tracing::debug!(volume = handle, %error, "a driver says nothing of a volume"));
-    let told = told.ok().flatten().and_then(|usage| heard(usage, alarm.as_ref(), (&key.1, &pod)));
+    let told = told.ok().flatten().and_then(|usage| heard(usage, alarm.as_ref(), &key.1, &pod));
     let found = told.map(|usage| VolumeUse::told(&usage, at.wall));
     known.send_modify(|known| known.answered(key, at.mono, found));
 }
 
 /// What of a driver's answer is told on: without an alarm nothing of the condition, and nothing at all of a driver that
 /// tells of neither, as upstream. A volume with which something is wrong is told of at once.
-fn heard(mut usage: Usage, alarm: Option<&Alarm>, (volume, pod): (&str, &PodKey)) -> Option<Usage> {
+fn heard(mut usage: Usage, alarm: Option<&Alarm>, volume: &str, pod: &PodKey) -> Option<Usage> {
     match (alarm, &usage.condition) {
         (Some(alarm), Some(condition)) if condition.abnormal => {
             alarm(pod, format!("Volume {volume}: {}", condition.message));
@@ -388,7 +388,7 @@ mod tests {
         let to = told.clone();
         let alarm: Alarm = Arc::new(move |pod, words| to.lock().unwrap().push((pod.name.to_string(), words)));
         let pod = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u1".into() };
-        let of = |usage: &Usage, alarm| heard(usage.clone(), alarm, ("v", &pod));
+        let of = |usage: &Usage, alarm| heard(usage.clone(), alarm, "v", &pod);
         let condition = |abnormal| Some(Condition { abnormal, message: "the disk is gone".to_owned() });
         let (amounts, both) = (Some(Both::default()), Some(&alarm));
         let ill = Usage { amounts, condition: condition(true) };

@@ -122,7 +122,8 @@ pub async fn follow<A: ApiServer>(
     root: PathBuf,
     node_name: Arc<str>,
     caller: Caller<A>,
-    (node, outlets): (Csi, Outlets),
+    node: Csi,
+    outlets: Outlets,
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);

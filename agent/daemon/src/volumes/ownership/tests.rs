@@ -53,7 +53,7 @@ impl Slow {
             give(&Path::new("/").join(name), 7)?;
             Ok(Some(format!("{name} is given")))
         };
-        self.ownership.run(&self.tasks, (&uid.into(), name), shared, work).await
+        self.ownership.run(&self.tasks, &uid.into(), name, shared, work).await
     }
 
     /// The directory whose walk begins next, and nothing else does meanwhile.

@@ -45,7 +45,7 @@ fn node() -> Node {
     let (authorities, view) = watch::channel(None);
     let begun = Instant::now();
     let clock: Clock = Arc::new(move || Now { mono: Mono(0).after(begun.elapsed()), wall: TODAY });
-    let policy = AccessPolicy::new(&KubeletConfiguration::default());
+    let policy = AccessPolicy::new(&KubeletConfiguration::default(), &FeatureGates::default());
     let guard = Arc::new(Guard::new(policy, "n1", clients, view, clock));
     Node { fake, client, guard, _views: (set, authorities) }
 }

@@ -49,12 +49,12 @@ fn plain(rig: &Rig, uid: &str) -> SetUp {
 impl Rig {
     async fn is_set_up(&mut self, uid: &str, volume: &SetUp) -> EffectResult {
         let effect = Effect::SetUpVolume { volume: Box::new(volume.clone()) };
-        self.start_of(&key(uid), (1, effect), Some(120));
+        self.start_of(&key(uid), 1, effect, Some(120));
         self.answer().await.1
     }
 
     async fn is_torn_down(&mut self, uid: &str) -> EffectResult {
-        self.start_of(&key(uid), (2, Effect::TearDownVolumes), Some(120));
+        self.start_of(&key(uid), 2, Effect::TearDownVolumes, Some(120));
         self.answer().await.1
     }
 
@@ -185,7 +185,7 @@ async fn a_driver_that_hangs_is_killed() {
     scripts.put("init) sleep 600;;");
     let set_up = plain(&rig, "u");
     let effect = Effect::SetUpVolume { volume: Box::new(set_up) };
-    rig.start_of(&key("u"), (1, effect), Some(1000));
+    rig.start_of(&key("u"), 1, effect, Some(1000));
     let told = unprocessed(rig.answer().await.1);
     assert!(told.ends_with("Error: init command failed, killed after 120 s)"), "{told}");
 }
@@ -248,15 +248,15 @@ async fn a_walk_that_outlives_its_effect_is_not_begun_again_and_the_volume_is_th
     scripts.put(PLAIN);
     let set_up = plain(&rig, "u");
     let effect = || Effect::SetUpVolume { volume: Box::new(set_up.clone()) };
-    let cancel = rig.start_of(&key("u"), (1, effect()), Some(120));
+    let cancel = rig.start_of(&key("u"), 1, effect(), Some(120));
     begun.recv().await.unwrap();
     cancel.cancel();
     assert_eq!(rig.answer().await.1.unwrap_err().class, Class::DeadlineExceeded);
     assert_eq!(scripts.log(), ["init".to_owned(), format!("mount {}", set_up.path)]);
     // The next one's deadline comes before the walk's end, too.
-    rig.start_of(&key("u"), (2, effect()), Some(1));
+    rig.start_of(&key("u"), 2, effect(), Some(1));
     assert_eq!(rig.answer().await.1.unwrap_err().class, Class::DeadlineExceeded);
-    rig.start_of(&key("u"), (3, effect()), Some(120));
+    rig.start_of(&key("u"), 3, effect(), Some(120));
     release.send(()).unwrap();
     assert_eq!(rig.answer().await.1, Ok(done(Capabilities::default(), None, None)));
     let gid = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(&set_up.path).unwrap());
@@ -266,7 +266,7 @@ async fn a_walk_that_outlives_its_effect_is_not_begun_again_and_the_volume_is_th
     // A pod that goes meanwhile takes its walk along.
     let other = plain(&rig, "u2");
     let cancel =
-        rig.start_of(&key("u2"), (4, Effect::SetUpVolume { volume: Box::new(other.clone()) }), Some(120));
+        rig.start_of(&key("u2"), 4, Effect::SetUpVolume { volume: Box::new(other.clone()) }, Some(120));
     begun.recv().await.unwrap();
     cancel.cancel();
     rig.answer().await.1.unwrap_err();

@@ -1,0 +1,99 @@
+//! The process before it has a node: service manager, host, tasks, metrics, the name of the node.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_apiserver::Protocol;
+use agent_linux::clock::LinuxClock;
+use agent_linux::host_channel;
+use agent_linux::notify::{Notifier, watchdog_interval};
+use agent_types::time::Now;
+use orlop_config::ledger::HostMessage;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::node::cluster_problems::Board;
+use crate::node::host_channel::Host;
+use crate::node::node_settings::{self, check_machine};
+use crate::process::environment::Environment;
+use crate::process::node::run_dir;
+use crate::serving::metrics::Metrics;
+use crate::settings::Settings;
+use crate::tasks::actor::Tasks;
+
+/// What there is before anything of the node is started.
+pub(super) struct Process {
+    /// Flags and files.
+    pub(super) settings: Arc<Settings>,
+    /// Name of the node.
+    pub(super) node_name: String,
+    /// How the API server is spoken to.
+    pub(super) protocol: Protocol,
+    /// The service manager.
+    pub(super) notifier: Arc<Notifier>,
+    /// How often the service manager wants a sign of life; `None` if it wants none.
+    pub(super) watchdog: Option<Duration>,
+    /// What the service manager is told of the agent's state.
+    pub(super) state: watch::Sender<&'static str>,
+    /// The machine's outside.
+    pub(super) host: Host,
+    /// Where trouble with the cluster is shown.
+    pub(super) board: Board,
+    /// Counters.
+    pub(super) metrics: Metrics,
+    /// The node's tasks.
+    pub(super) tasks: Tasks,
+    /// When this agent began.
+    pub(super) started: Now,
+}
+
+impl Process {
+    /// Tells service manager and host that the agent begins.
+    ///
+    /// # Errors
+    /// The machine does not fit the configuration, the node has no name, or the service manager's words make no sense.
+    pub(super) async fn begin(settings: Arc<Settings>, environment: &Environment) -> anyhow::Result<Process> {
+        let watchdog = watchdog_interval(
+            environment.watchdog_usec.as_deref(),
+            environment.watchdog_pid.as_deref(),
+            std::process::id(),
+        )?;
+        let notifier = Arc::new(Notifier::new(environment.notify_socket.as_deref())?);
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
+        }
+        check_machine(&settings.kubelet)?;
+        let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
+        let metrics = Metrics::new(Arc::new(LinuxClock));
+        let started = tasks.now();
+        let port = host_channel::find_port(Path::new("/sys"), Path::new("/dev"));
+        let host = Host::new(tasks.clone(), run_dir(), port);
+        for message in settings.warnings.clone() {
+            host.tell(HostMessage::Problem { source: "agent".to_owned(), message });
+        }
+        host.stamp("agent.started", "").await;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), reason = "Starting", "starting orlop-agent");
+        let (state, shown) = watch::channel("waiting for the container runtime");
+        let board = Board::default();
+        tasks.start(board.clone().follow(shown, notifier.clone(), host.clone()));
+        let node_name = node_settings::node_name(&settings)?;
+        let protocol = if environment.disable_http2 { Protocol::Http1 } else { Protocol::Http2 };
+        if settings.cluster.is_some() && protocol != Protocol::Http2 {
+            tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
+        }
+        Ok(Process {
+            settings,
+            node_name,
+            protocol,
+            notifier,
+            watchdog,
+            state,
+            host,
+            board,
+            metrics,
+            tasks,
+            started,
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! What the service manager gives to the process and asks of it: environment variables, signals.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What the service manager put into the environment, read once.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `NOTIFY_SOCKET`.
+    pub notify_socket: Option<String>,
+    /// `WATCHDOG_USEC`.
+    pub watchdog_usec: Option<String>,
+    /// `WATCHDOG_PID`.
+    pub watchdog_pid: Option<String>,
+    /// `JOURNAL_STREAM` is set: stderr goes to the journal.
+    pub under_journald: bool,
+    /// `DISABLE_HTTP2` is set to something: the API server is spoken to in HTTP/1.1.
+    pub disable_http2: bool,
+}
+
+impl Environment {
+    /// Reads it.
+    #[must_use]
+    pub fn of_process() -> Environment {
+        let get = |name| std::env::var(name).ok();
+        Environment {
+            notify_socket: get("NOTIFY_SOCKET"),
+            watchdog_usec: get("WATCHDOG_USEC"),
+            watchdog_pid: get("WATCHDOG_PID"),
+            under_journald: std::env::var_os("JOURNAL_STREAM").is_some(),
+            disable_http2: std::env::var_os("DISABLE_HTTP2").is_some_and(|value| !value.is_empty()),
+        }
+    }
+}
+
+/// SIGTERM and SIGINT.
+pub(super) struct Stop {
+    term: Signal,
+    int: Signal,
+}
+
+impl Stop {
+    pub(super) fn listen() -> anyhow::Result<Stop> {
+        let on = |kind| signal(kind).context("listen for signals");
+        Ok(Stop { term: on(SignalKind::terminate())?, int: on(SignalKind::interrupt())? })
+    }
+
+    pub(super) async fn asked(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What runs next to a node and is no part of it: collection of garbage, rotation of logs, the APIs, CSI plugins, the watchdog.
+//!
+//! In: a [`Node`] that has started. Out: tasks that run until the node stops.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent_apiserver::ApiClient;
+use agent_cri::CriClient;
+use tokio::sync::watch;
+
+use crate::cluster::calls::Caller;
+use crate::images::garbage_collection::{self, Requests};
+use crate::node::host_channel::Host;
+use crate::node::log_rotation;
+use crate::pods::pod_network::{self, RuntimesFile};
+use crate::process::begin::Process;
+use crate::process::node::{Node, run_dir};
+use crate::process::watchdog::beat;
+use crate::runtime::lost_shims;
+use crate::serving::pod_resources::PodResources;
+use crate::serving::{self, Views};
+use crate::volumes::csi::{self, Csi};
+
+/// What the services are started from.
+pub(super) struct Deps {
+    /// The CRI client of the runtime.
+    pub(super) runtime: Arc<CriClient>,
+    /// The CRI client of the images.
+    pub(super) images: Arc<CriClient>,
+    /// The API server; `None` on a standalone node.
+    pub(super) client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
+    /// CSI drivers.
+    pub(super) csi: Csi,
+    /// The cgroup in which all pods' cgroups are.
+    pub(super) kubepods: String,
+    /// Requests for a collection of garbage.
+    pub(super) garbage: Requests,
+}
+
+/// Starts them all.
+///
+/// # Errors
+/// A file, an address or a TLS setting that cannot be used.
+pub(super) async fn start(
+    deps: Deps,
+    process: &Process,
+    node: &mut Node<CriClient, CriClient>,
+) -> anyhow::Result<()> {
+    let Deps { runtime, images, client, csi, kubepods, garbage } = deps;
+    let (settings, tasks, metrics) = (&process.settings, &process.tasks, &process.metrics);
+    let kubelet = &settings.kubelet;
+    if let Some(rotation) = log_rotation::Settings::of(kubelet) {
+        tasks.start(log_rotation::follow(rotation, node.running_logs(), runtime.clone(), tasks.clone()));
+    }
+    node.collect_garbage(garbage_collection::policy(kubelet), images.clone(), garbage);
+    let socket = agent_cri::socket_path(&kubelet.container_runtime_endpoint)?;
+    tasks.start(lost_shims::follow(socket, tasks.clone()));
+    serving::start_healthz(kubelet, tasks)?;
+    let (desired, statuses) = (node.desired(), node.statuses());
+    let resources = PodResources::new(settings, desired, statuses, metrics.clone(), tasks.clone());
+    resources.start(Path::new(&settings.options.root_dir)).await;
+    let api = serving::Deps {
+        settings: settings.clone(),
+        node_name: process.node_name.clone(),
+        client: client.clone(),
+        views: views(node, process, &csi, kubepods),
+        runtime: runtime.clone(),
+        images,
+        tasks: tasks.clone(),
+    };
+    serving::start(api).await?;
+    if let Some(client) = client {
+        let (root_dir, name) = (PathBuf::from(&settings.options.root_dir), process.node_name.as_str().into());
+        let caller = Caller::new(tasks.clone(), client);
+        tasks.start(csi::follow(root_dir, name, caller, csi, node.outlets(), tasks.clone()));
+    }
+    if let Some(shown) = node.shown_ready() {
+        tasks.start(stamp_ready(shown, process.host.clone()));
+    }
+    if let Some(ranges) = node.pod_cidrs() {
+        let file = RuntimesFile::of_appliance(run_dir());
+        tasks.start(pod_network::tell(runtime, ranges, file, tasks.clone()));
+    }
+    if let Some(period) = process.watchdog {
+        tasks.start(beat(process.notifier.clone(), period, node.take_owners(), tasks.clone()));
+    }
+    Ok(())
+}
+
+fn views(node: &Node<CriClient, CriClient>, process: &Process, csi: &Csi, kubepods: String) -> Views {
+    Views {
+        desired: node.desired(),
+        statuses: node.statuses(),
+        health: node.health(),
+        addresses: node.addresses(),
+        kubepods,
+        metrics: process.metrics.clone(),
+        csi: csi.clone(),
+        outlets: node.outlets(),
+        local_volumes: node.local_volumes(),
+        board: process.board.clone(),
+    }
+}
+
+/// The ledger's last line of a node that belongs to a cluster.
+async fn stamp_ready(mut shown: watch::Receiver<bool>, host: Host) {
+    if shown.wait_for(|ready| *ready).await.is_ok() {
+        host.stamp("node.ready", "").await;
+    }
+}

@@ -1,0 +1,73 @@
+//! Mailboxes that several owners send to. They are made before any owner starts: whoever is started may send at once.
+
+use std::sync::Arc;
+
+use agent_core::pleg::PlegEvent;
+use agent_core::pod_manager::ManagerEvent;
+
+use crate::cluster::Mailboxes;
+use crate::node::NodeHandles;
+use crate::node::eviction::{self, PreparedEviction, Senses};
+use crate::node::node_events::Outlets;
+use crate::node::shutdown::Shutdown;
+use crate::pods::status::StatusStore;
+use crate::process::node::Plan;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::{Inbox, Sender};
+
+/// Mailboxes of the part that works on pods.
+pub(super) struct PodMailboxes {
+    /// The manager's; its other end is in the node's handles.
+    pub(super) manager: Inbox<ManagerEvent>,
+    /// The end of PLEG's mailbox into which effects send what they saw.
+    pub(super) to_pleg: Sender<PlegEvent>,
+    /// PLEG's own end.
+    pub(super) pleg: Inbox<PlegEvent>,
+}
+
+/// The mailboxes, and the handles that lead to them.
+pub(super) struct Wiring {
+    /// What every owner may use.
+    pub(super) node: NodeHandles,
+    /// Pods' statuses.
+    pub(super) statuses: StatusStore,
+    /// Mailboxes of the pods' part.
+    pub(super) pods: PodMailboxes,
+    /// Mailboxes of the owners that call the API server; `None` on a standalone node.
+    pub(super) cluster: Option<Mailboxes>,
+    /// The node's shutdown; `None` if the machine does not wait for pods.
+    pub(super) shutdown: Option<Shutdown>,
+    /// `None` where the configuration has no threshold, or nothing can be seen.
+    pub(super) eviction: Option<PreparedEviction>,
+}
+
+impl Wiring {
+    /// All of them, empty.
+    pub(super) fn new(
+        plan: &Plan,
+        senses: Option<Arc<dyn Senses>>,
+        in_cluster: bool,
+        metrics: &Metrics,
+        tasks: &Tasks,
+    ) -> Wiring {
+        let (manager, manager_inbox) = tasks.mailbox();
+        let statuses = StatusStore::default();
+        let shutdown = plan.shutdown.clone().map(|plan| Shutdown::new(plan, tasks));
+        let to_shutdown = || shutdown.as_ref().map(Shutdown::sender);
+        let eviction = eviction::prepare(plan.eviction.clone(), senses, tasks);
+        let cluster = in_cluster.then(|| Mailboxes::new(tasks, to_shutdown()));
+        let outlets = Outlets::new(
+            statuses.clone(),
+            metrics.clone(),
+            cluster.as_ref().map(Mailboxes::outlets),
+            to_shutdown(),
+            eviction.as_ref().map(PreparedEviction::sender),
+        );
+        metrics.shutdown(shutdown.as_ref().and_then(Shutdown::last));
+        let node = NodeHandles { manager, outlets, tasks: tasks.clone() };
+        let (to_pleg, pleg) = tasks.mailbox();
+        let pods = PodMailboxes { manager: manager_inbox, to_pleg, pleg };
+        Wiring { node, statuses, pods, cluster, shutdown, eviction }
+    }
+}

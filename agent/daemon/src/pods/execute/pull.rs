@@ -73,10 +73,10 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     }
     let (records, begun) = (executor.records.clone(), written.clone());
     let begin = move || (records.begin(&begun), records.sizes());
-    let Some((begun, sizes)) = executor.tasks.blocking(begin).await else {
+    let Some((begun, (intents, pulled))) = executor.tasks.blocking(begin).await else {
         return Err(super::gave_up("the agent stops"));
     };
-    executor.metrics.pull_records(sizes);
+    executor.metrics.pull_records(intents, pulled);
     begun.map_err(|e| error(e.into()))?;
     // Dropped before its end, the intent stays on disk: the runtime may go on pulling.
     let under_way = UnderWay { records: executor.records.clone(), image: Some(written) };
@@ -91,8 +91,8 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
         under_way.end(outcome, now);
         records.sizes()
     });
-    if let Some(sizes) = ended.await {
-        executor.metrics.pull_records(sizes);
+    if let Some((intents, pulled)) = ended.await {
+        executor.metrics.pull_records(intents, pulled);
     }
     told
 }

@@ -100,7 +100,7 @@ pub(super) enum Occasion {
     PullSecrets(Vec<String>),
 }
 
-/// Which of its handlers the runtime is to run the next sandbox by.
+/// The runtime handler for the next sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RuntimeHandler {
     /// The class is to be looked up.

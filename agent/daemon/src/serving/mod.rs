@@ -307,7 +307,8 @@ impl HttpsServer {
         }))
     }
 
-    /// The certificate to show, by the contract's order: files, a request to the cluster's signer, one of our own.
+    /// The serving certificate, in upstream's order: `tlsCertFile`, a request to the cluster's signer (`serverTLSBootstrap`), a
+    /// self-signed one (cmd/kubelet/app/server.go, `InitializeTLS`).
     async fn certificate(
         &self,
         addresses: Option<watch::Receiver<Vec<NodeAddress>>>,

@@ -73,8 +73,8 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     }
     let (records, begun) = (executor.records.clone(), written.clone());
     let begin = move || (records.begin(&begun), records.sizes());
-    let (begun, sizes) = executor.tasks.blocking(begin).await.ok_or(AgentStops)?;
-    executor.metrics.pull_records(sizes);
+    let (begun, (intents, pulled)) = executor.tasks.blocking(begin).await.ok_or(AgentStops)?;
+    executor.metrics.pull_records(intents, pulled);
     begun.map_err(|e| error(e.into()))?;
     // Dropped before its end, the intent stays on disk: the runtime may go on pulling.
     let under_way = UnderWay { records: executor.records.clone(), image: Some(written) };
@@ -89,8 +89,8 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
         under_way.end(outcome, now);
         records.sizes()
     });
-    if let Some(sizes) = ended.await {
-        executor.metrics.pull_records(sizes);
+    if let Some((intents, pulled)) = ended.await {
+        executor.metrics.pull_records(intents, pulled);
     }
     told
 }

@@ -407,7 +407,7 @@ mod tests {
         let caller = Caller::new(tasks.clone(), client);
         let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
         let follow =
-            follow(root.path().to_owned(), "n".into(), caller, (Csi::default(), outlets), tasks.clone());
+            follow(root.path().to_owned(), "n".into(), caller, Csi::default(), outlets, tasks.clone());
         tasks.start(follow);
         let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
         pass(RESCAN * 3).await;

@@ -139,7 +139,7 @@ async fn nothing_walks_for_a_pod_whose_volumes_are_taken_away() {
 async fn a_failure_is_told_once_and_walks_end_with_the_agent() {
     let slow = Slow::new();
     let fails = |_: Give<'_>| Err(VolumeError::Refused("no".to_owned()));
-    let failed = slow.ownership.run(&slow.tasks, (&"u".into(), "v"), "shared", fails).await;
+    let failed = slow.ownership.run(&slow.tasks, &"u".into(), "v", "shared", fails).await;
     assert_eq!(failed.unwrap_err().message, "no");
     assert!(slow.run("u", "v", "shared").now_or_never().is_none());
     assert_eq!(slow.begins().await, "/v");

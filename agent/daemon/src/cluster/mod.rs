@@ -242,7 +242,7 @@ async fn hear_node(
             });
         }
         // Pods whose volumes are attached now need not wait for the clock.
-        let pods = volumes.node_says(&event);
+        let pods = volumes.node_says(&event).await;
         if !pods.is_empty() {
             manager.send(ManagerEvent::SourcesChanged(pods));
         }

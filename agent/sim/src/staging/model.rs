@@ -227,8 +227,12 @@ impl Disk {
 
     pub(super) fn forget_stage(&mut self, staged: &StagedAs, key: &VolumeKey) {
         match staged {
-            StagedAs::Files => drop(self.stages.remove(key)),
-            StagedAs::Device(volume) => drop(self.device_stages.remove(volume)),
+            StagedAs::Files => {
+                self.stages.remove(key);
+            }
+            StagedAs::Device(volume) => {
+                self.device_stages.remove(volume);
+            }
         }
     }
 

@@ -72,7 +72,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     loop {
         match way.step() {
             Step::End(end) => return job.end(end),
-            step => way.answered(job.take(step, &way).await?),
+            step => {
+                let answer = job.take(step, &way).await?;
+                way.answered(answer);
+            }
         }
     }
 }

@@ -79,14 +79,18 @@ impl Owner {
     fn hear(&mut self, asked: Ask, now: Mono) {
         let table = &mut self.table;
         match asked {
-            Ask::Wish { pod, key, attached, to } => drop(to.send(table.wish(&pod, &key, attached))),
+            Ask::Wish { pod, key, attached, to } => {
+                let _ = to.send(table.wish(&pod, &key, attached));
+            }
             Ask::Forget(pod) => table.forget(&pod),
             Ask::Look => table.look(),
             Ask::Disk(found) => table.disk(found, now),
             Ask::NodeSays { of, to } => {
-                drop(to.send(table.node_says(of.in_use, of.attached, of.devices)));
+                let _ = to.send(table.node_says(of.in_use, of.attached, of.devices));
             }
-            Ask::Device { key, to } => drop(to.send(table.device(&key))),
+            Ask::Device { key, to } => {
+                let _ = to.send(table.device(&key));
+            }
             Ask::Turn { of, to } => {
                 let ticket = table.ask(of);
                 self.waiting.insert(ticket, to);
@@ -94,15 +98,19 @@ impl Owner {
             Ask::End(ticket) => table.end(ticket),
             Ask::Facts { key, target, to } => {
                 let (staged, published) = (table.is_staged(&key), table.is_published(&target));
-                drop(to.send(Facts { staged, published, ..Facts::default() }));
+                let _ = to.send(Facts { staged, published, ..Facts::default() });
             }
-            Ask::Settled { target, to } => drop(to.send(table.is_settled(&target))),
+            Ask::Settled { target, to } => {
+                let _ = to.send(table.is_settled(&target));
+            }
             Ask::Staged { ticket, is } => table.set_staged(ticket, is),
             Ask::Published { target, of } => {
                 table.set_published(&target, of);
                 self.view.send_replace(Arc::new(table.published().clone()));
             }
-            Ask::MayUnstage { key, disk, to } => drop(to.send(table.may_unstage(&key, &disk))),
+            Ask::MayUnstage { key, disk, to } => {
+                let _ = to.send(table.may_unstage(&key, &disk));
+            }
             Ask::Unstaged { key, ticket, done } => table.unstaged(&key, ticket, done, now),
         }
     }
@@ -120,7 +128,7 @@ impl Owner {
                 let turn = Turn::new(ticket, self.csi.volumes.sender());
                 // A task that waits no more drops it.
                 if let Some(to) = self.waiting.remove(&ticket) {
-                    drop(to.send(turn));
+                    let _ = to.send(turn);
                 }
             }
             Order::Unstage(key, ticket) => {
@@ -286,19 +294,19 @@ mod tests {
     #[tokio::test]
     async fn a_turn_ends_with_its_task_and_one_that_waits_no_more_has_none() {
         let rig = rig(None);
-        let volumes = &rig.csi.volumes;
-        let first = volumes.turn(&key()).await.unwrap();
+        let (volumes, key) = (&rig.csi.volumes, key());
+        let first = volumes.turn(&key).await.unwrap();
         assert!(volumes.turn_at_target("iqn").await.is_some(), "another subject");
-        let (mut second, mut third) = (Box::pin(volumes.turn(&key())), Box::pin(volumes.turn(&key())));
+        let (mut second, mut third) = (Box::pin(volumes.turn(&key)), Box::pin(volumes.turn(&key)));
         assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
         drop(second);
         first.set_staged(true);
-        let facts = volumes.facts(&key(), "t").await.unwrap();
+        let facts = volumes.facts(&key, "t").await.unwrap();
         assert_eq!(facts, Facts { staged: true, published: false, walked: false });
         drop(first);
         let third = third.await.unwrap();
         third.set_staged(false);
-        assert!(!volumes.facts(&key(), "t").await.unwrap().staged);
+        assert!(!volumes.facts(&key, "t").await.unwrap().staged);
     }
 
     #[tokio::test]
@@ -327,11 +335,11 @@ mod tests {
     #[tokio::test]
     async fn nobody_answers_when_the_node_stops() {
         let rig = rig(None);
-        let volumes = &rig.csi.volumes;
-        let _turn = volumes.turn(&key()).await.unwrap();
-        let waiting = volumes.turn(&key());
+        let (volumes, key) = (&rig.csi.volumes, key());
+        let _turn = volumes.turn(&key).await.unwrap();
+        let waiting = volumes.turn(&key);
         rig.tasks.stop().cancel();
-        assert!(waiting.await.is_none() && volumes.turn(&key()).await.is_none());
-        assert_eq!(volumes.wish(&PodUid::from("u"), &key(), true).await, Attached::NotInUse);
+        assert!(waiting.await.is_none() && volumes.turn(&key).await.is_none());
+        assert_eq!(volumes.wish(&PodUid::from("u"), &key, true).await, Attached::NotInUse);
     }
 }

@@ -16,6 +16,7 @@ use futures_util::future::join_all;
 
 use super::csi::{STOPS, failure, of_disk, refusal};
 use super::{Executor, error, gave_up};
+use crate::volumes::csi::volumes::Turn;
 
 /// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
 pub(super) async fn tear_down<R: Runtime, I: ImageService>(
@@ -53,7 +54,7 @@ async fn files_go<R: Runtime, I: ImageService>(
     target: &Path,
     data: &VolumeData,
 ) -> Result<(), EffectError> {
-    let leaving = Leaving { executor, uid, target, data: Some(data), device: None };
+    let leaving = Leaving { executor, uid, target, data: Some(data), device: None, turn: None };
     leaving.go(Unpublishing::of_files(data)).await
 }
 
@@ -64,7 +65,7 @@ async fn device_goes<R: Runtime, I: ImageService>(
     data: Option<&VolumeData>,
 ) -> Result<(), EffectError> {
     let target = executor.dirs.device_target(uid, volume);
-    let leaving = Leaving { executor, uid, target: &target, data, device: Some(volume) };
+    let leaving = Leaving { executor, uid, target: &target, data, device: Some(volume), turn: None };
     leaving.go(Unpublishing::of_device(data)).await
 }
 
@@ -76,21 +77,21 @@ struct Leaving<'a, R, I> {
     data: Option<&'a VolumeData>,
     /// Name of the PersistentVolume, if it is a block device.
     device: Option<&'a str>,
+    /// The volume's turn, once it has come: until the way ends.
+    turn: Option<Turn>,
 }
 
 impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
-    async fn go(&self, mut way: Unpublishing) -> Result<(), EffectError> {
+    async fn go(mut self, mut way: Unpublishing) -> Result<(), EffectError> {
         let (node, tasks) = (self.executor.sources.csi(), &self.executor.tasks);
-        // Held until the end.
-        let mut turn = None;
         let mut endpoint = PathBuf::new();
         loop {
             let (at, of, target) = (self.executor.dirs.clone(), self.uid.clone(), self.target.to_owned());
             let device = self.device.unwrap_or_default().to_owned();
             match (way.step(), self.data) {
                 (Step::Turn, Some(data)) => {
-                    turn = node.volumes.turn(&data.key()).await;
-                    way.done(turn.as_ref().map(drop).ok_or_else(|| failure(gave_up(STOPS))));
+                    self.turn = node.volumes.turn(&data.key()).await;
+                    way.done(self.turn.as_ref().map(drop).ok_or_else(|| failure(gave_up(STOPS))));
                 }
                 (Step::Leave, _) => {
                     let left = tasks.blocking_of_pod(self.uid, move || at.leave_device(&of, &device));

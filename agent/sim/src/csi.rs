@@ -6,9 +6,9 @@
 //!                        └─ the last pod is gone ─► unstaged ─► not in use ─► the controller detaches
 //! ```
 //! In: set-ups and tearings down of pods, seconds. Out: calls of the driver, what is written down of them, which outlives the
-//! agent; what VOL-HELD and LEAK look at. The decisions are `agent_volumes::attach`'s; the order of the steps is that of the
-//! daemon's `execute::csi` and `csi::stages`. An agent may die between any two steps, and any call of the driver may fail or
-//! have its answer lost.
+//! agent; what VOL-HELD and LEAK look at. The decisions are `agent_volumes::attach`'s; the steps of a set-up are one event here, in
+//! the order of `agent_volumes::csi::publishing` ([`crate::staging`] takes them apart). An agent may die between any two steps,
+//! and any call of the driver may fail or have its answer lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -28,6 +28,7 @@ pub mod queue;
 mod resizing;
 pub mod rng;
 pub mod scenario;
+pub mod staging;
 mod stopping;
 pub mod trace;
 pub mod users;

@@ -8,9 +8,13 @@
 pub mod expand;
 pub mod limits;
 pub mod plugin;
+pub mod publishing;
 pub mod request;
 pub mod source;
+pub mod steps;
 pub mod translation;
+pub mod unpublishing;
+pub mod unstaging;
 
 use std::collections::BTreeMap;
 

@@ -43,6 +43,7 @@ pub mod project;
 pub mod references;
 pub mod selinux;
 mod slots;
+pub mod stages;
 pub mod sub_path;
 pub mod token;
 pub mod trust_bundle;

@@ -279,7 +279,7 @@ impl NodeListener {
                 });
             }
             // Pods whose volumes are attached now need not wait for the clock.
-            let pods = self.volumes.node_says(&event);
+            let pods = self.volumes.node_says(&event).await;
             if !pods.is_empty() {
                 self.manager.send(ManagerEvent::SourcesChanged(pods));
             }

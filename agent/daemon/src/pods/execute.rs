@@ -6,8 +6,8 @@
 //! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
 
 mod csi;
-mod csi_devices;
 mod csi_expand;
+mod csi_tear_down;
 mod disks;
 mod flex;
 mod growth;
@@ -384,7 +384,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                     self.tasks.blocking_of_pod(&key.uid, move || at.may_have_flex(&uid)).await == Some(true);
                 // A driver that does not let go keeps no other one back.
                 let (csi, flex) =
-                    tokio::join!(csi::tear_down(self, &key.uid), flex::tear_down(self, &key.uid));
+                    tokio::join!(csi_tear_down::tear_down(self, &key.uid), flex::tear_down(self, &key.uid));
                 csi.and(flex)?;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 let looked =

@@ -32,6 +32,7 @@ use agent_types::lock::Lock;
 use agent_types::pod_paths::{HOSTS_FILE, LAST_WORDS_DIR};
 use agent_types::resources::cgroups::name;
 use agent_types::time::{Mono, Wall};
+use agent_volumes::stages::Published;
 
 pub(super) use volumes::{Alarm, WAIT};
 
@@ -42,7 +43,6 @@ use crate::pods::pod_dirs::chain;
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
-use crate::volumes::csi::volumes::Published;
 use crate::volumes::local_volumes::LocalVolumes;
 
 const STOPPED: &str = "the node is being stopped";
@@ -276,16 +276,17 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     /// systems of those of type `local`.
     fn of_claims(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
         let runs = |pod: &str| shown.iter().find(|s| s.uid == pod && !s.containers.is_empty());
-        let way = |(target, of): (String, Published)| {
+        let way = |(target, of): (&String, &Published)| {
             let pod = runs(of.pod.as_str())?.key();
             let endpoint = self.csi.registered.endpoint(&of.key.driver)?;
-            let way = Way::Ask { endpoint, handle: of.key.handle, target: PathBuf::from(target), pod };
-            Some(((of.pod.to_string(), of.name), way))
+            let (handle, target) = (of.key.handle.clone(), PathBuf::from(target));
+            Some(((of.pod.to_string(), of.name.clone()), Way::Ask { endpoint, handle, target, pod }))
         };
         let local = self.local.all().into_iter();
         let local = local.filter(|((pod, _), _)| runs(pod.as_str()).is_some());
         let local = local.map(|((pod, name), path)| ((pod.to_string(), name), Way::Look(path)));
-        self.csi.volumes.all_published().into_iter().filter_map(way).chain(local).collect()
+        let published = self.csi.volumes.all_published();
+        published.iter().filter_map(way).chain(local).collect()
     }
 
     /// Layers are among the runtime's figures of containers, which may have been asked for already.

@@ -1,7 +1,7 @@
 //! Disks that other machines keep: the way to a device, and back.
 //!
 //! In: a [`NetworkDisk`], a [`Record`]. Out: programs (`iscsiadm`, `multipath`, `blockdev`), what is written into sysfs.
-//! Invariants: who logs in or out holds the target's lock; a session ends only if no other record goes through it; nothing of
+//! Invariants: who logs in or out has the target's turn; a session ends only if no other record goes through it; nothing of
 //! a disk is taken away that another record has, too; a Secret is told to `iscsiadm` alone. The decisions are
 //! `agent_volumes::network_disk`'s.
 
@@ -65,7 +65,7 @@ pub(crate) async fn attach(
 ) -> Result<String, String> {
     let device = match &disk.target {
         Target::Iscsi(iscsi) => {
-            let _alone = csi.volumes.alone_with_target(&iscsi.iqn).await;
+            let _turn = csi.volumes.turn_at_target(&iscsi.iqn).await.ok_or("the agent stops")?;
             log_in(Login::new(iscsi, &disk.volume, chap), iscsi, tasks).await?
         }
         Target::Fc(fc) => find(fc, tasks).await?,
@@ -184,7 +184,7 @@ pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Task
     unmounted.await?;
     match &record.target {
         Target::Iscsi(iscsi) => {
-            let _alone = csi.volumes.alone_with_target(&iscsi.iqn).await;
+            let _turn = csi.volumes.turn_at_target(&iscsi.iqn).await.ok_or("the agent stops")?;
             let others = records(root, tasks).await?;
             if !shares_unit(record, &others) {
                 let (iqn, lun) = (iscsi.iqn.clone(), iscsi.lun);

@@ -1,47 +1,51 @@
-//! Volumes of CSI drivers: staged for all pods of the node, published before a pod's containers, unpublished after them.
+//! Volumes of CSI drivers: the steps to a pod. The steps from a pod are in `super::csi_tear_down`.
 //!
-//! In: a [`CsiVolume`]. Out: calls of the driver, each with upstream's time limit. Invariants: it is written down whose the
-//! volume is before the driver is asked; every volume that is written down is unpublished before its directory goes, also one
-//! whose publication nobody heard the end of; a volume that has to be attached is not touched before the API server says that
-//! it is in use here and attached. Volumes are given back by `crate::volumes::csi::stages`.
+//! In: a [`CsiVolume`]. Out: calls of the driver, each with upstream's time limit; records on disk; the effect's answer.
+//! Invariant: nothing is decided here: [`Publishing`] names the next step, and the owner of the table of stages
+//! (`crate::volumes::csi::stages`) says whose turn it is, and gives back what no pod has.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_linux::volumes::Give;
-use agent_types::failure::Class;
-use agent_types::ids::{PodKey, PodUid};
+use agent_linux::volumes::{Give, VolumeError};
+use agent_plugins::PluginError;
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::PodKey;
 use agent_types::objects::{ObjectRef, Objects, look_up};
 use agent_types::time::Wall;
-use agent_volumes::attach::{Attached, Fits, Held};
-use agent_volumes::csi::request::{Capabilities, Given};
+use agent_volumes::SetUp;
+use agent_volumes::csi::publishing::{Answer, End, Facts, Paths, Publishing, SecretFor, Step, Tokens};
+use agent_volumes::csi::request::{Given, Publish, Stage};
 use agent_volumes::csi::source::SecretRef;
-use agent_volumes::csi::{CsiVolume, Persistent, Terms, VolumeData, no_secret, unregistered};
-use agent_volumes::{Resize, SetUp, selinux};
-use futures_util::future::join_all;
+use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
+use agent_volumes::csi::{CsiVolume, Terms};
+use agent_volumes::stages::Published;
 
 use super::volumes::{RENEW_MIN, answer, given};
-use super::{Executor, csi_devices, error, gave_up};
-use crate::pods::pod_dirs::chain;
-use crate::volumes::csi::volumes::Published;
+use super::{Executor, error, gave_up};
+use crate::volumes::csi::Csi;
+use crate::volumes::csi::volumes::Turn;
 
 /// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
 pub(super) const AGAIN: Duration = Duration::from_secs(75);
-/// What one pod alone may have, and another one has (upstream's words).
-const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+pub(super) const STOPS: &str = "the agent stops";
 
 /// One volume of one pod on its way.
 pub(super) struct Job<'a, R, I> {
     pub(super) executor: &'a Executor<R, I>,
     key: &'a PodKey,
-    pub(super) set_up: &'a SetUp,
-    pub(super) csi: &'a CsiVolume,
-    /// Where its driver publishes it.
-    pub(super) target: String,
-    terms: Terms,
+    set_up: &'a SetUp,
+    node: Csi,
+    pub(super) paths: Paths,
+    /// The driver's socket, once it is looked up.
+    pub(super) endpoint: PathBuf,
+    /// The volume's turn, once it has come.
+    turn: Option<Turn>,
+    /// Files that are still being given to their group.
+    giving: Option<EffectOk>,
 }
 
 /// Publishes a volume, and stages it first if it is the node's first pod that has it.
@@ -51,430 +55,290 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     set_up: &SetUp,
     csi: &CsiVolume,
 ) -> EffectResult {
-    let target = match csi.block {
-        Some(_) => executor.dirs.device_target(&key.uid, &csi.volume).display().to_string(),
-        None => set_up.path.clone(),
+    let (dirs, node) = (&executor.dirs, executor.sources.csi());
+    let (target, staging) = match csi.block {
+        Some(_) => {
+            (dirs.device_target(&key.uid, &csi.volume).display().to_string(), dirs.device_stage(&csi.volume))
+        }
+        None => (set_up.path.clone(), dirs.stage_of(&csi.key())),
     };
-    if executor.sources.csi().volumes.is_settled(&target) {
-        // What is mounted stays so, whatever can be reached now.
-        return Ok(Job { executor, key, set_up, csi, target, terms: Terms::default() }.look_again().await);
+    let paths = Paths { target, staging: staging.display().to_string() };
+    let mut way = Publishing::new(csi, &key.uid, paths.clone(), set_up.fs_group);
+    if node.volumes.is_settled(&paths.target).await {
+        way = way.settled();
     }
-    let object = executor.sources.csi_driver(csi.driver.clone()).await.map_err(refusal)?;
-    let terms = csi.terms(object.as_ref()).map_err(refusal)?;
-    let csi = &csi.on(&terms);
-    let job = Job { executor, key, set_up, csi, target, terms };
-    match &csi.persistent {
-        None => job.inline().await,
-        Some(persistent) => job.persistent(persistent).await,
+    let endpoint = PathBuf::new();
+    let mut job = Job { executor, key, set_up, node, paths, endpoint, turn: None, giving: None };
+    loop {
+        match way.step() {
+            Step::End(end) => return job.end(end),
+            step => {
+                let answer = job.take(step, &way).await?;
+                way.answered(answer);
+            }
+        }
     }
-}
-
-/// What was done for a volume before it is published.
-#[derive(Default)]
-struct Ready {
-    /// Where it is staged.
-    staging: Option<String>,
-    /// What the driver's controller says for the node.
-    attached: BTreeMap<String, String>,
-    /// That it is the pod's was not written down before.
-    new: bool,
 }
 
 impl<R: Runtime, I: ImageService> Job<'_, R, I> {
-    /// The words of a step.
-    fn failed(&self, step: &str, why: &str) -> EffectError {
-        let step = match step {
-            agent_volumes::WAIT_FOR_ATTACH if self.csi.block.is_some() => "MapVolume.WaitForAttach",
-            agent_volumes::MOUNT_DEVICE | agent_volumes::SET_UP if self.csi.block.is_some() => {
-                agent_volumes::SET_UP_DEVICE
+    /// Takes a step. The error is that the agent stops.
+    async fn take(&mut self, step: Step, way: &Publishing) -> Result<Answer, EffectError> {
+        Ok(match step {
+            Step::Object => {
+                let object = self.executor.sources.csi_driver(way.volume().driver.clone()).await;
+                Answer::Object(object.map(|object| object.map(Box::new)))
             }
-            step => step,
-        };
-        refusal(agent_volumes::step_failed(step, &self.csi.volume, why))
+            Step::Attachment => self.attachment(way.volume()).await,
+            Step::Secret(of) => Answer::Secret(self.secret_for(of).await),
+            Step::Tokens => Answer::Tokens(self.tokens(way.terms()).await),
+            Step::Driver => {
+                let endpoint = self.node.registered.endpoint(&way.volume().driver);
+                let found = endpoint.is_some();
+                self.endpoint = endpoint.unwrap_or_default();
+                Answer::Found(found)
+            }
+            Step::AskLimits => {
+                let csi = way.volume();
+                tracing::info!(driver = csi.driver, volume = csi.handle, "the node has no room for a volume");
+                self.node.limits.ask(&csi.driver).await;
+                self.executor.metrics.no_room_for_volume();
+                Answer::Done
+            }
+            Step::Grow { staged, in_use } => Answer::Grown(self.expand(way, staged, in_use).await),
+            Step::Give(group) => {
+                let given = self.give(group, way.volume()).await;
+                Answer::Given(
+                    given
+                        .map(|given| match given {
+                            Ok(_) => true,
+                            Err(giving) => {
+                                self.giving = Some(giving);
+                                false
+                            }
+                        })
+                        .map_err(failure),
+                )
+            }
+            Step::Capabilities | Step::Unstage | Step::Stage(_) | Step::Publish(_) => {
+                self.call(step, way.volume()).await
+            }
+            Step::Wish { .. } | Step::Turn | Step::Facts | Step::Staged(_) | Step::Published { .. } => {
+                self.of_table(step, way.volume()).await?
+            }
+            step => self.write(step, way).await,
+        })
     }
 
-    async fn inline(&self) -> EffectResult {
-        let endpoint = self.executor.sources.csi().registered.endpoint(&self.csi.driver);
-        let endpoint = endpoint.ok_or_else(|| refusal(unregistered("mounter.SetUpAt", &self.csi.driver)))?;
-        let secrets = match &self.csi.secret {
-            Some(secret) => watched_secret(self.executor, secret).await.map_err(refusal)?,
-            None => BTreeMap::new(),
-        };
-        let driver = agent_plugins::capabilities(&endpoint).await.map_err(|e| refusal(e.words()))?;
-        self.publish(&endpoint, driver, Ready::default(), secrets).await
+    /// The driver is asked.
+    async fn call(&self, step: Step, csi: &CsiVolume) -> Answer {
+        match step {
+            Step::Capabilities => {
+                let driver = agent_plugins::capabilities(&self.endpoint).await;
+                Answer::Capabilities(driver.map_err(|e| {
+                    tracing::debug!(driver = csi.driver, error = %e, "a driver does not say what it can do");
+                    e.words()
+                }))
+            }
+            Step::Unstage => {
+                let at = self.executor.dirs.stage_of(&csi.key());
+                Answer::Called(
+                    agent_plugins::unstage(&self.endpoint, &csi.handle, &at).await.map_err(call_failed),
+                )
+            }
+            Step::Stage(request) => Answer::Called(self.stage(&request, csi).await),
+            Step::Publish(request) => Answer::Called(self.publish(&request, csi).await),
+            _ => Answer::Done,
+        }
     }
 
-    async fn persistent(&self, persistent: &Persistent) -> EffectResult {
-        let (executor, key) = (self.executor, self.csi.key());
-        let node = executor.sources.csi();
-        node.volumes.want(&self.key.uid, &key, self.terms.attach);
-        let attached = if self.terms.attach {
-            if node.volumes.is_attached(&key) != Attached::Yes {
-                return Ok(EffectOk::Unattached { full: self.finds_no_room().await });
-            }
-            self.attached().await.map_err(|why| self.failed(agent_volumes::WAIT_FOR_ATTACH, &why))?
-        } else {
-            BTreeMap::new()
-        };
-        let device = |why: String| self.failed(agent_volumes::MOUNT_DEVICE, &why);
-        let endpoint = node.registered.endpoint(&self.csi.driver);
-        let endpoint =
-            endpoint.ok_or_else(|| device(unregistered("attacher.MountDevice", &self.csi.driver)))?;
-        let driver = agent_plugins::capabilities(&endpoint).await.map_err(|e| device(e.words()))?;
-        let publish_secrets = self.secret(None, persistent.publish_secret.as_ref()).await;
-        let publish_secrets = publish_secrets.map_err(refusal)?;
+    async fn stage(&self, request: &Stage, csi: &CsiVolume) -> Result<(), CallFailed> {
+        agent_plugins::stage(&self.endpoint, request).await.map_err(|e| {
+            tracing::warn!(driver = csi.driver, volume = csi.handle, error = %e, "volume is not staged");
+            call_failed(e)
+        })
+    }
 
-        let _alone = node.volumes.alone(&key).await;
-        if persistent.one_pod || self.terms.labels {
-            let held = self.held().await?;
-            if persistent.one_pod && held.pods.iter().any(|pod| *pod != self.key.uid) {
-                return Err(self.failed(agent_volumes::SET_UP, IN_USE));
+    async fn publish(&self, request: &Publish, csi: &CsiVolume) -> Result<(), CallFailed> {
+        agent_plugins::publish(&self.endpoint, request).await.map_err(|e| {
+            tracing::warn!(driver = csi.driver, volume = csi.handle, error = %e, "volume is not published");
+            call_failed(e)
+        })
+    }
+
+    /// The owner of the table of stages is asked, or hears of it.
+    async fn of_table(&mut self, step: Step, csi: &CsiVolume) -> Result<Answer, EffectError> {
+        let (volumes, key, pod) = (&self.node.volumes, csi.key(), &self.key.uid);
+        Ok(match step {
+            Step::Wish { attach } => Answer::Attached(volumes.wish(pod, &key, attach).await),
+            Step::Turn => {
+                self.turn = Some(volumes.turn(&key).await.ok_or_else(|| gave_up(STOPS))?);
+                self.facts(csi).await?
             }
-            match held.fits(&self.key.uid, self.csi.label()) {
-                Fits::No(there) if self.terms.labels => {
-                    let why = selinux::conflict(&self.csi.volume, &there, self.csi.label());
-                    return Ok(EffectOk::Unprocessed { why });
+            Step::Facts => self.facts(csi).await?,
+            Step::Staged(is) => {
+                if let Some(turn) = &self.turn {
+                    turn.set_staged(is);
                 }
-                Fits::Anew if self.terms.labels => self.unstage(&endpoint).await.map_err(device)?,
-                _ => {}
+                Answer::Done
             }
-        }
-        if !driver.stages {
-            let ready = Ready { attached, ..Ready::default() };
-            return self.publish(&endpoint, driver, ready, publish_secrets).await;
-        }
-        // It is this pod's from here on: nobody gives it back under it.
-        let new = self.prepare().await?;
-        let staging = self.stage(&endpoint, driver, persistent, &attached).await;
-        if let Err((_, true)) = &staging
-            && new
-        {
-            self.release().await;
-        }
-        let staging = Some(staging.map_err(|(why, _)| device(why))?);
-        self.publish(&endpoint, driver, Ready { staging, attached, new }, publish_secrets).await
-    }
-
-    /// What the driver's controller says of the volume and this node.
-    async fn attached(&self) -> Result<BTreeMap<String, String>, String> {
-        let (handle, name) = (&self.csi.handle, self.csi.attachment());
-        let found = self.executor.sources.attachment(name.clone()).await;
-        let found = found
-            .map_err(|why| format!("volume {handle} has GET error for volume attachment {name}: {why}"))?;
-        let attached = self.csi.attached(&found)?;
-        attached.ok_or_else(|| format!("volume {handle} is not attached for volume attachment {name}"))
-    }
-
-    /// The volume has waited long, and its driver says that it has no room for it on this node. Before that is the answer the
-    /// cluster knows how much room there is: the pod's successor must not come here.
-    async fn finds_no_room(&self) -> bool {
-        if !(self.csi.overdue && self.terms.recounts) {
-            return false;
-        }
-        let name = self.csi.attachment();
-        let full = match self.executor.sources.attachment(name.clone()).await {
-            Ok(found) => CsiVolume::finds_no_room(&found),
-            Err(why) => {
-                tracing::debug!(
-                    volume = self.csi.handle,
-                    attachment = name,
-                    why,
-                    "VolumeAttachment is not read"
-                );
-                false
+            Step::Published { again } => {
+                let (pod, name) = (pod.clone(), self.set_up.name.clone());
+                volumes.published(&self.paths.target, Published { pod, name, key, again });
+                Answer::Done
             }
-        };
-        if full {
-            tracing::info!(
-                driver = self.csi.driver,
-                volume = self.csi.handle,
-                "the node has no room for a volume"
-            );
-            self.executor.sources.csi().limits.ask(&self.csi.driver).await;
-            self.executor.metrics.no_room_for_volume();
-        }
-        full
+            _ => Answer::Done,
+        })
     }
 
-    /// What the disk holds of the volume.
-    async fn held(&self) -> Result<Held, EffectError> {
-        let at = self.executor.dirs.clone();
-        let Some(read) = self.executor.tasks.blocking(move || at.csi_on_disk()).await else {
-            return Err(gave_up("the agent stops"));
-        };
-        Ok(read.map_err(error)?.remove(&self.csi.key()).unwrap_or_default())
+    async fn facts(&self, csi: &CsiVolume) -> Result<Answer, EffectError> {
+        let facts = self.node.volumes.facts(&csi.key(), &self.paths.target).await;
+        let facts = facts.ok_or_else(|| gave_up(STOPS))?;
+        let walked = self.executor.ownership.has(&self.key.uid, &self.set_up.name);
+        Ok(Answer::Facts(Facts { walked, ..facts }))
     }
 
-    /// Has the driver let go of what it staged for pods that are gone, with another label.
-    async fn unstage(&self, endpoint: &Path) -> Result<(), String> {
-        let (dirs, key, handle) = (self.executor.dirs.clone(), self.csi.key(), self.csi.key().handle);
-        // Also if it fails it may no longer be what it was.
-        self.executor.sources.csi().volumes.set_staged(&key, false);
-        let unstaged = agent_plugins::unstage(endpoint, &key.handle, &dirs.stage_of(&key)).await;
-        unstaged.map_err(|e| e.words())?;
-        let done = self.executor.tasks.blocking_of_volume(&handle, move || dirs.unstaged(&key)).await;
-        done.ok_or("the agent stops")?.map_err(|e| chain(&e))
-    }
-
-    /// Where the volume is ready for pods. The error says also whether the driver has done with it.
-    async fn stage(
-        &self,
-        endpoint: &Path,
-        driver: Capabilities,
-        persistent: &Persistent,
-        attached: &BTreeMap<String, String>,
-    ) -> Result<String, (String, bool)> {
-        let (executor, key) = (self.executor, self.csi.key());
-        let node = executor.sources.csi();
-        if node.volumes.is_staged(&key) {
-            return Ok(self.staging());
-        }
-        let secrets = self.secret(Some("NodeStageSecretRef"), persistent.stage_secret.as_ref()).await;
-        let secrets = secrets.map_err(|why| (why, true))?;
-        let (at, of, data) = (executor.dirs.clone(), key.clone(), self.csi.staged_data(&self.terms));
-        let device = self.device();
-        let prepared = executor.tasks.blocking_of_volume(&key.handle, move || match device {
-            Some(volume) => at.prepare_device_stage(&volume),
-            None => at.prepare_stage(&of, &data),
-        });
-        let prepared = prepared.await;
-        let (path, new) = answer(prepared).map_err(|e| (e.message, false))?;
-        let path = path.display().to_string();
-        let request = self.csi.stage(&path, (driver, self.set_up.fs_group), attached.clone(), secrets);
-        match agent_plugins::stage(endpoint, &request).await {
-            Ok(()) => {
-                node.volumes.set_staged(&key, true);
-                Ok(path)
+    /// The disk is read or written.
+    async fn write(&self, step: Step, way: &Publishing) -> Answer {
+        let (tasks, at) = (&self.executor.tasks, self.executor.dirs.clone());
+        let (csi, uid, target) = (way.volume(), self.key.uid.clone(), self.paths.target.clone());
+        let (key, device) = (csi.key(), csi.block.as_ref().map(|_| csi.volume.clone()));
+        match step {
+            Step::ReadDisk => {
+                let read = tasks.blocking(move || at.csi_on_disk()).await;
+                let held = of_disk(read).map(|mut all| all.remove(&key).unwrap_or_default());
+                Answer::Held(held)
             }
-            Err(e) => {
-                tracing::warn!(driver = key.driver, volume = key.handle, error = %e, "volume is not staged");
-                if new && e.is_final() {
-                    let (at, of) = (executor.dirs.clone(), key.clone());
-                    // If it cannot be removed the driver is asked to let go.
-                    let device = self.device();
-                    let unstaged = executor.tasks.blocking_of_volume(&key.handle, move || match device {
-                        Some(volume) => at.device_unstaged(&volume),
-                        None => at.unstaged(&of),
-                    });
-                    let _ = unstaged.await;
-                }
-                Err((e.words(), e.is_final()))
-            }
-        }
-    }
-
-    /// Name of its PersistentVolume, if it is a block device.
-    fn device(&self) -> Option<String> {
-        self.csi.block.as_ref().map(|_| self.csi.volume.clone())
-    }
-
-    /// Where it is staged, if it is.
-    pub(super) fn staging(&self) -> String {
-        let dirs = &self.executor.dirs;
-        let path = match self.device() {
-            Some(volume) => dirs.device_stage(&volume),
-            None => dirs.stage_of(&self.csi.key()),
-        };
-        path.display().to_string()
-    }
-
-    /// It is written down that the pod has the volume; true if that was not so.
-    async fn prepare(&self) -> Result<bool, EffectError> {
-        let executor = self.executor;
-        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
-        let (data, device) = (self.csi.data(&self.terms), self.device());
-        let prepared = executor.tasks.blocking_of_pod(&self.key.uid, move || match device {
-            Some(volume) => at.prepare_device(&uid, &volume, &data),
-            None => at.prepare_target(&uid, &target, &data),
-        });
-        answer(prepared.await)
-    }
-
-    /// What is published stays what it is for as long as the pod has it.
-    async fn keep(&self) -> Result<(), EffectError> {
-        let Some(volume) = self.device() else { return Ok(()) };
-        let (at, uid) = (self.executor.dirs.clone(), self.key.uid.clone());
-        let kept = answer(
-            self.executor.tasks.blocking_of_pod(&self.key.uid, move || at.keep_device(&uid, &volume)).await,
-        );
-        kept.map_err(|e| self.failed(agent_volumes::MAP_BLOCK_VOLUME, &e.message))
-    }
-
-    /// The driver holds nothing of it for the pod.
-    async fn release(&self) {
-        let executor = self.executor;
-        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
-        let device = self.device();
-        // If it cannot be removed the driver is asked to let go when the pod's volumes are taken away.
-        let released = executor.tasks.blocking_of_pod(&self.key.uid, move || match device {
-            Some(volume) => at.release_device(&uid, &volume),
-            None => at.release_target(&uid, Path::new(&target)),
-        });
-        let _ = released.await;
-    }
-
-    async fn publish(
-        &self,
-        endpoint: &Path,
-        driver: Capabilities,
-        ready: Ready,
-        secrets: BTreeMap<String, String>,
-    ) -> EffectResult {
-        let (executor, target, group) = (self.executor, &self.target, self.set_up.fs_group);
-        let volumes = executor.sources.csi().volumes;
-        let now = executor.tasks.now().wall;
-        let (tokens, renew) = tokens(executor, &self.terms).await.map_err(refusal)?;
-        let (in_use, staging) = (volumes.is_published(target), ready.staging.clone());
-        // Its files are, or were, on their way to their group: it is published.
-        let is_walked = executor.ownership.has(&self.key.uid, &self.set_up.name);
-        if (self.terms.again || !in_use) && !is_walked {
-            let mut request = self.csi.publish(target, &self.terms, &tokens, secrets, (driver, group));
-            (request.staging, request.attached) = (ready.staging, ready.attached);
-            let new = self.prepare().await? || ready.new;
-            if let Err(e) = agent_plugins::publish(endpoint, &request).await {
-                let (driver, volume) = (&self.csi.driver, &self.csi.handle);
-                tracing::warn!(driver, volume, error = %e, "volume is not published");
-                if new && e.is_final() {
-                    self.release().await;
-                }
-                let why = e.words();
-                return Err(match self.csi.block {
-                    Some(_) => self.failed(agent_volumes::MAP_POD_DEVICE, &why),
-                    None => refusal(why),
+            Step::Record => {
+                let data = csi.data(way.terms());
+                let recorded = tasks.blocking_of_pod(&self.key.uid, move || match device {
+                    Some(volume) => at.prepare_device(&uid, &volume, &data),
+                    None => at.prepare_target(&uid, &target, &data),
                 });
+                Answer::Recorded(of_volume(recorded.await))
             }
-            self.keep().await?;
-        }
-        if (self.terms.again || !in_use || is_walked)
-            && let Some(group) =
-                group.filter(|_| !driver.gives_groups && self.csi.node_gives_group(&self.terms))
-            && let Err(giving) = self.give(group).await?
-        {
-            return Ok(giving);
-        }
-        let resize = match self.expand(endpoint, driver, staging.as_deref(), in_use).await {
-            Ok(grown) => grown,
-            // Containers have it: they may go on as they are.
-            Err(why) if in_use => Some(Resize::Failed(why)),
-            Err(why) => {
-                let step = match self.csi.block {
-                    Some(_) => "MapVolume.MarkVolumeAsMounted failed while expanding volume",
-                    None => "MountVolume.Setup failed while expanding volume",
-                };
-                return Err(refusal(format!("{step} for volume {:?} : {why}", self.csi.volume)));
+            Step::RecordStage(staged) => {
+                let data = csi.staged_data(way.terms());
+                let recorded = tasks.blocking_of_volume(&csi.handle, move || match staged {
+                    StagedAs::Device(volume) => at.prepare_device_stage(&volume),
+                    StagedAs::Files => at.prepare_stage(&key, &data),
+                });
+                Answer::Recorded(of_volume(recorded.await).map(|(_, new)| new))
             }
-        };
-        let key = self.csi.key();
-        let of = Published {
-            pod: self.key.uid.clone(),
-            name: self.set_up.name.clone(),
-            key,
-            again: self.terms.again,
-        };
-        volumes.published(target, of);
-        let renew = renew.map(|at| at.since(now).max(RENEW_MIN));
-        // Nobody tells of a claim that has grown.
-        let again = (self.terms.again || self.may_grow(driver)).then_some(AGAIN);
-        let renew_after = [renew, again].into_iter().flatten().min();
-        let labelled = !self.csi.label().is_empty();
-        Ok(EffectOk::Volume(Mounted { renew_after, warning: None, resize, labelled }))
+            Step::ForgetStage(staged) => {
+                let forgotten = tasks.blocking_of_volume(&csi.handle, move || match staged {
+                    StagedAs::Device(volume) => at.device_unstaged(&volume),
+                    StagedAs::Files => at.unstaged(&key),
+                });
+                Answer::Node(of_disk(forgotten.await))
+            }
+            Step::Release => {
+                let released = tasks.blocking_of_pod(&self.key.uid, move || match device {
+                    Some(volume) => at.release_device(&uid, &volume),
+                    None => at.release_target(&uid, Path::new(&target)),
+                });
+                Answer::Node(of_disk(released.await))
+            }
+            Step::Keep => {
+                let volume = csi.volume.clone();
+                let kept = tasks.blocking_of_pod(&self.key.uid, move || at.keep_device(&uid, &volume));
+                Answer::Node(of_volume(kept.await))
+            }
+            _ => Answer::Done,
+        }
+    }
+
+    /// The answer of the effect.
+    fn end(&mut self, end: End) -> EffectResult {
+        match end {
+            End::Published { renew_after, again, resize, labelled } => {
+                // Nobody tells of a claim that has grown.
+                let renew_after = [renew_after, again.then_some(AGAIN)].into_iter().flatten().min();
+                Ok(EffectOk::Volume(Mounted { renew_after, warning: None, resize, labelled }))
+            }
+            End::Unattached { full } => Ok(EffectOk::Unattached { full }),
+            End::Unprocessed { why } => Ok(EffectOk::Unprocessed { why }),
+            End::Giving => self.giving.take().ok_or_else(|| refusal("nothing is given".to_owned())),
+            End::Failed(Failure { class, message }) => Err(EffectError { class, message }),
+        }
+    }
+
+    async fn attachment(&self, csi: &CsiVolume) -> Answer {
+        let name = csi.attachment();
+        let found = self.executor.sources.attachment(name.clone()).await;
+        Answer::Attachment(found.map(Box::new).inspect_err(|why| {
+            tracing::debug!(volume = csi.handle, attachment = name, why, "VolumeAttachment is not read");
+        }))
     }
 
     /// What is published becomes the group's.
-    async fn give(&self, group: u32) -> Result<Result<Option<String>, EffectOk>, EffectError> {
+    async fn give(
+        &self,
+        group: u32,
+        csi: &CsiVolume,
+    ) -> Result<Result<Option<String>, EffectOk>, EffectError> {
         let executor = self.executor;
-        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
-        let by_root = self.csi.by_root;
+        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.paths.target.clone());
+        let by_root = csi.by_root;
         let work = move |give: Give<'_>| at.give_target(&uid, &target, group, by_root, give).map(|()| None);
-        let key = self.csi.key();
-        let shared = format!("{}/{}", key.driver, key.handle);
+        let shared = format!("{}/{}", csi.driver, csi.handle);
         given(executor, self.key, self.set_up, &shared, work).await
     }
 
-    /// A Secret of a PersistentVolume; `what` is the field that names it.
-    pub(super) async fn secret(
-        &self,
-        what: Option<&str>,
-        secret: Option<&SecretRef>,
-    ) -> Result<BTreeMap<String, String>, String> {
-        let Some(secret) = secret else { return Ok(BTreeMap::new()) };
-        let found = self.executor.sources.secret(secret.clone()).await;
-        found
-            .map(|found| text(found.data))
-            .map_err(|why| no_secret(what, &secret.namespace, &secret.name, &why))
-    }
-}
-
-/// The driver's tokens, and when the first of them is to be renewed.
-async fn tokens<R: Runtime, I: ImageService>(
-    executor: &Executor<R, I>,
-    terms: &Terms,
-) -> Result<(Vec<Given>, Option<Wall>), String> {
-    let (mut given, mut renew) = (Vec::new(), None::<Wall>);
-    for token in &terms.tokens {
-        let held = executor.sources.token(token.clone()).await?;
-        // Only a driver that wants to be asked again hears of the next one.
-        if terms.again {
-            renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
+    async fn secret_for(&self, of: SecretFor) -> Result<BTreeMap<String, String>, String> {
+        match of {
+            SecretFor::Inline(of) => self.watched_secret(of).await,
+            SecretFor::Publish(of) | SecretFor::Stage(of) => self.secret(&of).await,
         }
-        given.push(Given { audience: token.audience.clone(), text: held.text, ends: held.ends });
     }
-    Ok((given, renew))
-}
 
-async fn watched_secret<R: Runtime, I: ImageService>(
-    executor: &Executor<R, I>,
-    secret: &ObjectRef,
-) -> Result<BTreeMap<String, String>, String> {
-    let known = Objects::from([(secret.clone(), executor.sources.fetch(secret.clone()).await)]);
-    let found = look_up(&known, secret, false)
-        .map_err(|why| no_secret(None, &secret.namespace, &secret.name, &why))?;
-    Ok(text(found.map(|found| found.data.clone()).unwrap_or_default()))
+    /// A Secret of a PersistentVolume.
+    pub(super) async fn secret(&self, of: &SecretRef) -> Result<BTreeMap<String, String>, String> {
+        self.executor.sources.secret(of.clone()).await.map(|found| text(found.data))
+    }
+
+    async fn watched_secret(&self, of: ObjectRef) -> Result<BTreeMap<String, String>, String> {
+        let known = Objects::from([(of.clone(), self.executor.sources.fetch(of.clone()).await)]);
+        let found = look_up(&known, &of, false)?;
+        Ok(text(found.map(|found| found.data.clone()).unwrap_or_default()))
+    }
+
+    /// The driver's tokens, and when the first of them is to be renewed.
+    async fn tokens(&self, terms: &Terms) -> Result<Tokens, String> {
+        let now = self.executor.tasks.now().wall;
+        let (mut given, mut renew) = (Vec::new(), None::<Wall>);
+        for token in &terms.tokens {
+            let held = self.executor.sources.token(token.clone()).await?;
+            // Only a driver that wants to be asked again hears of the next one.
+            if terms.again {
+                renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
+            }
+            given.push(Given { audience: token.audience.clone(), text: held.text, ends: held.ends });
+        }
+        Ok(Tokens { given, renew_after: renew.map(|at| at.since(now).max(RENEW_MIN)) })
+    }
 }
 
 fn text(data: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, String> {
     data.into_iter().map(|(k, v)| (k, String::from_utf8_lossy(&v).into_owned())).collect()
 }
 
-/// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
-pub(super) async fn tear_down<R: Runtime, I: ImageService>(
-    executor: &Executor<R, I>,
-    uid: &PodUid,
-) -> Result<(), EffectError> {
-    let (at, of) = (executor.dirs.clone(), uid.clone());
-    let Some(targets) = executor.tasks.blocking_of_pod(uid, move || at.targets(&of)).await else {
-        return Err(gave_up("the agent stops"));
-    };
-    let all = targets.map_err(error)?;
-    let released = join_all(all.iter().map(|(target, data)| let_go(executor, uid, target, data))).await;
-    released.into_iter().collect::<Result<(), EffectError>>()?;
-    csi_devices::tear_down(executor, uid).await?;
-    executor.sources.csi().volumes.forget(uid);
-    Ok(())
+fn call_failed(e: PluginError) -> CallFailed {
+    CallFailed { words: e.words(), is_final: e.is_final() }
 }
 
-async fn let_go<R: Runtime, I: ImageService>(
-    executor: &Executor<R, I>,
-    uid: &PodUid,
-    target: &Path,
-    data: &VolumeData,
-) -> Result<(), EffectError> {
-    let node = executor.sources.csi();
-    // An inline volume is one pod's: nobody else is at it.
-    let _alone = if data.is_persistent() { Some(node.volumes.alone(&data.key()).await) } else { None };
-    let Some(endpoint) = node.registered.endpoint(&data.driver) else {
-        return Err(refusal(unregistered("Unmounter.TearDownAt", &data.driver)));
-    };
-    // Also if it fails it may no longer be there.
-    node.volumes.unpublished(&target.display().to_string());
-    let released = agent_plugins::unpublish(&endpoint, &data.handle, target).await;
-    released.map_err(|e| refusal(format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {e}")))?;
-    let (at, of, target) = (executor.dirs.clone(), uid.clone(), target.to_path_buf());
-    let Some(done) = executor.tasks.blocking_of_pod(uid, move || at.release_target(&of, &target)).await
-    else {
-        return Err(gave_up("the agent stops"));
-    };
-    done.map_err(error)
+pub(super) fn failure(EffectError { class, message }: EffectError) -> Failure {
+    Failure { class, message }
+}
+
+/// The end of work on a volume's files.
+fn of_volume<T>(done: Option<Result<T, VolumeError>>) -> Result<T, Failure> {
+    answer(done).map_err(failure)
+}
+
+/// The end of other work on the disk.
+pub(super) fn of_disk<T>(done: Option<Result<T, DriverError>>) -> Result<T, Failure> {
+    let Some(done) = done else { return Err(failure(gave_up(STOPS))) };
+    done.map_err(|e| failure(error(e)))
 }
 
 pub(super) fn refusal(message: String) -> EffectError {

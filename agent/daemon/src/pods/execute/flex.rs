@@ -57,22 +57,23 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         return Ok(done(capabilities, None, None));
     }
     let of = flex.key();
-    if capabilities.attach {
-        node.volumes.want(&key.uid, &of, node.attaches);
-    }
+    let attached = match capabilities.attach {
+        true => node.volumes.wish(&key.uid, &of, node.attaches).await,
+        false => Attached::Yes,
+    };
     let seen = match in_use {
         true => Seen { mounted: true, ready: true, ..Seen::default() },
         false => look(executor, key, volume, flex).await?,
     };
     if !(seen.mounted && seen.ready) {
-        if capabilities.attach && node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
+        if node.attaches && attached != Attached::Yes {
             return Ok(EffectOk::Unattached { full: false });
         }
         if seen.others {
             return Err(refusal(IN_USE.to_owned()));
         }
-        let _alone = match capabilities.attach {
-            true => Some(node.volumes.alone(&of).await),
+        let _turn = match capabilities.attach {
+            true => Some(node.volumes.turn(&of).await.ok_or(AgentStops)?),
             false => None,
         };
         if let Err(other) = mount(executor, key, volume, flex, capabilities).await? {
@@ -86,7 +87,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let Some(claim) = flex.claim.as_ref().filter(|_| capabilities.grows) else {
         return Ok(done(capabilities, None, None));
     };
-    let _alone = node.volumes.alone(&of).await;
+    let _turn = node.volumes.turn(&of).await.ok_or(AgentStops)?;
     let resize = growth::grow(executor, claim, in_use, async |growth| {
         let device = device(executor, flex).await.map_err(|e| Refused::Later(e.message))?;
         let call = flex.expand_fs(&device, &volume.path, (growth.had, growth.bytes));
@@ -116,7 +117,7 @@ async fn device<R: Runtime, I: ImageService>(
 ) -> Result<String, EffectError> {
     let node = executor.sources.csi();
     if node.attaches {
-        return Ok(node.volumes.device(&flex.key()));
+        return Ok(node.volumes.device(&flex.key()).await);
     }
     let (root, like) = (executor.dirs.root().to_owned(), flex.record(false));
     let found = executor.tasks.blocking(move || Ok(on_disk::record_like(&root, &like)?)).await;
@@ -226,7 +227,7 @@ async fn attachment<R: Runtime, I: ImageService>(
         }
     };
     Ok(match node.attaches {
-        true => Attachment::Cluster(node.volumes.device(&flex.key())),
+        true => Attachment::Cluster(node.volumes.device(&flex.key()).await),
         false => Attachment::Node(device),
     })
 }

@@ -19,9 +19,9 @@ use agent_volumes::network_disk::iscsi::Chap;
 use agent_volumes::network_disk::source::Target;
 use agent_volumes::{SetUp, Work, selinux};
 
-use super::csi::refusal;
+use super::csi::{STOPS, refusal};
 use super::volumes::{answer, set_up_bind};
-use super::{Executor, disks};
+use super::{Executor, disks, gave_up};
 use crate::volumes::network_disks::attach;
 
 /// Makes it the pod's, unless it is.
@@ -32,15 +32,15 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     disk: NetworkDisk,
 ) -> EffectResult {
     let (node, of) = (executor.sources.csi(), disk.key());
-    node.volumes.want(&key.uid, &of, true);
+    let attached = node.volumes.wish(&key.uid, &of, true).await;
     let (at, uid, set_up, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), disk.clone());
     let has =
         executor.tasks.blocking_of_pod(&key.uid, move || at.has_network_disk(&uid, &set_up, &what)).await;
     if !answer(has)? {
-        if node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
+        if node.attaches && attached != Attached::Yes {
             return Ok(EffectOk::Unattached { full: false });
         }
-        let _alone = node.volumes.alone(&of).await;
+        let _turn = node.volumes.turn(&of).await.ok_or_else(|| gave_up(STOPS))?;
         if !disk.block {
             let (root, record) = (executor.dirs.root().to_owned(), disk.record());
             let (uid, label) = (key.uid.clone(), disk.label.clone());

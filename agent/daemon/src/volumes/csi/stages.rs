@@ -1,73 +1,161 @@
-//! Volumes that are staged on this node for all their pods: which are in use is told to the API server, and those that no pod
-//! has are given back to their drivers.
+//! The owner of the table of stages. Which volumes are in use goes to the API server, and volumes that no pod has go back to their
+//! drivers.
 //!
 //! ```text
-//! a pod wants one, a pod's are gone, back-off over ─► read the disk ─► Staging ─► volumesInUse of the Node
-//!                                                                        └─► unstage (a task each) ─► its answer
+//! questions, news ─► StageTable ─► answers, turns
+//!                        ├─► the disk is read (a task) ─► StageTable ─► volumesInUse of the Node
+//!                        └─► unstage (a task each) ─► its answer
 //! ```
-//! In: hints, the disk. Out: the Node's `volumesInUse`, calls of drivers. Invariants: a driver is asked only while nobody else
-//! is at the volume, after another look at the disk; what cannot be read is no reason to take anything back, or to say that it
-//! is not in use. Upstream: pkg/kubelet/volumemanager/reconciler.
+//! In: the mailbox, the disk. Out: answers, the Node's `volumesInUse`, calls of drivers. Invariants: the owner never waits for a
+//! task; the steps of a task are those of [`Unstaging`]. The decisions are those of `agent_volumes::stages`.
+//! Upstream: pkg/kubelet/volumemanager/reconciler.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent_core::node_status::{NodeInput, NodeStatusEvent};
-use agent_volumes::attach::OnDisk;
+use agent_types::time::Mono;
+use agent_volumes::attach::Held;
+use agent_volumes::csi::publishing::Facts;
+use agent_volumes::csi::steps::StagedAs;
 use agent_volumes::csi::unregistered;
+use agent_volumes::csi::unstaging::{Step, Unstaging};
 use agent_volumes::key::VolumeKey;
+use agent_volumes::stages::{Order, StageTable, Ticket};
+use tokio::sync::{oneshot, watch};
 
 use super::Csi;
+use super::volumes::{Ask, OwnersEnd, Turn, View};
 use crate::pods::pod_dirs::{PodDirs, chain};
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 use crate::volumes::network_disks;
 
-/// How often the disk is read without a hint.
-const RESCAN: Duration = Duration::from_secs(60);
+const STOPS: &str = "the agent stops";
 
-/// Follows the volumes until the node stops. Without a Node nobody is told.
+/// Owns the table until the node stops. Without a Node no API server hears of volumes.
 pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Option<Sender<NodeStatusEvent>>, tasks: Tasks) {
-    let mut last: Option<OnDisk> = None;
-    let mut told: Option<Vec<String>> = None;
+    let Some(OwnersEnd { mut inbox, view }) = csi.volumes.owners_end() else { return };
+    let table = StageTable::default();
+    let mut owner = Owner { dirs, csi, to, tasks: tasks.clone(), table, view, waiting: BTreeMap::new() };
     loop {
-        let at = dirs.clone();
-        let Some(read) = tasks.blocking(move || at.csi_on_disk()).await else { return };
-        let now = tasks.now().mono;
-        let in_use = match read {
-            Ok(disk) => {
-                let (all, due) = csi.volumes.look(&disk, now);
-                last = Some(disk);
-                for key in due {
-                    let (dirs, csi, own) = (dirs.clone(), csi.clone(), tasks.clone());
-                    tasks.start(async move { unstage(&dirs, &csi, &key, &own).await });
-                }
-                Some(all)
-            }
-            Err(error) => {
-                tracing::warn!(error = %chain(&error), "volumes of CSI drivers are not known; none is given back");
-                // What was here is taken to be here still.
-                last.as_ref().map(|disk| csi.volumes.in_use(disk))
-            }
+        let deadline = owner.table.deadline();
+        let asked = tokio::select! {
+            // Both are cancel-safe: neither takes anything before it returns.
+            asked = inbox.recv() => Some(asked),
+            () = wait_for(&tasks, deadline) => None,
         };
-        if in_use.is_some() && told != in_use {
-            told.clone_from(&in_use);
-            if let Some(to) = &to {
-                to.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(in_use)));
-            }
+        let now = tasks.now().mono;
+        match asked {
+            Some(asked) => owner.hear(asked, now),
+            None => owner.table.tick(now),
         }
-        let rescan = now.after(RESCAN);
-        let due = csi.volumes.deadline().map_or(rescan, |at| at.min(rescan));
-        tokio::select! {
-            // Both may be dropped: a hint that came meanwhile is kept.
-            () = csi.volumes.changed() => {}
-            () = tasks.wait_until(due) => {}
+        for order in owner.table.orders() {
+            owner.perform(order);
         }
     }
 }
 
-async fn unstage(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) {
-    let done = match give_back(dirs, csi, key, tasks).await {
+async fn wait_for(tasks: &Tasks, deadline: Option<Mono>) {
+    match deadline {
+        Some(deadline) => tasks.wait_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Owner {
+    dirs: Arc<PodDirs>,
+    csi: Csi,
+    to: Option<Sender<NodeStatusEvent>>,
+    tasks: Tasks,
+    table: StageTable,
+    view: watch::Sender<View>,
+    /// Tasks that wait for their turns.
+    waiting: BTreeMap<Ticket, oneshot::Sender<Turn>>,
+}
+
+impl Owner {
+    /// Whoever does not wait for an answer any more does not get it.
+    fn hear(&mut self, asked: Ask, now: Mono) {
+        let table = &mut self.table;
+        match asked {
+            Ask::Wish { pod, key, attached, to } => {
+                let _ = to.send(table.wish(&pod, &key, attached));
+            }
+            Ask::Forget(pod) => table.forget(&pod),
+            Ask::Look => table.look(),
+            Ask::Disk(found) => table.disk(found, now),
+            Ask::NodeSays { of, to } => {
+                let _ = to.send(table.node_says(of.in_use, of.attached, of.devices));
+            }
+            Ask::Device { key, to } => {
+                let _ = to.send(table.device(&key));
+            }
+            Ask::Turn { of, to } => {
+                let ticket = table.ask(of);
+                self.waiting.insert(ticket, to);
+            }
+            Ask::End(ticket) => table.end(ticket),
+            Ask::Facts { key, target, to } => {
+                let (staged, published) = (table.is_staged(&key), table.is_published(&target));
+                let _ = to.send(Facts { staged, published, ..Facts::default() });
+            }
+            Ask::Settled { target, to } => {
+                let _ = to.send(table.is_settled(&target));
+            }
+            Ask::Staged { ticket, is } => table.set_staged(ticket, is),
+            Ask::Published { target, of } => {
+                table.set_published(&target, of);
+                self.view.send_replace(Arc::new(table.published().clone()));
+            }
+            Ask::MayUnstage { key, disk, to } => {
+                let _ = to.send(table.may_unstage(&key, &disk));
+            }
+            Ask::Unstaged { key, ticket, done } => table.unstaged(&key, ticket, done, now),
+        }
+    }
+
+    /// Carries out one order. Never waits: what takes time is a task that sends its answer.
+    fn perform(&mut self, order: Order) {
+        match order {
+            Order::ReadDisk => self.read(),
+            Order::Report(in_use) => {
+                if let Some(to) = &self.to {
+                    to.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(Some(in_use))));
+                }
+            }
+            Order::Grant(ticket) => {
+                let turn = Turn::new(ticket, self.csi.volumes.sender());
+                // A task that waits no more drops it.
+                if let Some(to) = self.waiting.remove(&ticket) {
+                    let _ = to.send(turn);
+                }
+            }
+            Order::Unstage(key, ticket) => {
+                let task = (self.dirs.clone(), self.csi.clone(), self.tasks.clone());
+                self.tasks.start(async move { unstage(task, key, ticket).await });
+            }
+        }
+    }
+
+    fn read(&self) {
+        let (at, to, tasks) = (self.dirs.clone(), self.csi.volumes.sender(), self.tasks.clone());
+        self.tasks.start(async move {
+            let found = match tasks.blocking(move || at.csi_on_disk()).await {
+                Some(Ok(found)) => Some(found),
+                Some(Err(error)) => {
+                    tracing::warn!(error = %chain(&error), "volumes of CSI drivers are not known; none is given back");
+                    None
+                }
+                None => return,
+            };
+            to.send(Ask::Disk(found));
+        });
+    }
+}
+
+async fn unstage((dirs, csi, tasks): (Arc<PodDirs>, Csi, Tasks), key: VolumeKey, ticket: Ticket) {
+    let done = match give_back(&dirs, &csi, &key, &tasks).await {
         Ok(done) => done,
         Err(error) => {
             tracing::warn!(
@@ -79,65 +167,81 @@ async fn unstage(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks)
             false
         }
     };
-    csi.volumes.unstaged(key, done, tasks.now().mono);
+    csi.volumes.sender().send(Ask::Unstaged { key, ticket, done });
 }
 
-/// True if it is given back; false if somebody has it again.
+/// True if it is given back; false if a pod has it again.
 async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<bool, String> {
-    const STOPS: &str = "the agent stops";
-    let _alone = csi.volumes.alone(key).await;
-    let at = dirs.clone();
-    let disk = tasks.blocking(move || at.csi_on_disk()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
-    if !csi.volumes.is_idle(key, &disk) {
-        return Ok(false);
-    }
-    let endpoint = || {
-        let endpoint = csi.registered.endpoint(&key.driver);
-        endpoint.ok_or_else(|| unregistered("attacher.UnmountDevice", &key.driver))
-    };
-    if key.is_network_disk() {
-        return let_go(dirs, csi, key, tasks).await.map(|()| true);
-    }
-    if key.flex_driver().is_some() {
-        return let_flex_go(dirs, csi, key, tasks).await.map(|()| true);
-    }
-    // Also if it fails it may no longer be what it was.
-    csi.volumes.set_staged(key, false);
-    let held = disk.get(key).cloned().unwrap_or_default();
-    if held.staged {
-        let staged = agent_plugins::unstage(&endpoint()?, &key.handle, &dirs.stage_of(key)).await;
-        staged.map_err(|e| e.to_string())?;
-        let (at, of) = (dirs.clone(), key.clone());
-        tasks
-            .blocking_of_volume(&key.handle, move || at.unstaged(&of))
-            .await
-            .ok_or(STOPS)?
-            .map_err(|e| chain(&e))?;
-    }
-    for volume in held.blocks {
-        let at = dirs.device_stage(&volume);
-        let stage = at.clone();
-        // Nothing of a driver that does not stage is there.
-        if tasks.blocking_of_volume(&key.handle, move || stage.exists()).await.ok_or(STOPS)? {
-            let staged = agent_plugins::unstage(&endpoint()?, &key.handle, &at).await;
-            staged.map_err(|e| e.to_string())?;
+    if key.is_network_disk() || key.flex_driver().is_some() {
+        if look(dirs, csi, key, tasks).await?.is_none() {
+            return Ok(false);
         }
-        let at = dirs.clone();
-        tasks
-            .blocking_of_volume(&key.handle, move || at.forget_device(&volume))
-            .await
-            .ok_or(STOPS)?
-            .map_err(|e| chain(&e))?;
+        return match key.flex_driver() {
+            Some(_) => let_flex_go(dirs, csi, key, tasks).await.map(|()| true),
+            None => let_go(dirs, csi, key, tasks).await.map(|()| true),
+        };
     }
-    tracing::info!(driver = key.driver, volume = key.handle, "volume is given back to its CSI driver");
-    Ok(true)
+    let mut way = Unstaging::default();
+    loop {
+        match way.step() {
+            Step::Look => way.looked(look(dirs, csi, key, tasks).await),
+            Step::IsThere(volume) => {
+                let stage = dirs.device_stage(&volume);
+                let found = tasks.blocking_of_volume(&key.handle, move || stage.exists()).await;
+                way.is_there(found.ok_or_else(|| STOPS.to_owned()));
+            }
+            Step::Unstage(staged) => {
+                let at = match staged {
+                    StagedAs::Files => dirs.stage_of(key),
+                    StagedAs::Device(volume) => dirs.device_stage(&volume),
+                };
+                way.done(match csi.registered.endpoint(&key.driver) {
+                    Some(endpoint) => {
+                        agent_plugins::unstage(&endpoint, &key.handle, &at).await.map_err(|e| e.to_string())
+                    }
+                    None => Err(unregistered("attacher.UnmountDevice", &key.driver)),
+                });
+            }
+            Step::Forget(staged) => {
+                let (at, of) = (dirs.clone(), key.clone());
+                let forgotten = tasks.blocking_of_volume(&key.handle, move || match staged {
+                    StagedAs::Files => at.unstaged(&of),
+                    StagedAs::Device(volume) => at.forget_device(&volume),
+                });
+                let forgotten = forgotten.await.ok_or_else(|| STOPS.to_owned());
+                way.done(forgotten.and_then(|done| done.map_err(|e| chain(&e))));
+            }
+            Step::Done => {
+                tracing::info!(
+                    driver = key.driver,
+                    volume = key.handle,
+                    "volume is given back to its CSI driver"
+                );
+                return Ok(true);
+            }
+            Step::InUse => return Ok(false),
+            Step::Failed(why) => return Err(why),
+        }
+    }
+}
+
+/// What the disk holds of the volume; `None`: a pod has it, or wants it.
+async fn look(
+    dirs: &Arc<PodDirs>,
+    csi: &Csi,
+    key: &VolumeKey,
+    tasks: &Tasks,
+) -> Result<Option<Held>, String> {
+    let at = dirs.clone();
+    let mut disk = tasks.blocking(move || at.csi_on_disk()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+    let idle = csi.volumes.may_unstage(key, &disk).await.ok_or(STOPS)?;
+    Ok(idle.then(|| disk.remove(key).unwrap_or_default()))
 }
 
 /// Has a driver of `flexVolume` let go of a volume.
 async fn let_flex_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<(), String> {
     let at = dirs.clone();
-    let all =
-        tasks.blocking(move || at.flex_records()).await.ok_or("the agent stops")?.map_err(|e| chain(&e))?;
+    let all = tasks.blocking(move || at.flex_records()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
     for record in all.iter().filter(|record| record.key() == *key) {
         csi.flex.give_back(record, dirs.root(), tasks).await?;
     }
@@ -148,11 +252,94 @@ async fn let_flex_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Ta
 /// Has the node let go of a disk that another machine keeps.
 async fn let_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<(), String> {
     let at = dirs.clone();
-    let all =
-        tasks.blocking(move || at.network_disks()).await.ok_or("the agent stops")?.map_err(|e| chain(&e))?;
+    let all = tasks.blocking(move || at.network_disks()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
     for record in all.iter().filter(|record| record.key() == *key) {
         network_disks::detach(record, dirs.root(), csi, tasks).await?;
     }
     tracing::info!(plugin = key.driver, volume = key.handle, "a disk of another machine is given back");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_core::node_status::NodeInput;
+    use agent_types::ids::PodUid;
+    use agent_volumes::attach::Attached;
+    use agent_volumes::stages::Published;
+    use futures_util::FutureExt;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::testing::VirtualClock;
+
+    struct Rig {
+        csi: Csi,
+        tasks: Tasks,
+        _dir: tempfile::TempDir,
+    }
+
+    fn rig(to: Option<Sender<NodeStatusEvent>>) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let dirs = PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links"));
+        let csi = Csi::default();
+        tasks.start(follow(Arc::new(dirs), csi.clone(), to, tasks.clone()));
+        Rig { csi, tasks, _dir: dir }
+    }
+
+    fn key() -> VolumeKey {
+        VolumeKey { driver: "d".to_owned(), handle: "h".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_turn_ends_with_its_task_and_one_that_waits_no_more_has_none() {
+        let rig = rig(None);
+        let (volumes, key) = (&rig.csi.volumes, key());
+        let first = volumes.turn(&key).await.unwrap();
+        assert!(volumes.turn_at_target("iqn").await.is_some(), "another subject");
+        let (mut second, mut third) = (Box::pin(volumes.turn(&key)), Box::pin(volumes.turn(&key)));
+        assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
+        drop(second);
+        first.set_staged(true);
+        let facts = volumes.facts(&key, "t").await.unwrap();
+        assert_eq!(facts, Facts { staged: true, published: false, walked: false });
+        drop(first);
+        let third = third.await.unwrap();
+        third.set_staged(false);
+        assert!(!volumes.facts(&key, "t").await.unwrap().staged);
+    }
+
+    #[tokio::test]
+    async fn what_a_pod_wants_reaches_the_node_and_what_is_published_the_statistics() {
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let (to, mut node) = tasks.mailbox();
+        let rig = rig(Some(to));
+        let (volumes, pod) = (&rig.csi.volumes, PodUid::from("u"));
+        assert_eq!(volumes.wish(&pod, &key(), true).await, Attached::NotInUse);
+        loop {
+            let NodeStatusEvent::Input(NodeInput::VolumesInUse(Some(names))) = node.recv().await else {
+                panic!("no other news")
+            };
+            if names == ["kubernetes.io/csi/d^h"] {
+                break;
+            }
+        }
+        let of = Published { pod, name: "v".to_owned(), key: key(), again: false };
+        volumes.published("t", of.clone());
+        assert!(volumes.is_settled("t").await);
+        assert_eq!(*volumes.all_published(), BTreeMap::from([("t".to_owned(), of)]));
+        volumes.unpublished("t");
+        assert!(!volumes.is_settled("t").await && volumes.all_published().is_empty());
+    }
+
+    #[tokio::test]
+    async fn nobody_answers_when_the_node_stops() {
+        let rig = rig(None);
+        let (volumes, key) = (&rig.csi.volumes, key());
+        let _turn = volumes.turn(&key).await.unwrap();
+        let waiting = volumes.turn(&key);
+        rig.tasks.stop().cancel();
+        assert!(waiting.await.is_none() && volumes.turn(&key).await.is_none());
+        assert_eq!(volumes.wish(&PodUid::from("u"), &key, true).await, Attached::NotInUse);
+    }
 }

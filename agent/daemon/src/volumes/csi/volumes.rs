@@ -1,186 +1,228 @@
-//! What this incarnation of the agent knows of drivers' volumes: which pods want one, which it has staged and published.
+//! The way to the owner of the table of stages: wishes of pods, turns at volumes, what this agent staged and published.
 //!
-//! In: set-ups and tearings down of pods, the Node as the watch shows it. Out: whether a pod may have a volume, one at a time
-//! for each volume. Invariant: nothing here is needed after a kill: what is on the disk is told again, what was done is asked
-//! for again. The decisions are `agent_volumes::attach`'s.
+//! ```text
+//! set-ups, tearings down, the watch on the Node ─► mailbox ─► the owner (`super::stages`) ─► answers, turns
+//! ```
+//! In: questions and news. Out: the owner's answers. Invariants: who has a [`Turn`] gives it back by dropping it, also if the task
+//! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::stages`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_types::api::WatchEvent;
 use agent_types::ids::PodUid;
-use agent_types::time::Mono;
-use agent_volumes::attach::{Attached, OnDisk, Staging};
+use agent_volumes::attach::{Attached, OnDisk};
+use agent_volumes::csi::publishing::Facts;
 use agent_volumes::key::VolumeKey;
+use agent_volumes::stages::{Published, Subject, Ticket};
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::{Notify, oneshot, watch};
 
-use crate::tasks::keyed_locks::KeyedLocks;
+use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender, mailbox};
 
-/// The volumes of drivers; clones share it.
-#[derive(Clone, Default)]
-pub struct CsiVolumes(Arc<Shared>);
+/// All that is published, by target.
+pub(super) type View = Arc<BTreeMap<String, Published>>;
 
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    /// Whoever stages, publishes or takes back a volume holds its lock while the driver is at it: staging for one pod and
-    /// unstaging after another must not overlap.
-    locks: KeyedLocks<VolumeKey>,
-    /// Whoever logs in at an iSCSI target, or out, holds its lock.
-    targets: KeyedLocks<String>,
-    changed: Notify,
+/// A question to the owner, or news.
+pub(super) enum Ask {
+    /// A pod wants a volume; `attached` is whether it has to be attached to the node.
+    Wish { pod: PodUid, key: VolumeKey, attached: bool, to: oneshot::Sender<Attached> },
+    /// A pod's volumes were taken away.
+    Forget(PodUid),
+    /// What the disk holds is different.
+    Look,
+    /// The disk was read; `None`: it could not be.
+    Disk(Option<OnDisk>),
+    /// Volumes of the Node: in use, attached, and as which devices.
+    NodeSays { of: NodeVolumes, to: oneshot::Sender<BTreeSet<PodUid>> },
+    /// As which device a volume is attached.
+    Device { key: VolumeKey, to: oneshot::Sender<String> },
+    /// A task waits for its turn.
+    Turn { of: Subject, to: oneshot::Sender<Turn> },
+    /// A task has had its turn.
+    End(Ticket),
+    /// What this agent did with a volume and a target.
+    Facts { key: VolumeKey, target: String, to: oneshot::Sender<Facts> },
+    /// Nothing is left to ask the driver for at the target.
+    Settled { target: String, to: oneshot::Sender<bool> },
+    /// The volume of the turn is staged, or may no longer be.
+    Staged { ticket: Ticket, is: bool },
+    /// A volume is published at the target, or may no longer be.
+    Published { target: String, of: Option<Published> },
+    /// The disk holds this in the turn of a volume that is to be unstaged.
+    MayUnstage { key: VolumeKey, disk: OnDisk, to: oneshot::Sender<bool> },
+    /// The driver let go of the volume, or did not.
+    Unstaged { key: VolumeKey, ticket: Ticket, done: bool },
 }
 
+/// What the Node says of volumes.
 #[derive(Default)]
-struct State {
-    staging: Staging,
-    staged: BTreeSet<VolumeKey>,
-    published: BTreeMap<String, Published>,
+pub(super) struct NodeVolumes {
+    pub(super) in_use: BTreeSet<String>,
+    pub(super) attached: BTreeSet<String>,
+    pub(super) devices: BTreeMap<String, String>,
 }
 
-/// A volume that is published for a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Published {
-    /// Whose it is.
-    pub(crate) pod: PodUid,
-    /// Name of the volume in the pod.
-    pub(crate) name: String,
-    /// Which volume.
-    pub(crate) key: VolumeKey,
-    /// The driver wants to be asked again and again.
-    pub(crate) again: bool,
+impl NodeVolumes {
+    /// `None`: the event says nothing of volumes.
+    fn in_event(event: &WatchEvent<Node>) -> Option<NodeVolumes> {
+        let node = match event {
+            WatchEvent::Listed(nodes) => nodes.first()?,
+            WatchEvent::Applied(node) => node,
+            WatchEvent::Deleted(_) | WatchEvent::Lost(_) => return None,
+        };
+        let status = node.status.as_ref()?;
+        let attached = || status.volumes_attached.iter().flatten();
+        let devices = attached().map(|v| (v.name.clone(), v.device_path.clone()));
+        Some(NodeVolumes {
+            in_use: status.volumes_in_use.iter().flatten().cloned().collect(),
+            attached: attached().map(|v| v.name.clone()).collect(),
+            devices: devices.filter(|(_, path)| !path.is_empty()).collect(),
+        })
+    }
+}
+
+impl Coalesce for Ask {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (Ask::Look, Ask::Look) => Relation::Supersedes,
+            _ => Relation::Independent,
+        }
+    }
+}
+
+/// The turn of one task at one volume or target; it ends when this is dropped.
+pub(crate) struct Turn {
+    ticket: Ticket,
+    to: Sender<Ask>,
+}
+
+impl Turn {
+    pub(super) fn new(ticket: Ticket, to: Sender<Ask>) -> Turn {
+        Turn { ticket, to }
+    }
+
+    /// The turn's volume is staged, or may no longer be.
+    pub(crate) fn set_staged(&self, is: bool) {
+        self.to.send(Ask::Staged { ticket: self.ticket, is });
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.to.send(Ask::End(self.ticket));
+    }
+}
+
+/// What the owner takes when it begins.
+pub(super) struct OwnersEnd {
+    pub(super) inbox: Inbox<Ask>,
+    pub(super) view: watch::Sender<View>,
+}
+
+/// The volumes of drivers; clones lead to the same owner.
+#[derive(Clone)]
+pub struct CsiVolumes {
+    to: Sender<Ask>,
+    published: watch::Receiver<View>,
+    owners: Arc<Mutex<Option<OwnersEnd>>>,
+}
+
+impl Default for CsiVolumes {
+    fn default() -> Self {
+        let (to, inbox) = mailbox(Arc::new(Notify::new()));
+        let (view, published) = watch::channel(View::default());
+        CsiVolumes { to, published, owners: Arc::new(Mutex::new(Some(OwnersEnd { inbox, view }))) }
+    }
 }
 
 impl CsiVolumes {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of it is whole.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The owner's end, once.
+    pub(super) fn owners_end(&self) -> Option<OwnersEnd> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Alone with a volume, until the answer is dropped.
-    pub(crate) async fn alone(&self, key: &VolumeKey) -> OwnedMutexGuard<()> {
-        self.0.locks.alone(key).await
+    pub(super) fn sender(&self) -> Sender<Ask> {
+        self.to.clone()
     }
 
-    /// Alone with an iSCSI target, until the answer is dropped.
-    pub(crate) async fn alone_with_target(&self, iqn: &str) -> OwnedMutexGuard<()> {
-        self.0.targets.alone(&iqn.to_owned()).await
+    /// The owner's answer; `None` when the node stops.
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+        let (to, answer) = oneshot::channel();
+        self.to.send(question(to));
+        answer.await.ok()
+    }
+
+    /// The turn of the caller at a volume, once it comes.
+    pub(crate) async fn turn(&self, key: &VolumeKey) -> Option<Turn> {
+        let of = Subject::Volume(key.clone());
+        self.ask(|to| Ask::Turn { of, to }).await
+    }
+
+    /// The turn of the caller at an iSCSI target, once it comes.
+    pub(crate) async fn turn_at_target(&self, iqn: &str) -> Option<Turn> {
+        let of = Subject::Target(iqn.to_owned());
+        self.ask(|to| Ask::Turn { of, to }).await
     }
 
     /// What the disk holds is different: some volume may be free.
     pub(crate) fn look_again(&self) {
-        self.0.changed.notify_one();
+        self.to.send(Ask::Look);
     }
 
-    /// A pod wants a volume; `attached` is whether it has to be attached to the node.
-    pub(crate) fn want(&self, pod: &PodUid, key: &VolumeKey, attached: bool) {
-        if self.lock().staging.want(pod, key, attached) {
-            self.0.changed.notify_one();
-        }
+    /// A pod wants a volume; `attached` is whether it has to be attached to the node. The answer is whether it is.
+    pub(crate) async fn wish(&self, pod: &PodUid, key: &VolumeKey, attached: bool) -> Attached {
+        let (pod, key) = (pod.clone(), key.clone());
+        self.ask(|to| Ask::Wish { pod, key, attached, to }).await.unwrap_or(Attached::NotInUse)
     }
 
     /// A pod's volumes were taken away.
     pub(crate) fn forget(&self, pod: &PodUid) {
-        self.lock().staging.forget(pod);
-        self.0.changed.notify_one();
-    }
-
-    /// Whether a pod may have a volume that has to be attached.
-    pub(crate) fn is_attached(&self, key: &VolumeKey) -> Attached {
-        self.lock().staging.is_attached(key)
+        self.to.send(Ask::Forget(pod.clone()));
     }
 
     /// As which device the cluster attached a volume; empty: as none.
-    pub(crate) fn device(&self, key: &VolumeKey) -> String {
-        self.lock().staging.device(key)
+    pub(crate) async fn device(&self, key: &VolumeKey) -> String {
+        let key = key.clone();
+        self.ask(|to| Ask::Device { key, to }).await.unwrap_or_default()
     }
 
     /// What the watch on the Node says; the answer is pods that may have a volume now.
-    pub(crate) fn node_says(&self, event: &WatchEvent<Node>) -> BTreeSet<PodUid> {
-        let node = match event {
-            WatchEvent::Listed(nodes) => match nodes.first() {
-                Some(node) => node,
-                None => return BTreeSet::new(),
-            },
-            WatchEvent::Applied(node) => node,
-            WatchEvent::Deleted(_) | WatchEvent::Lost(_) => return BTreeSet::new(),
-        };
-        let Some(status) = &node.status else { return BTreeSet::new() };
-        let in_use = status.volumes_in_use.iter().flatten().cloned().collect();
-        let attached = status.volumes_attached.iter().flatten().map(|v| v.name.clone()).collect();
-        let devices =
-            status.volumes_attached.iter().flatten().map(|v| (v.name.clone(), v.device_path.clone()));
-        let mut state = self.lock();
-        state.staging.devices_are(devices.filter(|(_, path)| !path.is_empty()).collect());
-        state.staging.node_says(in_use, attached)
+    pub(crate) async fn node_says(&self, event: &WatchEvent<Node>) -> BTreeSet<PodUid> {
+        let Some(of) = NodeVolumes::in_event(event) else { return BTreeSet::new() };
+        self.ask(|to| Ask::NodeSays { of, to }).await.unwrap_or_default()
     }
 
-    /// The volume was staged by this agent, and not taken back.
-    pub(crate) fn is_staged(&self, key: &VolumeKey) -> bool {
-        self.lock().staged.contains(key)
+    /// What this agent did with a volume and a target.
+    pub(crate) async fn facts(&self, key: &VolumeKey, target: &str) -> Option<Facts> {
+        let (key, target) = (key.clone(), target.to_owned());
+        self.ask(|to| Ask::Facts { key, target, to }).await
     }
 
-    /// It is now, or may no longer be.
-    pub(crate) fn set_staged(&self, key: &VolumeKey, is: bool) {
-        let staged = &mut self.lock().staged;
-        if is {
-            staged.insert(key.clone())
-        } else {
-            staged.remove(key)
-        };
+    /// A volume was published at the target, and nothing is left to ask its driver for.
+    pub(crate) async fn is_settled(&self, target: &str) -> bool {
+        let target = target.to_owned();
+        self.ask(|to| Ask::Settled { target, to }).await.unwrap_or_default()
     }
 
-    /// It was published there by this agent, and not taken back.
-    pub(crate) fn is_published(&self, target: &str) -> bool {
-        self.lock().published.contains_key(target)
-    }
-
-    /// It was, and nothing is left to ask its driver for.
-    pub(crate) fn is_settled(&self, target: &str) -> bool {
-        self.lock().published.get(target).is_some_and(|of| !of.again)
-    }
-
-    /// It is now, for this pod.
+    /// A volume is published at the target.
     pub(crate) fn published(&self, target: &str, of: Published) {
-        self.lock().published.insert(target.to_owned(), of);
+        self.to.send(Ask::Published { target: target.to_owned(), of: Some(of) });
     }
 
     /// It may no longer be.
     pub(crate) fn unpublished(&self, target: &str) {
-        self.lock().published.remove(target);
+        self.to.send(Ask::Published { target: target.to_owned(), of: None });
     }
 
-    /// All that is published, by its target.
-    pub(crate) fn all_published(&self) -> BTreeMap<String, Published> {
-        self.lock().published.clone()
+    /// All that is published, by target.
+    pub(crate) fn all_published(&self) -> View {
+        self.published.borrow().clone()
     }
 
-    /// What the API server is to be told, and what drivers are to be asked to let go of.
-    pub(super) fn look(&self, disk: &OnDisk, now: Mono) -> (Vec<String>, Vec<VolumeKey>) {
-        let mut state = self.lock();
-        (state.staging.in_use(disk), state.staging.unstage(disk, now))
-    }
-
-    pub(super) fn in_use(&self, disk: &OnDisk) -> Vec<String> {
-        self.lock().staging.in_use(disk)
-    }
-
-    pub(super) fn is_idle(&self, key: &VolumeKey, disk: &OnDisk) -> bool {
-        self.lock().staging.is_idle(key, disk)
-    }
-
-    pub(super) fn unstaged(&self, key: &VolumeKey, done: bool, now: Mono) {
-        self.lock().staging.unstaged(key, done, now);
-        self.0.changed.notify_one();
-    }
-
-    pub(super) fn deadline(&self) -> Option<Mono> {
-        self.lock().staging.deadline()
-    }
-
-    /// Something may be different.
-    pub(super) async fn changed(&self) {
-        self.0.changed.notified().await;
+    /// In the turn of a volume that is to be unstaged the disk holds this: true if its driver may be asked.
+    pub(super) async fn may_unstage(&self, key: &VolumeKey, disk: &OnDisk) -> Option<bool> {
+        let (key, disk) = (key.clone(), disk.clone());
+        self.ask(|to| Ask::MayUnstage { key, disk, to }).await
     }
 }

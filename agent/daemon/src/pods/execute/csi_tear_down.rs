@@ -1,0 +1,130 @@
+//! Volumes of CSI drivers are taken from a pod, files and block devices.
+//!
+//! In: a pod. Out: calls of drivers; records go. Invariants: whatever is written down or linked below the pod's directory is
+//! unpublished before the record goes, also if nobody heard the end of its publication; nothing is decided here:
+//! [`Unpublishing`] names the next step, the owner of the table of stages says whose turn it is.
+
+use std::path::{Path, PathBuf};
+
+use agent_core::pod_worker::effect::EffectError;
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_types::ids::PodUid;
+use agent_volumes::csi::VolumeData;
+use agent_volumes::csi::steps::Failure;
+use agent_volumes::csi::unpublishing::{Step, Unpublishing};
+use futures_util::future::join_all;
+
+use super::csi::{STOPS, failure, of_disk, refusal};
+use super::{Executor, error, gave_up};
+use crate::volumes::csi::volumes::Turn;
+
+/// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
+pub(super) async fn tear_down<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+) -> Result<(), EffectError> {
+    let (at, of) = (executor.dirs.clone(), uid.clone());
+    let Some(targets) = executor.tasks.blocking_of_pod(uid, move || at.targets(&of)).await else {
+        return Err(gave_up(STOPS));
+    };
+    let all = targets.map_err(error)?;
+    let released = join_all(all.iter().map(|(target, data)| files_go(executor, uid, target, data))).await;
+    released.into_iter().collect::<Result<(), EffectError>>()?;
+    devices_go(executor, uid).await?;
+    executor.sources.csi().volumes.forget(uid);
+    Ok(())
+}
+
+/// Has drivers let go of all block devices of a pod.
+async fn devices_go<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+) -> Result<(), EffectError> {
+    let (at, of) = (executor.dirs.clone(), uid.clone());
+    let devices = executor.tasks.blocking_of_pod(uid, move || at.devices(&of)).await;
+    let all = devices.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
+    let released =
+        join_all(all.iter().map(|(volume, data)| device_goes(executor, uid, volume, data.as_ref()))).await;
+    released.into_iter().collect()
+}
+
+async fn files_go<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+    target: &Path,
+    data: &VolumeData,
+) -> Result<(), EffectError> {
+    let leaving = Leaving { executor, uid, target, data: Some(data), device: None, turn: None };
+    leaving.go(Unpublishing::of_files(data)).await
+}
+
+async fn device_goes<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+    volume: &str,
+    data: Option<&VolumeData>,
+) -> Result<(), EffectError> {
+    let target = executor.dirs.device_target(uid, volume);
+    let leaving = Leaving { executor, uid, target: &target, data, device: Some(volume), turn: None };
+    leaving.go(Unpublishing::of_device(data)).await
+}
+
+/// One volume of one pod on its way back.
+struct Leaving<'a, R, I> {
+    executor: &'a Executor<R, I>,
+    uid: &'a PodUid,
+    target: &'a Path,
+    data: Option<&'a VolumeData>,
+    /// Name of the PersistentVolume, if it is a block device.
+    device: Option<&'a str>,
+    /// The volume's turn, once it has come: until the way ends.
+    turn: Option<Turn>,
+}
+
+impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
+    async fn go(mut self, mut way: Unpublishing) -> Result<(), EffectError> {
+        let (node, tasks) = (self.executor.sources.csi(), &self.executor.tasks);
+        let mut endpoint = PathBuf::new();
+        loop {
+            let (at, of, target) = (self.executor.dirs.clone(), self.uid.clone(), self.target.to_owned());
+            let device = self.device.unwrap_or_default().to_owned();
+            match (way.step(), self.data) {
+                (Step::Turn, Some(data)) => {
+                    self.turn = node.volumes.turn(&data.key()).await;
+                    way.done(self.turn.as_ref().map(drop).ok_or_else(|| failure(gave_up(STOPS))));
+                }
+                (Step::Leave, _) => {
+                    let left = tasks.blocking_of_pod(self.uid, move || at.leave_device(&of, &device));
+                    way.done(of_disk(left.await));
+                }
+                (Step::Driver, Some(data)) => {
+                    let found = node.registered.endpoint(&data.driver);
+                    way.found(found.is_some());
+                    endpoint = found.unwrap_or_default();
+                }
+                (Step::Unpublished, _) => {
+                    // Also if it fails it may no longer be there.
+                    node.volumes.unpublished(&target.display().to_string());
+                    way.done(Ok(()));
+                }
+                (Step::Unpublish, Some(data)) => {
+                    let released = agent_plugins::unpublish(&endpoint, &data.handle, self.target).await;
+                    way.called(released.map_err(|e| e.to_string()));
+                }
+                (Step::Release, _) => {
+                    let is_device = self.device.is_some();
+                    let released = tasks.blocking_of_pod(self.uid, move || match is_device {
+                        true => at.release_device(&of, &device),
+                        false => at.release_target(&of, &target),
+                    });
+                    way.done(of_disk(released.await));
+                }
+                (Step::Turn | Step::Driver | Step::Unpublish, None) => {
+                    return Err(refusal("nothing says whose volume it is".to_owned()));
+                }
+                (Step::Done, _) => return Ok(()),
+                (Step::Failed(Failure { class, message }), _) => return Err(EffectError { class, message }),
+            }
+        }
+    }
+}

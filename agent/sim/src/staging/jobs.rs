@@ -1,0 +1,378 @@
+//! The agent in the world of volumes: its table of stages and the tasks that go the ways of volumes, one step at a time.
+//!
+//! In: which task goes on. Out: what the disk and the driver have afterwards. Invariant: all of this dies with the agent; the
+//! steps are carried out as the daemon's `pods::execute::csi` and `volumes::csi::stages` do, and nothing is decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent_types::failure::Class;
+use agent_types::ids::PodUid;
+use agent_volumes::attach::{Held, OnDisk};
+use agent_volumes::csi::publishing::{Answer, End, Facts, Paths, Publishing, Step};
+use agent_volumes::csi::request::Capabilities;
+use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
+use agent_volumes::csi::unpublishing::{self, Unpublishing};
+use agent_volumes::csi::unstaging::{self, Unstaging};
+use agent_volumes::csi::{CsiVolume, VolumeData};
+use agent_volumes::key::VolumeKey;
+use agent_volumes::stages::{Order, Published, StageTable, Subject, Ticket};
+use serde_json::json;
+
+use super::model::{Call, Fate, STAGER, target, volume_of};
+use super::{StagingDefect, World};
+use crate::checks::Violation;
+
+/// Where a task is going.
+enum Way {
+    ToPod(Box<Publishing>),
+    FromPod { way: Unpublishing, volume: String, data: Option<VolumeData> },
+    ToDriver { way: Unstaging, key: VolumeKey },
+}
+
+/// A task of the agent.
+pub(super) struct Job {
+    /// The pod; `None`: the volume is no pod's.
+    pub(super) pod: Option<PodUid>,
+    /// Its number in the list of volumes, on the way to a pod.
+    pub(super) number: Option<usize>,
+    way: Way,
+    ticket: Option<Ticket>,
+    /// It waits for its turn.
+    pub(super) waits: bool,
+    /// A call of the driver is under way.
+    call: Option<Call>,
+}
+
+/// What dies with the agent.
+#[derive(Default)]
+pub(super) struct Agent {
+    pub(super) table: StageTable,
+    pub(super) jobs: BTreeMap<u32, Job>,
+    next: u32,
+    /// The disk is to be read.
+    pub(super) reads: bool,
+    /// What the API server was told.
+    pub(super) in_use: BTreeSet<String>,
+    /// Volumes that workers know to be there.
+    pub(super) mounted: BTreeSet<(PodUid, usize)>,
+}
+
+impl Agent {
+    fn add(&mut self, job: Job) {
+        self.jobs.insert(self.next, job);
+        self.next += 1;
+    }
+}
+
+fn io_error() -> Failure {
+    Failure { class: Class::Retryable { after_ms: 0 }, message: "an error of the disk".to_owned() }
+}
+
+impl World {
+    /// A worker has a volume set up.
+    pub(super) fn set_up(&mut self, pod: &PodUid, number: usize) {
+        let csi = volume_of(number, pod, self.label(pod, number));
+        let paths = Paths { target: target(pod, &csi.volume), staging: format!("/stages/{}", csi.handle) };
+        let settled = self.agent.table.is_settled(&paths.target);
+        let way = Publishing::new(&csi, pod, paths, None);
+        let way = if settled { way.settled() } else { way };
+        let way = Way::ToPod(Box::new(way));
+        let (pod, number) = (Some(pod.clone()), Some(number));
+        self.agent.add(Job { pod, number, way, ticket: None, waits: false, call: None });
+    }
+
+    /// A worker has all volumes of a pod taken away; true if there are none.
+    pub(super) fn tear_down(&mut self, pod: &PodUid) -> bool {
+        let all = self.disk.of_pod(pod);
+        if all.is_empty() {
+            self.agent.table.forget(pod);
+            self.carry_out();
+            return true;
+        }
+        for (volume, data, device) in all {
+            let way = match (&data, device) {
+                (Some(data), false) => Unpublishing::of_files(data),
+                (data, _) => Unpublishing::of_device(data.as_ref()),
+            };
+            let (pod, way) = (Some(pod.clone()), Way::FromPod { way, volume, data });
+            self.agent.add(Job { pod, number: None, way, ticket: None, waits: false, call: None });
+        }
+        false
+    }
+
+    /// A task is dropped at an await: nobody hears the end of its call.
+    pub(super) fn drop_job(&mut self, id: u32) {
+        let Some(job) = self.agent.jobs.remove(&id) else { return };
+        if let Some(call) = job.call {
+            let done = if self.rng.chance(500) { Fate::LostDone } else { Fate::LostUndone };
+            drop(self.driver.end(&call, done));
+        }
+        if let Some(ticket) = job.ticket.filter(|_| self.defect != Some(StagingDefect::KeepsTurns)) {
+            self.agent.table.end(ticket);
+        }
+        self.carry_out();
+    }
+
+    /// Does what the table ordered.
+    pub(super) fn carry_out(&mut self) {
+        for order in self.agent.table.orders() {
+            match order {
+                Order::ReadDisk => self.agent.reads = true,
+                Order::Report(names) => self.agent.in_use = names.into_iter().collect(),
+                Order::Grant(ticket) => {
+                    let mut waiting = self.agent.jobs.values_mut().filter(|job| job.ticket == Some(ticket));
+                    if let Some(job) = waiting.next() {
+                        job.waits = false;
+                    }
+                }
+                Order::Unstage(key, ticket) => {
+                    let way = Way::ToDriver { way: Unstaging::default(), key };
+                    let ticket = Some(ticket);
+                    self.agent.add(Job { pod: None, number: None, way, ticket, waits: false, call: None });
+                }
+            }
+        }
+    }
+
+    /// The disk is read as the table ordered.
+    pub(super) fn read_disk(&mut self) {
+        self.agent.reads = false;
+        let found = (!self.fails()).then(|| self.disk.on_disk());
+        self.agent.table.disk(found, self.now);
+        self.carry_out();
+    }
+
+    /// A task goes on by one step.
+    pub(super) fn go_on(&mut self, id: u32) -> Result<(), Violation> {
+        let Some(mut job) = self.agent.jobs.remove(&id) else { return Ok(()) };
+        let ended = match &mut job.way {
+            Way::ToPod(_) => self.step_to_pod(&mut job)?,
+            Way::FromPod { .. } => self.step_from_pod(&mut job)?,
+            Way::ToDriver { .. } => self.step_to_driver(&mut job)?,
+        };
+        match (ended, job.ticket) {
+            (false, _) => drop(self.agent.jobs.insert(id, job)),
+            (true, Some(ticket)) => self.agent.table.end(ticket),
+            (true, None) => {}
+        }
+        self.carry_out();
+        Ok(())
+    }
+
+    /// The first half of a call, or the second with its answer.
+    fn call(&mut self, job: &mut Job, call: Call) -> Result<Option<Result<(), CallFailed>>, Violation> {
+        if job.call.is_none() {
+            self.driver.begin(&call)?;
+            job.call = Some(call);
+            return Ok(None);
+        }
+        job.call = None;
+        let fate = self.fate();
+        let end = self.driver.end(&call, fate);
+        Ok(Some(end.map_err(|mut e| {
+            e.is_final |= self.defect == Some(StagingDefect::TakesLostForRefused);
+            e
+        })))
+    }
+
+    /// Asks for a turn; the answer is whether it has come.
+    fn turn(&mut self, job: &mut Job, key: &VolumeKey) -> bool {
+        if job.ticket.is_none() {
+            let ticket = self.agent.table.ask(Subject::Volume(key.clone()));
+            job.ticket = Some(ticket);
+            let granted = |order: &Order| *order == Order::Grant(ticket);
+            let orders = self.agent.table.orders();
+            job.waits = !orders.iter().any(granted) && self.defect != Some(StagingDefect::IgnoresTurns);
+            debug_assert!(orders.iter().all(granted));
+        }
+        !job.waits
+    }
+
+    fn step_to_pod(&mut self, job: &mut Job) -> Result<bool, Violation> {
+        let (Way::ToPod(way), Some(pod), Some(number)) = (&job.way, job.pod.clone(), job.number) else {
+            return Ok(true);
+        };
+        let (mut way, step) = (way.clone(), way.step());
+        let csi = way.volume().clone();
+        let (key, target) = (csi.key(), target(&pod, &csi.volume));
+        let answer = match step {
+            Step::End(End::Published { .. }) => {
+                self.agent.mounted.insert((pod, number));
+                return Ok(true);
+            }
+            Step::End(_) => return Ok(true),
+            Step::Turn => match self.turn(job, &key) {
+                true => Some(Answer::Facts(self.facts(&key, &target))),
+                false => None,
+            },
+            Step::Stage(_) => self.call(job, Call::Stage(key))?.map(Answer::Called),
+            Step::Unstage => self.call(job, Call::Unstage(key))?.map(Answer::Called),
+            Step::Publish(_) => self.call(job, Call::Publish(key, target))?.map(Answer::Called),
+            Step::Staged(is) => {
+                if let Some(ticket) = job.ticket {
+                    self.agent.table.set_staged(ticket, is);
+                }
+                Some(Answer::Done)
+            }
+            step => Some(self.plain_step(&step, &pod, &way, &csi)),
+        };
+        if let Some(answer) = answer {
+            way.answered(answer);
+        }
+        job.way = Way::ToPod(way);
+        Ok(false)
+    }
+
+    fn facts(&self, key: &VolumeKey, target: &str) -> Facts {
+        let staged = self.agent.table.is_staged(key) || self.defect == Some(StagingDefect::SkipsStaging);
+        Facts { staged, published: self.agent.table.is_published(target), walked: false }
+    }
+
+    /// Steps that are over at once.
+    fn plain_step(&mut self, step: &Step, pod: &PodUid, way: &Publishing, csi: &CsiVolume) -> Answer {
+        let (key, fails) = (csi.key(), self.fails());
+        let disk = |done: bool| if fails { Err(io_error()) } else { Ok(done) };
+        match step {
+            Step::Object => {
+                let attach = csi.driver == STAGER;
+                let spec = json!({"volumeLifecycleModes": ["Persistent"], "attachRequired": attach,
+                    "seLinuxMount": self.labelled});
+                let object = json!({"metadata": {"name": csi.driver}, "spec": spec});
+                Answer::Object(serde_json::from_value(object).map(Some).map_err(|e| e.to_string()))
+            }
+            Step::Wish { attach } => {
+                let attached = self.agent.table.wish(pod, &key, *attach);
+                Answer::Attached(attached)
+            }
+            Step::Attachment => {
+                let found = json!({"metadata": {}, "status": {"attached": true},
+                    "spec": {"attacher": "", "nodeName": "", "source": {}}});
+                Answer::Attachment(serde_json::from_value(found).map_err(|e| e.to_string()))
+            }
+            Step::Driver => Answer::Found(!fails),
+            Step::Capabilities => {
+                let stages = csi.driver == STAGER;
+                Answer::Capabilities(Ok(Capabilities { stages, ..Capabilities::default() }))
+            }
+            Step::Facts => Answer::Facts(self.facts(&key, &target(pod, &csi.volume))),
+            Step::ReadDisk => {
+                Answer::Held(disk(true).map(|_| self.disk.on_disk().remove(&key).unwrap_or_default()))
+            }
+            Step::Record if fails => Answer::Recorded(Err(io_error())),
+            Step::Record if self.defect == Some(StagingDefect::WritesNoTarget) => Answer::Recorded(Ok(true)),
+            Step::Record => Answer::Recorded(Ok(self.disk.record(pod, csi, csi.data(way.terms())))),
+            Step::RecordStage(_) if fails => Answer::Recorded(Err(io_error())),
+            Step::RecordStage(_) if self.defect == Some(StagingDefect::WritesNoStage) => {
+                Answer::Recorded(Ok(true))
+            }
+            Step::RecordStage(staged) => {
+                let data = csi.staged_data(way.terms());
+                Answer::Recorded(Ok(self.disk.record_stage(staged, data)))
+            }
+            Step::ForgetStage(staged) => {
+                if !fails {
+                    self.disk.forget_stage(staged, &key);
+                }
+                Answer::Node(disk(true).map(drop))
+            }
+            Step::Release => {
+                if !fails {
+                    self.disk.release(pod, &csi.volume);
+                }
+                Answer::Node(disk(true).map(drop))
+            }
+            Step::Keep => Answer::Node(disk(true).map(drop)),
+            Step::Published { again } => {
+                let of = Published { pod: pod.clone(), name: csi.volume.clone(), key, again: *again };
+                self.agent.table.set_published(&target(pod, &csi.volume), Some(of));
+                Answer::Done
+            }
+            // Those of this world have no Secrets, tokens, groups, and do not grow.
+            _ => Answer::Done,
+        }
+    }
+
+    fn step_from_pod(&mut self, job: &mut Job) -> Result<bool, Violation> {
+        use unpublishing::Step;
+        let (Way::FromPod { way, volume, data }, Some(pod)) = (&job.way, job.pod.clone()) else {
+            return Ok(true);
+        };
+        let (mut way, volume, data) = (way.clone(), volume.clone(), data.clone());
+        let at = target(&pod, &volume);
+        let key = data.as_ref().map(VolumeData::key);
+        let done = if self.fails() { Err(io_error()) } else { Ok(()) };
+        match (way.step(), key) {
+            (Step::Turn, Some(key)) => {
+                if self.turn(job, &key) {
+                    way.done(Ok(()));
+                }
+            }
+            (Step::Driver, _) => way.found(done.is_ok()),
+            (Step::Unpublished, _) => {
+                self.agent.table.set_published(&at, None);
+                way.done(Ok(()));
+            }
+            (Step::Unpublish, Some(key)) => {
+                if let Some(called) = self.call(job, Call::Unpublish(key, at))? {
+                    way.called(called.map_err(|e| e.words));
+                }
+            }
+            (Step::Release, _) => {
+                if done.is_ok() {
+                    self.disk.release(&pod, &volume);
+                }
+                way.done(done);
+            }
+            (Step::Leave, _) => way.done(done),
+            (Step::Done | Step::Failed(_), _) | (_, None) => return Ok(true),
+        }
+        job.way = Way::FromPod { way, volume, data };
+        Ok(false)
+    }
+
+    fn step_to_driver(&mut self, job: &mut Job) -> Result<bool, Violation> {
+        use unstaging::Step;
+        let Way::ToDriver { way, key } = &job.way else { return Ok(true) };
+        let (mut way, key) = (way.clone(), key.clone());
+        let fails = self.fails();
+        let io = || if fails { Err(io_error().message) } else { Ok(()) };
+        match way.step() {
+            Step::Look => {
+                let disk = self.disk.on_disk();
+                let idle = self.may_unstage(&key, &disk);
+                way.looked(io().map(|()| idle.then(|| held(&disk, &key))));
+            }
+            Step::IsThere(volume) => way.is_there(io().map(|()| self.disk.is_device_staged(&volume))),
+            Step::Unstage(_) => {
+                if let Some(called) = self.call(job, Call::Unstage(key.clone()))? {
+                    way.done(called.map_err(|e| e.words));
+                }
+            }
+            Step::Forget(staged) => {
+                if !fails {
+                    match &staged {
+                        StagedAs::Files => self.disk.forget_stage(&staged, &key),
+                        StagedAs::Device(volume) => self.disk.forget_device(volume),
+                    }
+                }
+                way.done(io());
+            }
+            end @ (Step::Done | Step::InUse | Step::Failed(_)) => {
+                if let Some(ticket) = job.ticket.take() {
+                    self.agent.table.unstaged(&key, ticket, end == Step::Done, self.now);
+                }
+                return Ok(true);
+            }
+        }
+        job.way = Way::ToDriver { way, key };
+        Ok(false)
+    }
+
+    fn may_unstage(&mut self, key: &VolumeKey, disk: &OnDisk) -> bool {
+        self.agent.table.may_unstage(key, disk) || self.defect == Some(StagingDefect::UnstagesUnderPods)
+    }
+}
+
+fn held(disk: &OnDisk, key: &VolumeKey) -> Held {
+    disk.get(key).cloned().unwrap_or_default()
+}

@@ -1,0 +1,399 @@
+//! The way of a CSI driver's volume to a pod: the next step, given the answers so far.
+//!
+//! ```text
+//! CSIDriver ─► wish ─► VolumeAttachment ─► driver, capabilities, Secret ─► turn ─► disk: another pod? another label?
+//!   (not attached: end)                                                     ┌──────── NodeUnstageVolume ◄──┘
+//!        a driver that stages: pod's record ─► Secret ─► node's record ─► NodeStageVolume
+//!        ─► tokens ─► (pod's record) ─► NodePublishVolume ─► device kept ─► group ─► NodeExpandVolume ─► published
+//! refused for good: the records that are new go again
+//! ```
+//! In: a [`CsiVolume`], answers. Out: the next [`Step`]. Invariants: the pod's record is on disk before the driver is asked for
+//! anything; the node's record is there before NodeStageVolume; a driver that stages publishes nothing that is not staged; a
+//! record goes only if it is new and the driver refused for good; everything of a volume that outlives its pods is done in its
+//! turn. Nothing here outlives a kill: the next agent begins at the first step, and every step may be repeated.
+//! Upstream: pkg/volume/csi/csi_attacher.go, csi_mounter.go, csi_block.go, operation_generator.go.
+
+mod next;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_types::ids::PodUid;
+use agent_types::objects::ObjectRef;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+
+use super::request::{Capabilities, Given, Publish, Stage};
+use super::source::SecretRef;
+use super::steps::{CallFailed, Failure, StagedAs};
+use super::{CsiVolume, Persistent, Terms};
+use crate::Resize;
+use crate::attach::{Attached, Held};
+
+/// What is next; the answer to each is named in brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The CSIDriver object is read: [`Answer::Object`].
+    Object,
+    /// The table of stages hears that the pod wants the volume, and whether nodes attach it: [`Answer::Attached`].
+    Wish {
+        /// It has to be attached.
+        attach: bool,
+    },
+    /// The VolumeAttachment is read: [`Answer::Attachment`].
+    Attachment,
+    /// The node has no room for the volume: its driver is asked how much there is: [`Answer::Done`].
+    AskLimits,
+    /// Is the driver registered: [`Answer::Found`].
+    Driver,
+    /// The driver is asked for its capabilities: [`Answer::Capabilities`].
+    Capabilities,
+    /// A Secret is read: [`Answer::Secret`].
+    Secret(SecretFor),
+    /// The volume's turn is waited for: [`Answer::Facts`].
+    Turn,
+    /// What this agent knows of an inline volume: [`Answer::Facts`].
+    Facts,
+    /// The disk is read: [`Answer::Held`].
+    ReadDisk,
+    /// The table of stages hears that the volume is staged, or may no longer be: [`Answer::Done`].
+    Staged(bool),
+    /// NodeUnstageVolume, for another label: [`Answer::Called`].
+    Unstage,
+    /// The node's record goes: [`Answer::Node`].
+    ForgetStage(StagedAs),
+    /// The pod's record is written; the answer says whether it is new: [`Answer::Recorded`].
+    Record,
+    /// The node's record is written; the answer says whether it is new: [`Answer::Recorded`].
+    RecordStage(StagedAs),
+    /// NodeStageVolume: [`Answer::Called`].
+    Stage(Box<Stage>),
+    /// The pod's record goes: [`Answer::Node`].
+    Release,
+    /// The tokens that the driver wants: [`Answer::Tokens`].
+    Tokens,
+    /// NodePublishVolume: [`Answer::Called`].
+    Publish(Box<Publish>),
+    /// The node keeps the block device for the pod: [`Answer::Node`].
+    Keep,
+    /// The files become the group's: [`Answer::Given`].
+    Give(u32),
+    /// What the volume holds becomes as large as the volume, if it is not: [`Answer::Grown`].
+    Grow {
+        /// The volume is staged.
+        staged: bool,
+        /// Containers have it.
+        in_use: bool,
+    },
+    /// The table of stages hears that the volume is published; the driver wants to be asked again and again, or not: [`Answer::Done`].
+    Published {
+        /// See above.
+        again: bool,
+    },
+    /// No step is left.
+    End(End),
+}
+
+/// How the way ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The pod has the volume.
+    Published {
+        /// A token in it is renewed after this time.
+        renew_after: Option<Duration>,
+        /// The way is to be gone again after a while: the driver wants it, or the volume may grow.
+        again: bool,
+        /// What came of a growth.
+        resize: Option<Resize>,
+        /// Its mount says what its files are labelled.
+        labelled: bool,
+    },
+    /// It is not attached to the node.
+    Unattached {
+        /// The node has no room for it.
+        full: bool,
+    },
+    /// It cannot be mounted as the pod wants it while others have it.
+    Unprocessed {
+        /// Why.
+        why: String,
+    },
+    /// Its files are still being given to their group.
+    Giving,
+    /// The pod cannot have it now.
+    Failed(Failure),
+}
+
+/// The answer to a step.
+#[derive(Clone)]
+pub enum Answer {
+    /// The step was done; it cannot fail.
+    Done,
+    /// The CSIDriver object, if there is one.
+    Object(Result<Option<Box<CSIDriver>>, String>),
+    /// As far as the Node says.
+    Attached(Attached),
+    /// The VolumeAttachment.
+    Attachment(Result<Box<VolumeAttachment>, String>),
+    /// The driver is registered.
+    Found(bool),
+    /// What the driver can do.
+    Capabilities(Result<Capabilities, String>),
+    /// What the Secret holds.
+    Secret(Result<BTreeMap<String, String>, String>),
+    /// What this agent knows.
+    Facts(Facts),
+    /// What the disk holds of the volume.
+    Held(Result<Held, Failure>),
+    /// A record is on disk; true if it is new.
+    Recorded(Result<bool, Failure>),
+    /// The driver answered.
+    Called(Result<(), CallFailed>),
+    /// The node did its part, or could not.
+    Node(Result<(), Failure>),
+    /// The tokens.
+    Tokens(Result<Tokens, String>),
+    /// The files are the group's; false: not yet.
+    Given(Result<bool, Failure>),
+    /// What came of the growth; `None`: there was none.
+    Grown(Result<Option<Resize>, String>),
+}
+
+/// What this incarnation of the agent knows of a volume and its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The volume was staged and not taken back.
+    pub staged: bool,
+    /// It was published at the target and not taken back.
+    pub published: bool,
+    /// Its files are, or were, on their way to their group: it is published.
+    pub walked: bool,
+}
+
+/// Tokens for a driver.
+#[derive(Clone, Default)]
+pub struct Tokens {
+    /// Those that the CSIDriver names.
+    pub given: Vec<Given>,
+    /// The first of them is to be renewed after this time; `None` if the driver is asked once only.
+    pub renew_after: Option<Duration>,
+}
+
+/// Which Secret is read, and where it is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretFor {
+    /// That of an inline volume.
+    Inline(ObjectRef),
+    /// `nodePublishSecretRef`.
+    Publish(SecretRef),
+    /// `nodeStageSecretRef`.
+    Stage(SecretRef),
+}
+
+/// Where a volume is, or will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Where the driver publishes it for the pod.
+    pub target: String,
+    /// Where the driver stages it, if it does.
+    pub staging: String,
+}
+
+/// The step that is being taken. Steps that undo something carry the failure that they end with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum At {
+    Object,
+    Wish,
+    NoRoom,
+    AskLimits,
+    Attachment,
+    Driver,
+    Capabilities,
+    Secret,
+    Turn,
+    Facts,
+    ReadDisk,
+    Unstaged,
+    Unstage,
+    ForgetStage,
+    RecordFirst,
+    StageSecret,
+    RecordStage,
+    Stage {
+        /// The node's record is new.
+        new: bool,
+    },
+    Staged,
+    UndoStage(Failure),
+    Release(Failure),
+    Tokens,
+    Record,
+    Publish,
+    Keep,
+    Give(u32),
+    Grow,
+    Published,
+    End(End),
+}
+
+/// The way of one volume to one pod.
+#[derive(Clone)]
+pub struct Publishing {
+    csi: CsiVolume,
+    pod: PodUid,
+    paths: Paths,
+    group: Option<u32>,
+    /// The volume is published and nothing is left to ask its driver for, but whether it has grown.
+    settled: bool,
+    terms: Terms,
+    attached: BTreeMap<String, String>,
+    driver: Capabilities,
+    /// For NodePublishVolume.
+    secrets: BTreeMap<String, String>,
+    /// For NodeStageVolume.
+    stage_secrets: BTreeMap<String, String>,
+    facts: Facts,
+    /// The pod's record is on disk; true if it was not there before.
+    recorded: Option<bool>,
+    tokens: Tokens,
+    resize: Option<Resize>,
+    at: At,
+}
+
+impl Publishing {
+    /// The way of `csi` to `pod`; `group` is the pod's.
+    #[must_use]
+    pub fn new(csi: &CsiVolume, pod: &PodUid, paths: Paths, group: Option<u32>) -> Publishing {
+        Publishing {
+            csi: csi.clone(),
+            pod: pod.clone(),
+            paths,
+            group,
+            settled: false,
+            terms: Terms::default(),
+            attached: BTreeMap::new(),
+            driver: Capabilities::default(),
+            secrets: BTreeMap::new(),
+            stage_secrets: BTreeMap::new(),
+            facts: Facts::default(),
+            recorded: None,
+            tokens: Tokens::default(),
+            resize: None,
+            at: At::Object,
+        }
+    }
+
+    /// What is published stays so, whatever can be reached now: the way looks only whether the volume has grown.
+    #[must_use]
+    pub fn settled(self) -> Publishing {
+        Publishing { settled: true, at: At::Driver, ..self }
+    }
+
+    /// The volume, as the driver can have it.
+    #[must_use]
+    pub fn volume(&self) -> &CsiVolume {
+        &self.csi
+    }
+
+    /// What the CSIDriver object says.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What the driver can do.
+    #[must_use]
+    pub fn driver(&self) -> Capabilities {
+        self.driver
+    }
+
+    /// What is next.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        match &self.at {
+            At::Object => Step::Object,
+            At::Wish => Step::Wish { attach: self.terms.attach },
+            At::NoRoom | At::Attachment => Step::Attachment,
+            At::AskLimits => Step::AskLimits,
+            At::Driver => Step::Driver,
+            At::Capabilities => Step::Capabilities,
+            At::Secret => self.secret().map_or(Step::Facts, Step::Secret),
+            At::StageSecret => self.stage_secret().map_or(Step::Facts, Step::Secret),
+            At::Turn => Step::Turn,
+            At::Facts => Step::Facts,
+            At::ReadDisk => Step::ReadDisk,
+            At::Unstaged => Step::Staged(false),
+            At::Unstage => Step::Unstage,
+            At::ForgetStage => Step::ForgetStage(StagedAs::Files),
+            At::UndoStage(_) => Step::ForgetStage(self.staged_as()),
+            At::RecordFirst | At::Record => Step::Record,
+            At::RecordStage => Step::RecordStage(self.staged_as()),
+            At::Stage { .. } => Step::Stage(Box::new(self.stage())),
+            At::Staged => Step::Staged(true),
+            At::Release(_) => Step::Release,
+            At::Tokens => Step::Tokens,
+            At::Publish => Step::Publish(Box::new(self.publish())),
+            At::Keep => Step::Keep,
+            At::Give(group) => Step::Give(*group),
+            At::Grow => Step::Grow { staged: self.stages(), in_use: self.in_use() },
+            At::Published => Step::Published { again: self.terms.again },
+            At::End(end) => Step::End(end.clone()),
+        }
+    }
+
+    /// The step was taken.
+    pub fn answered(&mut self, answer: Answer) {
+        let at = std::mem::replace(&mut self.at, At::End(End::Failed(Failure::mixed_up())));
+        self.at = self.next(at, answer).unwrap_or_else(|why| At::End(End::Failed(why)));
+    }
+
+    fn in_use(&self) -> bool {
+        self.settled || self.facts.published
+    }
+
+    fn staged_as(&self) -> StagedAs {
+        match self.csi.block {
+            Some(_) => StagedAs::Device(self.csi.volume.clone()),
+            None => StagedAs::Files,
+        }
+    }
+
+    fn secret(&self) -> Option<SecretFor> {
+        match &self.csi.persistent {
+            None => self.csi.secret.clone().map(SecretFor::Inline),
+            Some(persistent) => persistent.publish_secret.clone().map(SecretFor::Publish),
+        }
+    }
+
+    fn stage_secret(&self) -> Option<SecretFor> {
+        self.csi.persistent.as_ref()?.stage_secret.clone().map(SecretFor::Stage)
+    }
+
+    /// A driver that stages has volumes that outlive their pods staged.
+    fn stages(&self) -> bool {
+        self.driver.stages && self.csi.persistent.is_some()
+    }
+
+    fn stage(&self) -> Stage {
+        let (attached, secrets) = (self.attached.clone(), self.stage_secrets.clone());
+        self.csi.stage(&self.paths.staging, (self.driver, self.group), attached, secrets)
+    }
+
+    fn publish(&self) -> Publish {
+        let (tokens, secrets) = (&self.tokens.given, self.secrets.clone());
+        let of = (self.driver, self.group);
+        let mut request = self.csi.publish(&self.paths.target, &self.terms, tokens, secrets, of);
+        request.staging = self.stages().then(|| self.paths.staging.clone());
+        request.attached.clone_from(&self.attached);
+        request
+    }
+
+    /// The volume is a claim's that is written to, and the driver can make it larger.
+    #[must_use]
+    pub fn growing(&self) -> Option<&Persistent> {
+        let persistent = self.csi.persistent.as_ref();
+        persistent.filter(|p| self.driver.expands && !self.csi.read_only && !p.claim.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests;

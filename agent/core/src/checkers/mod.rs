@@ -11,6 +11,7 @@ pub mod at_rest;
 mod handlers;
 mod in_place;
 mod order;
+mod ownership;
 mod runtime;
 mod shutdown;
 mod volumes;
@@ -30,6 +31,7 @@ pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
 pub use handlers::{HookGrace, ProbeOwn};
 pub use in_place::{EphemeralOnce, RestartAll};
 pub use order::{GcSafe, Grace, InitContainer, Order};
+pub use ownership::VolOwned;
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 pub use shutdown::{ShutdownBudget, ShutdownClosed, ShutdownOrder};
 pub use volumes::VolHeld;
@@ -129,6 +131,13 @@ pub enum TraceEvent {
     },
     /// A volume of a pod is there, with all its files.
     VolumeMounted {
+        /// Which pod.
+        pod: PodUid,
+        /// Which of its volumes.
+        volume: String,
+    },
+    /// The agent begins to give a volume of a pod, with all its files, to the pod's group.
+    WalkBegan {
         /// Which pod.
         pod: PodUid,
         /// Which of its volumes.
@@ -367,6 +376,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(EphemeralOnce::default()),
         Box::new(RestartAll::default()),
         Box::new(VolHeld::default()),
+        Box::new(VolOwned::default()),
         Box::new(ShutdownOrder::default()),
         Box::new(ShutdownBudget::default()),
         Box::new(ShutdownClosed::default()),

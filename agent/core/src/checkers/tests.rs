@@ -78,6 +78,14 @@ fn stop(id: &str, grace_s: u32) -> TraceEvent {
     TraceEvent::StopAsked { pod: pod(), id: id.into(), grace_s }
 }
 
+fn walks() -> TraceEvent {
+    TraceEvent::WalkBegan { pod: pod(), volume: "v".to_owned() }
+}
+
+fn mounted() -> TraceEvent {
+    TraceEvent::VolumeMounted { pod: pod(), volume: "v".to_owned() }
+}
+
 fn added(name: &str) -> TraceEvent {
     TraceEvent::EphemeralAdded { pod: pod(), name: name.to_owned() }
 }
@@ -196,6 +204,18 @@ fn every_checker_can_fail() {
         ("SECRET-SCOPE", vec![TraceEvent::ApiAsked { what: "get pod ns/other".to_owned(), own: false }]),
         ("BACKOFF", loops),
         ("RESTART-TRANSPARENT", vec![undisturbed.clone(), issued("stop_container")]),
+        ("VOL-OWNED", vec![walks(), issued("start_container")]),
+        ("VOL-OWNED", vec![walks(), walks()]),
+        (
+            "VOL-OWNED",
+            vec![
+                walks(),
+                mounted(),
+                TraceEvent::AgentStarted { undisturbed: false },
+                walks(),
+                issued("create_container"),
+            ],
+        ),
         ("BOUNDED", vec![gauge(4), gauge(5)]),
     ];
     for (name, trace) in table {
@@ -339,6 +359,25 @@ fn a_normal_life_breaks_nothing() {
         deleted(true),
     ];
     assert_eq!(verdict(&trace), None);
+}
+
+#[test]
+fn a_volume_that_is_there_is_looked_through_again_while_containers_start() {
+    let start = || issued("start_container");
+    let anew = || TraceEvent::AgentStarted { undisturbed: false };
+    let gone = || TraceEvent::VolumesGone { pod: pod() };
+    for trace in [
+        vec![walks(), mounted(), start(), walks(), start(), mounted()],
+        // The walks of an agent end with it, and with the tearing down of the volume.
+        vec![walks(), anew(), walks(), mounted(), start()],
+        vec![walks(), gone(), walks(), mounted(), start()],
+        vec![
+            walks(),
+            TraceEvent::EffectIssued { pod: "u2".into(), verb: "start_container", object: "x".into() },
+        ],
+    ] {
+        assert_eq!(verdict(&trace), None, "{trace:?}");
+    }
 }
 
 #[test]

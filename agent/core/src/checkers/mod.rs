@@ -157,6 +157,13 @@ pub enum TraceEvent {
         /// What its process is given to end, seconds.
         grace_s: u32,
     },
+    /// The agent asked for a container to be removed; next to [`TraceEvent::EffectIssued`].
+    RemovalAsked {
+        /// Of which pod.
+        pod: PodUid,
+        /// Which container.
+        id: ContainerId,
+    },
     /// The pod's terminating record could not be written.
     RecordLost {
         /// Which pod.

@@ -78,6 +78,10 @@ fn stop(id: &str, grace_s: u32) -> TraceEvent {
     TraceEvent::StopAsked { pod: pod(), id: id.into(), grace_s }
 }
 
+fn removal(id: &str) -> TraceEvent {
+    TraceEvent::RemovalAsked { pod: pod(), id: id.into() }
+}
+
 fn walks() -> TraceEvent {
     TraceEvent::WalkBegan { pod: pod(), volume: "v".to_owned() }
 }
@@ -359,6 +363,24 @@ fn a_normal_life_breaks_nothing() {
         deleted(true),
     ];
     assert_eq!(verdict(&trace), None);
+}
+
+/// An agent that died had asked for it when the pod was to go (simulation, stopping, seeds 20111 and 20142).
+#[test]
+fn a_late_removal_is_judged_by_the_moment_at_which_it_was_asked_for() {
+    let lived = || vec![state("syncing"), created("c1", 0), started("c1"), exited("c1")];
+    let died = || TraceEvent::AgentStarted { undisturbed: false };
+    let going = [state("terminating"), state("terminated"), removal("c1")];
+    let wanted_again = [died(), state("syncing")];
+    for (after, broken) in [
+        ([&going[..], &wanted_again, &[gone("c1")]].concat(), None),
+        // An agent that wants the pod asks for no such thing itself, and an agent that died wanting the pod had not either.
+        ([&going[..], &wanted_again, &[removal("c1"), gone("c1")]].concat(), Some("GC-SAFE")),
+        ([&[removal("c1")][..], &wanted_again, &[gone("c1")]].concat(), Some("GC-SAFE")),
+        ([&wanted_again[..], &[gone("c1")]].concat(), Some("GC-SAFE")),
+    ] {
+        assert_eq!(verdict(&then(lived(), &after)), broken, "{after:?}");
+    }
 }
 
 #[test]

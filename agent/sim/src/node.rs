@@ -307,6 +307,12 @@ impl Node {
         self.manager.is_synced()
     }
 
+    /// A source wants the pod.
+    #[must_use]
+    pub fn wants(&self, uid: &PodUid) -> bool {
+        self.manager.desired().contains_key(uid)
+    }
+
     /// Workers alive, for leak checks.
     #[must_use]
     pub fn workers(&self) -> &BTreeMap<PodUid, PodWorker> {

@@ -58,8 +58,8 @@ pub struct KnownPods {
 
 impl KnownPods {
     /// One of the pods is that.
-    fn has(&self, mut is_it: impl FnMut(&PodUid) -> bool) -> bool {
-        self.workers.iter().chain(&self.wanted).any(&mut is_it)
+    fn has(&self, is_it: impl Fn(&PodUid) -> bool) -> bool {
+        self.workers.iter().chain(&self.wanted).any(is_it)
     }
 
     /// Takes over which pods are active; true if that is news.

@@ -5,15 +5,19 @@
 //! seed 17 if it fails.
 #![allow(clippy::print_stdout)] // its whole purpose
 
+use agent_sim::pressing::run_pressing;
 use agent_sim::scenario::{Variant, run_and_tell};
 
 const USAGE: &str = "usage: survey KIND FIRST LAST, or survey KIND SEED for one seed's trace; KIND is seeds, probing, \
-                     in_place, mounting, stopping or resizing";
+                     in_place, mounting, ownership, stopping, resizing or pressing (which has no trace)";
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let kind = words.first().and_then(|name| Variant::named(name));
     let numbers: Vec<u64> = words.iter().skip(1).filter_map(|word| word.parse().ok()).collect();
+    if let (Some("pressing"), &[first, ref last @ ..]) = (words.first().map(String::as_str), &numbers[..]) {
+        return pressing(first, last.first().copied().unwrap_or(first + 1));
+    }
     match (kind, &numbers[..]) {
         (Some(kind), [seed]) => match run_and_tell(*seed, kind, usize::MAX) {
             Ok(report) => println!("{report:?}"),
@@ -22,6 +26,17 @@ fn main() {
         (Some(kind), [first, last]) => survey(kind, *first, *last),
         _ => println!("{USAGE}"),
     }
+}
+
+fn pressing(first: u64, last: u64) {
+    let mut failed = 0;
+    for seed in first..last {
+        if let Err(violation) = run_pressing(seed, None) {
+            failed += 1;
+            println!("seed {seed}: {violation}");
+        }
+    }
+    println!("{failed} of {} seeds failed", last.saturating_sub(first));
 }
 
 fn survey(kind: Variant, first: u64, last: u64) {

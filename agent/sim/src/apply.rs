@@ -14,10 +14,14 @@ use agent_types::runtime::observed::{ContainerState, PodSnapshot};
 use crate::calls::{Answer, Ask, Call, answered_effect};
 use crate::defects::Defect;
 use crate::fake_runtime::key;
+use crate::ownership::waited;
 use crate::world::{Event, World};
 
 impl World {
     pub(crate) fn apply(&mut self, call: Call) {
+        if let Some(ends) = self.waits_for_walk(&call) {
+            return self.wait_for_walk(call, ends);
+        }
         let mut extra = Duration::ZERO;
         let answer = match &call.ask {
             Ask::Effect { key, effect, .. } => {
@@ -82,7 +86,11 @@ impl World {
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::ResolveClaim { claim } => return (self.resolve_claim(key, claim), Duration::ZERO),
-            Effect::SetUpVolume { volume } => return (self.set_up_volume(key, volume), Duration::ZERO),
+            Effect::SetUpVolume { volume } => {
+                let result = self.set_up_volume(key, volume);
+                let takes = waited(result.as_ref().ok());
+                return (result, takes);
+            }
             Effect::MountSubPaths { .. } => return (Ok(EffectOk::Done), Duration::ZERO),
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 
 use agent_core::allocation::PodAllocation;
 use agent_core::pod_worker::effect::Effect;
-use agent_types::ids::PodKey;
+use agent_types::ids::{PodKey, PodUid};
 use agent_types::pod;
 use agent_types::resources::amounts::Amounts;
+use agent_types::resources::cgroups::CgroupValues;
 use agent_types::resources::cgroups::pod::PodCgroup;
 use agent_types::resources::cgroups::values::weight_of;
 use agent_types::runtime::observed::ContainerState;
@@ -56,11 +57,23 @@ impl World {
         }
     }
 
-    /// What the container manager does now and then: once every source was read, cgroups of pods without a worker go. An
-    /// agent that died before it had made the pod's directory leaves one of which nobody else knows.
+    /// What the container manager does now and then: once every source was read, cgroups of pods go that have no worker and that
+    /// no source wants. An agent that died before it had made the pod's directory leaves one of which nobody else knows; a pod that
+    /// runs may wait for its worker (mounting, seed 30013: until the Node was heard of).
     pub(crate) fn sweep_cgroups(&mut self) {
         if let Some(node) = self.node.as_ref().filter(|node| node.is_synced()) {
-            self.disk.cgroups.retain(|uid, _| node.workers().contains_key(uid));
+            let is_known = |uid: &PodUid| node.workers().contains_key(uid) || node.wants(uid);
+            let (kept, gone) =
+                std::mem::take(&mut self.disk.cgroups).into_iter().partition(|(uid, _)| is_known(uid));
+            self.disk.cgroups = kept;
+            let gone: BTreeMap<PodUid, CgroupValues> = gone;
+            let runs = |c: &&FakeContainer| {
+                gone.contains_key(&c.pod.uid) && c.observed.state == ContainerState::Running
+            };
+            if let Some(c) = self.runtime.containers.values().find(runs) {
+                let text = format!("the cgroup of {} is swept away while {} runs", c.pod, c.observed.id);
+                self.checks.report("CGROUP-MATCH", text);
+            }
         }
     }
 

@@ -132,6 +132,9 @@ impl Checks {
     pub fn issued(&mut self, at: Mono, key: &PodKey, effect: &Effect) {
         let (pod, verb, object) = (key.uid.clone(), effect.verb(), brief(effect));
         self.note(at, &TraceEvent::EffectIssued { pod, verb, object });
+        if let Effect::RemoveContainer { container, .. } = effect {
+            self.note(at, &TraceEvent::RemovalAsked { pod: key.uid.clone(), id: container.clone() });
+        }
         if let Effect::StopContainer { container, grace_s } = effect {
             let (pod, id) = (key.uid.clone(), container.clone());
             self.note(at, &TraceEvent::StopAsked { pod, id, grace_s: *grace_s });

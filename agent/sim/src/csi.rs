@@ -124,6 +124,9 @@ impl World {
             return Ok(Some(EffectOk::Unattached { full: false }));
         }
         let detached = !drivers.attached.contains(&key.unique_name());
+        // That the pod has it is written in the pod's directory, before the driver is asked: whoever comes next finds it there,
+        // also if nobody wants the pod any more (simulation, mounting, seed 20162).
+        self.disk.dirs.insert(pod.clone());
         let done = drivers.publish(pod, key, &mut volumes.rng, volumes.calm);
         if detached {
             self.checks.report("VOL-HELD", format!("{key:?} is staged and not attached"));

@@ -54,6 +54,12 @@ pub enum Defect {
     UnstagesUnderPods,
     /// Never has a driver let go of anything (LEAK).
     KeepsStages,
+    /// Takes a volume whose files are still being given to a group for one that is there (VOL-OWNED).
+    StartsDuringWalks,
+    /// Begins a walk with each effect (VOL-OWNED).
+    WalksAgain,
+    /// Has an effect wait for the whole walk, which ends with the effect (LIVENESS).
+    WaitsForWalks,
     /// Makes a volume from another namespace's secret (SECRET-SCOPE).
     MountsForeign,
     /// Tells workers what their pods were given before it is on disk (ALLOC-DURABLE).

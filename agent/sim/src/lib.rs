@@ -22,6 +22,7 @@ pub mod fake_runtime;
 pub mod faults;
 mod in_place;
 pub mod node;
+mod ownership;
 pub mod pressing;
 mod probing;
 pub mod queue;

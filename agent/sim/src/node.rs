@@ -14,7 +14,7 @@ use agent_core::node_status::NodeInput;
 use agent_core::pleg::{Config as PlegConfig, Pleg, PlegAction, PlegEvent};
 use agent_core::pod_manager::{Beginning, Leftovers, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::{PodOp, PodUpdate, Source};
-use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker, WorkerContext};
 use agent_core::probe::{Outcome, ProbeCall, ProbeId};
 use agent_types::Quantity;
@@ -307,6 +307,12 @@ impl Node {
         self.manager.is_synced()
     }
 
+    /// A source wants the pod.
+    #[must_use]
+    pub fn wants(&self, uid: &PodUid) -> bool {
+        self.manager.desired().contains_key(uid)
+    }
+
     /// Workers alive, for leak checks.
     #[must_use]
     pub fn workers(&self) -> &BTreeMap<PodUid, PodWorker> {
@@ -337,7 +343,10 @@ impl Node {
         self.tell_cluster(now, |cluster, out| cluster.pod_news(now, news, out));
     }
 
-    fn reply(&mut self, now: Now, uid: &PodUid, id: EffectId, result: EffectResult) {
+    fn reply(&mut self, now: Now, uid: &PodUid, id: EffectId, mut result: EffectResult) {
+        if self.defect == Some(Defect::StartsDuringWalks) && matches!(result, Ok(EffectOk::Giving { .. })) {
+            result = Ok(EffectOk::Volume(Mounted::default()));
+        }
         if let Ok(EffectOk::Snapshot(snapshot)) = &result {
             self.pleg(now, PlegEvent::Inspected(Arc::from(snapshot.clone())));
         }

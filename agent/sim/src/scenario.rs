@@ -21,6 +21,7 @@ use crate::defects::Defect;
 use crate::fake_runtime::{Program, image};
 use crate::faults::Faults;
 use crate::node::{Node, key_of};
+use crate::ownership::Ownership;
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -102,6 +103,14 @@ pub fn run_mounting(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Mounting)
 }
 
+/// [`run_mounting`] with pods that have a group, whose volumes' files take long to be given to it.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_ownership(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Ownership)
+}
+
 /// [`run`] with a machine that is told to stop now and then.
 ///
 /// # Errors
@@ -137,6 +146,8 @@ pub enum Variant {
     InPlace,
     /// [`run_mounting`].
     Mounting,
+    /// [`run_ownership`].
+    Ownership,
     /// [`run_stopping`].
     Stopping,
     /// [`run_resizing`].
@@ -145,11 +156,12 @@ pub enum Variant {
 
 impl Variant {
     /// Every kind.
-    const ALL: [Variant; 6] = [
+    const ALL: [Variant; 7] = [
         Variant::Plain,
         Variant::Probing,
         Variant::InPlace,
         Variant::Mounting,
+        Variant::Ownership,
         Variant::Stopping,
         Variant::Resizing,
     ];
@@ -168,6 +180,7 @@ impl Variant {
             Variant::Probing => "probing",
             Variant::InPlace => "in_place",
             Variant::Mounting => "mounting",
+            Variant::Ownership => "ownership",
             Variant::Stopping => "stopping",
             Variant::Resizing => "resizing",
         }
@@ -188,6 +201,7 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
         Variant::Probing => world.probe(seed),
         Variant::InPlace => world.change_in_place(seed),
         Variant::Mounting => world.mount(seed),
+        Variant::Ownership => world.own_volumes(seed),
         Variant::Stopping => world.can_stop(seed),
         Variant::Resizing => world.resize_pods(seed),
     }
@@ -438,6 +452,10 @@ fn leaks(world: &mut World) -> Result<(), Violation> {
         ("pod directories", world.disk.dirs.len()),
         ("mounts of pods", world.disk.mounts.len()),
         ("volumes of drivers", world.volumes.as_ref().map_or(0, |v| v.drivers.left())),
+        (
+            "walks of pods",
+            world.volumes.as_ref().and_then(|v| v.ownership.as_ref()).map_or(0, Ownership::left),
+        ),
         ("cgroups of pods", world.disk.cgroups.len()),
         ("terminating records", world.disk.records.len()),
         ("pods of the API", world.left_in_api()),

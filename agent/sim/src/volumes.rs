@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use crate::csi::Drivers;
 use crate::node::NodeEvent;
+use crate::ownership::Ownership;
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -46,13 +47,15 @@ pub(crate) struct Volumes {
     /// The objects that each volume may be made from; names of volumes are used once.
     planned: BTreeMap<String, BTreeSet<ObjectRef>>,
     /// The claim that each volume may be made from, and whether it is its pod's own.
-    claims: BTreeMap<String, (String, bool)>,
+    pub(crate) claims: BTreeMap<String, (String, bool)>,
     /// Claims that are not bound, and drivers that are away.
     loose: BTreeSet<String>,
     /// The objects that an environment may be made from, and the class of its pod, by container; names of containers are used once.
     environments: BTreeMap<String, BTreeSet<ObjectRef>>,
     /// The same by pod, once it has a UID.
     of_pods: BTreeMap<PodUid, BTreeSet<ObjectRef>>,
+    /// Walks through volumes that become a group's; `None` for a run in which they take no time.
+    pub(crate) ownership: Option<Ownership>,
     pub(crate) calm: bool,
 }
 
@@ -155,6 +158,7 @@ impl World {
             environments: BTreeMap::new(),
             of_pods: BTreeMap::new(),
             drivers: Drivers::default(),
+            ownership: None,
             calm: false,
         }));
     }
@@ -163,6 +167,9 @@ impl World {
     pub(crate) fn add_volumes(&mut self, pod: &mut Value) {
         if let Some(volumes) = &mut self.volumes {
             volumes.add(pod);
+            if let Some(ownership) = &mut volumes.ownership {
+                ownership.give_group(pod);
+            }
         }
     }
 
@@ -219,6 +226,9 @@ impl World {
     }
 
     pub(crate) fn set_up_volume(&mut self, key: &PodKey, volume: &SetUp) -> EffectResult {
+        if let Some(giving) = self.still_walks(&key.uid, volume) {
+            return Ok(giving);
+        }
         let Some(volumes) = &self.volumes else {
             return Ok(EffectOk::Volume(Mounted::default()));
         };
@@ -265,6 +275,9 @@ impl World {
         }
         self.disk.dirs.insert(key.uid.clone());
         self.disk.mounts.entry(key.uid.clone()).or_default().insert(volume.name.clone());
+        if let Some(giving) = self.walk(&key.uid, volume) {
+            return Ok(giving);
+        }
         let mounted = TraceEvent::VolumeMounted { pod: key.uid.clone(), volume: volume.name.clone() };
         self.checks.note(now, &mounted);
         Ok(EffectOk::Volume(Mounted { renew_after, ..Mounted::default() }))
@@ -322,6 +335,10 @@ impl World {
     }
 
     fn unmount(&mut self, uid: &PodUid) {
+        let now = self.queue.now();
+        if let Some(ownership) = self.volumes.as_mut().and_then(|volumes| volumes.ownership.as_mut()) {
+            ownership.end(now, uid);
+        }
         if self.disk.mounts.remove(uid).is_some() {
             self.look();
             self.checks.note(self.queue.now(), &TraceEvent::VolumesGone { pod: uid.clone() });

@@ -397,6 +397,9 @@ impl World {
         self.incarnation += 1;
         if let Some(volumes) = &mut self.volumes {
             volumes.drivers.forget();
+            if let Some(ownership) = &mut volumes.ownership {
+                ownership.forget(self.queue.now());
+            }
         }
         if let Some(api) = &mut self.api {
             for which in WATCHES {

@@ -12,7 +12,7 @@ use agent_types::time::Mono;
 use super::{Invariant, TraceEvent};
 
 /// Verbs that bring something up.
-fn brings_up(verb: &str) -> bool {
+pub(super) fn brings_up(verb: &str) -> bool {
     matches!(verb, "run_sandbox" | "create_container" | "start_container")
 }
 

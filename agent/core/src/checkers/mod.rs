@@ -11,6 +11,7 @@ pub mod at_rest;
 mod handlers;
 mod in_place;
 mod order;
+mod ownership;
 mod runtime;
 mod shutdown;
 mod volumes;
@@ -30,6 +31,7 @@ pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
 pub use handlers::{HookGrace, ProbeOwn};
 pub use in_place::{EphemeralOnce, RestartAll};
 pub use order::{GcSafe, Grace, InitContainer, Order};
+pub use ownership::VolOwned;
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 pub use shutdown::{ShutdownBudget, ShutdownClosed, ShutdownOrder};
 pub use volumes::VolHeld;
@@ -134,6 +136,13 @@ pub enum TraceEvent {
         /// Which of its volumes.
         volume: String,
     },
+    /// The agent begins to give a volume of a pod, with all its files, to the pod's group.
+    WalkBegan {
+        /// Which pod.
+        pod: PodUid,
+        /// Which of its volumes.
+        volume: String,
+    },
     /// Nothing is mounted for the pod any more.
     VolumesGone {
         /// UID of the pod.
@@ -147,6 +156,13 @@ pub enum TraceEvent {
         id: ContainerId,
         /// What its process is given to end, seconds.
         grace_s: u32,
+    },
+    /// The agent asked for a container to be removed; next to [`TraceEvent::EffectIssued`].
+    RemovalAsked {
+        /// Of which pod.
+        pod: PodUid,
+        /// Which container.
+        id: ContainerId,
     },
     /// The pod's terminating record could not be written.
     RecordLost {
@@ -367,6 +383,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(EphemeralOnce::default()),
         Box::new(RestartAll::default()),
         Box::new(VolHeld::default()),
+        Box::new(VolOwned::default()),
         Box::new(ShutdownOrder::default()),
         Box::new(ShutdownBudget::default()),
         Box::new(ShutdownClosed::default()),

@@ -265,10 +265,17 @@ impl Invariant for Grace {
 }
 
 /// GC-SAFE: while a pod is wanted, the newest instance of each container that ran is kept, for its logs, its
-/// exit code and the restart count.
+/// exit code and the restart count. The checker judges a removal by the moment of its request: a call of an agent that has died may
+/// come through when the next agent wants the pod again, and that agent can neither know of the call nor hold it up. The pod was to
+/// go when the call was sent, and its next life begins behind the fence (simulation, stopping, seeds 20111 and 20142: the stop of
+/// the machine that ended a static pod was called off; resizing, seed 20341: a manifest went and came back).
 #[derive(Clone, Debug, Default)]
 pub struct GcSafe {
     instances: Instances,
+    /// What this agent asked to be removed of pods that were to go.
+    asked: BTreeSet<ContainerId>,
+    /// The same of agents that have died: their calls may come late.
+    late: BTreeSet<ContainerId>,
     wanted: BTreeSet<PodUid>,
     /// Pods whose containers must all restart: their dead instances go.
     anew: BTreeSet<PodUid>,
@@ -281,6 +288,7 @@ impl GcSafe {
             .0
             .get(id)
             .filter(|i| i.started && self.wanted.contains(&i.pod) && !self.anew.contains(&i.pod))
+            .filter(|_| !self.late.contains(id))
         else {
             return Ok(());
         };
@@ -314,8 +322,17 @@ impl Invariant for GcSafe {
             TraceEvent::RestartAllAsked { pod, .. } => {
                 self.anew.insert(pod.clone());
             }
+            TraceEvent::RemovalAsked { pod, id } if self.wanted.contains(pod) => {
+                self.late.remove(id);
+            }
+            TraceEvent::RemovalAsked { id, .. } => {
+                self.asked.insert(id.clone());
+            }
             // The specification of the next incarnation is unknown until its worker reports it.
-            TraceEvent::AgentStarted { .. } => self.wanted.clear(),
+            TraceEvent::AgentStarted { .. } => {
+                self.wanted.clear();
+                self.late.append(&mut self.asked);
+            }
             _ => {}
         }
         verdict

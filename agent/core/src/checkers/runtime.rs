@@ -157,6 +157,8 @@ pub struct NoOutlive {
     over: BTreeSet<PodUid>,
     /// Pods whose end this incarnation reported.
     own: BTreeSet<PodUid>,
+    /// Pods that an old list brought back after their end.
+    brought_back: BTreeSet<PodUid>,
     finished: BTreeSet<PodUid>,
 }
 
@@ -200,8 +202,15 @@ impl Invariant for NoOutlive {
             TraceEvent::StatusPublished { pod, phase }
                 if matches!(phase.as_str(), "Succeeded" | "Failed") =>
             {
-                self.over.insert(pod.clone());
                 self.own.insert(pod.clone());
+                // The agent repeats what the server has shown for long, while it takes down what it began for an old list.
+                if !self.brought_back.contains(pod) {
+                    self.over.insert(pod.clone());
+                    self.none_live(pod)?;
+                }
+            }
+            TraceEvent::WorkerState { pod, state: "terminated" } if self.brought_back.remove(pod) => {
+                self.over.insert(pod.clone());
                 self.none_live(pod)?;
             }
             TraceEvent::AgentStarted { .. } => {
@@ -213,6 +222,11 @@ impl Invariant for NoOutlive {
                 self.over.remove(pod);
             }
             TraceEvent::ApiListedFirst { pod } => {
+                // That the server shows its end is no report of the agent that begins the pod again (simulation, stopping, seed
+                // 30221: the list that the agent got first was older than the end; the next one had it, while containers ran).
+                if !self.going_on.contains(pod) {
+                    self.brought_back.insert(pod.clone());
+                }
                 self.over.remove(pod);
             }
             TraceEvent::WorkerState { pod, state: "finished" } => {
@@ -221,6 +235,7 @@ impl Invariant for NoOutlive {
             }
             TraceEvent::PodForgotten { pod } => {
                 self.over.remove(pod);
+                self.brought_back.remove(pod);
                 self.finished.remove(pod);
             }
             _ => {}

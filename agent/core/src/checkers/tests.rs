@@ -78,6 +78,18 @@ fn stop(id: &str, grace_s: u32) -> TraceEvent {
     TraceEvent::StopAsked { pod: pod(), id: id.into(), grace_s }
 }
 
+fn removal(id: &str) -> TraceEvent {
+    TraceEvent::RemovalAsked { pod: pod(), id: id.into() }
+}
+
+fn walks() -> TraceEvent {
+    TraceEvent::WalkBegan { pod: pod(), volume: "v".to_owned() }
+}
+
+fn mounted() -> TraceEvent {
+    TraceEvent::VolumeMounted { pod: pod(), volume: "v".to_owned() }
+}
+
 fn added(name: &str) -> TraceEvent {
     TraceEvent::EphemeralAdded { pod: pod(), name: name.to_owned() }
 }
@@ -196,6 +208,18 @@ fn every_checker_can_fail() {
         ("SECRET-SCOPE", vec![TraceEvent::ApiAsked { what: "get pod ns/other".to_owned(), own: false }]),
         ("BACKOFF", loops),
         ("RESTART-TRANSPARENT", vec![undisturbed.clone(), issued("stop_container")]),
+        ("VOL-OWNED", vec![walks(), issued("start_container")]),
+        ("VOL-OWNED", vec![walks(), walks()]),
+        (
+            "VOL-OWNED",
+            vec![
+                walks(),
+                mounted(),
+                TraceEvent::AgentStarted { undisturbed: false },
+                walks(),
+                issued("create_container"),
+            ],
+        ),
         ("BOUNDED", vec![gauge(4), gauge(5)]),
     ];
     for (name, trace) in table {
@@ -339,6 +363,43 @@ fn a_normal_life_breaks_nothing() {
         deleted(true),
     ];
     assert_eq!(verdict(&trace), None);
+}
+
+/// An agent that died had asked for it when the pod was to go (simulation, stopping, seeds 20111 and 20142).
+#[test]
+fn a_late_removal_is_judged_by_the_moment_at_which_it_was_asked_for() {
+    let lived = || vec![state("syncing"), created("c1", 0), started("c1"), exited("c1")];
+    let died = || TraceEvent::AgentStarted { undisturbed: false };
+    let going = [state("terminating"), state("terminated"), removal("c1")];
+    let wanted_again = [died(), state("syncing")];
+    for (after, broken) in [
+        ([&going[..], &wanted_again, &[gone("c1")]].concat(), None),
+        // An agent that wants the pod asks for no such thing itself, and an agent that died wanting the pod had not either.
+        ([&going[..], &wanted_again, &[removal("c1"), gone("c1")]].concat(), Some("GC-SAFE")),
+        ([&[removal("c1")][..], &wanted_again, &[gone("c1")]].concat(), Some("GC-SAFE")),
+        ([&wanted_again[..], &[gone("c1")]].concat(), Some("GC-SAFE")),
+    ] {
+        assert_eq!(verdict(&then(lived(), &after)), broken, "{after:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_there_is_looked_through_again_while_containers_start() {
+    let start = || issued("start_container");
+    let anew = || TraceEvent::AgentStarted { undisturbed: false };
+    let gone = || TraceEvent::VolumesGone { pod: pod() };
+    for trace in [
+        vec![walks(), mounted(), start(), walks(), start(), mounted()],
+        // The walks of an agent end with it, and with the tearing down of the volume.
+        vec![walks(), anew(), walks(), mounted(), start()],
+        vec![walks(), gone(), walks(), mounted(), start()],
+        vec![
+            walks(),
+            TraceEvent::EffectIssued { pod: "u2".into(), verb: "start_container", object: "x".into() },
+        ],
+    ] {
+        assert_eq!(verdict(&trace), None, "{trace:?}");
+    }
 }
 
 #[test]

@@ -49,6 +49,8 @@ const APPLY_MAX: Duration = Duration::from_secs(30);
 pub struct KnownPods {
     /// Those that have a worker.
     pub workers: BTreeSet<PodUid>,
+    /// Those that a source wants. One that waits for its worker may run since before this agent.
+    pub wanted: BTreeSet<PodUid>,
     /// Those that have one and have not ended.
     pub active: Vec<Arc<Pod>>,
     /// Every source was read and the runtime listed: others are nobody's.
@@ -56,6 +58,11 @@ pub struct KnownPods {
 }
 
 impl KnownPods {
+    /// One of the pods is that.
+    fn has(&self, is_it: impl Fn(&PodUid) -> bool) -> bool {
+        self.workers.iter().chain(&self.wanted).any(is_it)
+    }
+
     /// Takes over which pods are active; true if that is news.
     pub fn see<'a>(&mut self, active: impl Iterator<Item = &'a Arc<Pod>>) -> bool {
         let active: Vec<&Arc<Pod>> = active.collect();
@@ -197,7 +204,7 @@ impl PodCgroups {
             let found = directories.iter().filter_map(|directory| pod::of_directory(directory));
             for (component, uid) in found {
                 let _alone = self.making.write().await;
-                if known.borrow().workers.iter().any(|known| key(known.as_str()) == uid) {
+                if known.borrow().has(|known| key(known.as_str()) == uid) {
                     continue;
                 }
                 let name = above.child(component);

@@ -72,6 +72,7 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
         desired: desired_view,
         stale: false,
         known,
+        is_synced_now: false,
         unused_deleted,
     };
     tasks.own(machine, shell, inbox);
@@ -92,6 +93,8 @@ struct ManagerShell<R, I> {
     stale: bool,
     /// For whoever looks after what belongs to pods.
     known: watch::Sender<KnownPods>,
+    /// All is known since this step.
+    is_synced_now: bool,
     /// How often dead containers that nobody needs were all removed.
     unused_deleted: watch::Sender<u64>,
 }
@@ -166,6 +169,11 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
     fn after(&mut self, _now: Now, machine: &PodManager) -> bool {
         if std::mem::take(&mut self.stale) {
             self.desired.send_replace(machine.desired().clone());
+            self.known.send_modify(|known| known.wanted = machine.desired().keys().cloned().collect());
+        }
+        // After the pods themselves: whatever is not among them may be cleaned away from now on.
+        if std::mem::take(&mut self.is_synced_now) {
+            self.known.send_modify(|known| known.synced = true);
         }
         self.known.send_if_modified(|known| known.see(machine.active()));
         true
@@ -207,7 +215,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             }
             ManagerAction::Synced => {
                 self.outlets.synced();
-                self.known.send_modify(|known| known.synced = true);
+                self.is_synced_now = true;
                 tracing::info!("every source is read and the runtime is listed");
             }
         }

@@ -93,7 +93,7 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
     let fake = Fake::default();
-    for uid in ["old-1", "new-1"] {
+    for uid in ["old-1", "new-1", "waits-1"] {
         let path = name().child(&pod::component(uid)).path(DRIVER);
         fake.0.there.lock().unwrap().insert(path);
     }
@@ -121,6 +121,8 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     assert_eq!(shares, ["kubepods-burstable.slice 0 true"]);
     view.send_modify(|known| {
         known.workers.insert(PodUid::from("new-1"));
+        // It may run, and waits for its worker (simulation, mounting, seed 30013).
+        known.wanted.insert(PodUid::from("waits-1"));
         known.synced = true;
     });
     assert_eq!(

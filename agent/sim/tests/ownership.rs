@@ -1,0 +1,27 @@
+//! Seeds with volumes whose files are given to their pods' group for a long time: each runs twice and must leave the same trace;
+//! VOL-OWNED can fail, and LIVENESS where walks have no longer than an effect.
+
+mod common;
+
+use agent_sim::defects::Defect;
+use agent_sim::scenario::run_ownership;
+
+#[test]
+fn every_seed_with_long_walks_keeps_every_promise_and_replays() {
+    common::every_seed(run_ownership, common::seeds(25));
+}
+
+#[test]
+fn vol_owned_can_fail() {
+    common::caught(run_ownership, Defect::StartsDuringWalks, "VOL-OWNED");
+}
+
+#[test]
+fn vol_owned_can_fail_where_each_effect_begins_a_walk() {
+    common::caught(run_ownership, Defect::WalksAgain, "VOL-OWNED");
+}
+
+#[test]
+fn walks_that_end_with_their_effects_never_end() {
+    common::caught(run_ownership, Defect::WaitsForWalks, "LIVENESS");
+}

@@ -15,6 +15,7 @@ use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
 use agent_linux::kernel_defaults::{self, Differs};
 use agent_linux::{machine, network, node_info, process, selinux};
+use agent_types::backoff::Backoff;
 use agent_types::event::EventKind;
 use agent_types::node_context::{
     CgroupContext, CgroupDriver, DnsContext, Features, MachineContext, MemoryQos, NodeContext, ResolvConf,

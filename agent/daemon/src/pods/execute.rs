@@ -50,7 +50,7 @@ use crate::images::Images;
 use crate::images::credential_plugins::Plugins;
 use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
-use crate::images::pulls::{PullLimits, Pulls};
+use crate::images::pulls::Pulls;
 use crate::node::container_manager::PodCgroups;
 use crate::pods::pod_dirs::{PodDirs, Whose, chain};
 use crate::pods::pod_values::Sources;

@@ -20,6 +20,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::images::pulls::PullLimits;
 use crate::tasks::mailbox::Inbox;
 use crate::testing::VirtualClock;
 

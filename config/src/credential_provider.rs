@@ -70,12 +70,12 @@ pub struct Token {
 struct File {
     api_version: String,
     kind: String,
-    providers: Option<Vec<Written>>,
+    providers: Option<Vec<ProviderEntry>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Written {
+struct ProviderEntry {
     #[serde(default)]
     name: String,
     match_images: Option<Vec<String>>,
@@ -135,7 +135,7 @@ pub fn parse(files: &[(String, String)], tokens: bool) -> Result<Vec<Provider>, 
         wrong.push(Mistake { path: String::new(), reason });
     }
     if wrong.is_empty() {
-        Ok(written.into_iter().map(Written::provider).collect())
+        Ok(written.into_iter().map(ProviderEntry::provider).collect())
     } else {
         Err(ConfigError(wrong.iter().map(Mistake::to_string).collect()))
     }
@@ -147,7 +147,7 @@ pub fn check<'a>(entries: impl IntoIterator<Item = &'a Map<String, Value>>, toke
     let mut written = Vec::new();
     let mut unreadable = Vec::new();
     for (at, entry) in entries.into_iter().enumerate() {
-        match serde_json::from_value::<Written>(Value::Object(entry.clone())) {
+        match serde_json::from_value::<ProviderEntry>(Value::Object(entry.clone())) {
             Ok(entry) => written.push(entry),
             Err(_) => unreadable.extend(unreadable_fields(at, entry)),
         }
@@ -159,7 +159,7 @@ pub fn check<'a>(entries: impl IntoIterator<Item = &'a Map<String, Value>>, toke
 fn unreadable_fields(at: usize, entry: &Map<String, Value>) -> impl Iterator<Item = Mistake> {
     let alone = move |(key, value): (&String, &Value)| {
         let field = Value::Object([(key.clone(), value.clone())].into_iter().collect());
-        let why = serde_json::from_value::<Written>(field).err()?;
+        let why = serde_json::from_value::<ProviderEntry>(field).err()?;
         let known = !why.to_string().starts_with("unknown field") || value.is_object();
         let reason = if known {
             "has not the shape that CredentialProviderConfig v1 gives it"
@@ -171,7 +171,7 @@ fn unreadable_fields(at: usize, entry: &Map<String, Value>) -> impl Iterator<Ite
     entry.iter().filter_map(alone)
 }
 
-fn mistakes(written: &[Written], tokens: bool) -> Vec<Mistake> {
+fn mistakes(written: &[ProviderEntry], tokens: bool) -> Vec<Mistake> {
     let mut wrong = Vec::new();
     let mut names = BTreeSet::new();
     for (at, provider) in written.iter().enumerate() {
@@ -185,7 +185,7 @@ fn mistakes(written: &[Written], tokens: bool) -> Vec<Mistake> {
     wrong
 }
 
-fn read(text: &str) -> Result<Vec<Written>, String> {
+fn read(text: &str) -> Result<Vec<ProviderEntry>, String> {
     let document = yaml::parse(text).map_err(|e| format!("line {}: {}", e.line, e.reason))?;
     let file: File = serde_json::from_value(document.value).map_err(|e| e.to_string())?;
     let version = file.api_version.strip_prefix(GROUP).filter(|v| VERSIONS.contains(v));
@@ -201,7 +201,7 @@ fn read(text: &str) -> Result<Vec<Written>, String> {
     Ok(providers)
 }
 
-fn check_one(path: &str, provider: &Written, tokens: bool, wrong: &mut Vec<Mistake>) {
+fn check_one(path: &str, provider: &ProviderEntry, tokens: bool, wrong: &mut Vec<Mistake>) {
     let name = &provider.name;
     let mut rule = |ok: bool, field: &str, why: String| {
         if !ok {
@@ -319,7 +319,7 @@ fn wrong_place(text: &str) -> Option<&'static str> {
     }
 }
 
-impl Written {
+impl ProviderEntry {
     /// It was checked.
     fn provider(self) -> Provider {
         let token = self.token_attributes.map(|token| Token {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// One stamped step of the boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Phase name, for example `init.verity` (docs/architecture.md lists them).
     pub phase: String,
     /// End of the phase, milliseconds of CLOCK_BOOTTIME (0 is kernel start).
@@ -29,7 +29,7 @@ pub struct Ledger {
     /// Kernel's random boot id (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
     /// In order of stamping.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LedgerEntry>,
 }
 
 /// One line of the host channel.
@@ -37,7 +37,7 @@ pub struct Ledger {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HostMessage {
     /// A ledger entry was stamped.
-    Ledger(Entry),
+    Ledger(LedgerEntry),
     /// A line of a pod's output (`console.podOutput: true`).
     PodOutput {
         /// `namespace/name`.

@@ -9,16 +9,16 @@ use crate::profile::Profile;
 use std::collections::BTreeMap;
 
 /// The code that makes a step's result: part of its key, so that a changed recipe is cooked anew.
-fn recipe(step: Step) -> String {
+fn recipe(step: BuildStep) -> String {
     let sources: &[&str] = match step {
-        Step::Debs => &[include_str!("build/debs.rs")],
-        Step::Tools | Step::Base => &[include_str!("build/base.rs")],
-        Step::Compile => &[],
-        Step::Containers => &[include_str!("build/containers.rs"), include_str!("format/oci.rs")],
-        Step::Seed => {
+        BuildStep::Debs => &[include_str!("build/debs.rs")],
+        BuildStep::Tools | BuildStep::Base => &[include_str!("build/base.rs")],
+        BuildStep::Compile => &[],
+        BuildStep::Containers => &[include_str!("build/containers.rs"), include_str!("format/oci.rs")],
+        BuildStep::Seed => {
             &[include_str!("build/seed.rs"), include_str!("bolt/mod.rs"), include_str!("bolt/write.rs")]
         }
-        Step::Root => &[
+        BuildStep::Root => &[
             include_str!("build/root.rs"),
             include_str!("build/apparmor.rs"),
             include_str!("../apparmor/containerd.template"),
@@ -29,15 +29,15 @@ fn recipe(step: Step) -> String {
             include_str!("build/shim_info.rs"),
             include_str!("select/closure.rs"),
         ],
-        Step::Initrd => &[include_str!("build/initrd.rs"), include_str!("format/cpio.rs")],
-        Step::Disk => &[include_str!("build/disk.rs"), include_str!("format/verity.rs")],
+        BuildStep::Initrd => &[include_str!("build/initrd.rs"), include_str!("format/cpio.rs")],
+        BuildStep::Disk => &[include_str!("build/disk.rs"), include_str!("format/verity.rs")],
     };
     digest::bytes(sources.concat().as_bytes())
 }
 
 /// The steps, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum BuildStep {
     /// mkosi and the packages of newer suites, as files.
     Debs,
     /// The build tools' tree.
@@ -58,33 +58,33 @@ pub enum Step {
     Disk,
 }
 
-impl Step {
+impl BuildStep {
     /// All, in order.
-    pub const ALL: [Step; 9] = [
-        Step::Debs,
-        Step::Tools,
-        Step::Base,
-        Step::Compile,
-        Step::Containers,
-        Step::Seed,
-        Step::Root,
-        Step::Initrd,
-        Step::Disk,
+    pub const ALL: [BuildStep; 9] = [
+        BuildStep::Debs,
+        BuildStep::Tools,
+        BuildStep::Base,
+        BuildStep::Compile,
+        BuildStep::Containers,
+        BuildStep::Seed,
+        BuildStep::Root,
+        BuildStep::Initrd,
+        BuildStep::Disk,
     ];
 
     /// Name of its cache directory and key.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Step::Debs => "debs",
-            Step::Tools => "tools",
-            Step::Base => "base",
-            Step::Compile => "compile",
-            Step::Containers => "containers",
-            Step::Seed => "seed",
-            Step::Root => "root",
-            Step::Initrd => "initrd",
-            Step::Disk => "disk",
+            BuildStep::Debs => "debs",
+            BuildStep::Tools => "tools",
+            BuildStep::Base => "base",
+            BuildStep::Compile => "compile",
+            BuildStep::Containers => "containers",
+            BuildStep::Seed => "seed",
+            BuildStep::Root => "root",
+            BuildStep::Initrd => "initrd",
+            BuildStep::Disk => "disk",
         }
     }
 
@@ -92,15 +92,15 @@ impl Step {
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
-            Step::Debs => "fetching mkosi, containerd, CNI plugins",
-            Step::Tools => "build tools (mkosi, Debian trixie)",
-            Step::Base => "package tree (mkosi, Debian trixie)",
-            Step::Compile => "compiling agent, init and CNI plugin",
-            Step::Containers => "container images pause and hello",
-            Step::Seed => "containerd seed",
-            Step::Root => "root file tree",
-            Step::Initrd => "initrd",
-            Step::Disk => "disk: erofs, verity, UKI (mkosi)",
+            BuildStep::Debs => "fetching mkosi, containerd, CNI plugins",
+            BuildStep::Tools => "build tools (mkosi, Debian trixie)",
+            BuildStep::Base => "package tree (mkosi, Debian trixie)",
+            BuildStep::Compile => "compiling agent, init and CNI plugin",
+            BuildStep::Containers => "container images pause and hello",
+            BuildStep::Seed => "containerd seed",
+            BuildStep::Root => "root file tree",
+            BuildStep::Initrd => "initrd",
+            BuildStep::Disk => "disk: erofs, verity, UKI (mkosi)",
         }
     }
 
@@ -108,13 +108,13 @@ impl Step {
     #[must_use]
     pub fn inputs(self) -> &'static [&'static str] {
         match self {
-            Step::Debs => &["lock.debs"],
-            Step::Tools => &["deb.mkosi", "mkosi/tools"],
-            Step::Base => &["debs", "lock.packages", "mkosi/base", "key:tools"],
-            Step::Compile => &[],
-            Step::Containers => &["image/containers", "rustc"],
-            Step::Seed => &["deb.containerd", "key:containers"],
-            Step::Root => &[
+            BuildStep::Debs => &["lock.debs"],
+            BuildStep::Tools => &["deb.mkosi", "mkosi/tools"],
+            BuildStep::Base => &["debs", "lock.packages", "mkosi/base", "key:tools"],
+            BuildStep::Compile => &[],
+            BuildStep::Containers => &["image/containers", "rustc"],
+            BuildStep::Seed => &["deb.containerd", "key:containers"],
+            BuildStep::Root => &[
                 "key:base",
                 "image/contents.txt",
                 "image/rootfs",
@@ -126,8 +126,8 @@ impl Step {
                 "profile",
                 "version",
             ],
-            Step::Initrd => &["key:base", "bin.init", "image/initrd-modules.txt"],
-            Step::Disk => {
+            BuildStep::Initrd => &["key:base", "bin.init", "image/initrd-modules.txt"],
+            BuildStep::Disk => {
                 &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version", "lock.epoch"]
             }
         }
@@ -149,7 +149,7 @@ impl Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// Step of the build.
-    pub step: Step,
+    pub step: BuildStep,
     /// The key of its result; none while a fact is missing.
     pub key: Option<String>,
     /// The facts that are missing.
@@ -162,7 +162,7 @@ pub fn plan(profile: Profile, facts: &Facts) -> Vec<Planned> {
     let mut known = facts.clone();
     known.set("profile", profile.name());
     let mut out = Vec::new();
-    for step in Step::ALL {
+    for step in BuildStep::ALL {
         let mut inputs = vec![("recipe".to_owned(), recipe(step))];
         let mut open = Vec::new();
         for name in step.inputs() {
@@ -186,7 +186,7 @@ mod tests {
 
     fn all_facts() -> Facts {
         let mut facts = Facts::default();
-        let names = Step::ALL.iter().flat_map(|s| s.inputs()).filter(|n| !n.starts_with("key:"));
+        let names = BuildStep::ALL.iter().flat_map(|s| s.inputs()).filter(|n| !n.starts_with("key:"));
         for name in names {
             facts.set(name, digest::bytes(name.as_bytes()));
         }
@@ -223,7 +223,7 @@ mod tests {
         let facts = all_facts();
         let (a, b) = (plan(Profile::Release, &facts), plan(Profile::Test, &facts));
         let changed: Vec<_> = a.iter().zip(&b).filter(|(x, y)| x.key != y.key).map(|(x, _)| x.step).collect();
-        assert_eq!(changed, [Step::Root, Step::Disk]);
+        assert_eq!(changed, [BuildStep::Root, BuildStep::Disk]);
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         facts.0.remove("bin.init");
         let steps = plan(Profile::Release, &facts);
         let open: Vec<_> = steps.iter().filter(|p| p.key.is_none()).map(|p| p.step).collect();
-        assert_eq!(open, [Step::Root, Step::Initrd, Step::Disk]);
+        assert_eq!(open, [BuildStep::Root, BuildStep::Initrd, BuildStep::Disk]);
         assert_eq!(steps[7].open, ["bin.init"]);
     }
 }

@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{chdir, chroot, geteuid};
 use orlop_init::exec::{handover, machine_id, steps};
 use orlop_init::plan::mounts;
-use orlop_init::plan::step::Step;
+use orlop_init::plan::step::BootStep;
 use orlop_init::sys::child;
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn boot() {
     let seen = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(seen.contains(" /run tmpfs rw,nosuid,nodev,"), "{seen}");
     for step in mounts::tool_chroot().iter().rev() {
-        let Step::Bind { to, .. } = step else { panic!("{step:?}") };
+        let BootStep::Bind { to, .. } = step else { panic!("{step:?}") };
         nix::mount::umount(to.as_str()).expect("unmounted");
     }
     steps::apply_all(&mounts::volatile_state()).expect("volatile /var");
@@ -59,8 +59,8 @@ fn boot() {
     let (id, new) = machine_id::persistent(Path::new("/sysroot/var/lib/orlop")).expect("machine id");
     assert!(new);
     steps::apply_all(&[
-        Step::WriteFile { path: "/run/machine-id".into(), mode: 0o444, content: id.clone().into_bytes() },
-        Step::Bind { from: "/run/machine-id".into(), to: "/sysroot/etc/machine-id".into() },
+        BootStep::WriteFile { path: "/run/machine-id".into(), mode: 0o444, content: id.clone().into_bytes() },
+        BootStep::Bind { from: "/run/machine-id".into(), to: "/sysroot/etc/machine-id".into() },
     ])
     .expect("bound");
     // Everything on this thread's root is about to be deleted: it must be the one made above.

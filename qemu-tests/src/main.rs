@@ -37,7 +37,7 @@ enum Verb {
         #[arg(long)]
         as_built: bool,
         #[command(flatten)]
-        how: How,
+        how: RunOptions,
     },
     /// Format, lints, all tests, documentation, licences, then a fixed set of cases.
     Selftest {
@@ -45,7 +45,7 @@ enum Verb {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        how: How,
+        how: RunOptions,
     },
     /// Measures; prints figures and judges nothing.
     Bench {
@@ -191,7 +191,7 @@ enum Bench {
 }
 
 #[derive(clap::Args)]
-struct How {
+struct RunOptions {
     /// Groups of cases at once; two of them at most with VMs.
     #[arg(long, default_value_t = 3)]
     jobs: usize,
@@ -203,7 +203,7 @@ struct How {
     again: bool,
 }
 
-impl How {
+impl RunOptions {
     fn options(&self) -> Options {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| u64::from(d.subsec_nanos()));
         Options {

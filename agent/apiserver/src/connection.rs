@@ -70,7 +70,7 @@ struct Live {
 
 type Dial = Shared<BoxFuture<'static, Result<Live, ConnectError>>>;
 
-struct State {
+struct ConnectionState {
     access: Arc<Access>,
     tls: Arc<ClientConfig>,
     live: Option<Live>,
@@ -86,7 +86,7 @@ struct State {
 
 /// Owns the connection; cheap to share.
 pub(crate) struct Connection {
-    state: Lock<State>,
+    state: Lock<ConnectionState>,
     dialer: Dialer,
     protocol: Protocol,
     numbers: AtomicU64,
@@ -99,7 +99,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// None is dialled before the first request.
     pub(crate) fn new(identity: Identity, dialer: Dialer, protocol: Protocol) -> Connection {
-        let state = State {
+        let state = ConnectionState {
             access: identity.access,
             tls: identity.tls,
             live: None,
@@ -244,7 +244,7 @@ impl Connection {
         }
     }
 
-    async fn dial_alone(&self) -> Result<http1::Kept, ConnectError> {
+    async fn dial_alone(&self) -> Result<http1::PooledConnection, ConnectError> {
         let (access, tls) = {
             let state = self.state.lock();
             (Arc::clone(&state.access), Arc::clone(&state.tls))
@@ -252,7 +252,7 @@ impl Connection {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let dialed = connect::dial_http1(&access, tls, &self.dialer).await?;
         keep(number, access, dialed.task);
-        Ok(http1::Kept { sender: dialed.sender, local: dialed.local })
+        Ok(http1::PooledConnection { sender: dialed.sender, local: dialed.local })
     }
 
     fn not_sent(&self, reason: String) -> SendError {
@@ -298,7 +298,7 @@ impl Connection {
         outcome
     }
 
-    fn dial(&self, state: &State) -> Dial {
+    fn dial(&self, state: &ConnectionState) -> Dial {
         let (access, tls, dialer) = (Arc::clone(&state.access), Arc::clone(&state.tls), self.dialer.clone());
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let dial = async move {

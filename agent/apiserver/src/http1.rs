@@ -23,13 +23,13 @@ const IDLE_MAX: usize = 4;
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PooledConnection {
     pub(crate) sender: Sender,
     /// The node's end; none in memory.
     pub(crate) local: Option<IpAddr>,
 }
 
-impl Kept {
+impl PooledConnection {
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && self.local.is_none_or(is_of_host)
     }
@@ -37,18 +37,18 @@ impl Kept {
 
 /// Connections that were dialled and not given up.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Vec<Kept>);
+pub(crate) struct Pool(Vec<PooledConnection>);
 
 impl Pool {
     /// One that can take a request now.
-    pub(crate) fn take(&mut self) -> Option<Kept> {
-        self.0.retain(Kept::is_usable);
+    pub(crate) fn take(&mut self) -> Option<PooledConnection> {
+        self.0.retain(PooledConnection::is_usable);
         let free = self.0.iter().position(|kept| kept.sender.is_ready())?;
         Some(self.0.swap_remove(free))
     }
 
     /// Gives back one whose answer has begun; it is free again at the answer's end.
-    pub(crate) fn put(&mut self, kept: Kept) {
+    pub(crate) fn put(&mut self, kept: PooledConnection) {
         let mut idle = 0;
         self.0.retain(|k| {
             idle += usize::from(k.sender.is_ready());

@@ -33,8 +33,13 @@ fn add_node(fake: &FakeServer) {
     fake.with_api(|api, now| {
         let key = Key::new(Resource::Nodes, "", "n");
         let node = json!({ "metadata": { "name": "n" } });
-        api.serve(now, &agent_sim::fake_api::Who::Admin, &key, &agent_sim::fake_api::Verb::Create(node))
-            .unwrap();
+        api.serve(
+            now,
+            &agent_sim::fake_api::Requester::Admin,
+            &key,
+            &agent_sim::fake_api::Verb::Create(node),
+        )
+        .unwrap();
     });
 }
 

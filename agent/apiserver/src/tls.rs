@@ -279,7 +279,7 @@ mod tests {
 
     use super::*;
     use crate::access::Server;
-    use crate::testing::{Odd, OddCertificate};
+    use crate::testing::{CertificateDefect, OddCertificate};
 
     fn access(credentials: Credentials) -> Access {
         let server = Server::parse("https://localhost").unwrap();
@@ -289,7 +289,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_is_not_verified_may_show_any_certificate() {
         let client = client_config(&access(Credentials::None), Protocol::Http1).unwrap();
-        for odd in [Odd::Version1, Odd::P521, Odd::Ended] {
+        for odd in [CertificateDefect::Version1, CertificateDefect::P521, CertificateDefect::Ended] {
             let acceptor = TlsAcceptor::from(OddCertificate::new(odd, "localhost").server_config());
             let connector = TlsConnector::from(client.clone());
             let (near, far) = tokio::io::duplex(16 * 1024);
@@ -306,8 +306,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_with_a_key_on_p_521_is_verified() {
-        let (right, other) =
-            (OddCertificate::new(Odd::P521, "localhost"), OddCertificate::new(Odd::P521, "localhost"));
+        let (right, other) = (
+            OddCertificate::new(CertificateDefect::P521, "localhost"),
+            OddCertificate::new(CertificateDefect::P521, "localhost"),
+        );
         for (trusted, is_trusted) in [(&right, true), (&other, false)] {
             let trust = Trust::Certificates(Arc::from([trusted.der.clone()]));
             let client =
@@ -323,8 +325,10 @@ mod tests {
 
     #[test]
     fn an_identity_of_version_1_is_taken_with_its_own_key_only() {
-        let (one, other) =
-            (OddCertificate::new(Odd::Version1, "old"), OddCertificate::new(Odd::Version1, "old"));
+        let (one, other) = (
+            OddCertificate::new(CertificateDefect::Version1, "old"),
+            OddCertificate::new(CertificateDefect::Version1, "old"),
+        );
         for (key, right) in [(&one.key_pem, true), (&other.key_pem, false)] {
             let credentials = Credentials::from_pem(one.pem().as_bytes(), key.as_bytes()).unwrap();
             let made = client_config(&access(credentials), Protocol::Http2);

@@ -6,7 +6,7 @@ use std::path::Path;
 use agent_apiserver::Server;
 use agent_apiserver::certificates::{Store, self_signed};
 use agent_apiserver::kubeconfig::{self, OwnKubeconfig};
-use agent_faults::{Deed, survives};
+use agent_faults::{FileOperation, survives};
 use agent_types::certificates::CertKind;
 use agent_types::time::Wall;
 
@@ -22,7 +22,7 @@ fn a_whole_pair_is_current_at_every_moment() {
         let key: &zeroize::Zeroizing<String> = key;
         store.update(certificate.as_bytes(), key, now)
     };
-    let calls = survives(&Deed {
+    let calls = survives(&FileOperation {
         prepare: &|root| drop(update(root, &old, NOON).unwrap()),
         act: &|root| update(root, &new, LATER).map(drop),
         look: &|root| {
@@ -48,7 +48,7 @@ fn a_kubeconfig_is_the_old_one_or_the_new_one() {
     };
     let [old, new] = ["https://old:6443", "https://new:6443"].map(config);
     let path = |root: &Path| root.join("etc/kubelet.conf");
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| kubeconfig::write(&path(root), &old).unwrap(),
         act: &|root| kubeconfig::write(&path(root), &new),
         look: &|root| {

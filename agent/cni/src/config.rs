@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::environment::{Environment, is_identifier};
 use crate::failure::Failure;
 use crate::ipam::RangeSet;
-use crate::range::{self, Range, Written};
+use crate::range::{self, Range, RangeConfig};
 
 /// Versions of CNI whose results are written here, oldest first.
 pub const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
@@ -73,7 +73,7 @@ pub struct Ipam {
     data_dir: Option<String>,
     /// A file with name servers for the result.
     pub resolv_conf: String,
-    ranges: Vec<Vec<Written>>,
+    ranges: Vec<Vec<RangeConfig>>,
     /// Routes of the container.
     pub routes: Vec<Route>,
     subnet: String,
@@ -152,7 +152,7 @@ struct ArgsOfCni {
 struct RuntimeConfig {
     mac: String,
     ips: Vec<String>,
-    ip_ranges: Vec<Vec<Written>>,
+    ip_ranges: Vec<Vec<RangeConfig>>,
 }
 
 impl Dns {
@@ -250,7 +250,7 @@ impl Config {
     /// # Errors
     /// There is none, one contradicts itself, or two have an address in common.
     pub fn range_sets(&self) -> Result<Vec<RangeSet>, Failure> {
-        let own = Written {
+        let own = RangeConfig {
             subnet: self.ipam.subnet.clone(),
             range_start: self.ipam.range_start.clone(),
             range_end: self.ipam.range_end.clone(),

@@ -169,10 +169,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::range::Written;
+    use crate::range::RangeConfig;
 
     fn range(subnet: &str) -> Range {
-        Range::new(&Written { subnet: subnet.into(), ..Written::default() }).expect(subnet)
+        Range::new(&RangeConfig { subnet: subnet.into(), ..RangeConfig::default() }).expect(subnet)
     }
 
     fn ip(text: &str) -> IpAddr {

@@ -19,7 +19,7 @@ const PORTMAP: &str = "portmap";
 const LATEST: &str = "1.1.0";
 
 /// What a call comes to.
-enum Answer {
+enum CommandOutcome {
     Print(String),
     PassOn,
 }
@@ -52,8 +52,8 @@ pub fn main(name: &str) -> ExitCode {
 
 fn answered(name: &str, environment: &Environment, question: &[u8]) -> Result<ExitCode, Failure> {
     let text = match answer(name, environment, question)? {
-        Answer::Print(text) => text,
-        Answer::PassOn => return passed_on(name, environment, question),
+        CommandOutcome::Print(text) => text,
+        CommandOutcome::PassOn => return passed_on(name, environment, question),
     };
     print(&text).map_err(|source| Failure::File {
         action: "write",
@@ -63,19 +63,19 @@ fn answered(name: &str, environment: &Environment, question: &[u8]) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(name: &str, environment: &Environment, question: &[u8]) -> Result<Answer, Failure> {
+fn answer(name: &str, environment: &Environment, question: &[u8]) -> Result<CommandOutcome, Failure> {
     let command = environment.command.as_str();
     if name == PORTMAP {
-        return Ok(portmap::answer(command, question).map_or(Answer::PassOn, Answer::Print));
+        return Ok(portmap::answer(command, question).map_or(CommandOutcome::PassOn, CommandOutcome::Print));
     }
     if command == "VERSION" {
         let version = version_of(question);
         let spoken = json!({"cniVersion": version, "supportedVersions": VERSIONS});
-        return Ok(Answer::Print(spoken.to_string()));
+        return Ok(CommandOutcome::Print(spoken.to_string()));
     }
     let config = Config::read(question)?;
     if name == BRIDGE && config.unsupported().is_some() {
-        return Ok(Answer::PassOn);
+        return Ok(CommandOutcome::PassOn);
     }
     let since = match command {
         "CHECK" => "0.4.0",
@@ -100,7 +100,7 @@ fn answer(name: &str, environment: &Environment, question: &[u8]) -> Result<Answ
         (_, "STATUS") => attachment::status(&config).map(nothing),
         _ => Err(Failure::Environment { variable: "CNI_COMMAND", why: format!("{command:?} is unknown") }),
     };
-    text.map(Answer::Print)
+    text.map(CommandOutcome::Print)
 }
 
 fn passed_on(name: &str, environment: &Environment, question: &[u8]) -> Result<ExitCode, Failure> {

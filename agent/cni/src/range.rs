@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// A range as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Written {
+pub struct RangeConfig {
     /// `ADDRESS/PREFIX`.
     pub subnet: String,
     /// First address, itself included.
@@ -41,7 +41,7 @@ impl Range {
     ///
     /// # Errors
     /// A text that says what is wrong with it.
-    pub fn new(written: &Written) -> Result<Range, String> {
+    pub fn new(written: &RangeConfig) -> Result<Range, String> {
         let (network, prefix) = subnet(&written.subnet)?;
         let bits = width(network);
         if prefix + 2 > bits {
@@ -151,9 +151,9 @@ mod tests {
 
     use super::*;
 
-    fn written(subnet: &str, start: &str, end: &str, gateway: &str) -> Written {
+    fn written(subnet: &str, start: &str, end: &str, gateway: &str) -> RangeConfig {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Written {
+        RangeConfig {
             subnet: subnet.into(),
             range_start: some(start),
             range_end: some(end),

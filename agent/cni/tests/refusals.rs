@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use agent_faults::{Deed, survives};
+use agent_faults::{FileOperation, survives};
 use orlop_cni::failure::Failure;
 use orlop_cni::ipam::Lease;
 use orlop_cni::store::Store;
@@ -44,11 +44,11 @@ fn an_address_is_somebodys_or_free_and_others_keep_theirs() {
         });
         assert!(whole && owners.iter().any(|(_, container)| container == "other"), "{owners:?}");
     };
-    let calls = survives(&Deed { prepare: &other, act: &reserve, look: &look });
+    let calls = survives(&FileOperation { prepare: &other, act: &reserve, look: &look });
     assert!(calls.iter().any(|call| call.to_string() == "rename of n/10.1.0.2"), "{calls:?}");
     let prepare = |data: &Path| {
         other(data);
         reserve(data).expect("reserved");
     };
-    survives(&Deed { prepare: &prepare, act: &release, look: &look });
+    survives(&FileOperation { prepare: &prepare, act: &release, look: &look });
 }

@@ -19,7 +19,7 @@ use agent_volumes::{plan, references};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::container_spec::dns::{self, DnsWarning};
-use crate::container_spec::given::Given;
+use crate::container_spec::inputs::ContainerInputs;
 use crate::container_spec::{self, env_files};
 
 /// Builds runtime configurations from pods.
@@ -44,7 +44,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         pod: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        given: Given<'_>,
+        given: ContainerInputs<'_>,
     ) -> Result<ContainerConfig, SpecError>;
 
     /// What the container's environment is made from, besides the pod.
@@ -66,7 +66,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         &self,
         pod: &Pod,
         container: ContainerRef<'_>,
-        given: Given<'_>,
+        given: ContainerInputs<'_>,
     ) -> Result<Vec<SubPath>, SpecError>;
 
     /// Feature gates for pods.
@@ -140,7 +140,7 @@ impl PodSpecs for NodeContext {
         pod: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        given: Given<'_>,
+        given: ContainerInputs<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         container_spec::container_config(pod, container, attempt, given, self)
     }
@@ -163,7 +163,7 @@ impl PodSpecs for NodeContext {
         &self,
         pod: &Pod,
         container: ContainerRef<'_>,
-        given: Given<'_>,
+        given: ContainerInputs<'_>,
     ) -> Result<Vec<SubPath>, SpecError> {
         container_spec::sub_paths(pod, container, given, self)
     }

@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_secs(130);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Course {
+struct EvictionScenario {
     config: KubeletConfiguration,
     layout: LayoutOf,
     signals: BTreeMap<String, AmountOf>,
@@ -122,7 +122,7 @@ fn used(p: &Pod, of: &UseOf) -> PodUse {
 
 /// A node as a course describes it, driven by what the machine asks for.
 struct Node<'a> {
-    course: &'a Course,
+    course: &'a EvictionScenario,
     machine: Eviction,
     now: Now,
     pods: Vec<Arc<Pod>>,
@@ -132,7 +132,7 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn new(course: &'a Course) -> Node<'a> {
+    fn new(course: &'a EvictionScenario) -> Node<'a> {
         Node {
             machine: Eviction::new(EvictionConfig::new(&course.config).expect("good thresholds")),
             course,
@@ -239,7 +239,7 @@ impl<'a> Node<'a> {
 
 #[test]
 fn the_same_pods_go_in_the_same_order_with_the_same_words() {
-    let courses: Vec<Course> =
+    let courses: Vec<EvictionScenario> =
         serde_json::from_str(include_str!("fixtures/evictions.json")).expect("what was recorded");
     assert!(courses.iter().map(|c| c.victims.len()).sum::<usize>() > 100, "a record that says something");
     let mut wrong = Vec::new();

@@ -4,7 +4,7 @@
 //! if the change is meant, put it into the file and say why in the commit.
 
 use agent_core::container_spec;
-use agent_core::container_spec::given::{Given, ImageVolumes};
+use agent_core::container_spec::inputs::{ContainerInputs, ImageVolumes};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::pod_worker::effect::Effect;
 use agent_types::node_context::{NodeContext, ResolvConf};
@@ -47,7 +47,7 @@ fn built(manifest: &str, place: &str) -> Value {
     };
     let ips = ["10.0.0.2".to_owned()];
     let ips = if pod::host_network(&pod) { &[] } else { &ips[..] };
-    let given = Given {
+    let given = ContainerInputs {
         image: &image,
         pod_ips: ips,
         objects: &Objects::new(),

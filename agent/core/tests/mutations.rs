@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use agent_core::admission::{AdmissionContext, admit};
 use agent_core::container_spec;
-use agent_core::container_spec::given::{Given, ImageVolumes};
+use agent_core::container_spec::inputs::{ContainerInputs, ImageVolumes};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::pod_worker::effect::Effect;
 use agent_types::node_context::NodeContext;
@@ -101,7 +101,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     };
     let ips = ["10.0.0.2".to_owned()];
     let init = pod::init_containers(pod).iter().map(|c| ContainerRef::Init(&c.name));
-    let given = Given {
+    let given = ContainerInputs {
         image: &image,
         pod_ips: &ips,
         objects: &Objects::new(),

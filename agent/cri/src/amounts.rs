@@ -14,11 +14,11 @@ use tonic::Code;
 
 use crate::CriClient;
 use crate::convert;
-use crate::known::Known;
+use crate::status_cache::StatusCache;
 
 /// A container is being changed. However that ends, it may have been, and what is being asked for may show it as it was.
 struct Change<'a> {
-    known: &'a Known,
+    known: &'a StatusCache,
     container: &'a ContainerId,
 }
 

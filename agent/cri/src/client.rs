@@ -21,7 +21,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::connect;
 use crate::error::{CallError, CriError};
 use crate::error_log::ErrorLog;
-use crate::known::Known;
+use crate::status_cache::StatusCache;
 
 /// Largest answer that is read, bytes.
 const RECEIVE_MAX: usize = 16 << 20;
@@ -70,7 +70,7 @@ pub struct CriClient {
     log: Arc<Lock<ErrorLog>>,
     // The same.
     pub(crate) mounted: Arc<Lock<MountedImages>>,
-    pub(crate) known: Arc<Known>,
+    pub(crate) known: Arc<StatusCache>,
     observer: Option<Arc<dyn CallObserver>>,
 }
 

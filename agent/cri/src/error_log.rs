@@ -12,11 +12,11 @@ const ENTRIES_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
-    seen: BTreeMap<String, Entry>,
+    seen: BTreeMap<String, LoggedError>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LoggedError {
     logged: Instant,
     left_out: u64,
 }
@@ -30,14 +30,14 @@ impl ErrorLog {
                 return None;
             }
             let left_out = entry.left_out;
-            *entry = Entry { logged: now, left_out: 0 };
+            *entry = LoggedError { logged: now, left_out: 0 };
             return Some(left_out);
         }
         if self.seen.len() >= ENTRIES_MAX {
             let oldest = self.seen.iter().min_by_key(|(_, e)| e.logged).map(|(m, _)| m.clone());
             oldest.and_then(|message| self.seen.remove(&message));
         }
-        self.seen.insert(message.to_owned(), Entry { logged: now, left_out: 0 });
+        self.seen.insert(message.to_owned(), LoggedError { logged: now, left_out: 0 });
         Some(0)
     }
 }

@@ -28,11 +28,11 @@ mod events;
 mod exec;
 mod existing;
 mod image;
-mod known;
 mod observe;
 mod pod_network;
 mod runtime;
 mod statistics;
+mod status_cache;
 mod streaming;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -3,7 +3,7 @@
 //! In: nothing or a pod UID. Out: [`ListedPod`]s or a [`PodObservation`].
 //! Invariants: objects without the kubelet's labels do not exist for us; an object that vanishes between list and
 //! status is left out; any other failure fails the whole observation, so that absence is never made up; what a status
-//! said before is taken only while the list shows nothing else (`known`).
+//! said before is taken only while the list shows nothing else (`status_cache`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

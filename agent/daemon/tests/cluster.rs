@@ -6,7 +6,7 @@
 
 mod support;
 
-use agent_sim::fake_api::{Key, Resource, Verb, Who};
+use agent_sim::fake_api::{Key, Requester, Resource, Verb};
 use agent_types::time::Mono;
 use orlop_agent::pods::status::PodViews;
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ fn put_config_map(api: &TestApi, value: &str) {
     } else {
         Verb::Create(json!({ "metadata": { "name": "conf", "namespace": "default" }, "data": data }))
     };
-    api.with(|api, now| api.serve(now.wall, &Who::Admin, &key, &verb)).unwrap();
+    api.with(|api, now| api.serve(now.wall, &Requester::Admin, &key, &verb)).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,7 +164,7 @@ async fn a_pod_is_run_by_the_handler_of_its_class_and_waits_for_it() {
     assert!(machine.is_empty(), "its class is not there");
     let class = Key::new(Resource::RuntimeClasses, "", "sealed");
     let made = Verb::Create(json!({ "metadata": { "name": "sealed" }, "handler": "kata" }));
-    api.with(|api, now| api.serve(now.wall, &Who::Admin, &class, &made)).unwrap();
+    api.with(|api, now| api.serve(now.wall, &Requester::Admin, &class, &made)).unwrap();
     let mirror = Key::new(Resource::Pods, "default", "web-node");
     api.until("running", &mirror, |pod| phase(pod) == "Running").await;
     let handlers =
@@ -196,7 +196,7 @@ async fn pods_that_no_validation_would_pass_hurt_nobody() {
         let name = format!("bad{index}");
         let key = Key::new(Resource::Pods, "default", &name);
         let pod = json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec});
-        api.with(|api, now| api.serve(now.wall, &Who::Admin, &key, &Verb::Create(pod))).unwrap();
+        api.with(|api, now| api.serve(now.wall, &Requester::Admin, &key, &Verb::Create(pod))).unwrap();
         bad.push(key);
     }
     let good = api.run_pod("good");

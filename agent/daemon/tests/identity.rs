@@ -18,7 +18,7 @@ use agent_types::time::Wall;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use orlop_agent::cluster::identity;
-use orlop_agent::node::cluster_problems::{Board, Part};
+use orlop_agent::node::cluster_problems::{ClusterProblems, Part};
 use orlop_agent::serving::metrics::Metrics;
 use orlop_agent::settings::ClusterSettings;
 use orlop_agent::tasks::actor::Tasks;
@@ -29,7 +29,7 @@ const TOKEN: &str = "abcdef.0123456789abcdef";
 /// Whatever has not happened after this long does not happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct Place {
+struct IdentityFixture {
     dir: tempfile::TempDir,
     fake: FakeServer,
     settings: ClusterSettings,
@@ -37,12 +37,12 @@ struct Place {
 
 struct Agent {
     tasks: Tasks,
-    board: Board,
+    cluster_problems: ClusterProblems,
     client: watch::Receiver<Option<Arc<ApiClient>>>,
 }
 
-impl Place {
-    async fn new() -> Place {
+impl IdentityFixture {
+    async fn new() -> IdentityFixture {
         let dir = tempfile::tempdir().unwrap();
         let fake = FakeServer::start(Arc::new(TestPki::new())).await.unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -52,7 +52,7 @@ impl Place {
             join: Some(path("join.yaml")),
             cert_dir: path("pki"),
         };
-        Place { dir, fake, settings }
+        IdentityFixture { dir, fake, settings }
     }
 
     fn tell(&self, token: Option<&str>, ca_pem: &str) {
@@ -77,7 +77,7 @@ impl Place {
     fn agent(&self) -> Agent {
         let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
         let (view, client) = watch::channel(None);
-        let (board, options) = (Board::default(), Options::new("test"));
+        let (cluster_problems, options) = (ClusterProblems::default(), Options::new("test"));
         let config = CertConfig {
             kind: CertKind::Client,
             node_name: "n".into(),
@@ -91,12 +91,12 @@ impl Place {
             options,
             config,
             client: view,
-            board: board.clone(),
+            cluster_problems: cluster_problems.clone(),
             tasks: tasks.clone(),
             metrics,
         })
         .unwrap();
-        Agent { tasks, board, client }
+        Agent { tasks, cluster_problems, client }
     }
 
     /// Signs what is asked for, as the cluster's signer does, until it is dropped.
@@ -119,24 +119,24 @@ impl Place {
 
 impl Agent {
     async fn says(&self, words: &str) {
-        let mut problems = self.board.subscribe();
+        let mut problems = self.cluster_problems.subscribe();
         let said = problems.wait_for(|all| all.values().any(|p| p.contains(words)));
         if tokio::time::timeout(LIMIT, said).await.is_err() {
-            panic!("not {words:?}, but {:?}", self.board.problem());
+            panic!("not {words:?}, but {:?}", self.cluster_problems.problem());
         }
     }
 
     /// There is a client, and nothing to complain about.
-    async fn has_joined(&self, place: &Place) -> Arc<ApiClient> {
+    async fn has_joined(&self, place: &IdentityFixture) -> Arc<ApiClient> {
         let mut client = self.client.clone();
         let joined = async {
             let client = client.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-            let _ = self.board.subscribe().wait_for(|all| all.is_empty()).await.unwrap();
+            let _ = self.cluster_problems.subscribe().wait_for(|all| all.is_empty()).await.unwrap();
             client
         };
         tokio::select! {
             client = tokio::time::timeout(LIMIT, joined) => {
-                client.unwrap_or_else(|_| panic!("not joined: {:?}", self.board.problem()))
+                client.unwrap_or_else(|_| panic!("not joined: {:?}", self.cluster_problems.problem()))
             }
             () = place.sign() => unreachable!(),
         }
@@ -145,7 +145,7 @@ impl Agent {
 
 #[tokio::test]
 async fn what_was_mended_on_disk_is_taken_without_a_restart() {
-    let place = Place::new().await;
+    let place = IdentityFixture::new().await;
     let agent = place.agent();
     agent.says("join.yaml cannot be read").await;
     place.tell(None, &place.fake.pki.ca_pem);
@@ -162,7 +162,7 @@ async fn what_was_mended_on_disk_is_taken_without_a_restart() {
 
 #[tokio::test]
 async fn a_lost_kubeconfig_is_written_anew_for_a_certificate_that_is_good() {
-    let place = Place::new().await;
+    let place = IdentityFixture::new().await;
     place.own_pair(Validity(-10, 3600));
     let agent = place.agent();
     agent.says("kubeconfig").await;
@@ -176,7 +176,7 @@ async fn a_lost_kubeconfig_is_written_anew_for_a_certificate_that_is_good() {
 
 #[tokio::test]
 async fn an_expired_certificate_is_replaced_with_a_token_and_not_shown_to_anybody() {
-    let place = Place::new().await;
+    let place = IdentityFixture::new().await;
     place.own_pair(Validity(-3600, -10));
     place.tell(Some(TOKEN), &place.fake.pki.ca_pem);
     let agent = place.agent();
@@ -188,7 +188,7 @@ async fn an_expired_certificate_is_replaced_with_a_token_and_not_shown_to_anybod
 
 #[tokio::test]
 async fn one_refusal_does_not_lead_back_to_where_the_node_once_came_from() {
-    let place = Place::new().await;
+    let place = IdentityFixture::new().await;
     // Moved long ago: what it was told at its first boot is history. Its certificate is due for renewal.
     place.own_pair(Validity(-3600, 60));
     let own = OwnKubeconfig {
@@ -214,7 +214,7 @@ async fn one_refusal_does_not_lead_back_to_where_the_node_once_came_from() {
 
 #[tokio::test]
 async fn an_identity_of_somebody_elses_making_is_waited_for() {
-    let place = Place::new().await;
+    let place = IdentityFixture::new().await;
     let pair = place.dir.path().join("theirs.pem");
     let kubeconfig = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters:\n- name: c\n  cluster:\n    server: {}\n    \
@@ -235,6 +235,6 @@ async fn an_identity_of_somebody_elses_making_is_waited_for() {
         kubeconfig,
         "it is not ours to write"
     );
-    assert_eq!(agent.board.subscribe().borrow().get(&Part::Kubeconfig), None);
+    assert_eq!(agent.cluster_problems.subscribe().borrow().get(&Part::Kubeconfig), None);
     agent.tasks.stop().cancel();
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use agent_core::allocation::{Allocations, PodAllocation};
 use agent_core::images::pull_records::Policy;
 use agent_core::node_shutdown::LastEnd;
-use agent_faults::{Deed, Refusal, refusing, survives};
+use agent_faults::{FileOperation, Refusal, refusing, survives};
 use agent_types::credential::{Credential, Origin, Source};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::{KillReason, TerminatingRecord};
@@ -19,7 +19,7 @@ use agent_types::time::{Mono, Wall};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use nix::errno::Errno;
 use orlop_agent::images::pull_records::PullRecords;
-use orlop_agent::pods::pod_dirs::{PodDirs, Whose};
+use orlop_agent::pods::pod_dirs::{PodDirs, ResourcesOwner};
 use orlop_agent::process::incarnation::Incarnation;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 use serde_json::json;
@@ -56,7 +56,7 @@ fn make(root: &Path) -> Result<(), agent_types::failure::DriverError> {
 fn directories_and_links_of_a_pod_are_made_and_removed() {
     // Links are relative to nothing: their directory is there from the start of the agent on.
     let links = |root: &Path| fs::create_dir_all(root.join("links")).unwrap();
-    let calls = survives(&Deed {
+    let calls = survives(&FileOperation {
         prepare: &links,
         act: &make,
         look: &|root| {
@@ -66,7 +66,7 @@ fn directories_and_links_of_a_pod_are_made_and_removed() {
         },
     });
     assert!(calls.iter().any(|call| call.to_string() == "symlink of links/web.log"), "{calls:?}");
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| {
             links(root);
             make(root).unwrap();
@@ -83,7 +83,7 @@ fn record(grace_s: u32) -> TerminatingRecord {
 
 #[test]
 fn a_termination_that_has_begun_is_not_forgotten() {
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| dirs(root).persist(&record(30)).unwrap(),
         act: &|root| dirs(root).persist(&record(2)),
         look: &|root| {
@@ -105,7 +105,7 @@ fn given(amount: &str) -> Allocations {
 
 #[test]
 fn what_a_pod_was_given_is_the_old_or_the_new() {
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| {
             fs::create_dir_all(root.join("kubelet/pods/u")).unwrap();
             dirs(root).record_allocated(&given("1")).unwrap();
@@ -127,7 +127,8 @@ fn what_a_container_has_is_written_when_it_is_recorded_again() {
             let at = tempfile::tempdir().unwrap();
             let agent = dirs(at.path());
             fs::create_dir_all(at.path().join("kubelet/pods/u")).unwrap();
-            let record = || agent.record_actuated(&"u".into(), Whose::Container("c".to_owned()), cpu("2"));
+            let record =
+                || agent.record_actuated(&"u".into(), ResourcesOwner::Container("c".to_owned()), cpu("2"));
             let (_, call) = refusing(at.path(), nth, refusal, record);
             let Some(call) = call else {
                 assert!(nth > 2, "{nth} calls");
@@ -179,7 +180,7 @@ fn an_image_that_was_pulled_with_a_secret_is_nobody_elses() {
     let source = Source::Secret(origin);
     let own = Credential { username: text("u"), password: text("p"), source: Some(source.clone()) };
     let (pulled, id) = (AtomicBool::new(false), "sha256:aa");
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|_| pulled.store(false, Ordering::Release),
         act: &|root| {
             let agent = records(root);
@@ -208,7 +209,7 @@ fn how_the_last_boot_ended_is_known_to_the_first_agent_that_can_say_so() {
         Incarnation::begin(root, boot, Mono(1), |last, stopped| Some(LastEnd::of(last, None, None, stopped)))
             .map(drop)
     };
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| begin(root, "first").unwrap(),
         act: &|root| begin(root, "second"),
         look: &|root| {

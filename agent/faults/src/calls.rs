@@ -25,18 +25,18 @@ enum Object {
     Opened,
 }
 
-struct Known {
+struct SyscallEntry {
     number: c_long,
     name: &'static str,
     object: Object,
 }
 
-const fn known(number: c_long, name: &'static str, object: Object) -> Known {
-    Known { number, name, object }
+const fn known(number: c_long, name: &'static str, object: Object) -> SyscallEntry {
+    SyscallEntry { number, name, object }
 }
 
 /// The C library's ways on this architecture; older calls below.
-const KNOWN: &[Known] = &[
+const KNOWN: &[SyscallEntry] = &[
     known(libc::SYS_openat, "openat", Object::Opened),
     known(libc::SYS_write, "write", Object::File(0)),
     known(libc::SYS_writev, "writev", Object::File(0)),

@@ -129,7 +129,7 @@ fn below(notification: &Notification, root: &Path) -> Option<Call> {
 }
 
 /// What somebody does to files below a directory.
-pub struct Deed<'a, T, E> {
+pub struct FileOperation<'a, T, E> {
     /// Makes what is there before.
     pub prepare: &'a dyn Fn(&Path),
     /// Does it. Done again, it ends as if it had been done once.
@@ -143,7 +143,7 @@ pub struct Deed<'a, T, E> {
 ///
 /// # Panics
 /// If it does not, with the call; or if nothing was refused at all.
-pub fn survives<T: Send, E: Error + Send>(deed: &Deed<'_, T, E>) -> Vec<Call> {
+pub fn survives<T: Send, E: Error + Send>(deed: &FileOperation<'_, T, E>) -> Vec<Call> {
     survives_as(deed, tree::read)
 }
 
@@ -152,7 +152,7 @@ pub fn survives<T: Send, E: Error + Send>(deed: &Deed<'_, T, E>) -> Vec<Call> {
 /// # Panics
 /// As [`survives`].
 pub fn survives_as<T: Send, E: Error + Send, V: PartialEq + fmt::Debug>(
-    deed: &Deed<'_, T, E>,
+    deed: &FileOperation<'_, T, E>,
     view: impl Fn(&Path) -> V,
 ) -> Vec<Call> {
     let clean = Scene::of(deed);
@@ -220,7 +220,7 @@ impl Drop for Scene {
 }
 
 impl Scene {
-    fn of<T, E>(deed: &Deed<'_, T, E>) -> Scene {
+    fn of<T, E>(deed: &FileOperation<'_, T, E>) -> Scene {
         let scene = Scene(tempfile::tempdir().expect("a temporary directory"));
         (deed.prepare)(scene.root());
         scene
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn each_call_is_refused_and_nothing_of_it_is_done() {
-        let calls = survives(&Deed {
+        let calls = survives(&FileOperation {
             prepare: &|root| fs::write(root.join("file"), "first").expect("written"),
             act: &replace,
             look: &|root| {
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "it is lost")]
     fn what_writes_in_place_loses_what_was_there() {
-        survives(&Deed {
+        survives(&FileOperation {
             prepare: &|root| fs::write(root.join("file"), "first").expect("written"),
             act: &|root| fs::write(root.join("file"), "second"),
             look: &|root| assert_ne!(fs::read_to_string(root.join("file")).expect("there"), "", "it is lost"),
@@ -275,7 +275,7 @@ mod tests {
     #[should_panic(expected = "something else is left")]
     fn what_is_left_behind_is_found() {
         let count = std::sync::atomic::AtomicU32::new(0);
-        survives(&Deed {
+        survives(&FileOperation {
             prepare: &|_| (),
             act: &|root| {
                 let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

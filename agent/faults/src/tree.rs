@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// One thing in a directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TreeEntry {
     /// Kind and permissions, as stat(2) has them.
     mode: u32,
     /// Of a file its bytes, of a link where it leads.
@@ -15,7 +15,7 @@ pub(crate) struct Entry {
 }
 
 /// All that is below a directory.
-pub(crate) fn read(root: &Path) -> BTreeMap<PathBuf, Entry> {
+pub(crate) fn read(root: &Path) -> BTreeMap<PathBuf, TreeEntry> {
     let mut all = BTreeMap::new();
     let mut rest = vec![root.to_owned()];
     while let Some(directory) = rest.pop() {
@@ -35,7 +35,7 @@ pub(crate) fn read(root: &Path) -> BTreeMap<PathBuf, Entry> {
                 rest.push(path.clone());
             }
             let name = path.strip_prefix(root).expect("it is below").to_owned();
-            all.insert(name, Entry { mode: about.mode(), content });
+            all.insert(name, TreeEntry { mode: about.mode(), content });
         }
     }
     all

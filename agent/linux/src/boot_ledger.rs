@@ -1,6 +1,6 @@
 //! Stamps entries into the boot ledger (docs/architecture.md, "Run-time files").
 //!
-//! In: an [`Entry`]. Out: the ledger file, rewritten atomically under an exclusive lock, because init,
+//! In: an [`LedgerEntry`]. Out: the ledger file, rewritten atomically under an exclusive lock, because init,
 //! bringup and agent write it in turn. Invariant: entries of others are kept, in order.
 
 use std::fs::OpenOptions;
@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use orlop_config::ledger::{Entry, Ledger};
+use orlop_config::ledger::{Ledger, LedgerEntry};
 
 use crate::files::{Durability, FilesError, read_capped, write_atomic};
 
@@ -36,7 +36,7 @@ impl LedgerFile {
     ///
     /// # Errors
     /// The step that failed, with its path; a damaged ledger is named and left as it is.
-    pub fn stamp(&self, entry: &Entry) -> Result<bool, FilesError> {
+    pub fn stamp(&self, entry: &LedgerEntry) -> Result<bool, FilesError> {
         if !self.ledger.exists() {
             return Ok(false);
         }
@@ -67,8 +67,8 @@ impl LedgerFile {
 mod tests {
     use super::*;
 
-    fn entry(phase: &str) -> Entry {
-        Entry { phase: phase.to_owned(), at_ms: 1, took_ms: None, detail: String::new(), ok: true }
+    fn entry(phase: &str) -> LedgerEntry {
+        LedgerEntry { phase: phase.to_owned(), at_ms: 1, took_ms: None, detail: String::new(), ok: true }
     }
 
     #[test]
@@ -106,10 +106,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("boot.json"), "").unwrap();
         let file = LedgerFile::in_directory(dir.path());
-        let running = |detail: &str| Entry { detail: detail.to_owned(), ..entry("pod.running") };
+        let running = |detail: &str| LedgerEntry { detail: detail.to_owned(), ..entry("pod.running") };
         assert!(file.stamp(&running("default/a")).unwrap());
         assert!(file.stamp(&running("default/b")).unwrap());
-        assert!(!file.stamp(&Entry { at_ms: 9, ..running("default/a") }).unwrap());
+        assert!(!file.stamp(&LedgerEntry { at_ms: 9, ..running("default/a") }).unwrap());
     }
 
     #[test]

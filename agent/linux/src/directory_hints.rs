@@ -26,7 +26,7 @@ struct Watched {
     count: watch::Sender<u64>,
 }
 
-struct Shared {
+struct DirectoryHintsInner {
     /// `None` if no inotify instance was free.
     watches: Option<Watches>,
     directories: Vec<Watched>,
@@ -34,7 +34,7 @@ struct Shared {
 
 /// Watches directories; clones share the instance.
 #[derive(Clone)]
-pub struct DirectoryHints(Arc<Lock<Shared>>);
+pub struct DirectoryHints(Arc<Lock<DirectoryHintsInner>>);
 
 /// Somebody's interest in a directory; ends when dropped.
 pub struct Hint {
@@ -54,8 +54,10 @@ impl DirectoryHints {
         let inotify = Inotify::init().map_err(at())?;
         let watches = inotify.watches();
         let mut stream = inotify.into_event_stream([0u8; BUFFER_BYTES]).map_err(at())?;
-        let hints =
-            DirectoryHints(Arc::new(Lock::new(Shared { watches: Some(watches), directories: Vec::new() })));
+        let hints = DirectoryHints(Arc::new(Lock::new(DirectoryHintsInner {
+            watches: Some(watches),
+            directories: Vec::new(),
+        })));
         let told = hints.clone();
         let reader = async move {
             let failed = || FilesError::at("read inotify of", Path::new("directories"));
@@ -74,7 +76,7 @@ impl DirectoryHints {
     /// instances with the agent, so an agent begins without one.
     #[must_use]
     pub fn none() -> DirectoryHints {
-        DirectoryHints(Arc::new(Lock::new(Shared { watches: None, directories: Vec::new() })))
+        DirectoryHints(Arc::new(Lock::new(DirectoryHintsInner { watches: None, directories: Vec::new() })))
     }
 
     /// Begins to watch. What happens from now on is told.

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use agent_kubelet_api::stats::disk::{Bound, Filesystem, Taken, VolumeUse};
+use agent_kubelet_api::stats::disk::{Bound, Filesystem, TreeUsage, VolumeUse};
 use agent_types::time::Wall;
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -21,7 +21,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, lstat};
 use nix::sys::statvfs::statvfs;
 
 use crate::files::FilesError;
-use crate::project_quota::{self, Counted};
+use crate::project_quota::{self, ProjectUsage};
 
 /// Where a walk ends.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub fn volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
     };
     let taken = match (own, fs.inodes.zip(fs.inodes_free)) {
         (true, Some((all, free))) => {
-            Taken { at, bytes: fs.used_bytes, inodes: all.saturating_sub(free), bound: Bound::Exact }
+            TreeUsage { at, bytes: fs.used_bytes, inodes: all.saturating_sub(free), bound: Bound::Exact }
         }
         _ => tree(path, at, LIMITS)?,
     };
@@ -88,8 +88,8 @@ pub fn counted_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
         tracing::debug!(path = %path.display(), %error, source = %error.source, "a volume is walked");
         None
     });
-    let Some(Counted { bytes, inodes }) = counted else { return volume(path, at) };
-    let taken = Some(Taken { at, bytes, inodes, bound: Bound::Exact });
+    let Some(ProjectUsage { bytes, inodes }) = counted else { return volume(path, at) };
+    let taken = Some(TreeUsage { at, bytes, inodes, bound: Bound::Exact });
     Ok(VolumeUse { filesystem: Some(filesystem(path, at)?), taken, abnormal: None })
 }
 
@@ -100,7 +100,7 @@ pub fn counted_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
 pub fn whole_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
     let fs = filesystem(path, at)?;
     let inodes = fs.inodes.zip(fs.inodes_free).map_or(0, |(all, free)| all.saturating_sub(free));
-    let taken = Taken { at, bytes: fs.used_bytes, inodes, bound: Bound::Exact };
+    let taken = TreeUsage { at, bytes: fs.used_bytes, inodes, bound: Bound::Exact };
     Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
 }
 
@@ -109,10 +109,10 @@ pub fn whole_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
 ///
 /// # Errors
 /// The top cannot be looked at.
-pub fn tree(top: &Path, at: Wall, limits: Limits) -> Result<Taken, FilesError> {
+pub fn tree(top: &Path, at: Wall, limits: Limits) -> Result<TreeUsage, FilesError> {
     let failed = |operation: &'static str| move |e: Errno| FilesError::at(operation, top)(e.into());
     let first = lstat(top).map_err(failed("stat"))?;
-    let taken = Taken { at, ..Taken::default() };
+    let taken = TreeUsage { at, ..TreeUsage::default() };
     let mut walk = Walk { top, device: first.st_dev, seen: BTreeSet::new(), limits, taken };
     walk.count(&first);
     if !is_dir(&first) {
@@ -124,7 +124,7 @@ pub fn tree(top: &Path, at: Wall, limits: Limits) -> Result<Taken, FilesError> {
         root => root.map_err(failed("read"))?,
     };
     // Whoever fills a volume chooses how deep it is: a directory that waits has its own name and no other.
-    let mut waiting: Vec<Option<Rc<Below>>> = vec![None];
+    let mut waiting: Vec<Option<Rc<TreeDirectory>>> = vec![None];
     while let Some(place) = waiting.pop() {
         match walk.directory(&root, place.as_ref(), &mut waiting) {
             Ok(()) => {}
@@ -155,12 +155,12 @@ impl From<Errno> for Stop {
 }
 
 /// A directory of a tree, by its name in the one above; `None` is the top.
-struct Below {
-    above: Option<Rc<Below>>,
+struct TreeDirectory {
+    above: Option<Rc<TreeDirectory>>,
     name: CString,
 }
 
-impl Drop for Below {
+impl Drop for TreeDirectory {
     /// One after the other: a chain that is dropped by itself needs a frame for each of its links.
     fn drop(&mut self) {
         let mut above = self.above.take();
@@ -175,7 +175,7 @@ fn is_dir(found: &FileStat) -> bool {
 }
 
 /// The names of a directory of a tree, the innermost first.
-fn names_of(place: Option<&Rc<Below>>) -> Vec<&[u8]> {
+fn names_of(place: Option<&Rc<TreeDirectory>>) -> Vec<&[u8]> {
     let mut names = Vec::new();
     let mut at = place;
     while let Some(below) = at {
@@ -210,8 +210,8 @@ fn open_below(root: &OwnedFd, names: Vec<&[u8]>) -> Result<OwnedFd, Errno> {
 
 /// The files of one directory, without those below it; `None` if there is none.
 #[must_use]
-pub fn files_of(dir: &Path, at: Wall) -> Option<Taken> {
-    let mut taken = Taken { at, ..Taken::default() };
+pub fn files_of(dir: &Path, at: Wall) -> Option<TreeUsage> {
+    let mut taken = TreeUsage { at, ..TreeUsage::default() };
     for entry in std::fs::read_dir(dir).ok()?.flatten() {
         // Links in a log directory lead to the same logs or to somebody else's.
         if let Ok(found) = entry.metadata()
@@ -230,7 +230,7 @@ struct Walk<'p> {
     seen: BTreeSet<u64>,
     /// What is left of them.
     limits: Limits,
-    taken: Taken,
+    taken: TreeUsage,
 }
 
 impl Walk<'_> {
@@ -238,8 +238,8 @@ impl Walk<'_> {
     fn directory(
         &mut self,
         root: &OwnedFd,
-        place: Option<&Rc<Below>>,
-        waiting: &mut Vec<Option<Rc<Below>>>,
+        place: Option<&Rc<TreeDirectory>>,
+        waiting: &mut Vec<Option<Rc<TreeDirectory>>>,
     ) -> Result<(), Stop> {
         let way = names_of(place);
         let steps = u64::try_from(way.len()).unwrap_or(u64::MAX);
@@ -271,7 +271,7 @@ impl Walk<'_> {
                 Ok(found) if found.st_dev == self.device => {
                     self.count(&found);
                     if is_dir(&found) {
-                        waiting.push(Some(Rc::new(Below { above: place.cloned(), name })));
+                        waiting.push(Some(Rc::new(TreeDirectory { above: place.cloned(), name })));
                     }
                 }
                 Ok(_) | Err(Errno::ENOENT) => {}

@@ -23,7 +23,7 @@ const OF_PROC: [&str; 3] = ["loadavg", "sys/kernel/pid_max", "sys/kernel/threads
 
 /// Where to look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct SignalPaths {
     /// The kubelet's root directory.
     pub root_dir: PathBuf,
     /// Where the runtime has images; `None` until it has said so.
@@ -34,7 +34,7 @@ pub struct Places {
     pub pods: String,
 }
 
-impl Places {
+impl SignalPaths {
     /// Which file systems there are; `None` until the runtime said where images are.
     #[must_use]
     pub fn layout(&self) -> Option<Layout> {
@@ -47,12 +47,12 @@ impl Places {
 
 /// Reads them.
 #[must_use]
-pub fn observe(places: &Places, at: Wall) -> Observations {
+pub fn observe(places: &SignalPaths, at: Wall) -> Observations {
     let [cgroups, proc] = ROOTS.map(Path::new);
     observe_in(cgroups, proc, places, at)
 }
 
-fn observe_in(cgroups: &Path, proc: &Path, places: &Places, at: Wall) -> Observations {
+fn observe_in(cgroups: &Path, proc: &Path, places: &SignalPaths, at: Wall) -> Observations {
     let mut found = Observations::new();
     let mut add = |signal: Signal, available: u64, capacity: u64| {
         let amount = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
@@ -116,13 +116,13 @@ mod tests {
         write("cgroup/kubepods.slice/memory.max", "5000\n");
         write("cgroup/kubepods.slice/memory.current", "3000\n");
         write("cgroup/kubepods.slice/memory.stat", "anon 1\ninactive_file 1000\n");
-        let places = Places {
+        let places = SignalPaths {
             root_dir: dir.path().to_owned(),
             images: Some(PathBuf::from("/proc")),
             containers: None,
             pods: "/kubepods.slice".to_owned(),
         };
-        let look = |places: &Places| {
+        let look = |places: &SignalPaths| {
             observe_in(&dir.path().join("cgroup"), &dir.path().join("proc"), places, Wall(5))
         };
         let found = look(&places);
@@ -138,15 +138,15 @@ mod tests {
             "/proc is another file system"
         );
         write("cgroup/kubepods.slice/memory.max", "max\n");
-        let unlimited = look(&Places { images: None, ..places.clone() });
+        let unlimited = look(&SignalPaths { images: None, ..places.clone() });
         assert!(!unlimited.contains_key(&Signal::AllocatableMemoryAvailable));
         assert!(!unlimited.contains_key(&Signal::ImagefsAvailable));
-        assert_eq!(Places { images: None, ..places }.layout(), None);
+        assert_eq!(SignalPaths { images: None, ..places }.layout(), None);
     }
 
     #[test]
     fn this_machine_has_memory_and_pids_left() {
-        let places = Places { root_dir: PathBuf::from("/"), ..Places::default() };
+        let places = SignalPaths { root_dir: PathBuf::from("/"), ..SignalPaths::default() };
         let found = observe(&places, Wall(5));
         for signal in [Signal::MemoryAvailable, Signal::PidAvailable, Signal::NodefsAvailable] {
             assert!(found.get(&signal).is_some_and(|o| o.available > 0 && o.available <= o.capacity));

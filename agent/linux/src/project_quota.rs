@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use agent_types::lock::Lock;
-use agent_volumes::project::{self, Attributes, Next, Why};
+use agent_volumes::project::{self, Attributes, NoProjectReason, ProjectAction};
 use nix::errno::Errno;
 use nix::libc;
 
@@ -100,7 +100,7 @@ fn quota(file: &File, command: libc::c_uint, id: u32) -> Result<NextDqblk, Errno
 pub enum ProjectError {
     /// It is not to have one, or cannot.
     #[error(transparent)]
-    Left(#[from] Why),
+    Left(#[from] NoProjectReason),
     /// A step failed.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -108,7 +108,7 @@ pub enum ProjectError {
 
 /// What a project takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct ProjectUsage {
     /// Blocks, as bytes; also of files that have no name any more.
     pub bytes: u64,
     /// Inodes, that of the volume's own directory among them.
@@ -130,11 +130,11 @@ pub fn give(directory: &Path) -> Result<u32, ProjectError> {
     next_used(&own, directory, project::FIRST)?;
     let mut raw = get(&own).map_err(FilesError::at("ask for the project of", directory))?;
     match project::next(attributes(&raw), above(directory)?, is_empty(directory)?) {
-        Next::Keep(id) => Ok(id),
-        Next::Leave(why) => Err(why.into()),
-        Next::Give => {
+        ProjectAction::Keep(id) => Ok(id),
+        ProjectAction::Leave(why) => Err(why.into()),
+        ProjectAction::Give => {
             let free = project::choose(&named(), |id| next_used(&own, directory, id))?;
-            let id = free.ok_or(Why::NoneFree)?;
+            let id = free.ok_or(NoProjectReason::NoneFree)?;
             raw.projid = id;
             raw.xflags |= PROJINHERIT;
             set(&own, &raw).map_err(FilesError::at("give a project to", directory))?;
@@ -147,11 +147,11 @@ pub fn give(directory: &Path) -> Result<u32, ProjectError> {
 ///
 /// # Errors
 /// The directory cannot be asked, or the file system not about the project.
-pub fn counted(directory: &Path) -> Result<Option<Counted>, FilesError> {
+pub fn counted(directory: &Path) -> Result<Option<ProjectUsage>, FilesError> {
     let own = open(directory)?;
     let Some(found) = attributes_of(&own, directory)?.own(above(directory)?) else { return Ok(None) };
     match quota(&own, Q_GETQUOTA, found) {
-        Ok(found) => Ok(Some(Counted { bytes: found.space, inodes: found.inodes })),
+        Ok(found) => Ok(Some(ProjectUsage { bytes: found.space, inodes: found.inodes })),
         // Quotas are off since it was given.
         Err(e) if is_unsupported(e) => Ok(None),
         Err(e) => Err(FilesError::at("ask for the quota of", directory)(e.into())),
@@ -194,7 +194,7 @@ fn next_used(file: &File, path: &Path, from: u32) -> Result<Option<u32>, Project
     match quota(file, Q_GETNEXTQUOTA, from) {
         Ok(found) => Ok(Some(found.id)),
         Err(Errno::ENOENT) => Ok(None),
-        Err(e) if is_unsupported(e) => Err(Why::Unsupported.into()),
+        Err(e) if is_unsupported(e) => Err(NoProjectReason::Unsupported.into()),
         Err(e) => Err(FilesError::at("ask for project quotas of", path)(e.into()).into()),
     }
 }

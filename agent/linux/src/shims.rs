@@ -71,7 +71,7 @@ impl Runtime {
 
 /// What ending a shim did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ShimKillResult {
     /// It was killed.
     Shim,
     /// So many processes of its task were; the shim itself goes at a later call, once it has none.
@@ -84,12 +84,12 @@ pub enum Ended {
 ///
 /// # Errors
 /// The kernel's refusal, or /proc's.
-pub fn end(shim: &Shim, socket: &Path) -> Result<Ended, FilesError> {
-    let Some(handle) = open(shim.pid)? else { return Ok(Ended::Nothing) };
+pub fn end(shim: &Shim, socket: &Path) -> Result<ShimKillResult, FilesError> {
+    let Some(handle) = open(shim.pid)? else { return Ok(ShimKillResult::Nothing) };
     let runtime = Runtime::behind(socket)?;
     // From here on the number cannot be another process's without the handle's telling.
     if runtime.lost(shim.pid).as_ref() != Some(shim) {
-        return Ok(Ended::Nothing);
+        return Ok(ShimKillResult::Nothing);
     }
     let mut children = 0;
     for pid in pids()? {
@@ -99,9 +99,9 @@ pub fn end(shim: &Shim, socket: &Path) -> Result<Ended, FilesError> {
         }
     }
     if children > 0 {
-        return Ok(Ended::Children(children));
+        return Ok(ShimKillResult::Children(children));
     }
-    Ok(if kill(&handle, shim.pid)? { Ended::Shim } else { Ended::Nothing })
+    Ok(if kill(&handle, shim.pid)? { ShimKillResult::Shim } else { ShimKillResult::Nothing })
 }
 
 /// The process as a lost shim; `None` for every other.
@@ -346,12 +346,12 @@ mod tests {
         let [one] = &found[..] else { panic!("{found:?}") };
         assert_eq!((one.kind, one.pid.cast_unsigned(), &*one.id), (Kind::Shim, lost.id(), "lost"));
         let younger = Shim { started_ticks: one.started_ticks + 1, ..one.clone() };
-        assert_eq!(end(&younger, &ours).unwrap(), Ended::Nothing);
-        assert_eq!(end(one, &other).unwrap(), Ended::Nothing);
+        assert_eq!(end(&younger, &ours).unwrap(), ShimKillResult::Nothing);
+        assert_eq!(end(one, &other).unwrap(), ShimKillResult::Nothing);
         // Its child first; it then goes by itself, as a shell does, or is killed.
-        assert_eq!(end(one, &ours).unwrap(), Ended::Children(1));
+        assert_eq!(end(one, &ours).unwrap(), ShimKillResult::Children(1));
         lost.wait().unwrap();
-        assert_eq!(end(one, &ours).unwrap(), Ended::Nothing);
+        assert_eq!(end(one, &ours).unwrap(), ShimKillResult::Nothing);
         assert_eq!(without_bundle(&ours).unwrap(), []);
         for child in &mut others {
             assert_eq!(child.try_wait().unwrap(), None);
@@ -389,7 +389,7 @@ mod tests {
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         fs::remove_dir(&bundle).unwrap();
         let found = without_bundle(&socket).unwrap();
-        assert_eq!((found.len(), end(&found[0], &socket).unwrap()), (1, Ended::Shim));
+        assert_eq!((found.len(), end(&found[0], &socket).unwrap()), (1, ShimKillResult::Shim));
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
         assert!(without_bundle(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
     }

@@ -31,7 +31,7 @@ use agent_volumes::bind::Bind;
 use agent_volumes::device::DEVICES;
 use agent_volumes::mount_table::{self, MountPoint};
 use agent_volumes::payload::Payload;
-use agent_volumes::project::Why;
+use agent_volumes::project::NoProjectReason;
 use agent_volumes::{Medium, SetUp, Work};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
@@ -65,7 +65,7 @@ pub enum VolumeError {
 }
 
 /// Makes everything in a directory a group's, which may write to it: [`ownership::give`], which takes as long as there are files.
-pub type Give<'g> = &'g dyn Fn(&Path, u32) -> Result<(), FilesError>;
+pub type SetFsGroup<'g> = &'g dyn Fn(&Path, u32) -> Result<(), FilesError>;
 
 /// Gives a directory that is empty, or nearly.
 fn give(path: &Path, group: u32) -> Result<(), FilesError> {
@@ -80,7 +80,7 @@ pub fn set_up_bind(
     pod_dir: &Path,
     volume: &SetUp,
     work: &Bind,
-    give: Give<'_>,
+    give: SetFsGroup<'_>,
 ) -> Result<Option<String>, VolumeError> {
     bind::mount_at(pod_dir, volume, work, give)
 }
@@ -158,7 +158,7 @@ fn count(path: &Path) {
     static TOLD: Once = Once::new();
     match project_quota::give(path) {
         Ok(project) => tracing::debug!(path = %path.display(), project, "the file system counts a volume"),
-        Err(ProjectError::Left(why @ Why::Unsupported)) => TOLD.call_once(|| {
+        Err(ProjectError::Left(why @ NoProjectReason::Unsupported)) => TOLD.call_once(|| {
             tracing::warn!(path = %path.display(), %why, "no volume is counted by its file system");
         }),
         Err(ProjectError::Left(why)) => {

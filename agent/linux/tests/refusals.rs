@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use agent_faults::{Call, Deed, mounted, survives, survives_as};
+use agent_faults::{Call, FileOperation, mounted, survives, survives_as};
 use agent_kubelet_api::logs::rotation::Policy;
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
@@ -29,7 +29,7 @@ fn a_file_is_the_old_one_or_the_new_one() {
     let beside = ".a.orlop-new";
     let [create, write, chmod] = ["openat", "write", "chmod"].map(|call| format!("{call} of {beside}"));
     for (durability, synced) in [(Durability::Rebuildable, false), (Durability::Synced, true)] {
-        let calls = survives(&Deed {
+        let calls = survives(&FileOperation {
             prepare: &|root| fs::write(root.join("a"), "old").unwrap(),
             act: &|root| files::write_atomic(&root.join("a"), b"new", 0o640, durability),
             look: &|root| {
@@ -47,7 +47,7 @@ fn a_file_is_the_old_one_or_the_new_one() {
 
 #[test]
 fn directories_are_made_in_the_end() {
-    let calls = survives(&Deed {
+    let calls = survives(&FileOperation {
         prepare: &|_| (),
         act: &|root| files::make_dir(&root.join("pods/u/volumes"), 0o750),
         look: &|_| (),
@@ -57,7 +57,7 @@ fn directories_are_made_in_the_end() {
 
 #[test]
 fn a_tree_goes_and_nothing_beside_it() {
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| {
             fs::create_dir_all(root.join("pods/u/volumes/v")).unwrap();
             for file in ["pods/u/etc-hosts", "pods/u/volumes/v/x", "pods/other"] {
@@ -72,7 +72,7 @@ fn a_tree_goes_and_nothing_beside_it() {
 #[test]
 fn last_words_of_a_kernel_are_in_one_of_two_places() {
     let of = |root: &Path| ["store/dmesg-1", "store/dmesg-2"].map(|name| root.join(name));
-    let calls = survives(&Deed {
+    let calls = survives(&FileOperation {
         prepare: &|root| {
             fs::create_dir(root.join("store")).unwrap();
             for record in of(root) {
@@ -115,7 +115,7 @@ fn no_line_of_a_log_is_lost() {
         tidied.failures.into_iter().next().map_or(Ok(()), Err)?;
         log_rotation::set_aside(&log, Wall(3 * 24 * 3600 * 1_000_000_000)).map(drop)
     };
-    let calls = survives(&Deed::<(), FilesError> {
+    let calls = survives(&FileOperation::<(), FilesError> {
         prepare: &|root| {
             fs::write(root.join("0.log"), "third\n").unwrap();
             before.iter().for_each(|(name, text)| fs::write(root.join(name), text).unwrap());
@@ -140,12 +140,12 @@ fn whose_a_csi_volume_is_is_known_until_its_driver_has_let_go() {
     let data = VolumeData { driver: "d".to_owned(), handle: "h".to_owned(), rest: BTreeMap::new() };
     let target = |root: &Path| root.join("pods/u/volumes/kubernetes.io~csi/v/mount");
     let recorded = |root: &Path| csi::recorded(&root.join("pods/u")).unwrap();
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|_| (),
         act: &|root| csi::prepare(&root.join("pods/u"), &target(root), &data).map(drop),
         look: &|root| assert!(recorded(root).len() <= 1),
     });
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| {
             csi::prepare(&root.join("pods/u"), &target(root), &data).unwrap();
             fs::create_dir(target(root)).unwrap();
@@ -160,12 +160,12 @@ fn whose_a_csi_volume_is_is_known_until_its_driver_has_let_go() {
 fn whose_a_staged_volume_is_is_known_until_its_driver_has_let_go() {
     let key = VolumeKey { driver: "d".to_owned(), handle: "h".to_owned() };
     let data = VolumeData { driver: "d".to_owned(), handle: "h".to_owned(), rest: BTreeMap::new() };
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|_| (),
         act: &|root| csi::prepare_stage(root, &key, &data).map(drop),
         look: &|root| assert!(csi::staged(root).unwrap().iter().all(|found| *found == data)),
     });
-    survives(&Deed {
+    survives(&FileOperation {
         prepare: &|root| drop(csi::prepare_stage(root, &key, &data).unwrap()),
         act: &|root| csi::unstaged(root, &key),
         look: &|root| assert!(csi::staged(root).unwrap().iter().all(|found| *found == data)),
@@ -203,7 +203,7 @@ fn a_container_sees_all_files_of_one_version() {
     const OLD: [(&str, &str); 3] = [("a", "1"), ("d/x", "1"), ("d/y", "1")];
     const NEW: [(&str, &str); 3] = [("a", "2"), ("d/x", "2"), ("e", "2")];
     let calls = survives_as(
-        &Deed {
+        &FileOperation {
             prepare: &|root| set_up_files(root, &OLD).unwrap(),
             act: &|root| set_up_files(root, &NEW),
             look: &|root| {
@@ -224,7 +224,7 @@ fn a_container_sees_all_files_of_one_version() {
         },
     );
     assert!(names(&calls).iter().any(|call| call.starts_with("rename of ") && call.ends_with("/..data")));
-    let calls = survives(&Deed {
+    let calls = survives(&FileOperation {
         prepare: &|_| (),
         act: &|root| {
             let work = Work::EmptyDir { medium: Medium::Disk, marker: marker(root), counted: false };
@@ -306,17 +306,20 @@ fn what_is_mounted_is_mounted_once_and_goes_in_the_end() {
             is_unharmed(root);
             assert!(mounted::below(root).len() <= 1, "{mount}: {:?}", mounted::below(root));
         };
-        let calls = survives_as(&Deed { prepare: &make_disk, act: &set_up, look: &looked }, sight);
+        let calls = survives_as(&FileOperation { prepare: &make_disk, act: &set_up, look: &looked }, sight);
         assert!(names(&calls).iter().any(|call| call.starts_with("mount of ")), "{mount}: {calls:?}");
         let mounted_before = |root: &Path| {
             make_disk(root);
             set_up(root).unwrap();
         };
         let tear_down = |root: &Path| volumes::tear_down(&root.join("pods/u"));
-        let calls = survives_as(&Deed { prepare: &mounted_before, act: &tear_down, look: &looked }, |root| {
-            assert!(mounted::below(root).is_empty(), "{mount}");
-            sight(root)
-        });
+        let calls = survives_as(
+            &FileOperation { prepare: &mounted_before, act: &tear_down, look: &looked },
+            |root| {
+                assert!(mounted::below(root).is_empty(), "{mount}");
+                sight(root)
+            },
+        );
         assert!(names(&calls).iter().any(|call| call.starts_with("umount of ")), "{mount}: {calls:?}");
     }
 }

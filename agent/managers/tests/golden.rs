@@ -67,7 +67,7 @@ struct PodOf {
 }
 
 #[derive(Deserialize)]
-struct Step {
+struct RecordedStep {
     admit: Option<PodOf>,
     end: Option<String>,
     #[serde(default)]
@@ -80,7 +80,7 @@ struct Step {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Course {
+struct RecordedCourse {
     machine: Machine,
     cpu_options: Option<Vec<String>>,
     #[serde(default)]
@@ -96,7 +96,7 @@ struct Course {
     closest: bool,
     #[serde(default)]
     refused: String,
-    steps: Option<Vec<Step>>,
+    steps: Option<Vec<RecordedStep>>,
 }
 
 impl Machine {
@@ -184,7 +184,7 @@ impl PodOf {
     }
 }
 
-impl Course {
+impl RecordedCourse {
     fn start(&self, earlier: Option<(CpuState, MemoryState)>) -> Result<Managers, String> {
         let policy = match self.topology.as_str() {
             "best-effort" => Some(Policy::BestEffort),
@@ -252,7 +252,7 @@ fn hash(text: &str) -> u32 {
 }
 
 struct Node<'c> {
-    course: &'c Course,
+    course: &'c RecordedCourse,
     managers: Managers,
     active: Vec<PodRequest>,
 }
@@ -273,7 +273,7 @@ impl Node<'_> {
     }
 
     /// The first difference to what upstream did.
-    fn take(&mut self, step: &Step) -> Result<(), String> {
+    fn take(&mut self, step: &RecordedStep) -> Result<(), String> {
         if let Some(end) = &step.end {
             self.active.retain(|pod| pod.uid != *end);
         }
@@ -306,7 +306,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, upstream: &[T], here: &[T]) 
     if upstream == here { Ok(()) } else { Err(format!("{what}: upstream {upstream:?}, here {here:?}")) }
 }
 
-fn compare(course: &Course) -> Result<usize, String> {
+fn compare(course: &RecordedCourse) -> Result<usize, String> {
     let managers = match course.start(None) {
         Ok(managers) => managers,
         Err(error) => return same("start", &[course.refused.as_str()], &[error.as_str()]).map(|()| 0),
@@ -328,7 +328,7 @@ fn every_course_is_upstreams() {
     let packed: &[u8] = include_bytes!("fixtures/managers.json.gz");
     let mut json = String::new();
     flate2::read::GzDecoder::new(packed).read_to_string(&mut json).expect("gzip");
-    let courses: Vec<Course> = serde_json::from_str(&json).expect("courses");
+    let courses: Vec<RecordedCourse> = serde_json::from_str(&json).expect("courses");
     assert!(courses.len() >= 2000, "{}", courses.len());
     let mut admissions = 0;
     let mut wrong = Vec::new();

@@ -194,7 +194,11 @@ impl Socket {
     }
 
     /// Until the request's end.
-    fn receive(&self, sequence: u32, mut each: impl FnMut(wire::Answer<'_>)) -> Result<(), NetlinkError> {
+    fn receive(
+        &self,
+        sequence: u32,
+        mut each: impl FnMut(wire::KernelMessage<'_>),
+    ) -> Result<(), NetlinkError> {
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let length = self.datagram(&mut buffer)?;

@@ -111,7 +111,7 @@ impl Message {
 
 /// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer<'a> {
+pub struct KernelMessage<'a> {
     /// What it is; [`ERROR`] and [`DONE`] end a request.
     pub kind: u16,
     /// The request that it answers.
@@ -120,7 +120,7 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
 }
 
-impl Answer<'_> {
+impl KernelMessage<'_> {
     /// The errno of an [`ERROR`] or [`DONE`], 0 for success.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -130,13 +130,13 @@ impl Answer<'_> {
 }
 
 /// The messages of a datagram, up to the first that lies about its length.
-pub fn answers(mut datagram: &[u8]) -> impl Iterator<Item = Answer<'_>> {
+pub fn answers(mut datagram: &[u8]) -> impl Iterator<Item = KernelMessage<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let message = datagram.get(..length).filter(|m| m.len() >= HEADER_BYTES)?;
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
         let kind = u16_at(message, 4)?;
-        Some(Answer { kind, sequence: u32_at(message, 8)?, body: message.get(HEADER_BYTES..)? })
+        Some(KernelMessage { kind, sequence: u32_at(message, 8)?, body: message.get(HEADER_BYTES..)? })
     })
 }
 
@@ -201,9 +201,9 @@ mod tests {
 
     #[test]
     fn errors_are_negative_numbers() {
-        let of = |n: i32| Answer { kind: ERROR, sequence: 0, body: &n.to_ne_bytes() }.errno();
+        let of = |n: i32| KernelMessage { kind: ERROR, sequence: 0, body: &n.to_ne_bytes() }.errno();
         assert_eq!((of(0), of(-17), of(i32::MIN)), (0, 17, i32::MAX));
-        assert_eq!(Answer { kind: ERROR, sequence: 0, body: &[] }.errno(), 0);
+        assert_eq!(KernelMessage { kind: ERROR, sequence: 0, body: &[] }.errno(), 0);
     }
 
     proptest! {

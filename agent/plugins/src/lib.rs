@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use agent_volumes::csi::plugin::{NodeInfo, PluginInfo};
 use agent_volumes::csi::request::{
-    Access, Amounts, Both, Capabilities, Capability, Condition, Expand, Publish, Stage, Usage,
+    Access, Amounts, BytesAndInodes, Capabilities, Capability, Condition, Expand, Publish, Stage, Usage,
 };
 use hyper_util::rt::TokioIo;
 use orlop_proto::csi::v1::node_client::NodeClient;
@@ -278,7 +278,7 @@ pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<
     let answer = within("NodeGetVolumeStats", endpoint, CSI_MAX, asked).await?;
     let condition = answer.volume_condition.unwrap_or_default();
     let condition = Condition { abnormal: condition.abnormal, message: condition.message };
-    let mut found = Both::default();
+    let mut found = BytesAndInodes::default();
     let any = !answer.usage.is_empty();
     // A driver that says less than nothing says nothing.
     let amount = |says: i64| u64::try_from(says).unwrap_or_default();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use agent_kubelet_api::server_policy::policy::AccessPolicy;
 use agent_kubelet_api::server_policy::{
-    Attributes, Begin, CertificateClaim, DeskLimits, Next, RareLine, TokenAnswer, User, Verdict,
+    Attributes, AuthorizationStep, Begin, CertificateClaim, DeskLimits, RareLine, TokenAnswer, User, Verdict,
     access_review, attributes, bearer_token, begin, conclude, is_allowed, review_key, token_review,
     user_of_review,
 };
@@ -28,7 +28,7 @@ use hyper::{Response, StatusCode};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-use asking::{Asking, Unanswered, digest_of};
+use asking::{Reviewer, Unanswered, digest_of};
 
 use crate::body::{Body, text};
 use crate::tls::clients::{AuthoritiesView, ClientAuthorities};
@@ -47,8 +47,8 @@ pub struct Guard<A> {
     client: watch::Receiver<Option<Arc<A>>>,
     authorities: AuthoritiesView,
     clock: Clock,
-    tokens: Asking<User>,
-    access: Asking<()>,
+    tokens: Reviewer<User>,
+    access: Reviewer<()>,
     line: Lock<RareLine>,
 }
 
@@ -101,8 +101,8 @@ impl<A: ApiServer> Guard<A> {
             node_name: node_name.into(),
             client,
             authorities,
-            tokens: Asking::new(DeskLimits::default(), clock.clone()),
-            access: Asking::new(DeskLimits::default(), clock.clone()),
+            tokens: Reviewer::new(DeskLimits::default(), clock.clone()),
+            access: Reviewer::new(DeskLimits::default(), clock.clone()),
             clock,
             line: Lock::new(RareLine::new(QUIET)),
         }
@@ -186,20 +186,24 @@ impl<A: ApiServer> Guard<A> {
         let (mut denied, mut allowed) = (0, false);
         loop {
             match attributes.next(denied, allowed) {
-                Next::Allowed => return Ok(()),
-                Next::Denied => return Err(Refusal::Forbidden(attributes.forbidden(&user.name))),
-                Next::Ask(subresource) => match self.may(user, attributes.verb, subresource).await {
-                    Ok(true) => allowed = true,
-                    Ok(false) => denied += 1,
-                    Err(Unanswered::Busy) => return Err(self.busy()),
-                    Err(Unanswered::Failed(problem)) => {
-                        if let Some(left_out) = self.admits_line() {
-                            let user = &user.name;
-                            tracing::warn!(user, problem, left_out, "a permission could not be reviewed");
+                AuthorizationStep::Allowed => return Ok(()),
+                AuthorizationStep::Denied => {
+                    return Err(Refusal::Forbidden(attributes.forbidden(&user.name)));
+                }
+                AuthorizationStep::Ask(subresource) => {
+                    match self.may(user, attributes.verb, subresource).await {
+                        Ok(true) => allowed = true,
+                        Ok(false) => denied += 1,
+                        Err(Unanswered::Busy) => return Err(self.busy()),
+                        Err(Unanswered::Failed(problem)) => {
+                            if let Some(left_out) = self.admits_line() {
+                                let user = &user.name;
+                                tracing::warn!(user, problem, left_out, "a permission could not be reviewed");
+                            }
+                            return Err(Refusal::Failed(attributes.failed(&user.name)));
                         }
-                        return Err(Refusal::Failed(attributes.failed(&user.name)));
                     }
-                },
+                }
             }
         }
     }

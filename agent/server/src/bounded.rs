@@ -2,8 +2,8 @@
 //! request's head, and the end of connections without traffic.
 //!
 //! In: an address, routes, bounds, the stop token. Out: answers. Everything runs inside the caller's one
-//! task, so nothing outlives it. Invariants: at most [`Bounds::places`] connections are open, by the rules of
-//! [`agent_kubelet_api::server_policy::Places`], where every client is a stranger: one source cannot take all
+//! task, so nothing outlives it. Invariants: at most [`Bounds::connections`] connections are open, by the rules of
+//! [`agent_kubelet_api::server_policy::ConnectionSlots`], where every client is a stranger: one source cannot take all
 //! places; a connection without a complete head ends after `head`, one without traffic (a client that does
 //! not read its answer) after `still`; on stop, requests in progress may finish within `last_wait`.
 //!
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use agent_kubelet_api::server_policy::PlaceLimits;
+use agent_kubelet_api::server_policy::ConnectionLimits;
 use axum::Router;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -29,15 +29,15 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::connections::{ConnectionLimiter, ConnectionPermit};
 use crate::listening::listen;
 use crate::moving::{Moving, quiet};
-use crate::places::{Doors, Place};
 
 /// What clients may use up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Open connections.
-    pub(crate) places: PlaceLimits,
+    pub(crate) connections: ConnectionLimits,
     /// From the end of one request (or the connection's start) to the end of the next one's head.
     pub(crate) head: Duration,
     /// Without a byte that moves either way; long enough for any answer to be made.
@@ -48,7 +48,7 @@ pub(crate) struct Bounds {
 
 /// Of healthz and the read-only port: probes and monitoring ask once in a while, a few at a time.
 pub(crate) const BOUNDS: Bounds = Bounds {
-    places: PlaceLimits { all: 32, strangers: 32, per_source: 8 },
+    connections: ConnectionLimits { all: 32, strangers: 32, per_source: 8 },
     head: Duration::from_secs(10),
     still: Duration::from_secs(30),
     last_wait: Duration::from_secs(1),
@@ -92,15 +92,15 @@ pub(crate) async fn serve(
     bounds: Bounds,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    let doors = Doors::new(bounds.places);
+    let limiter = ConnectionLimiter::new(bounds.connections);
     let mut open = FuturesUnordered::new();
     loop {
         // `accept` and `next` lose nothing when dropped: what they had not taken stays in its queue.
         tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => match doors.take(from.ip()) {
-                    Some(place) => open.push(connection(stream, place, routes.clone(), bounds, stop)),
+                Ok((stream, from)) => match limiter.take(from.ip()) {
+                    Some(permit) => open.push(connection(stream, permit, routes.clone(), bounds, stop)),
                     None => tracing::debug!(%from, "no place for the connection; it is closed"),
                 },
                 // The client went away while it waited.
@@ -117,12 +117,12 @@ pub(crate) async fn serve(
 
 async fn connection(
     stream: TcpStream,
-    place: Place,
+    permit: ConnectionPermit,
     routes: Router,
     bounds: Bounds,
     stop: &CancellationToken,
 ) {
-    let end = place.end();
+    let end = permit.end();
     tokio::select! {
         // Dropped wherever it is: its place is another connection's now.
         () = end.cancelled() => {}
@@ -160,7 +160,7 @@ mod tests {
     use tokio::time::Instant;
 
     const BOUNDS: Bounds =
-        Bounds { places: PlaceLimits { all: 4, strangers: 4, per_source: 2 }, ..super::BOUNDS };
+        Bounds { connections: ConnectionLimits { all: 4, strangers: 4, per_source: 2 }, ..super::BOUNDS };
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n";
     /// More than the timer's grain, less than any difference that matters here.
     const GRAIN: Duration = Duration::from_millis(50);

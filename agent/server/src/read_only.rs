@@ -13,7 +13,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Asked, NodeApi, NodeTools, Paths, answer};
+use crate::api::{NodeApi, NodeTools, Paths, RequestHead, answer};
 use crate::auth::Clock;
 use crate::body::{Body, text};
 use crate::bounded::{self, BOUNDS};
@@ -47,7 +47,7 @@ pub async fn serve<N: NodeApi + NodeTools>(
                 return text(StatusCode::NOT_FOUND, "404 page not found\n").map(axum::body::Body::new);
             }
             let query = parts.uri.query().unwrap_or_default();
-            let asked = Asked { method: &parts.method, path, query, accept: None };
+            let asked = RequestHead { method: &parts.method, path, query, accept: None };
             let answered: Response<Body> = answer(&*node, PATHS, asked, now).await;
             answered.map(axum::body::Body::new)
         }

@@ -14,9 +14,9 @@ use agent_types::failure::Class;
 use agent_types::machine::EffectId;
 use agent_types::time::Mono;
 
-use crate::api_watch::{Heard, Which};
+use crate::api_watch::{WatchDelivery, WatchKind};
 use crate::cluster::{NODE, Owner};
-use crate::fake_api::{Key, Resource, Status, Who};
+use crate::fake_api::{Key, Requester, Resource, Status};
 use crate::node::NodeEvent;
 use crate::trace::brief_call;
 use crate::world::{Event, World};
@@ -44,9 +44,9 @@ pub(crate) enum ApiEvent {
     /// An answer reaches the agent.
     Answer(ApiFlight, Box<ApiResult>),
     /// A watch event reaches the agent.
-    Heard { incarnation: u32, heard: Heard },
+    Heard { incarnation: u32, heard: WatchDelivery },
     /// The driver opens a watch, at a version or with a list.
-    Watch { incarnation: u32, which: Which, from: Option<u64> },
+    Watch { incarnation: u32, which: WatchKind, from: Option<u64> },
     /// The scheduler binds a pod.
     Bind(Key),
 }
@@ -162,7 +162,7 @@ impl World {
     fn arrive(&mut self, flight: ApiFlight) {
         let wall = self.now().wall;
         let Some(api) = &mut self.api else { return };
-        let result = api.server.call(wall, &Who::Node(NODE.to_owned()), &flight.call);
+        let result = api.server.call(wall, &Requester::Node(NODE.to_owned()), &flight.call);
         self.server_changed(Some(&flight.call));
         if let (ApiCall::PatchPodStatus { pod, .. }, Ok(_)) = (&flight.call, &result) {
             self.look_at_told(pod);

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::api_calls::ApiEvent;
 use crate::api_checks::ApiChecks;
-use crate::api_watch::{Watches, Which};
+use crate::api_watch::{WatchKind, Watches};
 use crate::cluster::NODE;
 use crate::fake_api::resource::text;
 use crate::fake_api::{FakeApi, Key, Resource, Selector};
@@ -25,7 +25,7 @@ use crate::node::NodeEvent;
 use crate::world::{Event, World};
 
 /// Both watches.
-pub(crate) const WATCHES: [Which; 2] = [Which::Pods, Which::Node];
+pub(crate) const WATCHES: [WatchKind; 2] = [WatchKind::Pods, WatchKind::Node];
 /// How often a backup is made, seconds.
 const BACKUP_S: u64 = 10;
 /// Backups that are kept.
@@ -98,7 +98,7 @@ impl World {
     }
 
     /// Sends what is new to an agent whose watch is open.
-    pub(crate) fn pump(&mut self, which: Which) {
+    pub(crate) fn pump(&mut self, which: WatchKind) {
         let Some(api) = &mut self.api else { return };
         if !api.is_reachable() {
             return;
@@ -113,20 +113,20 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, which: Which, heard: crate::api_watch::Heard) {
+    fn deliver(&mut self, which: WatchKind, heard: crate::api_watch::WatchDelivery) {
         let at = self.queue.now().after(Duration::from_millis(self.rng.between(1, 30)));
         let Some(api) = &mut self.api else { return };
         let at = api.watches.in_order(which, at);
         self.queue.at(at, Event::Api(ApiEvent::Heard { incarnation: self.incarnation, heard }));
     }
 
-    pub(crate) fn try_watch_in(&mut self, which: Which, from: Option<u64>, wait: Duration) {
+    pub(crate) fn try_watch_in(&mut self, which: WatchKind, from: Option<u64>, wait: Duration) {
         let incarnation = self.incarnation;
         self.queue.after(wait, Event::Api(ApiEvent::Watch { incarnation, which, from }));
     }
 
     /// The driver opens a watch: resumed at a version, or with a list.
-    pub(crate) fn try_watch(&mut self, which: Which, from: Option<u64>) {
+    pub(crate) fn try_watch(&mut self, which: WatchKind, from: Option<u64>) {
         let stale = self.rng.chance(self.faults.api.stale_list);
         let Some(api) = &mut self.api else { return };
         if !api.is_reachable() {
@@ -146,13 +146,13 @@ impl World {
                     .filter(|old| stale && !api.listed && old.version() <= api.server.version());
                 api.went_back |= old.is_some_and(|old| old.version() < api.server.version());
                 let now = self.queue.now();
-                if which == Which::Pods && !api.listed {
+                if which == WatchKind::Pods && !api.listed {
                     for pod in going_on(old.unwrap_or(&api.server)) {
                         self.checks.note(now, &TraceEvent::ApiListedFirst { pod });
                     }
                 }
                 let heard = api.watches.list(which, old.unwrap_or(&api.server));
-                api.listed |= which == Which::Pods;
+                api.listed |= which == WatchKind::Pods;
                 self.deliver(which, heard);
                 self.pump(which);
             }
@@ -160,15 +160,15 @@ impl World {
     }
 
     /// The connection of a watch broke: the driver says so and lists again after a while.
-    fn lost(&mut self, which: Which) {
-        use crate::api_watch::Heard;
+    fn lost(&mut self, which: WatchKind) {
+        use crate::api_watch::WatchDelivery;
         use agent_types::api::WatchEvent;
         let why = "connection lost".to_owned();
         self.deliver(
             which,
             match which {
-                Which::Pods => Heard::Pods(WatchEvent::Lost(why)),
-                Which::Node => Heard::Node(WatchEvent::Lost(why)),
+                WatchKind::Pods => WatchDelivery::Pods(WatchEvent::Lost(why)),
+                WatchKind::Node => WatchDelivery::Node(WatchEvent::Lost(why)),
             },
         );
         let wait = Duration::from_millis(self.rng.between(800, 30_000));
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    fn break_watch(&mut self, which: Which, resumes: bool) {
+    fn break_watch(&mut self, which: WatchKind, resumes: bool) {
         let Some(version) = self.api.as_mut().and_then(|api| api.watches.close(which)) else { return };
         if resumes {
             self.try_watch_in(which, Some(version), Duration::from_millis(20));

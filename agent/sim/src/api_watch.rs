@@ -3,7 +3,7 @@
 //! ```text
 //! list ─► Listed ─► open(version) ─news─► Applied, Deleted     closed ─► resumed at its version, or 410 ─► list
 //! ```
-//! In: the fake API server. Out: [`Heard`] in order. Invariants: the driver's own: every change after the last `Listed`
+//! In: the fake API server. Out: [`WatchDelivery`] in order. Invariants: the driver's own: every change after the last `Listed`
 //! is seen, or another `Listed`; after `Lost` comes a `Listed`; an object that does not decode stands as it was last.
 
 use std::collections::BTreeMap;
@@ -22,24 +22,26 @@ use crate::fake_api::{FakeApi, Resource, Selector, Status, WatchLine};
 
 /// What one of the watches says.
 #[derive(Clone)]
-pub enum Heard {
+pub enum WatchDelivery {
     /// The watch on the node's pods.
     Pods(WatchEvent<Pod>),
     /// The watch on the own Node.
     Node(WatchEvent<Node>),
 }
 
-impl fmt::Debug for Heard {
+impl fmt::Debug for WatchDelivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Heard::Pods(event) => brief(f, "pods", event, |p| {
+            WatchDelivery::Pods(event) => brief(f, "pods", event, |p| {
                 let phase = p.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
                 let m = &p.metadata;
                 let deleting = if m.deletion_timestamp.is_some() { " deleting" } else { "" };
                 let text = |t: &Option<String>| t.clone().unwrap_or_default();
                 format!("{} {} v{} {phase}{deleting}", text(&m.name), text(&m.uid), text(&m.resource_version))
             }),
-            Heard::Node(event) => brief(f, "node", event, |n| n.metadata.uid.clone().unwrap_or_default()),
+            WatchDelivery::Node(event) => {
+                brief(f, "node", event, |n| n.metadata.uid.clone().unwrap_or_default())
+            }
         }
     }
 }
@@ -63,7 +65,7 @@ fn brief<T>(
 
 /// Which watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum WatchKind {
     /// On the node's pods.
     Pods,
     /// On the own Node.
@@ -87,10 +89,10 @@ impl Default for Watches {
 
 impl Watches {
     /// Lists as `server` is, and opens the watch there.
-    pub fn list(&mut self, which: Which, server: &FakeApi) -> Heard {
+    pub fn list(&mut self, which: WatchKind, server: &FakeApi) -> WatchDelivery {
         match which {
-            Which::Pods => Heard::Pods(self.pods.list(server)),
-            Which::Node => Heard::Node(self.node.list(server)),
+            WatchKind::Pods => WatchDelivery::Pods(self.pods.list(server)),
+            WatchKind::Node => WatchDelivery::Node(self.node.list(server)),
         }
     }
 
@@ -98,44 +100,44 @@ impl Watches {
     ///
     /// # Errors
     /// 410: list again. The watch is closed.
-    pub fn news(&mut self, which: Which, server: &FakeApi) -> Result<Vec<Heard>, Status> {
+    pub fn news(&mut self, which: WatchKind, server: &FakeApi) -> Result<Vec<WatchDelivery>, Status> {
         Ok(match which {
-            Which::Pods => self.pods.news(server)?.into_iter().map(Heard::Pods).collect(),
-            Which::Node => self.node.news(server)?.into_iter().map(Heard::Node).collect(),
+            WatchKind::Pods => self.pods.news(server)?.into_iter().map(WatchDelivery::Pods).collect(),
+            WatchKind::Node => self.node.news(server)?.into_iter().map(WatchDelivery::Node).collect(),
         })
     }
 
     /// Opens the watch where it was.
-    pub fn resume(&mut self, which: Which, version: u64) {
+    pub fn resume(&mut self, which: WatchKind, version: u64) {
         *self.open(which) = Some(version);
     }
 
     /// Closes the watch; where it was, if it was open.
-    pub fn close(&mut self, which: Which) -> Option<u64> {
+    pub fn close(&mut self, which: WatchKind) -> Option<u64> {
         self.open(which).take()
     }
 
     /// A bookmark: everything up to now was delivered.
-    pub fn bookmark(&mut self, which: Which, server: &FakeApi) {
+    pub fn bookmark(&mut self, which: WatchKind, server: &FakeApi) {
         if let Some(version) = self.open(which) {
             *version = (*version).max(server.version());
         }
     }
 
     /// When the next delivery of this watch may happen, not before `at` and not before the one before it.
-    pub fn in_order(&mut self, which: Which, at: Mono) -> Mono {
+    pub fn in_order(&mut self, which: WatchKind, at: Mono) -> Mono {
         let last = match which {
-            Which::Pods => &mut self.pods.delivered,
-            Which::Node => &mut self.node.delivered,
+            WatchKind::Pods => &mut self.pods.delivered,
+            WatchKind::Node => &mut self.node.delivered,
         };
         *last = at.max(*last);
         *last
     }
 
-    fn open(&mut self, which: Which) -> &mut Option<u64> {
+    fn open(&mut self, which: WatchKind) -> &mut Option<u64> {
         match which {
-            Which::Pods => &mut self.pods.open,
-            Which::Node => &mut self.node.open,
+            WatchKind::Pods => &mut self.pods.open,
+            WatchKind::Node => &mut self.node.open,
         }
     }
 }

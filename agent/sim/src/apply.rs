@@ -11,7 +11,7 @@ use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use agent_types::ids::{ContainerId, IdMapping, PodKey, PodUid};
 use agent_types::runtime::observed::{ContainerState, PodSnapshot};
 
-use crate::calls::{Answer, Ask, Call, answered_effect};
+use crate::calls::{Ask, Call, CallAnswer, answered_effect};
 use crate::defects::Defect;
 use crate::fake_runtime::key;
 use crate::ownership::waited;
@@ -27,7 +27,7 @@ impl World {
             Ask::Effect { key, effect, .. } => {
                 let (result, takes) = self.apply_effect(&key.clone(), &effect.clone(), &call);
                 extra = takes;
-                Answer::Worker(result)
+                CallAnswer::Worker(result)
             }
             Ask::Persist { record, .. } => {
                 self.disk.records.insert(record.pod.uid.clone(), record.clone());
@@ -35,17 +35,17 @@ impl World {
             }
             Ask::Allocated(all) => {
                 self.allocations_written(&all.clone());
-                Answer::Recorded(true)
+                CallAnswer::Recorded(true)
             }
             Ask::Inspect(uid) => {
                 let who = key("unknown", uid.as_str());
                 let mut snapshot = self.runtime.snapshot(&who, call.issued);
                 self.remember_amounts(&mut snapshot);
-                Answer::Pleg(PlegEvent::Inspected(Arc::new(snapshot)))
+                CallAnswer::Pleg(PlegEvent::Inspected(Arc::new(snapshot)))
             }
             Ask::Relist => {
                 let result = Ok(self.runtime.list());
-                Answer::Pleg(PlegEvent::Listed { as_of: call.issued, result })
+                CallAnswer::Pleg(PlegEvent::Listed { as_of: call.issued, result })
             }
         };
         self.look();

@@ -93,39 +93,39 @@ impl fmt::Debug for Call {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for CallAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Recorded(written) => write!(f, "recorded {written}"),
-            Answer::Worker(result) => f.write_str(&brief_result(result)),
-            Answer::Pleg(PlegEvent::Inspected(s)) => f.write_str(&brief_snapshot(s)),
-            Answer::Pleg(PlegEvent::Listed { result, .. }) => {
+            CallAnswer::Recorded(written) => write!(f, "recorded {written}"),
+            CallAnswer::Worker(result) => f.write_str(&brief_result(result)),
+            CallAnswer::Pleg(PlegEvent::Inspected(s)) => f.write_str(&brief_snapshot(s)),
+            CallAnswer::Pleg(PlegEvent::Listed { result, .. }) => {
                 write!(f, "{:?}", result.as_ref().map(Vec::len))
             }
-            Answer::Pleg(event) => write!(f, "{event:?}"),
+            CallAnswer::Pleg(event) => write!(f, "{event:?}"),
         }
     }
 }
 
 /// What an ask is answered with.
 #[derive(Clone)]
-pub(crate) enum Answer {
+pub(crate) enum CallAnswer {
     Worker(EffectResult),
     Recorded(bool),
     Pleg(PlegEvent),
 }
 
 /// An error as the answer to `call`.
-pub(crate) fn refused(call: &Call, error: EffectError) -> Answer {
+pub(crate) fn refused(call: &Call, error: EffectError) -> CallAnswer {
     match &call.ask {
-        Ask::Effect { .. } | Ask::Persist { .. } => Answer::Worker(Err(error)),
-        Ask::Allocated(_) => Answer::Recorded(false),
-        Ask::Inspect(uid) => Answer::Pleg(PlegEvent::InspectFailed { uid: uid.clone() }),
-        Ask::Relist => Answer::Pleg(PlegEvent::Listed { as_of: call.issued, result: Err(error.message) }),
+        Ask::Effect { .. } | Ask::Persist { .. } => CallAnswer::Worker(Err(error)),
+        Ask::Allocated(_) => CallAnswer::Recorded(false),
+        Ask::Inspect(uid) => CallAnswer::Pleg(PlegEvent::InspectFailed { uid: uid.clone() }),
+        Ask::Relist => CallAnswer::Pleg(PlegEvent::Listed { as_of: call.issued, result: Err(error.message) }),
     }
 }
 
 /// What a look answers.
-pub(crate) fn answered_effect(ok: EffectOk) -> Answer {
-    Answer::Worker(Ok(ok))
+pub(crate) fn answered_effect(ok: EffectOk) -> CallAnswer {
+    CallAnswer::Worker(Ok(ok))
 }

@@ -69,7 +69,7 @@ pub enum ClusterAction {
     Untold(BTreeSet<PodUid>),
 }
 
-/// What happened to one pod on the node, as the daemon's outlets say it.
+/// What happened to one pod on the node, as the daemon's `NodeEvents` report it.
 #[derive(Debug)]
 pub enum PodNews {
     /// A worker was started.

@@ -26,7 +26,7 @@ use agent_types::machine::{EffectId, Machine, Outbox};
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use crate::api_watch::Heard;
+use crate::api_watch::WatchDelivery;
 use crate::cluster::{Cluster, ClusterAction, NODE, Owner, PodNews};
 use crate::defects::Defect;
 use crate::trace::{brief, brief_call};
@@ -63,7 +63,7 @@ pub enum NodeEvent {
     /// For PLEG: the event stream, and the answers to its questions.
     Pleg(PlegEvent),
     /// A watch on the API server says.
-    Heard(Heard),
+    Heard(WatchDelivery),
     /// The API server's answer.
     ApiReply {
         /// For whom.
@@ -250,10 +250,10 @@ impl Node {
             }
             NodeEvent::Recorded(written) => self.manage(now, ManagerEvent::Recorded(written)),
             NodeEvent::Pleg(event) => self.pleg(now, event),
-            NodeEvent::Heard(Heard::Pods(event)) => {
+            NodeEvent::Heard(WatchDelivery::Pods(event)) => {
                 self.tell_cluster(now, |cluster, out| cluster.pods(now, &event, out));
             }
-            NodeEvent::Heard(Heard::Node(event)) => {
+            NodeEvent::Heard(WatchDelivery::Node(event)) => {
                 let marks = NodeMarks::heard(&event);
                 self.tell_cluster(now, |cluster, out| cluster.own_node(now, event, out));
                 if let Some(marks) = marks {

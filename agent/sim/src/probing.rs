@@ -20,7 +20,7 @@ use agent_types::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Value, json};
 
-use crate::calls::{Answer, Ask};
+use crate::calls::{Ask, CallAnswer};
 use crate::checks::Violation;
 use crate::defects::Defect;
 use crate::node::NodeEvent;
@@ -29,7 +29,7 @@ use crate::world::{Event, World};
 
 /// A probe that is being asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingProbe {
     pub(crate) incarnation: u32,
     pub(crate) uid: PodUid,
     pub(crate) id: ProbeId,
@@ -142,11 +142,11 @@ impl World {
         let silent = probing.rng.chance(temper.silent);
         let wait = if silent { call.timeout } else { Duration::from_millis(probing.rng.between(1, 200)) };
         let at = self.queue.now().after(wait);
-        self.queue.at(at, Event::Probe(Asked { incarnation, uid, id, call }));
+        self.queue.at(at, Event::Probe(PendingProbe { incarnation, uid, id, call }));
     }
 
     /// A container answers.
-    pub(crate) fn probe_answers(&mut self, asked: Asked) {
+    pub(crate) fn probe_answers(&mut self, asked: PendingProbe) {
         if asked.incarnation != self.incarnation {
             return;
         }
@@ -208,8 +208,10 @@ impl World {
         });
         for call in cancelled {
             let error = EffectError { class: Class::DeadlineExceeded, message: "cancelled".to_owned() };
-            self.queue
-                .after(Duration::from_millis(1), Event::Answer(call, Box::new(Answer::Worker(Err(error)))));
+            self.queue.after(
+                Duration::from_millis(1),
+                Event::Answer(call, Box::new(CallAnswer::Worker(Err(error)))),
+            );
         }
     }
 

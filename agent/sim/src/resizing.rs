@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use agent_core::allocation::Allocations;
-use agent_core::allocation::actuate::Step;
+use agent_core::allocation::actuate::ActuateStep;
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE};
 use agent_types::api::ObjectName;
@@ -186,26 +186,26 @@ impl World {
     }
 
     /// Takes the steps of a resize. The agent may die between any two.
-    pub(crate) fn resize(&mut self, key: &PodKey, steps: &[Step], call: &Call) -> EffectResult {
+    pub(crate) fn resize(&mut self, key: &PodKey, steps: &[ActuateStep], call: &Call) -> EffectResult {
         for step in steps {
             if call.incarnation != self.incarnation {
                 break;
             }
-            if let (Step::CheckMemory { .. }, Some(resizing)) = (step, &mut self.resizing)
+            if let (ActuateStep::CheckMemory { .. }, Some(resizing)) = (step, &mut self.resizing)
                 && self.faults.error_before_apply > 0
                 && resizing.rng.chance(300)
             {
                 let message = "cannot decrease memory limits: they are in use".to_owned();
                 return Err(EffectError { class: Class::Conflict, message });
             }
-            if let Step::PodCgroup(cgroup) = step {
+            if let ActuateStep::PodCgroup(cgroup) = step {
                 self.set_cgroup(key, cgroup);
             }
-            if let Step::PodLevel { record } = step {
+            if let ActuateStep::PodLevel { record } = step {
                 self.was_written(key, None, record);
                 self.actuate(key, None, record);
             }
-            let Step::Container { id, name, record, .. } = step else { continue };
+            let ActuateStep::Container { id, name, record, .. } = step else { continue };
             let runs = self.runtime.containers.get(id).map(|c| c.observed.state);
             if runs != Some(ContainerState::Running) {
                 let message = format!("container {id} is not running");

@@ -19,7 +19,7 @@ use crate::api_calls::ApiEvent;
 use crate::api_side::key_of;
 use crate::cluster::NODE;
 use crate::fake_api::resource::text;
-use crate::fake_api::{Key, Resource, Selector, Verb, Who};
+use crate::fake_api::{Key, Requester, Resource, Selector, Verb};
 use crate::faults::Faults;
 use crate::rng::Rng;
 use crate::scenario::Story;
@@ -104,7 +104,7 @@ impl Story {
             mangle(&mut pod, &mut self.rng);
         }
         let key = Key::new(Resource::Pods, "default", &name);
-        world.on_server(|server, now| server.serve(now, &Who::Admin, &key, &Verb::Create(pod)));
+        world.on_server(|server, now| server.serve(now, &Requester::Admin, &key, &Verb::Create(pod)));
         if self.rng.chance(300) {
             let status = json!({
                 "phase": "Nonsense", "podIP": "nowhere", "conditions": [{ "type": "", "status": "" }],
@@ -112,7 +112,7 @@ impl Story {
                     "restartCount": -1, "containerID": "://", "state": { "terminated": { "exitCode": -1 } } }],
             });
             let verb = Verb::PatchStatus(json!({ "status": status }));
-            world.on_server(|server, now| server.serve(now, &Who::Admin, &key, &verb));
+            world.on_server(|server, now| server.serve(now, &Requester::Admin, &key, &verb));
         }
     }
 }
@@ -232,12 +232,12 @@ impl World {
 
     pub(crate) fn patch(&mut self, pod: &Value, patch: Value) {
         let key = key_of(pod);
-        self.on_server(|server, now| server.serve(now, &Who::Admin, &key, &Verb::Patch(patch)));
+        self.on_server(|server, now| server.serve(now, &Requester::Admin, &key, &Verb::Patch(patch)));
     }
 
     fn patch_status(&mut self, pod: &Value, status: Value) {
         let (key, verb) = (key_of(pod), Verb::PatchStatus(json!({ "status": status })));
-        self.on_server(|server, now| server.serve(now, &Who::Admin, &key, &verb));
+        self.on_server(|server, now| server.serve(now, &Requester::Admin, &key, &verb));
     }
 
     fn release(&mut self, pod: &Value) {

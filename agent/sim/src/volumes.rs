@@ -17,7 +17,7 @@ use agent_volumes::bound::{Bound, Source};
 use agent_volumes::claim::ClaimRef;
 use agent_volumes::csi::source::CsiSource;
 use agent_volumes::csi::unregistered;
-use agent_volumes::payload::{Known, payload};
+use agent_volumes::payload::{SourceValues, payload};
 use agent_volumes::{FileSource, SetUp, Work};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -232,7 +232,7 @@ impl World {
         let Some(volumes) = &self.volumes else {
             return Ok(EffectOk::Volume(Mounted::default()));
         };
-        let mut known = Known::default();
+        let mut known = SourceValues::default();
         let mut asked = Vec::new();
         let mut renew_after = None;
         if let Work::Files { sources, projected, .. } = &volume.work {

@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::api_calls::ApiEvent;
 use crate::api_side::{ApiSide, WATCHES};
-use crate::calls::{Answer, Ask, Call, refused};
+use crate::calls::{Ask, Call, CallAnswer, refused};
 use crate::checks::{Checks, Violation};
 use crate::cluster::Cluster;
 use crate::csi::Unstage;
@@ -34,7 +34,7 @@ use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
 use crate::in_place::{InPlace, is_ephemeral};
 use crate::node::{Node, NodeEvent, NodeRequest, key_of};
-use crate::probing::{Asked, Probing};
+use crate::probing::{PendingProbe, Probing};
 use crate::queue::Queue;
 use crate::resizing::Resizing;
 use crate::rng::Rng;
@@ -46,9 +46,9 @@ use crate::volumes::Volumes;
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Apply(Call),
-    Answer(Call, Box<Answer>),
+    Answer(Call, Box<CallAnswer>),
     /// A container answers a probe.
-    Probe(Asked),
+    Probe(PendingProbe),
     Exit {
         container: ContainerId,
         code: i32,
@@ -363,7 +363,7 @@ impl World {
         self.queue.at(heard, Event::Answer(call, Box::new(answer)));
     }
 
-    fn answer(&mut self, call: Call, answer: Answer) {
+    fn answer(&mut self, call: Call, answer: CallAnswer) {
         if call.incarnation != self.incarnation {
             return;
         }
@@ -372,16 +372,16 @@ impl World {
             return;
         }
         match (call.ask, answer) {
-            (Ask::Effect { key, id, effect }, Answer::Worker(result)) => {
+            (Ask::Effect { key, id, effect }, CallAnswer::Worker(result)) => {
                 self.note_answer(&effect);
                 self.tell(NodeEvent::Reply { uid: key.uid, id, result });
             }
-            (Ask::Persist { id, record }, Answer::Worker(result)) => {
+            (Ask::Persist { id, record }, CallAnswer::Worker(result)) => {
                 self.tell(NodeEvent::Reply { uid: record.pod.uid, id, result });
             }
-            (_, Answer::Pleg(event)) => self.tell(NodeEvent::Pleg(event)),
-            (_, Answer::Recorded(written)) => self.tell(NodeEvent::Recorded(written)),
-            (Ask::Inspect(_) | Ask::Relist | Ask::Allocated(_), Answer::Worker(_)) => {}
+            (_, CallAnswer::Pleg(event)) => self.tell(NodeEvent::Pleg(event)),
+            (_, CallAnswer::Recorded(written)) => self.tell(NodeEvent::Recorded(written)),
+            (Ask::Inspect(_) | Ask::Relist | Ask::Allocated(_), CallAnswer::Worker(_)) => {}
         }
     }
 

@@ -8,6 +8,7 @@ pub mod commands;
 pub mod crates;
 pub mod layout;
 pub mod manifest;
+pub mod names;
 pub mod pages;
 pub mod ranks;
 pub mod readers;

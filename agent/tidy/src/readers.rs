@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_reader_or_an_entry_of_the_table_is_enough() {
         assert_eq!(findings("kubelet.max_size.parse()", ""), Vec::<String>::new());
-        assert_eq!(findings("", "(\"maxSize\", Answer::Noted, \"\")"), Vec::<String>::new());
+        assert_eq!(findings("", "(\"maxSize\", Treatment::Noted, \"\")"), Vec::<String>::new());
     }
 
     #[test]

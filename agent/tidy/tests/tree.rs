@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, readers, references, text, tree};
+use agent_tidy::{Finding, crates, layout, manifest, names, pages, ranks, readers, references, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -70,6 +70,11 @@ fn tasks_have_owners() {
 #[test]
 fn unsafe_code_is_where_it_may_be() {
     check(text::forbids_unsafe(&files()));
+}
+
+#[test]
+fn names_of_types_say_their_meaning() {
+    check(names::bare(&files()));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::key::VolumeKey;
 
 /// What the disk holds of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct VolumeOnDisk {
     /// It is written down for these pods.
     pub pods: BTreeSet<PodUid>,
     /// It is written down that it is staged.
@@ -49,7 +49,7 @@ pub enum Fits {
     No(String),
 }
 
-impl Held {
+impl VolumeOnDisk {
     /// Whether a pod may have the volume with this SELinux label (empty: none): its files have one for all pods.
     #[must_use]
     pub fn fits(&self, pod: &PodUid, label: &str) -> Fits {
@@ -66,7 +66,7 @@ impl Held {
 }
 
 /// What the disk holds of all volumes.
-pub type OnDisk = BTreeMap<VolumeKey, Held>;
+pub type OnDisk = BTreeMap<VolumeKey, VolumeOnDisk>;
 
 /// Whether a pod may have a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub enum Attached {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Wanted {
+struct ExpectedVolume {
     pods: BTreeSet<PodUid>,
     attached: bool,
 }
@@ -95,7 +95,7 @@ struct Retry {
 /// The volumes of PersistentVolumes on this node.
 #[derive(Clone, Debug, Default)]
 pub struct Staging {
-    wanted: BTreeMap<VolumeKey, Wanted>,
+    wanted: BTreeMap<VolumeKey, ExpectedVolume>,
     retries: BTreeMap<VolumeKey, Retry>,
     in_use: BTreeSet<String>,
     attached: BTreeSet<String>,
@@ -168,7 +168,7 @@ impl Staging {
 
     /// Volumes whose drivers are to be asked now to let go of them; the answer to each is [`Self::unstaged`].
     pub fn unstage(&mut self, disk: &OnDisk, now: Mono) -> Vec<VolumeKey> {
-        let here = |held: &Held| held.staged || !held.blocks.is_empty();
+        let here = |held: &VolumeOnDisk| held.staged || !held.blocks.is_empty();
         let staged = disk.iter().filter(|(_, held)| here(held)).map(|(key, _)| key);
         let idle: BTreeSet<VolumeKey> = staged.filter(|key| self.is_idle(key, disk)).cloned().collect();
         self.retries.retain(|key, retry| retry.busy || idle.contains(key));
@@ -211,9 +211,9 @@ mod tests {
         VolumeKey { driver: "d".to_owned(), handle: handle.to_owned() }
     }
 
-    fn held(pods: &[&str], staged: bool) -> Held {
+    fn held(pods: &[&str], staged: bool) -> VolumeOnDisk {
         let pods = pods.iter().map(|p| PodUid::from(*p)).collect();
-        Held { pods, staged, attached: true, ..Held::default() }
+        VolumeOnDisk { pods, staged, attached: true, ..VolumeOnDisk::default() }
     }
 
     fn names(all: &[&str]) -> BTreeSet<String> {
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_volumes_files_have_one_label_for_all_pods() {
         let (own, label) = (PodUid::from("u"), "a");
-        let with = |pods: &[&str], labels: &[(&str, &str)], stage: &str| Held {
+        let with = |pods: &[&str], labels: &[(&str, &str)], stage: &str| VolumeOnDisk {
             labels: labels.iter().map(|(pod, label)| (PodUid::from(*pod), (*label).to_owned())).collect(),
             stage_label: stage.to_owned(),
             ..held(pods, true)
@@ -252,7 +252,7 @@ mod tests {
             (with(&[], &[], "a"), Fits::Yes),
             (with(&[], &[], ""), Fits::Anew),
             (with(&[], &[], "b"), Fits::Anew),
-            (Held { staged: false, ..with(&[], &[], "") }, Fits::Yes),
+            (VolumeOnDisk { staged: false, ..with(&[], &[], "") }, Fits::Yes),
             (with(&["v"], &[("v", "a")], "a"), Fits::Yes),
             (with(&["v", "w"], &[("v", "a")], "a"), Fits::No(String::new())),
             (with(&["v"], &[("v", "b")], "b"), Fits::No("b".to_owned())),
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(all.in_use(&disk), ["kubernetes.io/csi/d^h"], "it is still staged");
         assert!(all.in_use(&OnDisk::new()).is_empty());
         all.want(&pod, &key("h"), false);
-        let disk = OnDisk::from([(key("h"), Held { attached: false, ..held(&["u"], true) })]);
+        let disk = OnDisk::from([(key("h"), VolumeOnDisk { attached: false, ..held(&["u"], true) })]);
         assert!(all.in_use(&disk).is_empty(), "it is none of those that are attached");
     }
 
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(all.unstage(&free, half), [key("h")]);
         all.unstaged(&key("h"), false, half);
         assert_eq!(all.deadline(), Some(half.after(Backoff::OPERATION.first * 2)));
-        let device = Held { blocks: ["pv".to_owned()].into(), ..held(&[], false) };
+        let device = VolumeOnDisk { blocks: ["pv".to_owned()].into(), ..held(&[], false) };
         let other = Staging::default().unstage(&OnDisk::from([(key("b"), device)]), half);
         assert_eq!(other, [key("b")], "a device is given back too");
         // A pod has it again: the trouble is forgotten.

@@ -28,7 +28,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::bound::Bound;
-use crate::csi::request::{Access, Capabilities, Capability, Expand, Given, Publish, Stage};
+use crate::csi::request::{Access, Capabilities, Capability, DriverToken, Expand, Publish, Stage};
 use crate::csi::source::{CsiSource, SecretRef};
 use crate::key::VolumeKey;
 use crate::selinux;
@@ -445,7 +445,7 @@ impl CsiVolume {
         &self,
         target: &str,
         terms: &Terms,
-        tokens: &[Given],
+        tokens: &[DriverToken],
         secrets: BTreeMap<String, String>,
         (driver, group): (Capabilities, Option<u32>),
     ) -> Publish {
@@ -462,7 +462,7 @@ impl CsiVolume {
             context.extend(info.map(|(k, v)| (format!("csi.storage.k8s.io/{k}"), v.to_owned())));
         }
         if !tokens.is_empty() {
-            let shown = |t: &Given| {
+            let shown = |t: &DriverToken| {
                 let ends = Timestamp::from_second(t.ends.0.div_euclid(1_000_000_000)).unwrap_or_default();
                 (t.audience.clone(), json!({"token": t.text, "expirationTimestamp": ends.to_string()}))
             };

@@ -4,7 +4,7 @@
 //! ```text
 //! blank ──mkfs──► file system ──fsck──► mounted below plugins/…/mounts ──bind──► pods
 //! ```
-//! In: a disk's first and last bytes, the volume's file system type. Out: [`Next`]. Invariants: a disk is
+//! In: a disk's first and last bytes, the volume's file system type. Out: [`DiskStep`]. Invariants: a disk is
 //! formatted only if its beginning and its end are zeros, or if this node had begun to format it and its file
 //! system has never been used ([`Content::Unused`]); a begun formatting never outweighs present contents;
 //! unknown contents stay as they are. Upstream: k8s.io/mount-utils, `SafeFormatAndMount` (it runs blkid,
@@ -109,7 +109,7 @@ fn ext(head: &[u8]) -> Option<&'static str> {
 
 /// What there is of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct DiskState {
     /// Something is mounted where it goes; whether that is this disk.
     pub mounted: Option<bool>,
     /// What is on it.
@@ -123,7 +123,7 @@ pub type Command = (String, Vec<String>);
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum DiskStep {
     /// It is mounted.
     Nothing,
     /// It is formatted.
@@ -138,10 +138,10 @@ pub enum Next {
 ///
 /// # Errors
 /// It cannot be had like this, and why.
-pub fn next(of: &Bind, seen: Seen, checked: bool) -> Result<Next, String> {
+pub fn next(of: &Bind, seen: DiskState, checked: bool) -> Result<DiskStep, String> {
     let Bind { source, disk: Disk { global, fs_type }, .. } = of;
     match seen.mounted {
-        Some(true) => return Ok(Next::Nothing),
+        Some(true) => return Ok(DiskStep::Nothing),
         Some(false) => return Err(format!("another disk than {source} is mounted at {global}: unmount it")),
         None => {}
     }
@@ -169,11 +169,11 @@ pub fn next(of: &Bind, seen: Seen, checked: bool) -> Result<Next, String> {
                     "cannot mount unformatted disk {source} as we are manipulating it in read-only mode"
                 ));
             }
-            return Ok(Next::Format(format(wanted.unwrap_or(DEFAULT), source)));
+            return Ok(DiskStep::Format(format(wanted.unwrap_or(DEFAULT), source)));
         }
         Content::FileSystem(kind) | Content::Unused(kind) => {
             if writable && !checked {
-                return Ok(Next::Check((format!("fsck.{kind}"), vec!["-a".to_owned(), source.clone()])));
+                return Ok(DiskStep::Check((format!("fsck.{kind}"), vec!["-a".to_owned(), source.clone()])));
             }
             wanted.unwrap_or(kind)
         }
@@ -188,7 +188,7 @@ pub fn next(of: &Bind, seen: Seen, checked: bool) -> Result<Next, String> {
     };
     let all: Vec<&str> = options().chain(["defaults"]).collect();
     let arguments = ["-t", kind, "-o", &all.join(","), source, global].map(str::to_owned);
-    Ok(Next::Mount(("mount".to_owned(), arguments.into())))
+    Ok(DiskStep::Mount(("mount".to_owned(), arguments.into())))
 }
 
 fn format(kind: &str, source: &str) -> Command {
@@ -226,14 +226,16 @@ fn cannot_grow(kind: &str, of: &Bind) -> String {
 /// A program's end was no success: why the volume cannot be had; `None`: it can all the same. `code` is `None` if there is no
 /// such program, or a signal ended it.
 #[must_use]
-pub fn failure(of: &Bind, what: &Next, code: Option<i32>, words: &str) -> Option<String> {
+pub fn failure(of: &Bind, what: &DiskStep, code: Option<i32>, words: &str) -> Option<String> {
     let (source, global, words) = (&of.source, &of.disk.global, words.trim());
     match what {
-        Next::Nothing => None,
-        Next::Check(_) => (code == Some(UNCORRECTED))
+        DiskStep::Nothing => None,
+        DiskStep::Check(_) => (code == Some(UNCORRECTED))
             .then(|| format!("'fsck' found errors on device {source} but could not correct them: {words}")),
-        Next::Format((program, _)) => Some(format!("format of disk {source:?} failed: {program}: {words}")),
-        Next::Mount(_) => Some(format!("local: failed to mount device {source} at {global}: {words}")),
+        DiskStep::Format((program, _)) => {
+            Some(format!("format of disk {source:?} failed: {program}: {words}"))
+        }
+        DiskStep::Mount(_) => Some(format!("local: failed to mount device {source} at {global}: {words}")),
     }
 }
 
@@ -321,10 +323,12 @@ mod tests {
         }
     }
 
-    fn words(next: &Next) -> String {
+    fn words(next: &DiskStep) -> String {
         match next {
-            Next::Nothing => String::new(),
-            Next::Format((program, all)) | Next::Check((program, all)) | Next::Mount((program, all)) => {
+            DiskStep::Nothing => String::new(),
+            DiskStep::Format((program, all))
+            | DiskStep::Check((program, all))
+            | DiskStep::Mount((program, all)) => {
                 format!("{program} {}", all.join(" "))
             }
         }
@@ -333,7 +337,7 @@ mod tests {
     #[test]
     fn a_blank_disk_is_formatted_and_any_other_is_not() {
         use Content::{Blank, FileSystem, Unknown, Unused};
-        let seen = |content| Seen { mounted: None, content, begun: false };
+        let seen = |content| DiskState { mounted: None, content, begun: false };
         let told = |of: &Bind, seen, checked| next(of, seen, checked).map(|n| words(&n));
         for (kind, content, checked, expected) in [
             ("", Blank, false, "mkfs.ext4 -F -m0 /dev/x"),
@@ -352,7 +356,7 @@ mod tests {
             );
         }
         // That this node had begun to format it says nothing about what somebody has put there since.
-        let begun = |content| Seen { begun: true, ..seen(content) };
+        let begun = |content| DiskState { begun: true, ..seen(content) };
         for (content, checked, expected) in [
             (FileSystem("ext4"), false, "fsck.ext4 -a /dev/x"),
             (FileSystem("xfs"), true, "mount -t xfs -o noatime,nodev,defaults /dev/x /g"),
@@ -366,8 +370,8 @@ mod tests {
         assert!(half.contains("began to format it and did not end: it is left as it is"), "{half}");
         let unknown = told(&bind(""), seen(Unknown), false).unwrap_err();
         assert!(unknown.contains("left as it is"), "{unknown}");
-        let mounted = |is| Seen { mounted: Some(is), ..seen(Unknown) };
-        assert_eq!(next(&bind(""), mounted(true), false), Ok(Next::Nothing));
+        let mounted = |is| DiskState { mounted: Some(is), ..seen(Unknown) };
+        assert_eq!(next(&bind(""), mounted(true), false), Ok(DiskStep::Nothing));
         assert!(next(&bind(""), mounted(false), false).unwrap_err().contains("another disk"));
         for kind in ["../../tmp/x", "-x", ".", "a b"] {
             assert!(next(&bind(kind), seen(Blank), false).is_err(), "{kind}");
@@ -383,10 +387,10 @@ mod tests {
         let read_only = Bind { read_only: true, ..bind("") };
         let by_option = Bind { options: vec!["ro".to_owned()], ..bind("") };
         for of in [read_only, by_option] {
-            let seen = |content| Seen { mounted: None, content, begun: false };
+            let seen = |content| DiskState { mounted: None, content, begun: false };
             assert!(next(&of, seen(Content::Blank), false).unwrap_err().contains("read-only mode"));
             let mounts = next(&of, seen(Content::FileSystem("ext4")), false);
-            assert!(matches!(mounts, Ok(Next::Mount(_))), "{mounts:?}");
+            assert!(matches!(mounts, Ok(DiskStep::Mount(_))), "{mounts:?}");
         }
     }
 
@@ -404,11 +408,11 @@ mod tests {
     #[test]
     fn only_errors_that_stay_keep_a_disk_back() {
         let of = bind("");
-        let check = Next::Check(("fsck.ext4".to_owned(), Vec::new()));
+        let check = DiskStep::Check(("fsck.ext4".to_owned(), Vec::new()));
         for (code, fails) in [(Some(1), false), (Some(4), true), (Some(8), false), (None, false)] {
             assert_eq!(failure(&of, &check, code, "inode 12\n").is_some(), fails, "{code:?}");
         }
-        let format = Next::Format(("mkfs.ext4".to_owned(), Vec::new()));
+        let format = DiskStep::Format(("mkfs.ext4".to_owned(), Vec::new()));
         let told = failure(&of, &format, None, "no such program\n").unwrap();
         assert_eq!(told, "format of disk \"/dev/x\" failed: mkfs.ext4: no such program");
     }

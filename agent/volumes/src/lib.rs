@@ -60,7 +60,7 @@ use agent_types::event::ClaimId;
 use agent_types::objects::ObjectRef;
 use serde::{Deserialize, Serialize};
 
-pub use slots::{Desired, PodVolumes};
+pub use slots::{DesiredVolume, PodVolumes};
 
 use crate::bind::{Bind, Device};
 use crate::bound::HostPathType;
@@ -266,7 +266,7 @@ pub enum FileSource {
     /// A certificate for the pod, and its key.
     Certificate {
         /// Place of the certificate in the pod.
-        of: pod_certificate::Place,
+        of: pod_certificate::CertificateSource,
         /// Paths in the volume.
         paths: pod_certificate::Paths,
         /// Mode of the files.

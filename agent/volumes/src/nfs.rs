@@ -31,7 +31,7 @@ pub struct Nfs {
 
 /// Who makes the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum NfsMounter {
     /// mount.nfs(8).
     Helper,
     /// The kernel, which must be told the server's address.
@@ -72,7 +72,7 @@ impl Nfs {
     /// # Errors
     /// The server would be read as an option, by mount(8) or by the helper that it calls, or an option asks for what only the
     /// helper can do.
-    pub fn arguments(&self, way: Way, target: &str) -> Result<Vec<Vec<String>>, String> {
+    pub fn arguments(&self, way: NfsMounter, target: &str) -> Result<Vec<Vec<String>>, String> {
         if self.server.starts_with('-') {
             return Err(format!(
                 "nfs: the server's name {:?} begins with a dash: nothing is mounted",
@@ -87,7 +87,7 @@ impl Nfs {
             let ends = ["--", source.as_str(), target];
             first.iter().chain(&given).chain(&ends).map(|&a| a.to_owned()).collect()
         };
-        let Way::Kernel(address) = way else { return Ok(vec![with(&["-t", "nfs"], &options)]) };
+        let NfsMounter::Kernel(address) = way else { return Ok(vec![with(&["-t", "nfs"], &options)]) };
         let name = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
         let mut asked = None;
         for option in &options {
@@ -147,7 +147,7 @@ mod tests {
         Nfs { server: server.to_owned(), path: "/srv/x".to_owned(), read_only, options }
     }
 
-    fn lines(nfs: &Nfs, way: Way) -> Result<Vec<String>, String> {
+    fn lines(nfs: &Nfs, way: NfsMounter) -> Result<Vec<String>, String> {
         Ok(nfs.arguments(way, "/t")?.iter().map(|a| a.join(" ")).collect())
     }
 
@@ -163,14 +163,14 @@ mod tests {
             (nfs("[fd00::1]", false, &[" hard ", "", "hard"]), "-t nfs -o hard -- [fd00::1]:/srv/x /t"),
         ];
         for (nfs, line) in table {
-            assert_eq!(lines(&nfs, Way::Helper).unwrap(), [line]);
+            assert_eq!(lines(&nfs, NfsMounter::Helper).unwrap(), [line]);
         }
     }
 
     #[test]
     fn a_server_is_never_an_option() {
         for server in ["-o", "--bind", "-"] {
-            for way in [Way::Helper, Way::Kernel("192.0.2.7".parse().unwrap())] {
+            for way in [NfsMounter::Helper, NfsMounter::Kernel("192.0.2.7".parse().unwrap())] {
                 let error = lines(&nfs(server, false, &[]), way).unwrap_err();
                 assert!(error.contains("begins with a dash"), "{error}");
             }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_told_the_address_and_the_version() {
-        let way = Way::Kernel("192.0.2.7".parse().unwrap());
+        let way = NfsMounter::Kernel("192.0.2.7".parse().unwrap());
         let versions = |before: &str| {
             ["4.2", "4.1", "4.0"]
                 .map(|v| format!("-i -t nfs4 -o {before}vers={v},addr=192.0.2.7 -- files:/srv/x /t"))
@@ -192,7 +192,7 @@ mod tests {
             lines(&asked, way).unwrap(),
             ["-i -t nfs4 -o nfsvers=4.1,addr=192.0.2.7 -- files:/srv/x /t"]
         );
-        let six = Way::Kernel("fd00::1".parse().unwrap());
+        let six = NfsMounter::Kernel("fd00::1".parse().unwrap());
         let line = &lines(&nfs("fd00::1", false, &["vers=4"]), six).unwrap()[0];
         assert_eq!(line, "-i -t nfs4 -o vers=4,addr=fd00::1 -- [fd00::1]:/srv/x /t");
         for option in ["vers=3", "nfsvers=3", "proto=udp", "mountport=7", "mountproto=tcp"] {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_with_what_was_asked_for() {
-        let arguments = nfs("files", false, &[]).arguments(Way::Helper, "/t").unwrap().remove(0);
+        let arguments = nfs("files", false, &[]).arguments(NfsMounter::Helper, "/t").unwrap().remove(0);
         let words = "mount.nfs: Connection refused\n";
         let expected = "mount failed: exit status: 32\nMounting command: mount\nMounting arguments: -t nfs -- files:/srv/x /t\n\
                         Output: mount.nfs: Connection refused\n";

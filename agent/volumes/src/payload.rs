@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use agent_types::objects::{Bundle, Fetched, ObjectData, ObjectKind, ObjectRef, Objects, look_up};
 
-use super::pod_certificate::{Certified, Place};
+use super::pod_certificate::{CertificateSource, Certified};
 use super::token::TokenRef;
 use super::{FileContent, FileSource, Item, paths, trust_bundle};
 
@@ -18,11 +18,11 @@ pub type Payload = BTreeMap<String, FileContent>;
 pub type Tokens = BTreeMap<TokenRef, Result<String, String>>;
 
 /// Certificates of the pod with their keys, or why there is none.
-pub type Certificates = BTreeMap<Place, Result<Certified, String>>;
+pub type Certificates = BTreeMap<CertificateSource, Result<Certified, String>>;
 
 /// What is known of a volume's sources.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct SourceValues {
     /// Objects.
     pub objects: Objects,
     /// Tokens.
@@ -35,7 +35,7 @@ pub struct Known {
 ///
 /// # Errors
 /// An object, a key or a token is missing, or a path would leave the volume.
-pub fn payload(sources: &[FileSource], projected: bool, known: &Known) -> Result<Payload, String> {
+pub fn payload(sources: &[FileSource], projected: bool, known: &SourceValues) -> Result<Payload, String> {
     let mut files = Payload::new();
     let mut mistakes = Vec::new();
     for source in sources {
@@ -53,7 +53,7 @@ pub fn payload(sources: &[FileSource], projected: bool, known: &Known) -> Result
     files.into_iter().map(|(path, content)| Ok((paths::clean(&path)?, content))).collect()
 }
 
-fn from_source(source: &FileSource, known: &Known) -> Result<Payload, String> {
+fn from_source(source: &FileSource, known: &SourceValues) -> Result<Payload, String> {
     match source {
         FileSource::Known(files) => Ok(files.clone()),
         FileSource::Object { object, items, optional, mode } => {

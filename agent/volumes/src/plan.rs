@@ -15,7 +15,7 @@ use super::claim::{self, ClaimRef};
 use super::flex::{self, Flex};
 use super::network_disk::{self, NetworkDisk};
 use super::nfs::Nfs;
-use super::pod_certificate::{self, Paths, Place};
+use super::pod_certificate::{self, CertificateSource, Paths};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::{
     FileSource, Item, Medium, SetUp, SetUpError, Work, device, disk, downward, inline, project, selinux,
@@ -416,7 +416,7 @@ fn projection(
             return Err(gate_is_off("podCertificate projection is not supported", pod_certificate::GATE));
         }
         let (mode, user) = owned(p, mode);
-        let of = Place::new(p, &volume.name, index);
+        let of = CertificateSource::new(p, &volume.name, index);
         return Ok(FileSource::Certificate { of, paths: Paths::of(source), mode, user });
     }
     Err("projection without a source that this node knows".to_owned())

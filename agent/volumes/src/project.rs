@@ -51,18 +51,18 @@ impl Attributes {
 
 /// What to do with a volume's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ProjectAction {
     /// It has a project of its own.
     Keep(u32),
     /// It is to be given one.
     Give,
     /// It has none, and stays so.
-    Leave(Why),
+    Leave(NoProjectReason),
 }
 
 /// Why a directory is given no project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum NoProjectReason {
     /// The file system, or the kernel, has no project quotas.
     #[error(
         "the file system has no project quotas: make ext4 with the features `quota` and `project`, or mount xfs with \
@@ -82,16 +82,16 @@ pub enum Why {
 
 /// What to do with the directory of a volume that no container has seen yet. `above` is what its parent says.
 #[must_use]
-pub fn next(own: Attributes, above: Attributes, is_empty: bool) -> Next {
+pub fn next(own: Attributes, above: Attributes, is_empty: bool) -> ProjectAction {
     if let Some(project) = own.own(above) {
-        return Next::Keep(project);
+        return ProjectAction::Keep(project);
     }
     // A limit for everything below some directory holds for volumes, too.
     let others = [own.project, if above.inherited { above.project } else { 0 }];
     match others.into_iter().find(|project| *project != 0) {
-        Some(project) => Next::Leave(Why::Others(project)),
-        None if is_empty => Next::Give,
-        None => Next::Leave(Why::InUse),
+        Some(project) => ProjectAction::Leave(NoProjectReason::Others(project)),
+        None if is_empty => ProjectAction::Give,
+        None => ProjectAction::Leave(NoProjectReason::InUse),
     }
 }
 
@@ -164,21 +164,21 @@ mod tests {
     fn a_directory_keeps_what_it_has() {
         let single = Attributes { inherited: false, ..of(FIRST) };
         for (own, above, is_empty, expected) in [
-            (NONE, NONE, true, Next::Give),
-            (NONE, NONE, false, Next::Leave(Why::InUse)),
+            (NONE, NONE, true, ProjectAction::Give),
+            (NONE, NONE, false, ProjectAction::Leave(NoProjectReason::InUse)),
             // An agent was killed after it had given it.
-            (of(FIRST), NONE, true, Next::Keep(FIRST)),
-            (of(END - 1), NONE, false, Next::Keep(END - 1)),
-            (of(FIRST), of(7), true, Next::Keep(FIRST)),
+            (of(FIRST), NONE, true, ProjectAction::Keep(FIRST)),
+            (of(END - 1), NONE, false, ProjectAction::Keep(END - 1)),
+            (of(FIRST), of(7), true, ProjectAction::Keep(FIRST)),
             // Everything below somebody's directory is counted there.
-            (of(7), of(7), true, Next::Leave(Why::Others(7))),
-            (of(FIRST), of(FIRST), true, Next::Leave(Why::Others(FIRST))),
-            (NONE, of(7), true, Next::Leave(Why::Others(7))),
-            (NONE, Attributes { inherited: false, ..of(7) }, true, Next::Give),
+            (of(7), of(7), true, ProjectAction::Leave(NoProjectReason::Others(7))),
+            (of(FIRST), of(FIRST), true, ProjectAction::Leave(NoProjectReason::Others(FIRST))),
+            (NONE, of(7), true, ProjectAction::Leave(NoProjectReason::Others(7))),
+            (NONE, Attributes { inherited: false, ..of(7) }, true, ProjectAction::Give),
             // Not given by a kubelet.
-            (of(END), NONE, true, Next::Leave(Why::Others(END))),
-            (of(FIRST - 1), NONE, true, Next::Leave(Why::Others(FIRST - 1))),
-            (single, NONE, true, Next::Leave(Why::Others(FIRST))),
+            (of(END), NONE, true, ProjectAction::Leave(NoProjectReason::Others(END))),
+            (of(FIRST - 1), NONE, true, ProjectAction::Leave(NoProjectReason::Others(FIRST - 1))),
+            (single, NONE, true, ProjectAction::Leave(NoProjectReason::Others(FIRST))),
         ] {
             assert_eq!(next(own, above, is_empty), expected, "{own:?} below {above:?}, empty: {is_empty}");
         }

@@ -11,9 +11,9 @@ use agent_types::{ContainerRef, pod};
 use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeProjection};
 
 /// A name that a pod gives; the API lets it be empty, and then it refers to nothing.
-type Named<'a> = (ObjectKind, &'a str);
+type NamedObject<'a> = (ObjectKind, &'a str);
 
-fn objects<'a>(p: &Pod, named: impl IntoIterator<Item = Named<'a>>) -> BTreeSet<ObjectRef> {
+fn objects<'a>(p: &Pod, named: impl IntoIterator<Item = NamedObject<'a>>) -> BTreeSet<ObjectRef> {
     let named = named.into_iter().filter(|(_, name)| !name.is_empty());
     named.map(|(kind, name)| ObjectRef::of(p, kind, name)).collect()
 }
@@ -45,7 +45,7 @@ pub fn parts_of_pod(p: &Pod) -> impl Iterator<Item = &VolumeProjection> {
     pod::spec(p).volumes.iter().flatten().flat_map(parts)
 }
 
-fn of_volume(volume: &Volume) -> Vec<Named<'_>> {
+fn of_volume(volume: &Volume) -> Vec<NamedObject<'_>> {
     let config_map = volume.config_map.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
     let secret = volume.secret.iter().map(|s| (ObjectKind::Secret, s.secret_name.as_deref().unwrap_or("")));
     let projected = parts(volume).flat_map(|part| {

@@ -15,7 +15,7 @@ use agent_types::time::Mono;
 
 use crate::bound::{Bound, Claims};
 
-use slot::{Kind, Slot, State, Why, Work};
+use slot::{Kind, SetUpReason, Slot, SlotState, Work};
 
 /// How long containers wait before an event says what for.
 const WAIT_MAX: Duration = Duration::from_secs(123);
@@ -29,7 +29,7 @@ const NO_ROOM: &str = "Node has reached its volume attachment limit, rejecting p
 
 /// A volume that a pod has.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Desired<'n> {
+pub struct DesiredVolume<'n> {
     /// Name of the volume.
     pub name: &'n str,
     /// It is a claim's.
@@ -53,8 +53,8 @@ pub struct PodVolumes {
 
 impl PodVolumes {
     /// The pod has these volumes; those that are new are to be set up.
-    pub fn desire<'n>(&mut self, volumes: impl Iterator<Item = Desired<'n>>) {
-        for Desired { name, claimed, account, not_before } in volumes {
+    pub fn desire<'n>(&mut self, volumes: impl Iterator<Item = DesiredVolume<'n>>) {
+        for DesiredVolume { name, claimed, account, not_before } in volumes {
             let kind = match (claimed, account) {
                 (true, _) => Kind::Claim,
                 (false, true) => Kind::Account,
@@ -70,7 +70,7 @@ impl PodVolumes {
             let work = match slot.work() {
                 Some(Work::Busy { why, .. }) => Work::Busy { overtaken: true, why: *why },
                 Some(Work::Due { why, .. }) => Work::Due { not_before: Mono(0), why: *why },
-                None => Work::Due { not_before: Mono(0), why: Why::Stale },
+                None => Work::Due { not_before: Mono(0), why: SetUpReason::Stale },
             };
             slot.set(work);
         }
@@ -86,7 +86,7 @@ impl PodVolumes {
     /// A set-up of `name` is under way.
     pub fn began(&mut self, name: &str) {
         if let Some(slot) = self.slots.get_mut(name) {
-            let why = slot.why().unwrap_or(Why::Stale);
+            let why = slot.why().unwrap_or(SetUpReason::Stale);
             slot.set(Work::Busy { overtaken: false, why });
         }
     }
@@ -94,14 +94,14 @@ impl PodVolumes {
     /// The next set-up of `name` is to find out why it is not attached. It is said once.
     pub fn is_overdue(&mut self, name: &str) -> bool {
         match self.slots.get_mut(name).and_then(Slot::why_mut) {
-            Some(Why::Unattached { overdue, .. }) => std::mem::take(overdue),
+            Some(SetUpReason::Unattached { overdue, .. }) => std::mem::take(overdue),
             _ => false,
         }
     }
 
     /// It is a block device, which the node and the pod will have there.
     pub fn maps(&mut self, name: &str, places: [String; 2]) {
-        if let Some(State::Missing { maps, .. }) = self.slots.get_mut(name).map(|slot| &mut slot.state) {
+        if let Some(SlotState::Missing { maps, .. }) = self.slots.get_mut(name).map(|slot| &mut slot.state) {
             *maps = Some(places);
         }
     }
@@ -109,7 +109,7 @@ impl PodVolumes {
     /// Of a block device that is there now and was not before: where.
     pub fn mapped(&mut self, name: &str) -> Option<[String; 2]> {
         match &mut self.slots.get_mut(name)?.state {
-            State::Missing { maps, .. } => maps.take(),
+            SlotState::Missing { maps, .. } => maps.take(),
             _ => None,
         }
     }
@@ -124,9 +124,9 @@ impl PodVolumes {
             slot.failures = 0;
             slot.state = match slot.work() {
                 Some(Work::Busy { overtaken: true, .. }) => {
-                    State::Stale(Work::Due { not_before: Mono(0), why: Why::Stale })
+                    SlotState::Stale(Work::Due { not_before: Mono(0), why: SetUpReason::Stale })
                 }
-                _ => State::Fresh { renew },
+                _ => SlotState::Fresh { renew },
             };
         }
     }
@@ -146,7 +146,7 @@ impl PodVolumes {
     /// The claim of the volume `name` is bound: it can be set up at once.
     pub fn bound(&mut self, name: &str, to: Bound) {
         if let Some(slot) = self.slots.get_mut(name) {
-            let why = slot.why().unwrap_or(Why::Stale);
+            let why = slot.why().unwrap_or(SetUpReason::Stale);
             slot.set(Work::Due { not_before: Mono(0), why });
             self.claims.insert(name.to_owned(), to);
         }
@@ -156,15 +156,15 @@ impl PodVolumes {
     pub fn failed(&mut self, name: &str, now: Mono) {
         // What is not attached stays so until a set-up says otherwise.
         let why = match self.slots.get(name).and_then(Slot::why) {
-            Some(why @ (Why::Unattached { .. } | Why::Unprocessed)) => why,
-            _ => Why::Stale,
+            Some(why @ (SetUpReason::Unattached { .. } | SetUpReason::Unprocessed)) => why,
+            _ => SetUpReason::Stale,
         };
         self.failed_as(name, why, now);
     }
 
-    fn failed_as(&mut self, name: &str, why: Why, now: Mono) {
+    fn failed_as(&mut self, name: &str, why: SetUpReason, now: Mono) {
         let Some(slot) = self.slots.get_mut(name) else { return };
-        let unattached = slot.is_unattached() || matches!(why, Why::Unattached { .. });
+        let unattached = slot.is_unattached() || matches!(why, SetUpReason::Unattached { .. });
         slot.failed(why, now);
         if !slot.is_mounted() && !unattached {
             self.claims.remove(name);
@@ -174,7 +174,7 @@ impl PodVolumes {
     /// It is not attached to the node yet: look again in a while, or when its sources changed. `full`: the node has no room
     /// for it.
     pub fn unattached(&mut self, name: &str, full: bool, now: Mono) {
-        self.failed_as(name, Why::Unattached { full, overdue: false }, now);
+        self.failed_as(name, SetUpReason::Unattached { full, overdue: false }, now);
     }
 
     /// Its files are still being given to a group, for `took` by now: the next set-up waits for that. The answer is whether an
@@ -182,18 +182,18 @@ impl PodVolumes {
     pub fn giving(&mut self, name: &str, took: Duration) -> Option<bool> {
         let slot = self.slots.get_mut(name)?;
         let due = match slot.why_mut() {
-            Some(Why::Giving { event }) => *event,
+            Some(SetUpReason::Giving { event }) => *event,
             _ => GIVING_FIRST,
         };
         let told = took >= due;
         let event = if told { took.saturating_add(GIVING_NEXT) } else { due };
-        slot.set(Work::Due { not_before: Mono(0), why: Why::Giving { event } });
+        slot.set(Work::Due { not_before: Mono(0), why: SetUpReason::Giving { event } });
         told.then_some(due == GIVING_FIRST)
     }
 
     /// It is not known who mounts it: look again in a while.
     pub fn unprocessed(&mut self, name: &str, now: Mono) {
-        self.failed_as(name, Why::Unprocessed, now);
+        self.failed_as(name, SetUpReason::Unprocessed, now);
     }
 
     /// Every volume is there.
@@ -216,7 +216,7 @@ impl PodVolumes {
         }
         self.waiting = Some(now);
         for slot in self.slots.values_mut().filter(|slot| slot.is_unattached()) {
-            if let Some(Why::Unattached { overdue, .. }) = slot.why_mut() {
+            if let Some(SetUpReason::Unattached { overdue, .. }) = slot.why_mut() {
                 *overdue = true;
             }
         }
@@ -226,7 +226,7 @@ impl PodVolumes {
     /// Words for a pod that has to go because the node has no room for one of its volumes.
     #[must_use]
     pub fn no_room(&self) -> Option<String> {
-        let full = |slot: &Slot| matches!(slot.why(), Some(Why::Unattached { full: true, .. }));
+        let full = |slot: &Slot| matches!(slot.why(), Some(SetUpReason::Unattached { full: true, .. }));
         let full = self.slots.values().any(full);
         let text = || format!("{NO_ROOM} {}: {TOO_LONG}", self.missing());
         full.then(text)
@@ -245,7 +245,7 @@ impl PodVolumes {
         };
         let unmounted = those(|slot| !slot.is_mounted());
         let unattached = those(|slot| !slot.is_mounted() && slot.is_unattached());
-        let unprocessed = |slot: &Slot| slot.why() == Some(Why::Unprocessed);
+        let unprocessed = |slot: &Slot| slot.why() == Some(SetUpReason::Unprocessed);
         let names = self.slots.iter().filter(|(name, slot)| unprocessed(slot) || self.is_unbound(name));
         let unprocessed: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
         format!(

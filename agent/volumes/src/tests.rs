@@ -9,7 +9,7 @@ use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::payload::{Known, Payload, Tokens, payload};
+use super::payload::{Payload, SourceValues, Tokens, payload};
 use super::plan::set_up;
 use super::token::TokenRef;
 use super::*;
@@ -268,7 +268,7 @@ fn keys_of_objects_become_files() {
     let objects = Objects::from([(object(ObjectKind::Secret, "s"), found(json!({"a": "1", "b": "2"})))]);
     let write = |set_up: &SetUp, objects: &Objects| {
         let (sources, projected) = sources(set_up);
-        payload(sources, projected, &Known { objects: objects.clone(), ..Known::default() })
+        payload(sources, projected, &SourceValues { objects: objects.clone(), ..SourceValues::default() })
     };
     let all = write(&secret(json!({})), &objects).unwrap();
     assert_eq!(all.keys().collect::<Vec<_>>(), ["a", "b", "bin"]);
@@ -326,7 +326,7 @@ fn the_volume_of_every_pod() {
     let objects =
         Objects::from([(object(ObjectKind::ConfigMap, "kube-root-ca.crt"), found(json!({"ca.crt": "CA"})))]);
     let tokens = Tokens::from([(token.clone(), Ok("secret".to_owned()))]);
-    let known = |objects, tokens| Known { objects, tokens, ..Known::default() };
+    let known = |objects, tokens| SourceValues { objects, tokens, ..SourceValues::default() };
     let files = payload(sources_of, projected, &known(objects, tokens)).unwrap();
     assert_eq!(
         (text(&files, "token"), text(&files, "ca.crt"), text(&files, "namespace")),
@@ -374,12 +374,12 @@ fn anchors_and_certificates_become_files() {
         ..Default::default()
     };
     let bundles = ObjectData { bundles: [("all".to_owned(), bundle)].into(), ..ObjectData::default() };
-    let place = pod_certificate::Place::new(&pod(json!({"containers": []})), "v", 1);
+    let place = pod_certificate::CertificateSource::new(&pod(json!({"containers": []})), "v", 1);
     let held = pod_certificate::Certified { key: b"KEY"[..].into(), chain: b"CHAIN"[..].into() };
-    let known = Known {
+    let known = SourceValues {
         objects: Objects::from([(ObjectRef::trust_bundles(), Fetched::Found(bundles))]),
         certificates: [(place.clone(), Ok(held))].into(),
-        ..Known::default()
+        ..SourceValues::default()
     };
     for (security, mode) in [(json!({}), 0o444), (json!({"fsGroup": 7}), 0o600)] {
         let set_up = certified(security);
@@ -390,10 +390,14 @@ fn anchors_and_certificates_become_files() {
         assert!(files.values().all(|file| file.mode == mode));
         let waits = "ClusterTrustBundle informer has not yet synced";
         let none = "no credentials yet for source 1 of volume \"v\" of pod p_ns(u)";
-        let nothing = payload(sources_of, projected, &Known::default()).unwrap_err();
+        let nothing = payload(sources_of, projected, &SourceValues::default()).unwrap_err();
         assert_eq!(nothing, format!("[{waits}, {none}]"));
         let (objects, certificates) = (known.objects.clone(), [(place.clone(), Err("no".to_owned()))].into());
-        let refused = payload(sources_of, projected, &Known { objects, certificates, ..Known::default() });
+        let refused = payload(
+            sources_of,
+            projected,
+            &SourceValues { objects, certificates, ..SourceValues::default() },
+        );
         assert_eq!(refused.unwrap_err(), "no");
     }
     assert!(!format!("{known:?}").contains("KEY"), "a key is never shown");
@@ -449,21 +453,21 @@ fn at(ms: u64) -> Mono {
     Mono(ms * 1_000_000)
 }
 
-fn desired<'n>(names: &'n [&'n str]) -> impl Iterator<Item = Desired<'n>> {
-    names.iter().map(|name| Desired { name, ..Desired::default() })
+fn desired<'n>(names: &'n [&'n str]) -> impl Iterator<Item = DesiredVolume<'n>> {
+    names.iter().map(|name| DesiredVolume { name, ..DesiredVolume::default() })
 }
 
 #[test]
 fn the_sandbox_waits_for_no_account_unless_it_failed() {
     let mut volumes = PodVolumes::default();
-    let account = Desired { name: "a", account: true, not_before: at(50), ..Desired::default() };
+    let account = DesiredVolume { name: "a", account: true, not_before: at(50), ..DesiredVolume::default() };
     volumes.desire([account].into_iter().chain(desired(&["b"])));
     assert_eq!((volumes.due(at(0)), volumes.deadline(at(0))), (vec!["b".to_owned()], Some(at(50))));
     assert!(!volumes.let_sandbox(), "not without the other one");
     volumes.began("b");
     volumes.succeeded("b", None, false);
     assert!(volumes.let_sandbox() && !volumes.all_mounted());
-    volumes.desire([Desired { not_before: at(90), ..account }].into_iter());
+    volumes.desire([DesiredVolume { not_before: at(90), ..account }].into_iter());
     assert_eq!(volumes.due(at(50)), ["a"], "the pod was new once");
     volumes.began("a");
     volumes.failed("a", at(60));

@@ -39,12 +39,12 @@ pub struct Requirement {
     /// The label.
     pub key: String,
     /// What is asked of it.
-    pub is: Is,
+    pub is: LabelOperator,
 }
 
 /// What is asked of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Is {
+pub enum LabelOperator {
     /// It has one of these values.
     In(BTreeSet<String>),
     /// It is not there or has another value.
@@ -59,10 +59,10 @@ impl Requirement {
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         match &self.is {
-            Is::In(values) => value.is_some_and(|v| values.contains(v)),
-            Is::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
-            Is::There => value.is_some(),
-            Is::Absent => value.is_none(),
+            LabelOperator::In(values) => value.is_some_and(|v| values.contains(v)),
+            LabelOperator::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
+            LabelOperator::There => value.is_some(),
+            LabelOperator::Absent => value.is_none(),
         }
     }
 
@@ -71,10 +71,10 @@ impl Requirement {
         let list = |values: &BTreeSet<String>| values.iter().map(|v| v.len() + 1).sum::<usize>() + 1;
         self.key.len()
             + match &self.is {
-                Is::In(values) => " in ".len() + list(values),
-                Is::NotIn(values) => " notin ".len() + list(values),
-                Is::There => 0,
-                Is::Absent => 1,
+                LabelOperator::In(values) => " in ".len() + list(values),
+                LabelOperator::NotIn(values) => " notin ".len() + list(values),
+                LabelOperator::There => 0,
+                LabelOperator::Absent => 1,
             }
     }
 }
@@ -100,15 +100,15 @@ pub fn choice(source: &ClusterTrustBundleProjection) -> Result<Choice, String> {
 
 fn requirements(selector: &LabelSelector) -> Result<Vec<Requirement>, String> {
     let exact = selector.match_labels.iter().flatten().map(|(key, value)| {
-        Ok(Requirement { key: key.clone(), is: Is::In(BTreeSet::from([value.clone()])) })
+        Ok(Requirement { key: key.clone(), is: LabelOperator::In(BTreeSet::from([value.clone()])) })
     });
     let expressions = selector.match_expressions.iter().flatten().map(|e| {
         let values = || e.values.iter().flatten().cloned().collect();
         let is = match e.operator.as_str() {
-            "In" => Is::In(values()),
-            "NotIn" => Is::NotIn(values()),
-            "Exists" => Is::There,
-            "DoesNotExist" => Is::Absent,
+            "In" => LabelOperator::In(values()),
+            "NotIn" => LabelOperator::NotIn(values()),
+            "Exists" => LabelOperator::There,
+            "DoesNotExist" => LabelOperator::Absent,
             other => {
                 let why = format!("{other:?} is not a valid label selector operator");
                 return Err(format!("while parsing label selector: {why}"));

@@ -10,9 +10,9 @@ use crate::field;
 use crate::problem::Problem;
 use serde_json::Value;
 
-/// The agent's answer to a value other than the default.
+/// The agent's treatment of a value other than the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Treatment {
     /// The agent refuses to start with it.
     Refused,
     /// The agent starts and reports the key.
@@ -22,50 +22,54 @@ pub enum Answer {
 }
 
 /// Keys without a reader, the answer, and the reason.
-pub const UNREAD: &[(&str, Answer, &str)] = &[
-    ("cpuManagerPolicy", Answer::Refused, "must be none: there is no CPU manager yet (docs/status.md)"),
-    ("cpuManagerPolicyOptions", Answer::Refused, "must be empty: the policy none has no options"),
-    ("cpuManagerReconcilePeriod", Answer::AsUpstream, "the policy none reconciles nothing"),
-    ("memoryManagerPolicy", Answer::Refused, "must be None: there is no memory manager yet (docs/status.md)"),
+pub const UNREAD: &[(&str, Treatment, &str)] = &[
+    ("cpuManagerPolicy", Treatment::Refused, "must be none: there is no CPU manager yet (docs/status.md)"),
+    ("cpuManagerPolicyOptions", Treatment::Refused, "must be empty: the policy none has no options"),
+    ("cpuManagerReconcilePeriod", Treatment::AsUpstream, "the policy none reconciles nothing"),
+    (
+        "memoryManagerPolicy",
+        Treatment::Refused,
+        "must be None: there is no memory manager yet (docs/status.md)",
+    ),
     (
         "reservedMemory",
-        Answer::Noted,
+        Treatment::Noted,
         "has no effect: memoryManagerPolicy None reserves nothing on a NUMA node",
     ),
     (
         "topologyManagerPolicy",
-        Answer::Refused,
+        Treatment::Refused,
         "must be none: there is no topology manager yet (docs/status.md)",
     ),
-    ("topologyManagerScope", Answer::AsUpstream, "the policy none has no scope"),
-    ("topologyManagerPolicyOptions", Answer::Noted, "has no effect: topologyManagerPolicy is none"),
+    ("topologyManagerScope", Treatment::AsUpstream, "the policy none has no scope"),
+    ("topologyManagerPolicyOptions", Treatment::Noted, "has no effect: topologyManagerPolicy is none"),
     (
         "tracing",
-        Answer::Refused,
+        Treatment::Refused,
         "must be left out: the agent sends no OpenTelemetry traces (docs/status.md)",
     ),
-    ("enableContentionProfiling", Answer::Noted, "has no effect: only programs in Go have this profile"),
-    ("showHiddenMetricsForVersion", Answer::Noted, "has no effect: the agent hides no metric"),
+    ("enableContentionProfiling", Treatment::Noted, "has no effect: only programs in Go have this profile"),
+    ("showHiddenMetricsForVersion", Treatment::Noted, "has no effect: the agent hides no metric"),
     (
         "kernelMemcgNotification",
-        Answer::Noted,
+        Treatment::Noted,
         "has no effect: the agent looks in time for each threshold, and at once when tasks wait for memory",
     ),
-    ("contentType", Answer::Noted, "has no effect: the agent and the API server exchange JSON"),
+    ("contentType", Treatment::Noted, "has no effect: the agent and the API server exchange JSON"),
     (
         "makeIPTablesUtilChains",
-        Answer::AsUpstream,
+        Treatment::AsUpstream,
         "the agent makes no chain for iptables, as with false; docs/status.md says so",
     ),
-    ("iptablesMasqueradeBit", Answer::AsUpstream, "upstream has not used the bit since v1.28"),
-    ("iptablesDropBit", Answer::AsUpstream, "upstream has not used the bit since v1.28"),
-    ("runOnce", Answer::AsUpstream, "validation refuses true"),
+    ("iptablesMasqueradeBit", Treatment::AsUpstream, "upstream has not used the bit since v1.28"),
+    ("iptablesDropBit", Treatment::AsUpstream, "upstream has not used the bit since v1.28"),
+    ("runOnce", Treatment::AsUpstream, "validation refuses true"),
 ];
 
 /// Settings for which the agent refuses to start. `source` names the origin of the configuration.
 #[must_use]
 pub fn refused(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
-    of(config, Answer::Refused)
+    of(config, Treatment::Refused)
         .map(|(key, value, reason)| Problem {
             source: source.to_owned(),
             line: None,
@@ -79,13 +83,13 @@ pub fn refused(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
 /// Settings that have no effect, each as one line for people.
 #[must_use]
 pub fn noted(config: &KubeletConfiguration) -> Vec<String> {
-    of(config, Answer::Noted).map(|(key, _, reason)| format!("{key}: {reason}")).collect()
+    of(config, Treatment::Noted).map(|(key, _, reason)| format!("{key}: {reason}")).collect()
 }
 
 /// The keys with this answer whose value differs from the default.
 fn of(
     config: &KubeletConfiguration,
-    answer: Answer,
+    answer: Treatment,
 ) -> impl Iterator<Item = (&'static str, Value, &'static str)> {
     let (mut given, default) = (to_value(config), to_value(&KubeletConfiguration::default()));
     UNREAD.iter().filter(move |(_, of, _)| *of == answer).filter_map(move |(key, _, reason)| {

@@ -3,8 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn entry(phase: &str) -> Entry {
-    Entry { phase: phase.to_owned(), at_ms: 1200, took_ms: None, detail: String::new(), ok: true }
+fn entry(phase: &str) -> LedgerEntry {
+    LedgerEntry { phase: phase.to_owned(), at_ms: 1200, took_ms: None, detail: String::new(), ok: true }
 }
 
 #[test]
@@ -13,7 +13,7 @@ fn the_ledger_as_text() {
         boot_id: "b".to_owned(),
         entries: vec![
             entry("kernel"),
-            Entry { took_ms: Some(7), detail: "sda2".to_owned(), ok: false, ..entry("init.verity") },
+            LedgerEntry { took_ms: Some(7), detail: "sda2".to_owned(), ok: false, ..entry("init.verity") },
         ],
     };
     let text = ledger.render();
@@ -58,7 +58,7 @@ proptest! {
     ) {
         let entries = raw
             .into_iter()
-            .map(|(phase, at_ms, took_ms, detail, ok)| Entry { phase, at_ms, took_ms, detail, ok })
+            .map(|(phase, at_ms, took_ms, detail, ok)| LedgerEntry { phase, at_ms, took_ms, detail, ok })
             .collect();
         let ledger = Ledger { boot_id, entries };
         prop_assert_eq!(Ledger::parse(&ledger.render()).expect("own text"), ledger);

@@ -18,7 +18,7 @@ use crate::host::tools;
 use crate::profile::{Dirs, Profile};
 use anyhow::{Context, Result};
 use machine::{Event, Running};
-use screen::{Screen, Wanted};
+use screen::{Screen, ScreenMarker};
 use std::io::Write;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -148,12 +148,12 @@ fn watch(running: &mut Running, deadline: Option<Instant>) -> Result<Watched> {
         };
         let (text, wanted) = match event {
             Event::Host(line) => screen.host_line(&line),
-            Event::Console(line) => (screen::console_line(&line), Wanted::NotYet),
+            Event::Console(line) => (screen::console_line(&line), ScreenMarker::NotYet),
             Event::Ended(status) => return Ok(Watched::Ended(status)),
             Event::Asked => return Ok(Watched::Asked),
         };
         show(&text)?;
-        if wanted == Wanted::Seen && deadline.is_some() {
+        if wanted == ScreenMarker::Seen && deadline.is_some() {
             return Ok(Watched::Seen);
         }
     }

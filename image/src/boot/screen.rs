@@ -1,10 +1,10 @@
 //! What a person sees of a boot (pure): host-channel lines in, text out.
 
-use orlop_config::ledger::{Entry, HostMessage};
+use orlop_config::ledger::{HostMessage, LedgerEntry};
 
 /// Whether what was waited for has been seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ScreenMarker {
     /// Go on.
     NotYet,
     /// The pod runs and has spoken.
@@ -30,7 +30,7 @@ impl Screen {
     }
 
     /// One line of the host channel.
-    pub(super) fn host_line(&mut self, line: &str) -> (String, Wanted) {
+    pub(super) fn host_line(&mut self, line: &str) -> (String, ScreenMarker) {
         let text = match serde_json::from_str::<HostMessage>(line) {
             Ok(HostMessage::Ledger(entry)) => {
                 self.running |= entry.phase == "pod.running" && entry.detail.starts_with(&self.pod);
@@ -43,7 +43,7 @@ impl Screen {
             Ok(HostMessage::Problem { source, message }) => format!("problem ({source}): {message}\n"),
             Err(_) => format!("unreadable line from the node: {line}\n"),
         };
-        (text, if self.running && self.spoke { Wanted::Seen } else { Wanted::NotYet })
+        (text, if self.running && self.spoke { ScreenMarker::Seen } else { ScreenMarker::NotYet })
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn console_line(line: &str) -> String {
     shown
 }
 
-fn row(entry: &Entry) -> String {
+fn row(entry: &LedgerEntry) -> String {
     let seconds = |ms: u64| format!("{}.{:03} s", ms / 1000, ms % 1000);
     let took = entry.took_ms.map_or(String::new(), |ms| format!("{ms} ms"));
     let mark = if entry.ok { "" } else { "FAILED " };
@@ -90,8 +90,13 @@ mod tests {
     use super::*;
 
     fn ledger(phase: &str, detail: &str) -> String {
-        let entry =
-            Entry { phase: phase.into(), at_ms: 12_345, took_ms: Some(6), detail: detail.into(), ok: true };
+        let entry = LedgerEntry {
+            phase: phase.into(),
+            at_ms: 12_345,
+            took_ms: Some(6),
+            detail: detail.into(),
+            ok: true,
+        };
         HostMessage::Ledger(entry).render_line()
     }
 
@@ -104,8 +109,8 @@ mod tests {
         for order in [[0, 1], [1, 0]] {
             let lines = [ledger("pod.running", "default/hello-node"), output("default/hello-node")];
             let mut screen = Screen::new("default/hello");
-            assert_eq!(screen.host_line(&lines[order[0]]).1, Wanted::NotYet);
-            assert_eq!(screen.host_line(&lines[order[1]]).1, Wanted::Seen);
+            assert_eq!(screen.host_line(&lines[order[0]]).1, ScreenMarker::NotYet);
+            assert_eq!(screen.host_line(&lines[order[1]]).1, ScreenMarker::Seen);
         }
     }
 
@@ -113,7 +118,7 @@ mod tests {
     fn other_pods_and_broken_lines_do_not_count() {
         let mut screen = Screen::new("default/hello");
         for line in [&ledger("pod.running", "kube-system/x"), &output("kube-system/x"), "broken"] {
-            assert_eq!(screen.host_line(line).1, Wanted::NotYet);
+            assert_eq!(screen.host_line(line).1, ScreenMarker::NotYet);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Builder, mkosi};
 use crate::lock;
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
@@ -18,9 +18,9 @@ pub(super) fn tools(builder: &Builder, out: &Path) -> Result<String> {
 /// Builds the package tree into `out/base` and compares it with the lock.
 pub(super) fn base(builder: &mut Builder, out: &Path) -> Result<String> {
     let mut command = mkosi::command(builder, "base", out)?;
-    command.arg(format!("--tools-tree={}", builder.result(Step::Tools)?.join("tools").display()));
+    command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
     command.arg(format!("--sandbox-tree={}", mkosi::sandbox_tree(builder, true)?.display()));
-    command.arg(format!("--package-directory={}", builder.result(Step::Debs)?.join("image").display()));
+    command.arg(format!("--package-directory={}", builder.result(BuildStep::Debs)?.join("image").display()));
     mkosi::run(builder, command, "building the package tree")?;
     let manifest = fs::read_to_string(out.join("base.manifest")).context("reading mkosi's manifest")?;
     let packages = lock::manifest_packages(&manifest).context("parsing mkosi's manifest")?;

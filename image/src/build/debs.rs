@@ -7,7 +7,7 @@ use super::{Builder, mkosi};
 use crate::format::digest;
 use crate::host::run;
 use crate::lock::Deb;
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::process::Command;
 
 /// Sees to the packages and notes the facts `debs` and `deb.<name>`.
 pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
-    let result = builder.result(Step::Debs)?;
+    let result = builder.result(BuildStep::Debs)?;
     let record = result.join("debs.json");
     let mut note = "kept".to_owned();
     if !record.is_file() || builder.options.update_lock {

@@ -3,7 +3,7 @@
 use super::{Builder, VERSION, mkosi};
 use crate::format::verity::Tree;
 use crate::host::run;
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -19,8 +19,8 @@ const SLOT: &str = "slot";
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let (slot, hash) = slot(builder)?;
     let hash = hex::encode(hash);
-    let base = builder.result(Step::Base)?.join("base");
-    let initrd = builder.result(Step::Initrd)?.join("initrd");
+    let base = builder.result(BuildStep::Base)?.join("base");
+    let initrd = builder.result(BuildStep::Initrd)?.join("initrd");
     let boot = boot_tree(builder, &base)?;
     let mut command = command(builder, out)?;
     for tree in [&boot, &slot] {
@@ -39,8 +39,8 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
 
 fn command(builder: &Builder, out: &Path) -> Result<Command> {
     let mut command = mkosi::command(builder, "disk", out)?;
-    command.arg(format!("--tools-tree={}", builder.result(Step::Tools)?.join("tools").display()));
-    command.arg(format!("--base-tree={}", builder.result(Step::Root)?.join("root").display()));
+    command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
+    command.arg(format!("--base-tree={}", builder.result(BuildStep::Root)?.join("root").display()));
     command.arg(format!("--image-version={VERSION}"));
     command.arg(format!("--source-date-epoch={}", builder.lock.epoch));
     Ok(command)

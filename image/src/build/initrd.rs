@@ -4,7 +4,7 @@ use super::binaries::Binaries;
 use super::{Builder, base_tool};
 use crate::format::cpio::Cpio;
 use crate::host::run;
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use crate::select::modules::{self, Deps};
 use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes `out/initrd` (zstd).
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
-    let base = builder.result(Step::Base)?.join("base");
+    let base = builder.result(BuildStep::Base)?.join("base");
     let module_root = module_root(&base)?;
     let deps = Deps::parse(&fs::read_to_string(module_root.join("modules.dep"))?);
     let list = fs::read_to_string(builder.dirs.source.join("image/initrd-modules.txt"))?;

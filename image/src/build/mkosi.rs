@@ -2,7 +2,7 @@
 
 use super::{Builder, NEWER, RELEASE};
 use crate::host::{apt, run};
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub(super) fn sandbox_tree(builder: &Builder, pins: bool) -> Result<PathBuf> {
 
 /// A mkosi command for the configuration directory `mkosi/<name>`, writing to `output`.
 pub(super) fn command(builder: &Builder, name: &str, output: &Path) -> Result<Command> {
-    let python_path = builder.result(Step::Debs)?.join("mkosi/usr/lib/python3/dist-packages");
+    let python_path = builder.result(BuildStep::Debs)?.join("mkosi/usr/lib/python3/dist-packages");
     let work = builder.dirs.work();
     let cache = builder.dirs.cache.join("image/mkosi");
     let mut command = Command::new("/usr/bin/python3");

@@ -24,7 +24,7 @@ pub use verify::verify_reproducible;
 use crate::format::digest;
 use crate::host::{run::Progress, tools};
 use crate::lock::{self, Lock};
-use crate::plan::{Facts, Planned, Step, plan};
+use crate::plan::{BuildStep, Facts, Planned, plan};
 use crate::profile::{Dirs, Profile};
 use crate::select::Contents;
 use anyhow::{Context, Result, bail};
@@ -118,10 +118,10 @@ impl Builder {
     pub fn build(&mut self) -> Result<Manifest> {
         tools::ensure(tools::BUILD, &self.log)?;
         println!("building the {} image", self.profile.name());
-        for step in Step::ALL {
+        for step in BuildStep::ALL {
             match step {
-                Step::Debs => self.run_debs()?,
-                Step::Compile => self.run_compile()?,
+                BuildStep::Debs => self.run_debs()?,
+                BuildStep::Compile => self.run_compile()?,
                 _ => self.run_cached(step)?,
             }
             self.hold_to_lock(step)?;
@@ -140,14 +140,14 @@ impl Builder {
     ///
     /// # Errors
     /// The step's key is not known yet: a step before it did not leave its facts.
-    pub fn result(&self, step: Step) -> Result<PathBuf> {
+    pub fn result(&self, step: BuildStep) -> Result<PathBuf> {
         let planned = self.plan().into_iter().find(|p| p.step == step).context("every step is planned")?;
         let key =
             planned.key.with_context(|| format!("{}: {} unknown", step.name(), planned.open.join(", ")))?;
         Ok(self.dirs.steps().join(format!("{}-{}", step.name(), &key[..16])))
     }
 
-    fn run_cached(&mut self, step: Step) -> Result<()> {
+    fn run_cached(&mut self, step: BuildStep) -> Result<()> {
         let result = self.result(step)?;
         let again = self.options.fresh && verify::made_again(step);
         let progress = Progress::begin(step.title());
@@ -160,14 +160,14 @@ impl Builder {
         remove_tree(&partial)?;
         fs::create_dir_all(&partial)?;
         let note = match step {
-            Step::Tools => base::tools(self, &partial)?,
-            Step::Base => base::base(self, &partial)?,
-            Step::Containers => containers::build(self, &partial)?,
-            Step::Seed => seed::build(self, &partial)?,
-            Step::Root => root::build(self, &partial)?,
-            Step::Initrd => initrd::build(self, &partial)?,
-            Step::Disk => disk::build(self, &partial)?,
-            Step::Debs | Step::Compile => String::new(),
+            BuildStep::Tools => base::tools(self, &partial)?,
+            BuildStep::Base => base::base(self, &partial)?,
+            BuildStep::Containers => containers::build(self, &partial)?,
+            BuildStep::Seed => seed::build(self, &partial)?,
+            BuildStep::Root => root::build(self, &partial)?,
+            BuildStep::Initrd => initrd::build(self, &partial)?,
+            BuildStep::Disk => disk::build(self, &partial)?,
+            BuildStep::Debs | BuildStep::Compile => String::new(),
         };
         remove_tree(&result)?;
         fs::rename(&partial, &result).with_context(|| format!("keeping {}", result.display()))?;
@@ -176,13 +176,13 @@ impl Builder {
     }
 
     // What is in the cache was made from its own packages: the lock may have moved since, so this is asked each time.
-    fn hold_to_lock(&self, step: Step) -> Result<()> {
+    fn hold_to_lock(&self, step: BuildStep) -> Result<()> {
         if !self.options.hold_to_lock(self.profile) {
             return Ok(());
         }
         let differences = match step {
-            Step::Debs => self.warnings.clone(),
-            Step::Base => {
+            BuildStep::Debs => self.warnings.clone(),
+            BuildStep::Base => {
                 let moved = self.lock.moved(&publish::packages(self)?);
                 moved.iter().map(ToString::to_string).collect()
             }
@@ -195,7 +195,7 @@ impl Builder {
     }
 
     fn run_debs(&mut self) -> Result<()> {
-        let progress = Progress::begin(Step::Debs.title());
+        let progress = Progress::begin(BuildStep::Debs.title());
         let note = debs::fetch(self)?;
         progress.done(&note);
         for warning in &self.warnings {
@@ -205,7 +205,7 @@ impl Builder {
     }
 
     fn run_compile(&mut self) -> Result<()> {
-        let progress = Progress::begin(Step::Compile.title());
+        let progress = Progress::begin(BuildStep::Compile.title());
         let note = binaries::compile(self)?;
         progress.done(&note);
         Ok(())
@@ -213,7 +213,7 @@ impl Builder {
 
     // Keeps the newest results of every step.
     fn prune(&self) -> Result<()> {
-        for step in Step::ALL {
+        for step in BuildStep::ALL {
             let prefix = format!("{}-", step.name());
             let mut found: Vec<(std::time::SystemTime, PathBuf)> = fs::read_dir(self.dirs.steps())?
                 .filter_map(Result::ok)
@@ -279,7 +279,7 @@ fn remove_tree(path: &Path) -> Result<()> {
 /// A command that runs in the tools tree; its arguments follow. Works through pipes: no file of the host is there.
 fn base_tool(builder: &Builder) -> Result<std::process::Command> {
     let mut command = namespaced();
-    command.arg("chroot").arg(builder.result(Step::Tools)?.join("tools"));
+    command.arg("chroot").arg(builder.result(BuildStep::Tools)?.join("tools"));
     Ok(command)
 }
 

@@ -3,8 +3,8 @@
 
 use super::{Builder, namespaced};
 use crate::host::run;
-use crate::plan::Step;
-use crate::select::Chosen;
+use crate::plan::BuildStep;
+use crate::select::InclusionReason;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,14 @@ exec chroot "$1" find /mnt/usr/lib/modules -name '*.ko.xz' -exec xz -d '{}' +
 ///
 /// # Errors
 /// A module is damaged, or the tools tree cannot be used.
-pub(super) fn unpack(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
+pub(super) fn unpack(
+    builder: &Builder,
+    root: &Path,
+    all: &mut BTreeMap<String, InclusionReason>,
+) -> Result<()> {
     let mut command = namespaced();
     command.args(["sh", "-c", SCRIPT, "unpack"]);
-    command.arg(builder.result(Step::Tools)?.join("tools")).arg(root);
+    command.arg(builder.result(BuildStep::Tools)?.join("tools")).arg(root);
     run::logged(&mut command, "unpacking the kernel modules", &builder.log)?;
     *all = std::mem::take(all).into_iter().map(|(path, why)| (unpacked(path), why)).collect();
     Ok(())

@@ -3,7 +3,7 @@
 use super::{Builder, VERSION, disk};
 use crate::format::digest;
 use crate::lock::{self, Moved};
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use crate::profile::{Dirs, Profile};
 use anyhow::{Context, Result};
 use orlop_files::Durability;
@@ -45,7 +45,7 @@ pub struct Manifest {
 
 /// The packages of the package tree, with their versions.
 pub(super) fn packages(builder: &Builder) -> Result<BTreeMap<String, String>> {
-    let text = fs::read_to_string(builder.result(Step::Base)?.join("base.manifest"))?;
+    let text = fs::read_to_string(builder.result(BuildStep::Base)?.join("base.manifest"))?;
     lock::manifest_packages(&text).context("parsing mkosi's manifest")
 }
 
@@ -53,7 +53,7 @@ pub(super) fn packages(builder: &Builder) -> Result<BTreeMap<String, String>> {
 pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     let to = builder.dirs.output(builder.profile);
     fs::create_dir_all(&to)?;
-    let from = builder.result(Step::Disk)?;
+    let from = builder.result(BuildStep::Disk)?;
     let packages = packages(builder)?;
     if builder.options.update_lock {
         update_lock(builder, &packages)?;
@@ -107,8 +107,8 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
         };
         replace(&source, &to.join(name))?;
     }
-    replace(&builder.result(Step::Initrd)?.join("initrd"), &to.join("initrd"))?;
-    replace(&builder.result(Step::Root)?.join("contents.json"), &to.join("contents.json"))?;
+    replace(&builder.result(BuildStep::Initrd)?.join("initrd"), &to.join("initrd"))?;
+    replace(&builder.result(BuildStep::Root)?.join("contents.json"), &to.join("contents.json"))?;
     fs::write(to.join("roothash"), format!("{roothash}\n"))?;
     fs::write(to.join("cmdline"), format!("{}\n", command_line(roothash)))?;
     Ok(())

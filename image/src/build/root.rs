@@ -4,9 +4,9 @@
 use super::binaries::Binaries;
 use super::{Builder, VERSION, apparmor, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use crate::profile::Profile;
-use crate::select::{self, Chosen, Kind, Listing, modules::Deps};
+use crate::select::{self, InclusionReason, Kind, Listing, modules::Deps};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ const DIRS: [&str; 19] = [
 
 /// Builds `out/root` and `out/contents.json`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
-    let base = builder.result(Step::Base)?.join("base");
+    let base = builder.result(BuildStep::Base)?.join("base");
     let root = out.join("root");
     let chosen = choose(builder, &base)?;
     for dir in DIRS {
@@ -49,7 +49,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     }
     let mut all = chosen;
     modules::unpack(builder, &root, &mut all)?;
-    let own = Chosen { component: "orlop".to_owned(), reason: "image/rootfs".to_owned() };
+    let own = InclusionReason { component: "orlop".to_owned(), reason: "image/rootfs".to_owned() };
     let source = builder.dirs.source.join("image/rootfs");
     copy_tree(&source.join("common"), &root, &own, &mut all)?;
     if builder.profile == Profile::Test {
@@ -61,7 +61,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     ours(builder, &root, &mut all)?;
     let policy = apparmor::compile(&base, &root).context("making the AppArmor profile of containers")?;
     let reason = "AppArmor profile of containers".to_owned();
-    all.insert(policy, Chosen { component: "apparmor".to_owned(), reason });
+    all.insert(policy, InclusionReason { component: "apparmor".to_owned(), reason });
     let bound = bind::bind(&root, all.keys())?;
     prefetch::expand(&base, &root)?;
     // Bind target of the persistent id; init fills it.
@@ -72,7 +72,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     Ok(format!("{} files, {bound}", all.len()))
 }
 
-fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, Chosen>> {
+fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, InclusionReason>> {
     let contents = super::contents(&builder.dirs.source)?;
     let mut paths = BTreeMap::new();
     list(base, "", &mut paths)?;
@@ -128,7 +128,12 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy_tree(from: &Path, root: &Path, why: &Chosen, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
+fn copy_tree(
+    from: &Path,
+    root: &Path,
+    why: &InclusionReason,
+    all: &mut BTreeMap<String, InclusionReason>,
+) -> Result<()> {
     let mut paths = BTreeMap::new();
     list(from, "", &mut paths)?;
     for (path, kind) in paths {
@@ -228,13 +233,13 @@ fn of_profile(text: &str, profile: Profile) -> String {
     out
 }
 
-fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
+fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, InclusionReason>) -> Result<()> {
     let ours = Binaries::of(builder);
-    let images = builder.result(Step::Containers)?;
+    let images = builder.result(BuildStep::Containers)?;
     let mut add = |from: &Path, to: &str, mode: u32, reason: &str| -> Result<()> {
         copy(from, &root.join(to))?;
         fs::set_permissions(root.join(to), fs::Permissions::from_mode(mode))?;
-        let why = Chosen { component: "orlop".to_owned(), reason: reason.to_owned() };
+        let why = InclusionReason { component: "orlop".to_owned(), reason: reason.to_owned() };
         all.insert(to.to_owned(), why);
         Ok(())
     };
@@ -245,25 +250,29 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> R
         let to = format!("usr/share/orlop/images/{name}.tar");
         add(&images.join(format!("{name}.tar")), &to, 0o644, "baked-in image")?;
     }
-    let seed = builder.result(Step::Seed)?.join("seed");
+    let seed = builder.result(BuildStep::Seed)?.join("seed");
     let mut paths = BTreeMap::new();
     list(&seed, "", &mut paths)?;
     for (path, kind) in paths {
         let to = format!("usr/share/orlop/containerd-seed/{path}");
         copy(&seed.join(&path), &root.join(&to))?;
         if kind != Kind::Dir {
-            let why = Chosen { component: "orlop".to_owned(), reason: "unpacked baked-in images".to_owned() };
+            let why = InclusionReason {
+                component: "orlop".to_owned(),
+                reason: "unpacked baked-in images".to_owned(),
+            };
             all.insert(to, why);
         }
     }
     for path in shim_info::record(root)? {
-        let why = Chosen { component: "orlop".to_owned(), reason: "what the shim answers".to_owned() };
+        let why =
+            InclusionReason { component: "orlop".to_owned(), reason: "what the shim answers".to_owned() };
         all.insert(path, why);
     }
     Ok(())
 }
 
-fn contents_json(all: &BTreeMap<String, Chosen>) -> String {
+fn contents_json(all: &BTreeMap<String, InclusionReason>) -> String {
     let map: BTreeMap<&String, [&String; 2]> =
         all.iter().map(|(path, why)| (path, [&why.component, &why.reason])).collect();
     serde_json::to_string_pretty(&map).unwrap_or_default()

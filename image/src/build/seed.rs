@@ -5,7 +5,7 @@
 use super::{Builder, containers, namespaced};
 use crate::bolt;
 use crate::host::{run, tools};
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::Write;
@@ -75,7 +75,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     fs::create_dir_all(scratch.join("images"))?;
     fs::write(scratch.join("config.toml"), CONFIG)?;
     fs::write(scratch.join("first"), containers::IMAGES[0].1)?;
-    let images = builder.result(Step::Containers)?;
+    let images = builder.result(BuildStep::Containers)?;
     let mut names = Vec::new();
     for (name, _, _) in containers::IMAGES {
         let file = format!("{name}.tar");
@@ -84,7 +84,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     }
     let mut command = namespaced();
     command.args(["--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT, "seed"]);
-    command.arg(builder.result(Step::Base)?.join("base")).arg(&scratch).args(&names);
+    command.arg(builder.result(BuildStep::Base)?.join("base")).arg(&scratch).args(&names);
     import(builder, command)?;
     let seed = out.join("seed");
     for dir in KEEP {

@@ -2,7 +2,7 @@
 //! and the root hashes are compared.
 
 use super::{Builder, Options};
-use crate::plan::Step;
+use crate::plan::BuildStep;
 use crate::profile::{Dirs, Profile};
 use anyhow::{Result, bail};
 
@@ -26,6 +26,9 @@ pub fn verify_reproducible(dirs: &Dirs, profile: Profile, options: &Options) -> 
 }
 
 /// Whether a step is made again for the proof: everything that is ours and everything that has a clock in it.
-pub(super) fn made_again(step: Step) -> bool {
-    matches!(step, Step::Containers | Step::Seed | Step::Root | Step::Initrd | Step::Disk)
+pub(super) fn made_again(step: BuildStep) -> bool {
+    matches!(
+        step,
+        BuildStep::Containers | BuildStep::Seed | BuildStep::Root | BuildStep::Initrd | BuildStep::Disk
+    )
 }

@@ -31,7 +31,7 @@ pub struct Listing<'a> {
 
 /// Why a path is in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct InclusionReason {
     /// Component name.
     pub component: String,
     /// Reason from the table, or what needs it.
@@ -41,7 +41,7 @@ pub struct Chosen {
 /// The choice, and the patterns that matched nothing (each is an error of the table or a changed package).
 pub struct Choice {
     /// Path -> why.
-    pub files: BTreeMap<String, Chosen>,
+    pub files: BTreeMap<String, InclusionReason>,
     /// `line: pattern`.
     pub unmatched: Vec<String>,
 }
@@ -56,7 +56,7 @@ pub fn choose(contents: &Contents, profile: Profile, listing: &Listing<'_>) -> C
     let mut queue = Vec::new();
     let mut unmatched: BTreeMap<usize, (bool, &str)> = BTreeMap::new();
     for rule in contents.rules_for(profile) {
-        let why = Chosen {
+        let why = InclusionReason {
             component: contents.components[rule.component].name.clone(),
             reason: rule.reason.clone(),
         };
@@ -86,7 +86,12 @@ pub fn choose(contents: &Contents, profile: Profile, listing: &Listing<'_>) -> C
 }
 
 // What a chosen path brings along.
-fn follow(listing: &Listing<'_>, contents: &Contents, path: &str, why: &Chosen) -> Vec<(String, Chosen)> {
+fn follow(
+    listing: &Listing<'_>,
+    contents: &Contents,
+    path: &str,
+    why: &InclusionReason,
+) -> Vec<(String, InclusionReason)> {
     let mut out = Vec::new();
     match listing.paths.get(path) {
         Some(Kind::Link(target)) => {
@@ -100,14 +105,17 @@ fn follow(listing: &Listing<'_>, contents: &Contents, path: &str, why: &Chosen) 
             for soname in (listing.needed)(path) {
                 if let Some(found) = library(listing, &soname) {
                     let component = libraries.map_or(&why.component, |c| &c.name).clone();
-                    out.push((found, Chosen { component, reason: format!("linked by /{path}") }));
+                    out.push((found, InclusionReason { component, reason: format!("linked by /{path}") }));
                 }
             }
             let (dir, deps) = &listing.modules;
             if let Some(module) = path.strip_prefix(dir).map(|m| m.trim_start_matches('/')) {
                 for need in deps.needs(module) {
                     let reason = format!("needed by {}", module.rsplit('/').next().unwrap_or(module));
-                    out.push((format!("{dir}/{need}"), Chosen { component: why.component.clone(), reason }));
+                    out.push((
+                        format!("{dir}/{need}"),
+                        InclusionReason { component: why.component.clone(), reason },
+                    ));
                 }
             }
         }

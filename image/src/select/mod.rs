@@ -6,5 +6,5 @@ pub mod contents;
 pub mod glob;
 pub mod modules;
 
-pub use closure::{Chosen, Kind, Listing, choose};
+pub use closure::{InclusionReason, Kind, Listing, choose};
 pub use contents::Contents;

@@ -63,7 +63,7 @@ impl Deps {
 
 /// A module of the initrd's list: its name, and when it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct InitrdModule<'a> {
     /// Module.
     pub name: &'a str,
     /// Names that call for it; empty: always. `device` stands for the devices it drives.
@@ -78,7 +78,7 @@ pub struct Wanted<'a> {
 pub fn initrd(
     deps: &Deps,
     aliases: &str,
-    wanted: &[Wanted<'_>],
+    wanted: &[InitrdModule<'_>],
 ) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
     let names: Vec<&str> = wanted.iter().map(|w| w.name).collect();
     let order = deps.load_order(&names)?;
@@ -132,11 +132,11 @@ fn module_name(path: &str) -> String {
 
 /// The entries of a list file: a module a line, then what it is loaded for; `#` comments.
 #[must_use]
-pub fn wanted(text: &str) -> Vec<Wanted<'_>> {
+pub fn wanted(text: &str) -> Vec<InitrdModule<'_>> {
     text.lines()
         .filter_map(|line| {
             let mut words = line.split('#').next().unwrap_or("").split_whitespace();
-            Some(Wanted { name: words.next()?, when: words.collect() })
+            Some(InitrdModule { name: words.next()?, when: words.collect() })
         })
         .collect()
 }
@@ -163,7 +163,10 @@ mod tests {
 
     #[test]
     fn list_files_have_comments() {
-        let want = [Wanted { name: "b", when: vec![] }, Wanted { name: "d", when: vec!["device", "fs-d"] }];
+        let want = [
+            InitrdModule { name: "b", when: vec![] },
+            InitrdModule { name: "d", when: vec!["device", "fs-d"] },
+        ];
         assert_eq!(wanted("# a\nb # c\n\n d device fs-d\n"), want);
     }
 

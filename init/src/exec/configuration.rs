@@ -2,7 +2,7 @@
 
 use super::error::InitError;
 use super::report::Report;
-use super::sources::Found;
+use super::sources::FoundSources;
 use super::steps::{apply, apply_all};
 use super::{DEGRADED, kept};
 use crate::plan::cmdline::BootArgs;
@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Is a state partition that is about to be made to have project quotas? What is wrong with the configuration is said later.
 #[must_use]
-pub fn wants_project_quotas(found: &Found, args: &BootArgs) -> bool {
+pub fn wants_project_quotas(found: &FoundSources, args: &BootArgs) -> bool {
     let sources: Vec<Source> = found.documents.iter().map(source).collect();
     load(&sources, &args.sets).config.storage.project_quotas
 }
@@ -25,7 +25,7 @@ pub fn wants_project_quotas(found: &Found, args: &BootArgs) -> bool {
 ///
 /// # Errors
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
-pub fn run(report: &mut Report, found: &Found, args: &BootArgs) -> Result<String, InitError> {
+pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result<String, InitError> {
     let (effective, refused) =
         merge(found.documents.iter().map(source).collect(), &args.sets, found, report.problems());
     for problem in &effective.problems[report.problems().len()..] {
@@ -70,7 +70,7 @@ fn source(document: &crate::plan::source::Document) -> Source {
 }
 
 /// Merges, and puts what init has to say before what the merge has: all of it is in node-config.json.
-fn merge(sources: Vec<Source>, sets: &[String], found: &Found, said: &[String]) -> (Effective, bool) {
+fn merge(sources: Vec<Source>, sets: &[String], found: &FoundSources, said: &[String]) -> (Effective, bool) {
     let offered = sources.len() + sets.len();
     let mut effective = load(&sources, sets);
     let refused = effective.accepted.len() < offered || !found.problems.is_empty();
@@ -112,7 +112,7 @@ mod tests {
         let bad =
             Source { name: "fw-cfg".into(), origin: "fw_cfg:opt/org.orlop/config".into(), text: text.into() };
         let esp = Problem { source: "ESP".into(), reason: "cannot be read".into(), ..Problem::default() };
-        let found = Found { problems: vec![esp], ..Found::default() };
+        let found = FoundSources { problems: vec![esp], ..FoundSources::default() };
         let (effective, refused) = merge(vec![bad], &[], &found, &["state partition is full".into()]);
         assert!(refused && effective.accepted.is_empty());
         let said: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn nothing_offered_nothing_refused() {
-        let (effective, refused) = merge(vec![], &[], &Found::default(), &[]);
+        let (effective, refused) = merge(vec![], &[], &FoundSources::default(), &[]);
         assert!(!refused && effective.problems.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use super::error::InitError;
 use super::steps::load_modules;
 use crate::plan::modules::{self, Modules};
-use crate::plan::step::Step;
+use crate::plan::step::BootStep;
 use crate::sys::child::{self, Alongside};
 use std::fs;
 use std::io::ErrorKind;
@@ -21,15 +21,15 @@ pub struct Drivers {
     modules: Modules,
     loaded: usize,
     missing: Vec<String>,
-    beside: Vec<Beside>,
+    beside: Vec<BackgroundModules>,
 }
 
 /// Modules that a child process loads while the boot goes on.
 #[derive(Debug)]
-struct Beside {
+struct BackgroundModules {
     /// What they were asked for as; devices' drivers have no name.
     name: Option<String>,
-    steps: Vec<Step>,
+    steps: Vec<BootStep>,
     child: Alongside,
 }
 
@@ -89,7 +89,7 @@ impl Drivers {
         }
     }
 
-    fn take(&mut self, (always, called): (Vec<Step>, Vec<Step>)) -> bool {
+    fn take(&mut self, (always, called): (Vec<BootStep>, Vec<BootStep>)) -> bool {
         let any = always.len() + called.len() > 0;
         if any {
             // What these depend on may be among it.
@@ -100,21 +100,22 @@ impl Drivers {
         any
     }
 
-    fn aside(&mut self, name: Option<String>, steps: Vec<Step>, nice: i32) {
+    fn aside(&mut self, name: Option<String>, steps: Vec<BootStep>, nice: i32) {
         if steps.is_empty() {
             return;
         }
         match child::alongside(nice, || drop(load_modules(&steps))) {
-            Ok(child) => self.beside.push(Beside { name, steps, child }),
+            Ok(child) => self.beside.push(BackgroundModules { name, steps, child }),
             Err(_) => self.load(&steps),
         }
     }
 
     /// Only who was not loaded by the child is left, and says here why.
-    fn join(&mut self, beside: Beside) {
+    fn join(&mut self, beside: BackgroundModules) {
         drop(beside.child);
-        let loaded = |step: &Step| matches!(step, Step::LoadModule { path, .. } if is_live(Path::new(path)));
-        let (live, left): (Vec<Step>, Vec<Step>) = beside.steps.into_iter().partition(loaded);
+        let loaded =
+            |step: &BootStep| matches!(step, BootStep::LoadModule { path, .. } if is_live(Path::new(path)));
+        let (live, left): (Vec<BootStep>, Vec<BootStep>) = beside.steps.into_iter().partition(loaded);
         self.loaded += live.len();
         if !left.is_empty() {
             // What these depend on may be with another child.
@@ -123,7 +124,7 @@ impl Drivers {
         }
     }
 
-    fn load(&mut self, steps: &[Step]) {
+    fn load(&mut self, steps: &[BootStep]) {
         let (loaded, missing) = load_modules(steps);
         self.loaded += loaded;
         self.missing.extend(missing);

@@ -8,16 +8,16 @@ use super::drivers::Drivers;
 use super::error::InitError;
 use super::loader::{self, Loader};
 use super::report::Report;
-use super::sources::{Found, Places, collect};
+use super::sources::{FoundSources, SourceLocations, collect};
 use super::steps::{apply_all, read};
 use super::{DEGRADED, configuration, handover, kept, machine_id, prefetch, seed, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
 use crate::plan::failure::OtherSlot;
-use crate::plan::kept::{Kept, ignored};
+use crate::plan::kept::{FirstBootRecord, ignored};
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::phase::{OnFailure, Phase};
-use crate::plan::step::Step;
+use crate::plan::step::BootStep;
 use crate::sys::block;
 use orlop_config::error_chain::chain;
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ struct Boot {
     loader: Loader,
     other_slot: OtherSlot,
     /// Sources of the configuration, if they were looked at already.
-    found: Option<Found>,
+    found: Option<FoundSources>,
 }
 
 /// A boot that has to end: where and why.
@@ -130,8 +130,8 @@ impl Boot {
         }
     }
 
-    fn collect(&mut self, disk: &Disk, args: &BootArgs, kept: Kept) -> Found {
-        collect(&mut self.drivers, Places { disk, esp: self.loader.esp, args }, kept)
+    fn collect(&mut self, disk: &Disk, args: &BootArgs, kept: FirstBootRecord) -> FoundSources {
+        collect(&mut self.drivers, SourceLocations { disk, esp: self.loader.esp, args }, kept)
     }
 
     /// The disk was used as soon as it appeared. Every controller has answered by now, and no program has run from the
@@ -151,7 +151,11 @@ impl Boot {
         // How it is made is for the configuration to say; one that is there is as it was made.
         let esp = self.loader.esp;
         let wants_quotas = |drivers: &mut Drivers| {
-            let found = self.found.insert(collect(drivers, Places { disk, esp, args }, Kept::Absent));
+            let found = self.found.insert(collect(
+                drivers,
+                SourceLocations { disk, esp, args },
+                FirstBootRecord::Absent,
+            ));
             // Nothing is made on a disk that may be a copy; `alone` ends the boot.
             match choose(&args.roothash, &scan(), esp) {
                 Choice::Refuse { why } => Err(InitError::Refused(why)),
@@ -176,7 +180,7 @@ impl Boot {
                 state::open_volatile()?;
                 apply_all(&mounts::var_layout())?;
                 let content = format!("{why}\n").into_bytes();
-                apply_all(&[Step::WriteFile { path: DEGRADED.into(), mode: 0o644, content }])?;
+                apply_all(&[BootStep::WriteFile { path: DEGRADED.into(), mode: 0o644, content }])?;
                 Err(InitError::Refused(why))
             }
         }
@@ -280,8 +284,8 @@ fn machine_id() -> Result<String, InitError> {
     let run = "/run/machine-id".to_string();
     let content = format!("{id}\n").into_bytes();
     apply_all(&[
-        Step::WriteFile { path: run.clone(), mode: 0o444, content },
-        Step::Bind { from: run, to: "/sysroot/etc/machine-id".into() },
+        BootStep::WriteFile { path: run.clone(), mode: 0o444, content },
+        BootStep::Bind { from: run, to: "/sysroot/etc/machine-id".into() },
     ])?;
     match failed {
         Some(e) => Err(InitError::Refused(format!("this boot has a machine id of its own: {}", chain(&e)))),

@@ -3,7 +3,7 @@
 //! Entries stamped before /run is mounted wait in memory. A ledger that cannot be written never stops a boot.
 
 use nix::fcntl::{Flock, FlockArg};
-use orlop_config::ledger::{Entry, Ledger};
+use orlop_config::ledger::{Ledger, LedgerEntry};
 use orlop_files::Durability;
 use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[derive(Debug)]
 pub struct LedgerFile {
     dir: PathBuf,
-    pending: Vec<Entry>,
+    pending: Vec<LedgerEntry>,
 }
 
 impl LedgerFile {
@@ -29,7 +29,7 @@ impl LedgerFile {
     ///
     /// # Errors
     /// The file could not be written; the entry is kept for the next attempt.
-    pub fn stamp(&mut self, entry: Entry) -> io::Result<()> {
+    pub fn stamp(&mut self, entry: LedgerEntry) -> io::Result<()> {
         self.pending.push(entry);
         if !self.dir.is_dir() {
             return Ok(());
@@ -103,8 +103,8 @@ impl fmt::Display for Seconds {
 mod tests {
     use super::*;
 
-    fn entry(phase: &str) -> Entry {
-        Entry { phase: phase.into(), at_ms: 1, took_ms: None, detail: String::new(), ok: true }
+    fn entry(phase: &str) -> LedgerEntry {
+        LedgerEntry { phase: phase.into(), at_ms: 1, took_ms: None, detail: String::new(), ok: true }
     }
 
     #[test]

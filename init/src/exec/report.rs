@@ -4,7 +4,7 @@ use super::clock::boottime_ms;
 use super::console::{Console, Level};
 use super::host_channel::HostChannel;
 use super::ledger::LedgerFile;
-use orlop_config::ledger::{Entry, HostMessage};
+use orlop_config::ledger::{HostMessage, LedgerEntry};
 use std::path::Path;
 
 /// The reporter of one stage.
@@ -41,7 +41,7 @@ impl Report {
     pub fn stamp(&mut self, phase: &str, started_ms: Option<u64>, detail: &str, ok: bool) {
         let at_ms = boottime_ms();
         let took_ms = started_ms.map(|s| at_ms.saturating_sub(s));
-        let entry = Entry { phase: phase.into(), at_ms, took_ms, detail: detail.into(), ok };
+        let entry = LedgerEntry { phase: phase.into(), at_ms, took_ms, detail: detail.into(), ok };
         let separator = if detail.is_empty() { "" } else { ": " };
         self.console.say(Level::Info, &format!("{phase} at {at_ms} ms{separator}{detail}"));
         self.channel.send(&HostMessage::Ledger(entry.clone()));

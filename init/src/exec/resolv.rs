@@ -6,7 +6,7 @@
 use super::error::InitError;
 use super::steps::apply;
 use crate::plan::resolv;
-use crate::plan::step::Step;
+use crate::plan::step::BootStep;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use orlop_config::error_chain::chain;
@@ -59,7 +59,7 @@ fn update(state: &Path, target: &Path) -> Result<(), InitError> {
     let current = fs::read_to_string(target).unwrap_or_default();
     let Some(text) = resolv::update(&current, &state) else { return Ok(()) };
     let step =
-        Step::WriteFile { path: target.display().to_string(), mode: 0o644, content: text.into_bytes() };
+        BootStep::WriteFile { path: target.display().to_string(), mode: 0o644, content: text.into_bytes() };
     apply(&step).map_err(|source| InitError::Step { step: step.describe(), source })
 }
 

@@ -7,10 +7,10 @@ use super::steps::apply;
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
 use crate::plan::guid::Guid;
-use crate::plan::kept::{Kept, complete, is_medium};
+use crate::plan::kept::{FirstBootRecord, complete, is_medium};
 use crate::plan::source::{BYTES_MAX, DRIVES_MAX, Document, Kind, drive_file, is_node_config};
 use crate::plan::state::partition_name;
-use crate::plan::step::{Mount, Step};
+use crate::plan::step::{BootStep, Mount};
 use crate::plan::{base64, fat, smbios, volume};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, umount2};
@@ -33,29 +33,29 @@ const MOUNT_POINT: &str = "/run/orlop/volume";
 
 /// What was found.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundSources {
     /// In rising precedence.
     pub documents: Vec<Document>,
     /// Sources that are there but unusable.
     pub problems: Vec<Problem>,
     /// The state partition's word about the first boot.
-    pub kept: Kept,
+    pub kept: FirstBootRecord,
     /// One of the unusable ones is a drive or the ESP's file.
     pub unreadable_medium: bool,
     /// Drives and ESP that were not read, because this is not the first boot.
     pub ignored: Vec<String>,
 }
 
-impl Default for Found {
-    fn default() -> Found {
+impl Default for FoundSources {
+    fn default() -> FoundSources {
         let (documents, problems, ignored) = (Vec::new(), Vec::new(), Vec::new());
-        Found { documents, problems, kept: Kept::Absent, unreadable_medium: false, ignored }
+        FoundSources { documents, problems, kept: FirstBootRecord::Absent, unreadable_medium: false, ignored }
     }
 }
 
 /// Where sources are looked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a> {
+pub struct SourceLocations<'a> {
     /// The system's disk.
     pub disk: &'a Disk,
     /// PARTUUID of the ESP that was booted from, if known.
@@ -67,12 +67,12 @@ pub struct Places<'a> {
 /// Collects all sources. Drives and the ESP are read only where `kept` or the command line says so; else init looks at
 /// their labels, mounts no file system, and takes the documents that an earlier boot kept.
 #[must_use]
-pub fn collect(drivers: &mut Drivers, places: Places<'_>, kept: Kept) -> Found {
+pub fn collect(drivers: &mut Drivers, places: SourceLocations<'_>, kept: FirstBootRecord) -> FoundSources {
     // A controller's driver is loaded when its ports have answered: what is plugged in there shows itself then.
     drivers.settle();
     drivers.present();
     let live = kept.reads_media(places.args.drives_always);
-    let mut found = Found::default();
+    let mut found = FoundSources::default();
     found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));
     found.esp(drivers, places, live);
     found.drives(drivers, places.disk, live);
@@ -80,7 +80,7 @@ pub fn collect(drivers: &mut Drivers, places: Places<'_>, kept: Kept) -> Found {
     found.smbios();
     found.cmdline(places.args);
     complete(&mut found.documents, &kept);
-    if let Kept::Unknown(why) = &kept {
+    if let FirstBootRecord::Unknown(why) = &kept {
         found.problem(
             None,
             "first boot",
@@ -91,7 +91,7 @@ pub fn collect(drivers: &mut Drivers, places: Places<'_>, kept: Kept) -> Found {
     found
 }
 
-impl Found {
+impl FoundSources {
     fn problem(&mut self, kind: Option<Kind>, origin: &str, reason: &str) {
         self.unreadable_medium |= kind.is_some_and(is_medium);
         self.problems.push(Problem { source: origin.into(), reason: reason.into(), ..Problem::default() });
@@ -118,7 +118,7 @@ impl Found {
         }
     }
 
-    fn esp(&mut self, drivers: &mut Drivers, places: Places<'_>, live: bool) {
+    fn esp(&mut self, drivers: &mut Drivers, places: SourceLocations<'_>, live: bool) {
         let Some(partition) = places.disk.esp(places.esp) else { return };
         let device = format!("/dev/{}", partition_name(&places.disk.name, partition.number));
         let origin = format!("ESP {device}:/{ESP_FILE}");
@@ -179,12 +179,12 @@ impl Found {
         kind: Kind,
         (device, fstype): (&str, &'static str),
         origin: &str,
-        work: impl FnOnce(&mut Found, &Path),
+        work: impl FnOnce(&mut FoundSources, &Path),
     ) {
         let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         let (source, target) = (device.to_string(), MOUNT_POINT.to_string());
         let mount = Mount { source, target, fstype, flags, data: String::new(), optional: false };
-        if let Err(e) = apply(&Step::Mount(mount)) {
+        if let Err(e) = apply(&BootStep::Mount(mount)) {
             self.problem(Some(kind), origin, &format!("cannot be looked for: {}", chain(&e)));
             return;
         }
@@ -256,7 +256,7 @@ mod tests {
     fn files_are_bounded_and_regular() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("f");
-        let mut found = Found::default();
+        let mut found = FoundSources::default();
         found.file(Kind::Esp, "ESP", &path);
         assert!(found.documents.is_empty() && found.problems.is_empty());
         fs::write(&path, b"kind: NodeConfig").expect("fixture");
@@ -280,7 +280,7 @@ mod tests {
         let roothash = crate::plan::cmdline::RootHash([0; 32]);
         let configs = vec!["a2luZDogTm9kZUNvbmZpZw==".into(), "%".into()];
         let args = BootArgs { roothash, configs, sets: vec![], drives_always: false, mistakes: vec![] };
-        let mut found = Found::default();
+        let mut found = FoundSources::default();
         found.cmdline(&args);
         assert_eq!(found.documents[0].text, "kind: NodeConfig");
         assert_eq!(found.problems.len(), 1);

@@ -8,12 +8,12 @@ use super::steps::{apply, apply_all};
 use super::{machine_id, reserve};
 use crate::plan::disk::{Disk, STATE_LABEL};
 use crate::plan::gpt::Partition;
-use crate::plan::gpt_change::{ChangeError, Editor, New};
+use crate::plan::gpt_change::{ChangeError, Editor, NewPartition};
 use crate::plan::guid::{Guid, TYPE_VAR};
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::reserve::full_message;
 use crate::plan::state::{BYTES_MIN, COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
-use crate::plan::step::{DiskWrite, Step};
+use crate::plan::step::{BootStep, DiskWrite};
 use crate::plan::{ext4, gpt_relocate};
 use crate::sys::{block, child};
 use nix::mount::{MntFlags, umount2};
@@ -116,7 +116,8 @@ fn create(disk: &Disk, esp: Option<Guid>, quotas: bool) -> Result<(), InitError>
         Guid::parse(&uuid).ok_or_else(|| failed("make an identity for")(io::ErrorKind::InvalidData.into()))
     };
     let identity = random()?.as_identity();
-    let new = New { type_guid: TYPE_VAR, partuuid: random()?, label: STATE_LABEL, bytes_min: BYTES_MIN };
+    let new =
+        NewPartition { type_guid: TYPE_VAR, partuuid: random()?, label: STATE_LABEL, bytes_min: BYTES_MIN };
     let partition = table.append(&new).map_err(|e| no_change(&device, e))?;
     table.identify_disk(identity);
     if let Some(esp) = disk.esp(esp) {
@@ -199,7 +200,7 @@ fn run(program: &str, args: &[&str], also_fine: impl Fn(i32) -> bool) -> Result<
     apply_all(&binds)?;
     let result = child::run_in_root(SYSROOT, program, args);
     for step in binds.iter().rev() {
-        if let Step::Bind { to, .. } = step {
+        if let BootStep::Bind { to, .. } = step {
             // Still busy would show when the hand-over moves the real mounts there.
             let _ = umount2(to.as_str(), MntFlags::MNT_DETACH);
         }

@@ -1,8 +1,8 @@
-//! Carries out one `Step`. No decisions but these: what exists already is fine, what is optional may be absent.
+//! Carries out one `BootStep`. No decisions but these: what exists already is fine, what is optional may be absent.
 
 use super::error::InitError;
 use crate::plan::modules;
-use crate::plan::step::{Mount, Step};
+use crate::plan::step::{BootStep, Mount};
 use nix::errno::Errno;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
@@ -19,7 +19,7 @@ const MODULE_INIT_COMPRESSED_FILE: u32 = 4;
 ///
 /// # Errors
 /// The first step that failed.
-pub fn apply_all(steps: &[Step]) -> Result<(), InitError> {
+pub fn apply_all(steps: &[BootStep]) -> Result<(), InitError> {
     steps
         .iter()
         .try_for_each(|step| apply(step).map_err(|source| InitError::Step { step: step.describe(), source }))
@@ -29,23 +29,23 @@ pub fn apply_all(steps: &[Step]) -> Result<(), InitError> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn apply(step: &Step) -> io::Result<()> {
+pub fn apply(step: &BootStep) -> io::Result<()> {
     match step {
-        Step::MakeDir(path) => fs::create_dir_all(path),
-        Step::MakeStickyDir(path) => {
+        BootStep::MakeDir(path) => fs::create_dir_all(path),
+        BootStep::MakeStickyDir(path) => {
             fs::create_dir_all(path)?;
             fs::set_permissions(path, Permissions::from_mode(0o1777))
         }
-        Step::MakeLink { path, target } => match symlink(target, path) {
+        BootStep::MakeLink { path, target } => match symlink(target, path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         },
-        Step::RemoveFile(path) => remove_file(Path::new(path)),
-        Step::WriteFile { path, mode, content } => write_file(path, *mode, content),
-        Step::Mount(m) => mount_one(m),
-        Step::Bind { from, to } => flags_mount(from, to, MsFlags::MS_BIND),
-        Step::Move { from, to } => flags_mount(from, to, MsFlags::MS_MOVE),
-        Step::LoadModule { path, compressed } => load_module(path, *compressed),
+        BootStep::RemoveFile(path) => remove_file(Path::new(path)),
+        BootStep::WriteFile { path, mode, content } => write_file(path, *mode, content),
+        BootStep::Mount(m) => mount_one(m),
+        BootStep::Bind { from, to } => flags_mount(from, to, MsFlags::MS_BIND),
+        BootStep::Move { from, to } => flags_mount(from, to, MsFlags::MS_MOVE),
+        BootStep::LoadModule { path, compressed } => load_module(path, *compressed),
     }
 }
 
@@ -131,10 +131,10 @@ pub fn load_module_file(file: &File, compressed: bool) -> io::Result<()> {
 /// Loads the list; returns how many were loaded and a note for each that was not (absent, no such device):
 /// none of them is fatal, because the phase that needs one says so with its own object.
 #[must_use]
-pub fn load_modules(steps: &[Step]) -> (usize, Vec<String>) {
+pub fn load_modules(steps: &[BootStep]) -> (usize, Vec<String>) {
     let mut missing = Vec::new();
     for step in steps {
-        if let (Step::LoadModule { path, .. }, Err(e)) = (step, apply(step)) {
+        if let (BootStep::LoadModule { path, .. }, Err(e)) = (step, apply(step)) {
             missing.push(format!("{} ({e})", modules::name(path)));
         }
     }
@@ -151,14 +151,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("a/b/secret").to_string_lossy().into_owned();
         for content in [&b"one"[..], b"two"] {
-            let step = Step::WriteFile { path: path.clone(), mode: 0o600, content: content.to_vec() };
+            let step = BootStep::WriteFile { path: path.clone(), mode: 0o600, content: content.to_vec() };
             apply(&step).expect("written");
             assert_eq!(fs::read(&path).expect("file"), content);
         }
         // What is so already is not written again: not even a new inode.
         let inode = |path: &str| fs::metadata(path).expect("file").ino();
         let (before, again) = (inode(&path), |mode, content: &[u8]| {
-            apply(&Step::WriteFile { path: path.clone(), mode, content: content.to_vec() }).expect("written");
+            apply(&BootStep::WriteFile { path: path.clone(), mode, content: content.to_vec() })
+                .expect("written");
         });
         again(0o600, b"two");
         assert_eq!(inode(&path), before);
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_failed_step_names_itself() {
-        let steps = [Step::Bind { from: "/nonexistent".into(), to: "/nonexistent2".into() }];
+        let steps = [BootStep::Bind { from: "/nonexistent".into(), to: "/nonexistent2".into() }];
         let error = apply_all(&steps).map_err(|e| orlop_config::error_chain::chain(&e));
         let text = error.expect_err("cannot work");
         assert!(text.starts_with("cannot bind /nonexistent on /nonexistent2: "), "{text}");

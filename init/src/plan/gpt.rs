@@ -106,26 +106,30 @@ pub fn read_table(
     match read_copy(sectors - 1, Copy::Backup, sectors, sector, &mut read) {
         Ok(table) => Ok(table),
         Err(backup) => Err(match (primary, backup) {
-            (Bad::Unreadable, Bad::Unreadable | Bad::NoSignature) => GptError::Unreadable,
-            (Bad::NoSignature, Bad::NoSignature | Bad::Unreadable) => GptError::None,
+            (GptCopyDefect::Unreadable, GptCopyDefect::Unreadable | GptCopyDefect::NoSignature) => {
+                GptError::Unreadable
+            }
+            (GptCopyDefect::NoSignature, GptCopyDefect::NoSignature | GptCopyDefect::Unreadable) => {
+                GptError::None
+            }
             (primary, backup) => GptError::Damaged { primary: primary.text(), backup: backup.text() },
         }),
     }
 }
 
 /// Why one copy is not used.
-pub(super) enum Bad {
+pub(super) enum GptCopyDefect {
     Unreadable,
     NoSignature,
     Invalid(&'static str),
 }
 
-impl Bad {
+impl GptCopyDefect {
     fn text(&self) -> &'static str {
         match self {
-            Bad::Unreadable => "unreadable",
-            Bad::NoSignature => "no signature",
-            Bad::Invalid(why) => why,
+            GptCopyDefect::Unreadable => "unreadable",
+            GptCopyDefect::NoSignature => "no signature",
+            GptCopyDefect::Invalid(why) => why,
         }
     }
 }
@@ -136,19 +140,20 @@ fn read_copy(
     sectors: u64,
     sector: u64,
     read: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>,
-) -> Result<Table, Bad> {
-    let header = read(lba * sector, usize::try_from(sector).unwrap_or(512)).ok_or(Bad::Unreadable)?;
+) -> Result<Table, GptCopyDefect> {
+    let header =
+        read(lba * sector, usize::try_from(sector).unwrap_or(512)).ok_or(GptCopyDefect::Unreadable)?;
     let h = Header::parse(&header, lba, sectors)?;
     let bytes = u64::from(h.entry_count) * u64::from(h.entry_size);
     if bytes == 0 || bytes > ENTRIES_BYTES_MAX || h.entries_lba >= sectors {
-        return Err(Bad::Invalid("entry array out of bounds"));
+        return Err(GptCopyDefect::Invalid("entry array out of bounds"));
     }
-    let length = usize::try_from(bytes).map_err(|_| Bad::Invalid("entry array out of bounds"))?;
-    let entries = read(h.entries_lba * sector, length).ok_or(Bad::Unreadable)?;
+    let length = usize::try_from(bytes).map_err(|_| GptCopyDefect::Invalid("entry array out of bounds"))?;
+    let entries = read(h.entries_lba * sector, length).ok_or(GptCopyDefect::Unreadable)?;
     if crc32(&entries) != h.entries_crc {
-        return Err(Bad::Invalid("entry checksum wrong"));
+        return Err(GptCopyDefect::Invalid("entry checksum wrong"));
     }
-    let size = usize::try_from(h.entry_size).map_err(|_| Bad::Invalid("entry size"))?;
+    let size = usize::try_from(h.entry_size).map_err(|_| GptCopyDefect::Invalid("entry size"))?;
     let mut partitions = Vec::new();
     for (number, entry) in (1u32..).zip(entries.chunks_exact(size)) {
         if let Some(p) = parse_entry(number, entry, sectors, sector)? {
@@ -172,11 +177,11 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn parse(bytes: &[u8], lba: u64, sectors: u64) -> Result<Header, Bad> {
+    pub(super) fn parse(bytes: &[u8], lba: u64, sectors: u64) -> Result<Header, GptCopyDefect> {
         if bytes.get(..8) != Some(b"EFI PART") {
-            return Err(Bad::NoSignature);
+            return Err(GptCopyDefect::NoSignature);
         }
-        let short = Bad::Invalid("header too short");
+        let short = GptCopyDefect::Invalid("header too short");
         let size = le_u32(bytes, 12).and_then(|s| usize::try_from(s).ok()).unwrap_or(0);
         if size < 92 || size > bytes.len() {
             return Err(short);
@@ -184,14 +189,14 @@ impl Header {
         let mut copy = bytes[..size].to_vec();
         copy[16..20].fill(0);
         if le_u32(bytes, 16) != Some(crc32(&copy)) {
-            return Err(Bad::Invalid("header checksum wrong"));
+            return Err(GptCopyDefect::Invalid("header checksum wrong"));
         }
         if le_u64(bytes, 24) != Some(lba) {
-            return Err(Bad::Invalid("header is not where it says"));
+            return Err(GptCopyDefect::Invalid("header is not where it says"));
         }
         let (first, last) = (le_u64(bytes, 40), le_u64(bytes, 48));
         if first > last || last >= Some(sectors) {
-            return Err(Bad::Invalid("usable range beyond the device"));
+            return Err(GptCopyDefect::Invalid("usable range beyond the device"));
         }
         let header = (|| {
             Some(Header {
@@ -206,7 +211,7 @@ impl Header {
         })()
         .ok_or(short)?;
         if header.entry_size < 128 || !header.entry_size.is_multiple_of(8) {
-            return Err(Bad::Invalid("entry size"));
+            return Err(GptCopyDefect::Invalid("entry size"));
         }
         Ok(header)
     }
@@ -217,8 +222,8 @@ pub(super) fn parse_entry(
     entry: &[u8],
     sectors: u64,
     sector: u64,
-) -> Result<Option<Partition>, Bad> {
-    let short = || Bad::Invalid("entry too short");
+) -> Result<Option<Partition>, GptCopyDefect> {
+    let short = || GptCopyDefect::Invalid("entry too short");
     let type_guid = Guid::from_disk(entry).ok_or_else(short)?;
     if type_guid.is_nil() {
         return Ok(None);
@@ -227,7 +232,7 @@ pub(super) fn parse_entry(
     let first = le_u64(entry, 32).ok_or_else(short)?;
     let last = le_u64(entry, 40).ok_or_else(short)?;
     if first > last || last >= sectors {
-        return Err(Bad::Invalid("partition beyond the device"));
+        return Err(GptCopyDefect::Invalid("partition beyond the device"));
     }
     let name = entry.get(56..128).ok_or_else(short)?;
     let units = name.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]])).take_while(|u| *u != 0);

@@ -76,7 +76,7 @@ pub struct Editor {
 
 /// What a new partition is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct New<'a> {
+pub struct NewPartition<'a> {
     /// Partition type GUID.
     pub type_guid: Guid,
     /// PARTUUID.
@@ -146,7 +146,7 @@ impl Editor {
     ///
     /// # Errors
     /// There is no room or no entry.
-    pub fn append(&mut self, new: &New<'_>) -> Result<Partition, ChangeError> {
+    pub fn append(&mut self, new: &NewPartition<'_>) -> Result<Partition, ChangeError> {
         let free = self.entries.chunks_exact(self.entry).position(|e| e[..16] == [0; 16]);
         let at = free.ok_or(ChangeError::Full)?;
         let end = self.partitions.iter().map(|p| p.start + p.length).max().unwrap_or(1 << 20);

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
-fn new(bytes_min: u64) -> New<'static> {
-    New { type_guid: TYPE_VAR, partuuid: Guid::from_u128(7), label: "orlop-state", bytes_min }
+fn new(bytes_min: u64) -> NewPartition<'static> {
+    NewPartition { type_guid: TYPE_VAR, partuuid: Guid::from_u128(7), label: "orlop-state", bytes_min }
 }
 
 fn grown(sectors: u64) -> Vec<u8> {

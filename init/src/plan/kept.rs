@@ -14,7 +14,7 @@ pub const BYTES_MAX: u64 = 32 << 20;
 
 /// The state partition's word about the first boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum FirstBootRecord {
     /// There is no record: this boot is the first, or the first with a version that keeps one.
     Absent,
     /// The first boot is over; it accepted these documents.
@@ -23,11 +23,11 @@ pub enum Kept {
     Unknown(String),
 }
 
-impl Kept {
+impl FirstBootRecord {
     /// Are drives and the ESP's file read in this boot?
     #[must_use]
     pub fn reads_media(&self, always: bool) -> bool {
-        always || *self == Kept::Absent
+        always || *self == FirstBootRecord::Absent
     }
 }
 
@@ -68,8 +68,8 @@ pub fn render(documents: &[Document]) -> String {
 }
 
 /// Adds the kept documents of each kind that this boot found no document of; in rising precedence.
-pub fn complete(documents: &mut Vec<Document>, kept: &Kept) {
-    if let Kept::Accepted(kept) = kept {
+pub fn complete(documents: &mut Vec<Document>, kept: &FirstBootRecord) {
+    if let FirstBootRecord::Accepted(kept) = kept {
         let missing = |d: &&Document| !documents.iter().any(|found| found.kind == d.kind);
         let missing: Vec<Document> = kept.iter().filter(missing).cloned().collect();
         documents.extend(missing);
@@ -81,7 +81,7 @@ pub fn complete(documents: &mut Vec<Document>, kept: &Kept) {
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'a> {
     /// The record as this boot found it.
-    pub before: &'a Kept,
+    pub before: &'a FirstBootRecord,
     /// All documents that were offered.
     pub documents: &'a [Document],
     /// Those that count, by [`Document::shown`]; each `orlop.set=` is among them.
@@ -99,8 +99,8 @@ pub fn record(outcome: &Outcome<'_>) -> Option<Vec<Document>> {
     let mut keep: Vec<Document> = outcome.documents.iter().filter(taken).cloned().collect();
     keep.iter_mut().for_each(|d| d.kept = true);
     let before = match outcome.before {
-        Kept::Accepted(before) => before.as_slice(),
-        Kept::Absent => {
+        FirstBootRecord::Accepted(before) => before.as_slice(),
+        FirstBootRecord::Absent => {
             let refused = outcome.documents.iter().any(|d| is_medium(d.kind) && !counts(d));
             let image = outcome.documents.iter().filter(|d| d.kind == Kind::Image && counts(d)).count();
             if (refused || outcome.unreadable) && outcome.accepted.len() == image {
@@ -109,21 +109,21 @@ pub fn record(outcome: &Outcome<'_>) -> Option<Vec<Document>> {
             &[]
         }
         // An unreadable record gives way to a document that was taken on purpose, and to nothing else.
-        Kept::Unknown(_) if keep.is_empty() => return None,
-        Kept::Unknown(_) => &[],
+        FirstBootRecord::Unknown(_) if keep.is_empty() => return None,
+        FirstBootRecord::Unknown(_) => &[],
     };
     let missing = |d: &&Document| !keep.iter().any(|new| new.kind == d.kind);
     let missing: Vec<Document> = before.iter().filter(missing).cloned().collect();
     keep.extend(missing);
     keep.sort_by_key(|d| d.kind);
-    (!matches!(outcome.before, Kept::Accepted(_)) || keep != before).then_some(keep)
+    (!matches!(outcome.before, FirstBootRecord::Accepted(_)) || keep != before).then_some(keep)
 }
 
 /// The line about attached sources that were not read.
 #[must_use]
-pub fn ignored(names: &[String], kept: &Kept) -> String {
+pub fn ignored(names: &[String], kept: &FirstBootRecord) -> String {
     let why = match kept {
-        Kept::Unknown(why) => format!("this may not be the node's first boot ({why})"),
+        FirstBootRecord::Unknown(why) => format!("this may not be the node's first boot ({why})"),
         _ => "this is not the node's first boot; the text that its first boot accepted counts".into(),
     };
     format!(
@@ -145,7 +145,7 @@ mod tests {
         Document { kept: true, ..document(kind, text) }
     }
 
-    fn after(before: &Kept, documents: &[Document], refused: &[&str]) -> Option<Vec<Document>> {
+    fn after(before: &FirstBootRecord, documents: &[Document], refused: &[&str]) -> Option<Vec<Document>> {
         let counts = |d: &&Document| !refused.contains(&d.text.as_str());
         let accepted: Vec<String> = documents.iter().filter(counts).map(Document::shown).collect();
         record(&Outcome { before, documents, accepted: &accepted, unreadable: false })
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn media_are_read_at_the_first_boot_and_on_purpose() {
         let states = [
-            (Kept::Absent, true),
-            (Kept::Accepted(vec![]), false),
-            (Kept::Accepted(vec![kept(Kind::Drive, "a")]), false),
-            (Kept::Unknown("damaged".into()), false),
+            (FirstBootRecord::Absent, true),
+            (FirstBootRecord::Accepted(vec![]), false),
+            (FirstBootRecord::Accepted(vec![kept(Kind::Drive, "a")]), false),
+            (FirstBootRecord::Unknown("damaged".into()), false),
         ];
         for (state, first) in states {
             assert_eq!((state.reads_media(false), state.reads_media(true)), (first, true), "{state:?}");
@@ -172,19 +172,23 @@ mod tests {
             document(Kind::Drive, "d"),
             document(Kind::Smbios, "s"),
         ];
-        assert_eq!(after(&Kept::Absent, &all, &[]), Some(vec![kept(Kind::Esp, "e"), kept(Kind::Drive, "d")]));
-        assert_eq!(after(&Kept::Absent, &all, &["d"]), Some(vec![kept(Kind::Esp, "e")]));
+        assert_eq!(
+            after(&FirstBootRecord::Absent, &all, &[]),
+            Some(vec![kept(Kind::Esp, "e"), kept(Kind::Drive, "d")])
+        );
+        assert_eq!(after(&FirstBootRecord::Absent, &all, &["d"]), Some(vec![kept(Kind::Esp, "e")]));
         // Also when there was nothing, and when all of it was refused but the node is configured otherwise.
-        assert_eq!(after(&Kept::Absent, &[], &[]), Some(vec![]));
-        assert_eq!(after(&Kept::Absent, &all[2..], &["d"]), Some(vec![]));
+        assert_eq!(after(&FirstBootRecord::Absent, &[], &[]), Some(vec![]));
+        assert_eq!(after(&FirstBootRecord::Absent, &all[2..], &["d"]), Some(vec![]));
     }
 
     #[test]
     fn a_refused_drive_alone_does_not_end_the_first_boot() {
         let only = [document(Kind::Image, "i"), document(Kind::Drive, "d")];
-        assert_eq!(after(&Kept::Absent, &only, &["d"]), None);
-        assert_eq!(after(&Kept::Absent, &only, &[]), Some(vec![kept(Kind::Drive, "d")]));
-        let outcome = Outcome { before: &Kept::Absent, documents: &[], accepted: &[], unreadable: true };
+        assert_eq!(after(&FirstBootRecord::Absent, &only, &["d"]), None);
+        assert_eq!(after(&FirstBootRecord::Absent, &only, &[]), Some(vec![kept(Kind::Drive, "d")]));
+        let outcome =
+            Outcome { before: &FirstBootRecord::Absent, documents: &[], accepted: &[], unreadable: true };
         assert_eq!(record(&outcome), None);
         let sets = ["orlop.set=node.name".to_string()];
         assert_eq!(record(&Outcome { accepted: &sets, ..outcome }), Some(vec![]));
@@ -192,7 +196,7 @@ mod tests {
 
     #[test]
     fn later_boots_complete_and_leave_the_record() {
-        let before = Kept::Accepted(vec![kept(Kind::Esp, "e"), kept(Kind::Drive, "d")]);
+        let before = FirstBootRecord::Accepted(vec![kept(Kind::Esp, "e"), kept(Kind::Drive, "d")]);
         let mut documents = vec![document(Kind::Image, "i"), document(Kind::Cmdline, "c")];
         complete(&mut documents, &before);
         let texts: Vec<&str> = documents.iter().map(|d| d.text.as_str()).collect();
@@ -201,14 +205,14 @@ mod tests {
         assert_eq!(after(&before, &documents, &[]), None);
         // A kept document stays in the record when this boot refuses it.
         assert_eq!(after(&before, &documents, &["d"]), None);
-        let damaged = Kept::Unknown(String::new());
+        let damaged = FirstBootRecord::Unknown(String::new());
         assert_eq!(after(&damaged, &documents[..1], &[]), None);
         assert_eq!(after(&damaged, &[document(Kind::Drive, "x")], &[]), Some(vec![kept(Kind::Drive, "x")]));
     }
 
     #[test]
     fn what_is_taken_on_purpose_replaces_its_kind() {
-        let before = Kept::Accepted(vec![kept(Kind::Esp, "e"), kept(Kind::Drive, "d")]);
+        let before = FirstBootRecord::Accepted(vec![kept(Kind::Esp, "e"), kept(Kind::Drive, "d")]);
         let mut documents = vec![document(Kind::Drive, "n")];
         complete(&mut documents, &before);
         assert_eq!(documents, [kept(Kind::Esp, "e"), document(Kind::Drive, "n")]);
@@ -240,9 +244,10 @@ mod tests {
     #[test]
     fn the_line_names_the_drive_and_the_way() {
         let names = ["drive /dev/vdb (CIDATA)".to_string()];
-        for (kept, why) in
-            [(Kept::Accepted(vec![]), "not the node's first boot"), (Kept::Unknown("x".into()), "(x)")]
-        {
+        for (kept, why) in [
+            (FirstBootRecord::Accepted(vec![]), "not the node's first boot"),
+            (FirstBootRecord::Unknown("x".into()), "(x)"),
+        ] {
             let line = ignored(&names, &kept);
             assert!(
                 line.contains(&names[0]) && line.contains("orlop.drive=always") && line.contains(why),

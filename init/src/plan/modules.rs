@@ -6,7 +6,7 @@
 //!
 //! Why no crate: init stays small, and here a pattern costs at most the product of both lengths.
 
-use super::step::Step;
+use super::step::BootStep;
 
 /// Modules that are not loaded yet, in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Modules {
 
     /// What is to be loaded now that these names are called for; a module is handed out once. First what is always
     /// loaded, which needs nothing of the second part: the two can be loaded at the same time.
-    pub fn take(&mut self, names: &[String]) -> (Vec<Step>, Vec<Step>) {
+    pub fn take(&mut self, names: &[String]) -> (Vec<BootStep>, Vec<BootStep>) {
         let called =
             |m: &Module| m.patterns.is_empty() || m.patterns.iter().any(|p| names.iter().any(|n| fits(p, n)));
         let (now, later) = self.waiting.drain(..).partition(called);
@@ -50,10 +50,10 @@ impl Modules {
     }
 }
 
-fn steps(modules: Vec<Module>) -> Vec<Step> {
+fn steps(modules: Vec<Module>) -> Vec<BootStep> {
     modules
         .into_iter()
-        .map(|m| Step::LoadModule {
+        .map(|m| BootStep::LoadModule {
             compressed: [".xz", ".zst", ".gz"].iter().any(|suffix| m.path.ends_with(suffix)),
             path: m.path,
         })
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn load(path: &str, compressed: bool) -> Step {
-        Step::LoadModule { path: path.into(), compressed }
+    fn load(path: &str, compressed: bool) -> BootStep {
+        BootStep::LoadModule { path: path.into(), compressed }
     }
 
     #[test]

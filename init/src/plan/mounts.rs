@@ -1,6 +1,6 @@
 //! The fixed mounts: API file systems before the root is known, the root, cgroup v2, the hand-over.
 
-use super::step::{Mount, Step};
+use super::step::{BootStep, Mount};
 use nix::mount::MsFlags;
 
 /// Where the new root is put together.
@@ -12,16 +12,16 @@ fn mount(source: &str, target: &str, fstype: &'static str, flags: MsFlags, data:
 
 /// /proc, /sys, /dev, /run and what lies below them, with the flags systemd expects to find.
 #[must_use]
-pub fn api_filesystems() -> Vec<Step> {
+pub fn api_filesystems() -> Vec<BootStep> {
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let dev = MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME;
     let run = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_STRICTATIME;
     vec![
-        Step::Mount(mount("proc", "/proc", "proc", strict, "")),
-        Step::Mount(mount("sysfs", "/sys", "sysfs", strict, "")),
-        Step::Mount(mount("devtmpfs", "/dev", "devtmpfs", dev, "mode=0755")),
-        Step::Mount(mount("tmpfs", "/run", "tmpfs", run, "mode=0755,size=20%,nr_inodes=800k")),
-        Step::MakeDir("/run/orlop".into()),
+        BootStep::Mount(mount("proc", "/proc", "proc", strict, "")),
+        BootStep::Mount(mount("sysfs", "/sys", "sysfs", strict, "")),
+        BootStep::Mount(mount("devtmpfs", "/dev", "devtmpfs", dev, "mode=0755")),
+        BootStep::Mount(mount("tmpfs", "/run", "tmpfs", run, "mode=0755,size=20%,nr_inodes=800k")),
+        BootStep::MakeDir("/run/orlop".into()),
     ]
 }
 
@@ -30,32 +30,32 @@ pub const EFI_VARIABLES: &str = "/sys/firmware/efi/efivars";
 
 /// EFI variables, for as long as init reads them. A BIOS machine has none.
 #[must_use]
-pub fn firmware() -> Step {
+pub fn firmware() -> BootStep {
     let strict = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let variables = mount("efivarfs", EFI_VARIABLES, "efivarfs", strict, "");
-    Step::Mount(Mount { optional: true, ..variables })
+    BootStep::Mount(Mount { optional: true, ..variables })
 }
 
 /// The verified root.
 #[must_use]
-pub fn root(device: &str) -> Vec<Step> {
+pub fn root(device: &str) -> Vec<BootStep> {
     // No device nodes and no set-uid programs come from the image; containers' files live below /var.
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
-    vec![Step::Mount(mount(device, SYSROOT, "erofs", flags, ""))]
+    vec![BootStep::Mount(mount(device, SYSROOT, "erofs", flags, ""))]
 }
 
 /// The state partition. Neither nodev nor nosuid: both would be inherited by the binds that the agent makes
 /// for pods (block volumes, emptyDir) and break them.
 #[must_use]
-pub fn state(device: &str) -> Vec<Step> {
+pub fn state(device: &str) -> Vec<BootStep> {
     let data = "errors=remount-ro";
-    vec![Step::Mount(mount(device, "/sysroot/var", "ext4", MsFlags::MS_RELATIME, data))]
+    vec![BootStep::Mount(mount(device, "/sysroot/var", "ext4", MsFlags::MS_RELATIME, data))]
 }
 
 /// Directories of a /var that has just been made or was never complete: what the image's links point to, and
 /// what services expect. Those that exist are left as they are.
 #[must_use]
-pub fn var_layout() -> Vec<Step> {
+pub fn var_layout() -> Vec<BootStep> {
     [
         "cache",
         "lib/orlop/cni/bin",
@@ -68,10 +68,10 @@ pub fn var_layout() -> Vec<Step> {
         "spool",
     ]
     .into_iter()
-    .map(|dir| Step::MakeDir(format!("{SYSROOT}/var/{dir}")))
+    .map(|dir| BootStep::MakeDir(format!("{SYSROOT}/var/{dir}")))
     .chain([
-        Step::MakeStickyDir(format!("{SYSROOT}/var/tmp")),
-        Step::MakeLink { path: format!("{SYSROOT}/var/run"), target: "/run".into() },
+        BootStep::MakeStickyDir(format!("{SYSROOT}/var/tmp")),
+        BootStep::MakeLink { path: format!("{SYSROOT}/var/run"), target: "/run".into() },
     ])
     .collect()
 }
@@ -81,22 +81,22 @@ pub fn var_layout() -> Vec<Step> {
 /// is there before journald and stays until after it, and the end of that service would take the flag away at a
 /// soft-reboot, after which the journal is in /run and lost with the machine.
 #[must_use]
-pub fn journal_is_on_disk() -> Step {
-    Step::WriteFile { path: "/run/systemd/journal/flushed".into(), mode: 0o644, content: Vec::new() }
+pub fn journal_is_on_disk() -> BootStep {
+    BootStep::WriteFile { path: "/run/systemd/journal/flushed".into(), mode: 0o644, content: Vec::new() }
 }
 
 /// A /var that is lost at power-off, when the state partition cannot be used.
 #[must_use]
-pub fn volatile_state() -> Vec<Step> {
+pub fn volatile_state() -> Vec<BootStep> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    vec![Step::Mount(mount("orlop-volatile", "/sysroot/var", "tmpfs", flags, "mode=0755,size=20%"))]
+    vec![BootStep::Mount(mount("orlop-volatile", "/sysroot/var", "tmpfs", flags, "mode=0755,size=20%"))]
 }
 
 /// cgroup v2, before systemd would do it, so that the options are ours.
 #[must_use]
-pub fn cgroup2() -> Vec<Step> {
+pub fn cgroup2() -> Vec<BootStep> {
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    vec![Step::Mount(Mount {
+    vec![BootStep::Mount(Mount {
         data: "nsdelegate,memory_recursiveprot".into(),
         ..mount("cgroup2", CGROUP, "cgroup2", strict, "")
     })]
@@ -114,11 +114,11 @@ pub const CGROUP: &str = "/sys/fs/cgroup";
 /// Mounts that services and pods expect. systemd has units for them and would start a program for each; what is
 /// mounted already it takes as it is.
 #[must_use]
-pub fn services() -> Vec<Step> {
+pub fn services() -> Vec<BootStep> {
     let dev = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let optional = |m: Mount| Step::Mount(Mount { optional: true, ..m });
+    let optional = |m: Mount| BootStep::Mount(Mount { optional: true, ..m });
     vec![
-        Step::Mount(mount(
+        BootStep::Mount(mount(
             "tmpfs",
             "/sysroot/tmp",
             "tmpfs",
@@ -135,19 +135,19 @@ pub fn services() -> Vec<Step> {
 
 /// The mounts that go along into the new root.
 #[must_use]
-pub fn handover() -> Vec<Step> {
+pub fn handover() -> Vec<BootStep> {
     ["/dev", "/proc", "/sys", "/run"]
         .into_iter()
-        .map(|from| Step::Move { from: from.into(), to: format!("{SYSROOT}{from}") })
+        .map(|from| BootStep::Move { from: from.into(), to: format!("{SYSROOT}{from}") })
         .collect()
 }
 
 /// What a program of the verified root needs when it runs from the initrd in a chroot.
 #[must_use]
-pub fn tool_chroot() -> Vec<Step> {
+pub fn tool_chroot() -> Vec<BootStep> {
     ["/dev", "/proc", "/sys", "/run"]
         .into_iter()
-        .map(|from| Step::Bind { from: from.into(), to: format!("{SYSROOT}{from}") })
+        .map(|from| BootStep::Bind { from: from.into(), to: format!("{SYSROOT}{from}") })
         .collect()
 }
 
@@ -160,8 +160,8 @@ mod tests {
         let mut mounted = vec![String::from("/")];
         for step in api_filesystems() {
             let target = match step {
-                Step::Mount(m) => m.target,
-                Step::MakeDir(d) => d,
+                BootStep::Mount(m) => m.target,
+                BootStep::MakeDir(d) => d,
                 other => panic!("{other:?}"),
             };
             let above = mounted.iter().filter(|m| target.starts_with(m.as_str())).count();
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn root_is_read_only_and_state_is_not_nodev() {
-        let flags = |steps: Vec<Step>| match &steps[0] {
-            Step::Mount(m) => m.flags,
+        let flags = |steps: Vec<BootStep>| match &steps[0] {
+            BootStep::Mount(m) => m.flags,
             other => panic!("{other:?}"),
         };
         assert!(flags(root("/dev/dm-0")).contains(MsFlags::MS_RDONLY | MsFlags::MS_NODEV));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn cgroup_options() {
-        let Step::Mount(m) = &cgroup2()[0] else { panic!("one mount") };
+        let BootStep::Mount(m) = &cgroup2()[0] else { panic!("one mount") };
         assert_eq!((m.fstype, m.data.as_str()), ("cgroup2", "nsdelegate,memory_recursiveprot"));
     }
 }

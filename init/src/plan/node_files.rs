@@ -6,7 +6,7 @@
 
 use super::mounts::SYSROOT;
 use super::source::Document;
-use super::step::Step;
+use super::step::BootStep;
 use super::swap;
 use orlop_config::node::{Effective, derive};
 use std::collections::BTreeSet;
@@ -49,13 +49,13 @@ pub struct Inputs<'a> {
 
 /// The steps, in order.
 #[must_use]
-pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
+pub fn plan(inputs: &Inputs<'_>) -> Vec<BootStep> {
     let config = &inputs.effective.config;
-    let mut steps: Vec<Step> = derive::run_files(inputs.effective, inputs.machine_id)
+    let mut steps: Vec<BootStep> = derive::run_files(inputs.effective, inputs.machine_id)
         .into_iter()
         .map(|f| {
             let path = if f.path.starts_with("/run/") { f.path } else { format!("{SYSROOT}{}", f.path) };
-            Step::WriteFile { path, mode: f.mode, content: f.text.into_bytes() }
+            BootStep::WriteFile { path, mode: f.mode, content: f.text.into_bytes() }
         })
         .collect();
     // DHCP's servers come later (`orlop-init resolv`); a sandbox needs the file to exist.
@@ -66,20 +66,20 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
     }
     if !inputs.refused {
         let stale = inputs.hosts.iter().filter(|h| !config.registries.mirrors.contains_key(*h));
-        steps.extend(stale.map(|h| Step::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
+        steps.extend(stale.map(|h| BootStep::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
     }
     if inputs.swap_file && !inputs.refused && !derive::swaps(config) {
-        steps.push(Step::RemoveFile(format!("{VAR}/{}", swap::FILE)));
+        steps.push(BootStep::RemoveFile(format!("{VAR}/{}", swap::FILE)));
     }
     if derive::joins(config) && !derive::bridges(config) {
         // It is there if the configuration was another one; it would stand before an add-on's.
-        steps.push(Step::RemoveFile(format!("{CNI}/{CONTAINERDS}")));
+        steps.push(BootStep::RemoveFile(format!("{CNI}/{CONTAINERDS}")));
     }
     let range = &inputs.effective.kubelet.pod_cidr;
     let conflist = format!("{CNI}/10-orlop.conflist");
     if derive::joins(config) && range.is_empty() {
         // The pod network is the cluster's to bring; the standalone one would hide that it is missing.
-        steps.push(Step::RemoveFile(conflist));
+        steps.push(BootStep::RemoveFile(conflist));
     } else if inputs.cni_empty {
         let range = if range.is_empty() { POD_CIDR } else { range };
         steps.push(file(conflist, 0o644, self::conflist(range)));
@@ -87,17 +87,17 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
     steps
 }
 
-fn file(path: String, mode: u32, text: String) -> Step {
-    Step::WriteFile { path, mode, content: text.into_bytes() }
+fn file(path: String, mode: u32, text: String) -> BootStep {
+    BootStep::WriteFile { path, mode, content: text.into_bytes() }
 }
 
-fn static_pods(inputs: &Inputs<'_>) -> Vec<Step> {
+fn static_pods(inputs: &Inputs<'_>) -> Vec<BootStep> {
     let wanted = derive::static_pod_files(&inputs.effective.config);
     let names: BTreeSet<&str> = wanted.iter().map(|(name, _)| name.as_str()).collect();
     let ours = |name: &&String| name.starts_with("orlop-") && name.ends_with(".yaml");
     let stale =
         inputs.manifests.iter().filter(ours).filter(|n| !inputs.refused && !names.contains(n.as_str()));
-    let mut steps: Vec<Step> = stale.map(|n| Step::RemoveFile(format!("{MANIFESTS}/{n}"))).collect();
+    let mut steps: Vec<BootStep> = stale.map(|n| BootStep::RemoveFile(format!("{MANIFESTS}/{n}"))).collect();
     // Environment variables of a pod may be secret.
     steps.extend(wanted.into_iter().map(|(name, text)| file(format!("{MANIFESTS}/{name}"), 0o600, text)));
     steps
@@ -105,9 +105,9 @@ fn static_pods(inputs: &Inputs<'_>) -> Vec<Step> {
 
 /// Every source as found, for the one who wonders; mode 0600, because it may hold a token.
 #[must_use]
-pub fn source_files(documents: &[Document], sets: &[String]) -> Vec<Step> {
+pub fn source_files(documents: &[Document], sets: &[String]) -> Vec<BootStep> {
     let mut used = BTreeSet::new();
-    let mut steps: Vec<Step> = documents
+    let mut steps: Vec<BootStep> = documents
         .iter()
         .map(|d| {
             let mut rank = d.kind.rank();
@@ -168,15 +168,15 @@ mod tests {
         }
     }
 
-    fn written<'a>(steps: &'a [Step], path: &str) -> Option<&'a Step> {
-        steps.iter().find(|s| matches!(s, Step::WriteFile { path: p, .. } if p == path))
+    fn written<'a>(steps: &'a [BootStep], path: &str) -> Option<&'a BootStep> {
+        steps.iter().find(|s| matches!(s, BootStep::WriteFile { path: p, .. } if p == path))
     }
 
-    fn removed(steps: &[Step]) -> Vec<&str> {
+    fn removed(steps: &[BootStep]) -> Vec<&str> {
         steps
             .iter()
             .filter_map(|s| match s {
-                Step::RemoveFile(p) => p.rsplit_once("/lib/orlop/").map(|(_, rest)| rest),
+                BootStep::RemoveFile(p) => p.rsplit_once("/lib/orlop/").map(|(_, rest)| rest),
                 _ => None,
             })
             .collect()
@@ -199,7 +199,7 @@ mod tests {
             assert!(written(&steps, path).is_some(), "{path}");
         }
         let paths = steps.iter().map(|s| match s {
-            Step::WriteFile { path, .. } | Step::RemoveFile(path) => path.as_str(),
+            BootStep::WriteFile { path, .. } | BootStep::RemoveFile(path) => path.as_str(),
             other => panic!("{other:?}"),
         });
         assert!(
@@ -214,7 +214,7 @@ mod tests {
         let steps = plan(&inputs(&e, &there, &[]));
         assert_eq!(removed(&steps), ["kubernetes/manifests/orlop-old.yaml"]);
         let web = format!("{MANIFESTS}/orlop-web.yaml");
-        assert!(matches!(written(&steps, &web), Some(Step::WriteFile { mode: 0o600, .. })));
+        assert!(matches!(written(&steps, &web), Some(BootStep::WriteFile { mode: 0o600, .. })));
         // What was refused may have been the pod's own document: nothing is taken away.
         let steps = plan(&Inputs { refused: true, ..inputs(&e, &there, &[]) });
         assert_eq!(removed(&steps), Vec::<&str>::new());
@@ -238,7 +238,7 @@ mod tests {
         assert!(removed(&with(&none, true)).is_empty(), "what was refused may have been its own document");
         assert!(removed(&with(&some, false)).is_empty());
         let steps = with(&some, false);
-        let Some(Step::WriteFile { content, .. }) = written(&steps, derive::SWAP_FILE) else {
+        let Some(BootStep::WriteFile { content, .. }) = written(&steps, derive::SWAP_FILE) else {
             panic!("written")
         };
         assert_eq!(content, b"67108864\n");
@@ -251,7 +251,7 @@ mod tests {
         assert!(written(&plan(&inputs(&own, &[], &[])), &path).is_none());
         for (e, range) in [(&own, POD_CIDR), (&given, "172.20.0.0/24")] {
             let steps = plan(&Inputs { cni_empty: true, ..inputs(e, &[], &[]) });
-            let Some(Step::WriteFile { content, .. }) = written(&steps, &path) else { panic!("written") };
+            let Some(BootStep::WriteFile { content, .. }) = written(&steps, &path) else { panic!("written") };
             let list: serde_json::Value = serde_json::from_slice(content).expect("JSON");
             assert_eq!(list["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], range);
         }
@@ -293,7 +293,7 @@ mod tests {
         let paths: Vec<&str> = steps
             .iter()
             .map(|s| match s {
-                Step::WriteFile { path, mode: 0o600, .. } => path.rsplit('/').next().unwrap_or(path),
+                BootStep::WriteFile { path, mode: 0o600, .. } => path.rsplit('/').next().unwrap_or(path),
                 other => panic!("{other:?}"),
             })
             .collect();

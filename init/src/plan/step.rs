@@ -4,7 +4,7 @@ use nix::mount::MsFlags;
 
 /// One thing to do. Paths are absolute in the initrd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BootStep {
     /// A directory and its parents.
     MakeDir(String),
     /// A directory that everybody may write to (mode 1777).
@@ -78,19 +78,19 @@ pub struct Mount {
     pub optional: bool,
 }
 
-impl Step {
+impl BootStep {
     /// For messages: what is done to which object.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
-            Step::MakeDir(path) | Step::MakeStickyDir(path) => format!("make directory {path}"),
-            Step::MakeLink { path, .. } => format!("make link {path}"),
-            Step::RemoveFile(path) => format!("remove {path}"),
-            Step::WriteFile { path, .. } => format!("write {path}"),
-            Step::Mount(m) => format!("mount {} ({}) on {}", m.source, m.fstype, m.target),
-            Step::Bind { from, to } => format!("bind {from} on {to}"),
-            Step::Move { from, to } => format!("move mount {from} to {to}"),
-            Step::LoadModule { path, .. } => format!("load module {path}"),
+            BootStep::MakeDir(path) | BootStep::MakeStickyDir(path) => format!("make directory {path}"),
+            BootStep::MakeLink { path, .. } => format!("make link {path}"),
+            BootStep::RemoveFile(path) => format!("remove {path}"),
+            BootStep::WriteFile { path, .. } => format!("write {path}"),
+            BootStep::Mount(m) => format!("mount {} ({}) on {}", m.source, m.fstype, m.target),
+            BootStep::Bind { from, to } => format!("bind {from} on {to}"),
+            BootStep::Move { from, to } => format!("move mount {from} to {to}"),
+            BootStep::LoadModule { path, .. } => format!("load module {path}"),
         }
     }
 }

@@ -50,14 +50,14 @@ pub struct Case {
 
 /// What the cases of one file have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct CaseDefaults {
     /// Where they run.
     pub level: Level,
     /// Whom they share a fixture with.
     pub group: Option<&'static str>,
 }
 
-impl Place {
+impl CaseDefaults {
     /// A case here: its name, how long it takes (seconds), its promise, its code.
     #[must_use]
     pub const fn case(
@@ -95,7 +95,7 @@ pub fn skip<T>(reason: impl Into<String>) -> Result<T> {
 }
 
 /// A fixture that several cases of a group share; the runner drops it after the last one.
-pub type Shared = Option<Box<dyn Any + Send>>;
+pub type SharedFixture = Option<Box<dyn Any + Send>>;
 
 /// Stands for a fixture that could not be made, and says why if that is a reason to skip all that need it.
 struct Broken(Option<Skip>);
@@ -109,7 +109,7 @@ pub struct CaseContext<'a> {
     /// The same for the group's fixture; removed if all cases of the group pass.
     pub shared_artefacts: PathBuf,
     /// The group's fixture; `None` until a case makes it.
-    pub shared: &'a mut Shared,
+    pub shared: &'a mut SharedFixture,
     /// Seed of everything random in the case; printed with a failure.
     pub seed: u64,
 }

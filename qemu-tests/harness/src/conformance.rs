@@ -30,7 +30,7 @@ use crate::built;
 use crate::case::human;
 use crate::cluster::fixture::{await_ready, await_serving};
 use crate::cluster::flags::{ADDRESS, LOG_STREAMS_GATE, Settings};
-use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::join::{JoinMethod, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::cluster::programs::{self, Suite};
 use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
@@ -107,7 +107,7 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
         let agent = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
         let mut node = cluster.start_node(&artefacts, NODE, agent)?;
         images::serve(run, &node, &suite, &wanted)?;
-        start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+        start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
         await_ready(&cluster, NODE, 120)?;
         native = Some(node);
     }
@@ -123,7 +123,7 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let report = fs::read(artefacts.join("report.json")).with_context(|| {
         format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
     })?;
-    let counts = told(&artefacts, &report)?;
+    let counts = write_results(&artefacts, &report)?;
     say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
     drop((vm, native));
     Ok(counts)
@@ -136,7 +136,7 @@ fn artefacts(run: &Arc<Run>) -> Result<PathBuf> {
 }
 
 /// Writes the report's results, and says what failed and why.
-fn told(artefacts: &Path, report: &[u8]) -> Result<Counts> {
+fn write_results(artefacts: &Path, report: &[u8]) -> Result<Counts> {
     let results = report::results(report)?;
     fs::write(artefacts.join("results.txt"), report::table(&results)).context("write the results")?;
     for failure in results.iter().filter(|r| r.verdict == report::Verdict::Failed) {

@@ -16,7 +16,7 @@ use crate::run::cache_dir;
 
 /// One case's past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Past {
+pub struct CaseHistory {
     /// When it passed last, seconds since 1970; 0 if it has failed since.
     pub passed_at: u64,
     /// How long it took the last time, seconds; with its group's fixture, if it was the first to ask for it.
@@ -24,7 +24,7 @@ pub struct Past {
 }
 
 /// By name.
-pub type History = BTreeMap<String, Past>;
+pub type History = BTreeMap<String, CaseHistory>;
 
 /// Where it is. Not among the runs' directories, which are tidied.
 #[must_use]
@@ -44,7 +44,7 @@ pub fn read(file: &Path) -> History {
 /// If the file cannot be written.
 pub fn passed(file: &Path, case: &str, at: u64, took_s: u64) -> Result<()> {
     let mut all = read(file);
-    all.insert(case.to_owned(), Past { passed_at: at, took_s });
+    all.insert(case.to_owned(), CaseHistory { passed_at: at, took_s });
     write(file, &all)
 }
 
@@ -80,7 +80,7 @@ mod tests {
         passed(&file, "a/b", 1, 2).unwrap();
         passed(&file, "a/c", 3, 4).unwrap();
         failed(&file, "a/b").unwrap();
-        let past = |passed_at, took_s| Past { passed_at, took_s };
+        let past = |passed_at, took_s| CaseHistory { passed_at, took_s };
         let expected = [("a/b".to_owned(), past(0, 2)), ("a/c".to_owned(), past(3, 4))];
         assert_eq!(read(&file), expected.into_iter().collect());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no partial file is left");

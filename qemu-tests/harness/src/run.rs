@@ -25,7 +25,7 @@ pub struct Run {
     id: String,
     dir: PathBuf,
     sockets: PathBuf,
-    made: Mutex<Made>,
+    made: Mutex<CreatedResources>,
     /// What failed, to be said again at the end.
     failed: Mutex<Vec<String>>,
     /// What failed and passed when it was tried again, the same.
@@ -36,7 +36,7 @@ pub struct Run {
 }
 
 #[derive(Default)]
-struct Made {
+struct CreatedResources {
     resources: Vec<Resource>,
     closed: bool,
 }
@@ -136,7 +136,7 @@ impl Run {
         self.unsteady.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Made> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CreatedResources> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

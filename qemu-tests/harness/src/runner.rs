@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::case::{Case, CaseContext, Level, NO_TIME, Shared, Skip, human};
+use crate::case::{Case, CaseContext, Level, NO_TIME, SharedFixture, Skip, human};
 use crate::counts::Counts;
 use crate::gate::{Area, tier};
 use crate::history::{self, History};
@@ -180,7 +180,7 @@ impl Queue {
 }
 
 fn run_unit(run: &Arc<Run>, unit: &[Planned], options: &Options, reports: &Sender<Report>) {
-    let mut shared: Shared = None;
+    let mut shared: SharedFixture = None;
     let mut failed = false;
     for planned in unit {
         let case = planned.case;
@@ -199,7 +199,7 @@ fn run_unit(run: &Arc<Run>, unit: &[Planned], options: &Options, reports: &Sende
 }
 
 /// Runs a case; if the emulator fell, a second time.
-fn run_once(run: &Arc<Run>, case: Case, shared: &mut Shared, seed: u64) -> Report {
+fn run_once(run: &Arc<Run>, case: Case, shared: &mut SharedFixture, seed: u64) -> Report {
     let start = Instant::now();
     let mut verdict = run_case(run, &case, shared, seed);
     if matches!(verdict, Verdict::Failed(_)) && emulator_failed(run, &case) {
@@ -224,7 +224,7 @@ fn passes_again(run: &Arc<Run>, case: Case, options: &Options, attempt: usize) -
     for dir in [run.dir().join(case.name), shared_artefacts(run, case.group.unwrap_or(case.name))] {
         let _ = fs::rename(&dir, dir.with_extension(format!("attempt-{attempt}")));
     }
-    let mut shared: Shared = None;
+    let mut shared: SharedFixture = None;
     let report = run_once(run, case, &mut shared, options.seed);
     drop(shared);
     show(run, &report, &format!("[again, {attempt}]"), options.seed);
@@ -247,7 +247,7 @@ fn emulator_failed(run: &Run, case: &Case) -> bool {
     dirs.iter().filter(|dir| EmulatorFault.pass(dir)).count() > 0
 }
 
-fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verdict {
+fn run_case(run: &Arc<Run>, case: &Case, shared: &mut SharedFixture, seed: u64) -> Verdict {
     let artefacts = run.dir().join(case.name);
     if let Err(e) = fs::create_dir_all(&artefacts) {
         return Verdict::Failed(format!("make {}: {e}", artefacts.display()));

@@ -116,7 +116,7 @@ fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (Tier
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Past;
+    use crate::history::CaseHistory;
 
     fn case(name: &'static str, level: Level, expected_s: u64, group: Option<&'static str>) -> Case {
         Case { name, level, expected_s, about: "", group, run: |_| Ok(()) }
@@ -140,7 +140,7 @@ mod tests {
         let plan_of = |history: &History| plan(&cases, history, None, 3);
         assert_eq!(names(&plan_of(&History::new())), [vec!["b", "c"], vec!["a"]]);
         // What it took here counts more than what it says.
-        let slow = History::from([("a".to_owned(), Past { passed_at: 1, took_s: 11 })]);
+        let slow = History::from([("a".to_owned(), CaseHistory { passed_at: 1, took_s: 11 })]);
         assert_eq!(names(&plan_of(&slow)), [vec!["a"], vec!["b", "c"]]);
     }
 
@@ -166,7 +166,7 @@ mod tests {
             case("old", Level::L4n, 50, None),
             case("fresh", Level::L4n, 10, None),
         ];
-        let past = |name: &str, passed_at, took_s| (name.to_owned(), Past { passed_at, took_s });
+        let past = |name: &str, passed_at, took_s| (name.to_owned(), CaseHistory { passed_at, took_s });
         let history = History::from([past("failed", 0, 30), past("old", 5, 50), past("fresh", 9, 10)]);
         // 100 s in the one lane of those without a VM: `failed` and `new` are for certain; then there is room for `fresh`
         // alone, but not for `old`, which is begun after all if the others take less.
@@ -205,7 +205,7 @@ mod tests {
             for planned in within(60, &|_| Tier::Other, &cases, &history).concat() {
                 if planned.expected_s <= left {
                     left -= planned.expected_s;
-                    let past = Past { passed_at: now, took_s: planned.expected_s };
+                    let past = CaseHistory { passed_at: now, took_s: planned.expected_s };
                     history.insert(planned.case.name.to_owned(), past);
                 }
             }
@@ -228,7 +228,7 @@ mod tests {
             "touched" => Tier::Touched,
             _ => Tier::Other,
         };
-        let past = |name: &str, passed_at| (name.to_owned(), Past { passed_at, took_s: 40 });
+        let past = |name: &str, passed_at| (name.to_owned(), CaseHistory { passed_at, took_s: 40 });
         let history = History::from([past("old", 1), past("touched", 9)]);
         // The lane of natives has 100 s: 22 for the fixed case, 40 for the touched area, then the other case of the group
         // (it never passed), and no more.

@@ -13,18 +13,18 @@ use orlop_harness::built;
 use orlop_harness::cluster::crowd::statuses;
 use orlop_harness::cluster::fixture::await_ready;
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet_with, write};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet_with, write};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
 use orlop_harness::native::config;
-use orlop_harness::native::held::Held;
+use orlop_harness::native::held::HostLeftovers;
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::run::Run;
 use orlop_harness::say;
 
 use super::native::measure;
 use super::peer::scale;
-use super::spent::Spent;
+use super::spent::CpuSeconds;
 
 const NODE: &str = "dense";
 /// A node's usual range has fewer addresses. Nobody outside asks for these.
@@ -41,27 +41,27 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let mut node = cluster.start_node(&artefacts, NODE, agent)?;
     write(&node, "/var/lib/orlop/cni/net.d/10-e2e.conflist", &config::cni(RANGE))?;
-    start_kubelet_with(&mut node, Way::BootstrapKubeconfig, &[format!("--max-pods={}", pods + 20)])?;
+    start_kubelet_with(&mut node, JoinMethod::BootstrapKubeconfig, &[format!("--max-pods={}", pods + 20)])?;
     await_ready(&cluster, NODE, 120)?;
-    let empty = Held::by(&node)?;
-    let (before, start) = (Spent::now(&cluster, &node)?, Instant::now());
+    let empty = HostLeftovers::by(&node)?;
+    let (before, start) = (CpuSeconds::now(&cluster, &node)?, Instant::now());
     scale(&cluster, pods)?;
     say::line(format!("{pods} pods from create to available in {:.1} s", start.elapsed().as_secs_f64()));
-    say::line(format!("  processor time: {}", Spent::now(&cluster, &node)?.since(&before)));
+    say::line(format!("  processor time: {}", CpuSeconds::now(&cluster, &node)?.since(&before)));
     tells_right(&cluster, &node, pods)?;
     node.pass(Duration::from_secs(20))?;
     measure(&mut node, &format!("{pods} pods"))?;
-    let (before, start) = (Spent::now(&cluster, &node)?, Instant::now());
+    let (before, start) = (CpuSeconds::now(&cluster, &node)?, Instant::now());
     let client = cluster.client();
     client.delete::<Deployment>(&client.of("default"), "peer", None)?;
     client.wait::<Pod, _>(&client.of("default"), 600, "all pods to be gone", |all| {
         all.is_empty().then_some(())
     })?;
     say::line(format!("and gone again in {:.1} s", start.elapsed().as_secs_f64()));
-    say::line(format!("  processor time: {}", Spent::now(&cluster, &node)?.since(&before)));
+    say::line(format!("  processor time: {}", CpuSeconds::now(&cluster, &node)?.since(&before)));
     let mut left = Vec::new();
     let waited = node.wait(60, "nothing to be left of the pods", |_| {
-        left = Held::by(&node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(&empty));
+        left = HostLeftovers::by(&node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(&empty));
         left.is_empty().then_some(())
     });
     waited.with_context(|| format!("left behind: {left:#?}"))?;

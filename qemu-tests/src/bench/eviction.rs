@@ -65,7 +65,8 @@ pub fn run(run: &Arc<Run>, rounds: u32) -> Result<()> {
     disk.unpack(node.vm()?.shell()?)?;
     link(node.vm()?.shell()?, &["sh", "dd", "sleep", "touch", "cat"])?;
     node.vm()?.shell()?.must("systemctl stop kubelet")?;
-    let kubelets: [(&str, &str, Left); 2] = [("agent", AGENT, left), ("upstream", PROGRAM, left_of_upstream)];
+    let kubelets: [(&str, &str, MemoryLeft); 2] =
+        [("agent", AGENT, left), ("upstream", PROGRAM, left_of_upstream)];
     for (name, program, left) in kubelets {
         let shell = node.vm()?.shell()?;
         shell.must(FORGET_IDENTITY)?;
@@ -92,10 +93,10 @@ pub fn run(run: &Arc<Run>, rounds: u32) -> Result<()> {
 }
 
 /// MiB that a kubelet counts as left.
-type Left = fn(&mut Shell) -> Result<i64>;
+type MemoryLeft = fn(&mut Shell) -> Result<i64>;
 
 /// Seconds from crossing the threshold to the victim's end.
-fn round(cluster: &Cluster, node: &mut VmNode, victim: &str, n: u32, left: Left) -> Result<f64> {
+fn round(cluster: &Cluster, node: &mut VmNode, victim: &str, n: u32, left: MemoryLeft) -> Result<f64> {
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
     let mut pod = holder(victim, VICTIM_HOLDS, &json!({}));

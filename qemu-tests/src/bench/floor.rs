@@ -18,7 +18,7 @@ use orlop_proto::cri::v1 as cri;
 use orlop_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
-use super::spent::Spent;
+use super::spent::CpuSeconds;
 
 /// Prints it for each of `at_once`.
 ///
@@ -37,12 +37,12 @@ pub fn run(run: &Arc<Run>, pods: u32, at_once: &[usize]) -> Result<()> {
             fs::create_dir_all(node.logs().join(format!("pods/floor-{n}")))?;
         }
         let client = node.cri().runtime_client();
-        let before = Spent::runtime(&node)?;
+        let before = CpuSeconds::runtime(&node)?;
         let start = Instant::now();
         let all = stream::iter((0..pods).map(|n| one(client.clone(), n))).buffer_unordered(*parallel);
         node.cri().block_on(all.collect::<Vec<_>>()).into_iter().collect::<Result<()>>()?;
         let took = start.elapsed().as_secs_f64();
-        let spent = Spent::runtime(&node)?.since(&before);
+        let spent = CpuSeconds::runtime(&node)?.since(&before);
         let shims = shims_memory(&node)?;
         say::line(format!(
             "{pods} pods, {parallel} at once: {took:.1} s; processor time: {spent}; shims {shims:.1} MiB"

@@ -18,7 +18,7 @@ use orlop_harness::cluster::audit::{self, Request};
 use orlop_harness::cluster::client::ClusterClient;
 use orlop_harness::cluster::fixture::{STAYS, await_ready, container};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::programs;
 use orlop_harness::native::node::NativeNode;
@@ -27,7 +27,7 @@ use orlop_harness::say;
 use serde_json::json;
 
 use super::native::measure;
-use super::spent::Spent;
+use super::spent::CpuSeconds;
 
 /// How long a node is left alone before it is measured: what a start leaves behind is over by then.
 const SETTLE: Duration = Duration::from_secs(30);
@@ -74,11 +74,11 @@ fn one(
     if pods == 0 {
         return Ok(());
     }
-    let (before, asked) = (Spent::now(&cluster, &node)?, cluster.audit()?.len());
+    let (before, asked) = (CpuSeconds::now(&cluster, &node)?, cluster.audit()?.len());
     let start = Instant::now();
     scale(&cluster, pods)?;
     say::line(format!("{pods} pods from create to available in {:.1} s", start.elapsed().as_secs_f64()));
-    say::line(format!("  processor time: {}", Spent::now(&cluster, &node)?.since(&before)));
+    say::line(format!("  processor time: {}", CpuSeconds::now(&cluster, &node)?.since(&before)));
     let all = cluster.audit()?;
     let counts = audit::counts(all[asked..].iter().filter(|r| audit::is_of_node(r)));
     say::line(format!("  requests of the node: {counts:?}"));
@@ -88,7 +88,7 @@ fn one(
 /// Starts the node's kubelet and answers after how many milliseconds the Node is Ready.
 fn start(cluster: &Cluster, node: &mut NativeNode) -> Result<u128> {
     let start = Instant::now();
-    start_kubelet(node, Way::BootstrapKubeconfig)?;
+    start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(cluster, "peer", 120)?;
     Ok(start.elapsed().as_millis())
 }

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use orlop_harness::cluster::client::ClusterClient;
 use orlop_harness::cluster::fixture::{STAYS, await_ready, container};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::run::Run;
@@ -27,7 +27,7 @@ use orlop_harness::say;
 use serde_json::{Value, json};
 
 use super::peer::await_available;
-use super::scrape::{Kubelet, Measured, SETTLE, minute, natively};
+use super::scrape::{Kubelet, MeasuredNode, SETTLE, minute, natively};
 
 /// How it is measured.
 #[derive(Clone, Debug, clap::Args)]
@@ -67,7 +67,7 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &
     say::line(format!("== {name}, {} pods with {VOLUMES} projected volumes each ==", of.pods));
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
     let mut node = cluster.start_node(artefacts, NODE, program)?;
-    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&cluster, NODE, 120)?;
     let client = cluster.client();
     for n in 0..VOLUMES {

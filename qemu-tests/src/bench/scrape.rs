@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use orlop_harness::built;
 use orlop_harness::cluster::fixture::{await_ready, await_serving};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::node_api::{NodeApi, User};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::programs;
@@ -92,7 +92,7 @@ const PATHS: [&str; 6] = [
 ];
 
 /// A node whose programs' use can be read.
-pub(super) trait Measured {
+pub(super) trait MeasuredNode {
     /// Seconds of processor time of kubelet and containerd so far.
     fn spent(&mut self) -> Result<[f64; 2]>;
     /// Resident and anonymous memory of the kubelet, KiB.
@@ -141,7 +141,7 @@ fn native(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of
     say::line(format!("== {name}, {} pods ==", of.pods));
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
     let mut node = cluster.start_node(artefacts, "peer", program)?;
-    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&cluster, "peer", 120)?;
     await_serving(&cluster, "peer", 60)?;
     scale(&cluster, of.pods)?;
@@ -151,7 +151,7 @@ fn native(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of
 /// All figures of one kubelet.
 pub(super) fn measure(
     cluster: &Cluster,
-    node: &mut impl Measured,
+    node: &mut impl MeasuredNode,
     address: &str,
     of: &Options,
 ) -> Result<()> {
@@ -183,7 +183,7 @@ pub(super) fn measure(
 }
 
 /// Seconds of processor time in a minute.
-pub(super) fn minute<N: Measured>(
+pub(super) fn minute<N: MeasuredNode>(
     node: &mut N,
     work: impl FnOnce(&mut N, Duration) -> Result<()>,
 ) -> Result<[f64; 2]> {
@@ -201,7 +201,13 @@ fn report(what: &str, spent: [f64; 2], idle: [f64; 2]) {
 }
 
 /// What one path costs. What is spent without questions is taken off, and said.
-fn each(node: &mut impl Measured, user: &User<'_>, path: &str, answers: u32, idle: [f64; 2]) -> Result<()> {
+fn each(
+    node: &mut impl MeasuredNode,
+    user: &User<'_>,
+    path: &str,
+    answers: u32,
+    idle: [f64; 2],
+) -> Result<()> {
     let (before, start) = (node.spent()?, Instant::now());
     let (mut took, mut bytes) = (Vec::new(), 0);
     for _ in 0..answers {
@@ -234,7 +240,7 @@ fn ask(user: &User<'_>, path: &str) -> Result<usize> {
     Ok(body.len())
 }
 
-impl Measured for NativeNode {
+impl MeasuredNode for NativeNode {
     fn spent(&mut self) -> Result<[f64; 2]> {
         let seconds = |pid: i32| -> Result<f64> {
             let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).context("a process' clock")?;

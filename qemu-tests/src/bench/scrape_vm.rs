@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::peer::{await_available, forget_ready};
 use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command, usage};
-use super::scrape::{Kubelet, Measured, Options, measure};
+use super::scrape::{Kubelet, MeasuredNode, Options, measure};
 
 /// `forget_ready` knows it.
 const NODE: &str = "peer";
@@ -95,7 +95,7 @@ impl InVm<'_> {
     }
 }
 
-impl Measured for InVm<'_> {
+impl MeasuredNode for InVm<'_> {
     fn spent(&mut self) -> Result<[f64; 2]> {
         let seconds =
             |usage: Usage| -> Result<f64> { Ok(f64::from(u32::try_from(usage.ticks)?) / TICKS_PER_S) };

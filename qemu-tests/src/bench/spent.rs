@@ -12,33 +12,33 @@ use orlop_harness::native::node::NativeNode;
 
 /// Seconds of processor time so far, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spent(BTreeMap<String, f64>);
+pub struct CpuSeconds(BTreeMap<String, f64>);
 
-impl Spent {
+impl CpuSeconds {
     /// As of now.
     ///
     /// # Errors
     /// If a program has ended.
-    pub fn now(cluster: &Cluster, node: &NativeNode) -> Result<Spent> {
+    pub fn now(cluster: &Cluster, node: &NativeNode) -> Result<CpuSeconds> {
         let kubelet = of(node.agent_pid()?)?;
-        let Spent(mut spent) = Spent::beside(node, &kubelet)?;
+        let CpuSeconds(mut spent) = CpuSeconds::beside(node, &kubelet)?;
         for pid in children(cluster.pid()?)? {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             *spent.entry(comm.trim().to_owned()).or_default() += of(pid)?.own;
         }
         spent.insert("kubelet".into(), kubelet.own);
-        Ok(Spent(spent))
+        Ok(CpuSeconds(spent))
     }
 
     /// Of a node without a kubelet.
     ///
     /// # Errors
     /// If containerd has ended.
-    pub fn runtime(node: &NativeNode) -> Result<Spent> {
-        Spent::beside(node, &Times::default())
+    pub fn runtime(node: &NativeNode) -> Result<CpuSeconds> {
+        CpuSeconds::beside(node, &Times::default())
     }
 
-    fn beside(node: &NativeNode, kubelet: &Times) -> Result<Spent> {
+    fn beside(node: &NativeNode, kubelet: &Times) -> Result<CpuSeconds> {
         let containerd = of(node.containerd_pid()?)?;
         let mut spent = BTreeMap::new();
         spent.insert("containerd".into(), containerd.own);
@@ -47,12 +47,12 @@ impl Spent {
             let rest = all - kubelet.own - kubelet.reaped - containerd.own - containerd.reaped;
             spent.insert("shims, OCI runtime, containers".into(), rest);
         }
-        Ok(Spent(spent))
+        Ok(CpuSeconds(spent))
     }
 
     /// What was spent since `before`, the most first.
     #[must_use]
-    pub fn since(&self, before: &Spent) -> String {
+    pub fn since(&self, before: &CpuSeconds) -> String {
         let mut all: Vec<(f64, &String)> =
             self.0.iter().map(|(name, s)| (s - before.0.get(name).unwrap_or(&0.0), name)).collect();
         all.retain(|(s, _)| *s >= 0.05);
@@ -102,7 +102,7 @@ mod tests {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 30 12 200 300 20 0 5 0 1234 1 2 3";
         let times = parse(stat, 100.0).unwrap();
         assert_eq!((times.own, times.reaped), (0.42, 5.0));
-        let of = |all: &[(&str, f64)]| Spent(all.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect());
+        let of = |all: &[(&str, f64)]| CpuSeconds(all.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect());
         let before = of(&[("a", 1.0), ("b", 1.0)]);
         let after = of(&[("a", 2.0), ("b", 4.5), ("c", 0.01)]);
         assert_eq!(after.since(&before), "b 3.5 s, a 1.0 s");

@@ -14,7 +14,7 @@ use orlop_harness::built;
 use orlop_harness::cluster::audit;
 use orlop_harness::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, flags};
+use orlop_harness::cluster::join::{JoinMethod, flags};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::run::Run;
 use orlop_harness::say;
@@ -33,7 +33,7 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let mut node = cluster.start_node(&artefacts, NODE, agent)?;
-    let mut all = flags(Way::BootstrapKubeconfig);
+    let mut all = flags(JoinMethod::BootstrapKubeconfig);
     all.push("--v=2".into());
     node.start_agent_with(&all.iter().map(String::as_str).collect::<Vec<_>>())?;
     await_ready(&cluster, NODE, 120)?;

@@ -12,7 +12,7 @@ use orlop_harness::built;
 use orlop_harness::cluster::churn::Churn;
 use orlop_harness::cluster::fixture::{await_pod_ready, await_ready, await_serving};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::load::{self, Load};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::programs;
@@ -43,7 +43,7 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, &Path), load: L
     say::line(format!("== {name} =="));
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
     let mut node = cluster.start_node(artefacts, NODE, program.to_owned())?;
-    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&cluster, NODE, 120)?;
     await_serving(&cluster, NODE, 60)?;
     let client = cluster.client();

@@ -17,7 +17,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::plane::Cluster;
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use kept::await_settled;
 
-const HERE: Place = Place { level: Level::L4v, group: Some("shutdown") };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("shutdown") };
 
 /// Cases of this file, in the order in which they follow each other in the group.
 pub const CASES: &[Case] = &[
@@ -264,7 +264,7 @@ struct PodReceipt {
 }
 
 /// What a receipt says of pods.
-struct Written {
+struct ReceiptFile {
     pods: Vec<PodReceipt>,
     /// When their end began, seconds of the epoch.
     began: i64,
@@ -273,7 +273,7 @@ struct Written {
 }
 
 /// The receipt says that the boot `before` ended in this way.
-fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<Written> {
+fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<ReceiptFile> {
     let text = vm.vm()?.shell()?.must("cat /var/lib/kubelet/graceful_node_shutdown_state")?;
     let of: Receipt =
         serde_json::from_str(text.trim()).with_context(|| format!("the receipt is {text:?}"))?;
@@ -282,15 +282,15 @@ fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<Written> {
     let began = of.start_time.0.as_second();
     let took = end.0.as_second() - began;
     say::line(format!("  {kind}: pods ended and all written after {took} s"));
-    Ok(Written { pods: of.pods, began, took })
+    Ok(ReceiptFile { pods: of.pods, began, took })
 }
 
 /// The same, of the pods that are not there all the time: those have ended.
-fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<Written> {
+fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<ReceiptFile> {
     let written = whole_receipt(vm, before, kind)?;
     let (kept, pods): (Vec<_>, Vec<_>) = written.pods.into_iter().partition(|pod| kept::is(&pod.name));
     ensure!(kept.len() == 2 && kept.iter().all(|pod| pod.ended), "the kept ones did not end: {kept:?}");
-    Ok(Written { pods, ..written })
+    Ok(ReceiptFile { pods, ..written })
 }
 
 /// It tells that this boot ended without order.
@@ -440,7 +440,7 @@ fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.reboot(OFF_LIMIT_S)?;
     let gone = asked.elapsed().as_secs_f64();
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
-    let Written { pods, took, .. } = receipt(vm, &before, "reboot")?;
+    let ReceiptFile { pods, took, .. } = receipt(vm, &before, "reboot")?;
     let untold = pods.iter().any(|pod| pod.name == "untold" && pod.ended && !pod.told);
     ensure!(untold, "{pods:?}");
     ensure!(pods.iter().any(|pod| pod.name == "unwanted" && pod.ended), "{pods:?}");

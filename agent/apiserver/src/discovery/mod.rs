@@ -85,7 +85,7 @@ pub(crate) async fn discover_over(
         }
         None if pins.is_empty() => return Err(DiscoveryError::NothingToTrust),
         None => {
-            let seen = Asked { server: &server, options, dialer: &dialer };
+            let seen = DiscoveryRequest { server: &server, options, dialer: &dialer };
             let first = seen.cluster_info(Trust::Anyone).await?;
             let kubeconfig = first.verified(&join.token, id)?;
             let (advertised, ca_pem) = cluster(kubeconfig)?;
@@ -148,13 +148,13 @@ impl ClusterInfo {
     }
 }
 
-struct Asked<'a> {
+struct DiscoveryRequest<'a> {
     server: &'a Server,
     options: &'a Options,
     dialer: &'a Dialer,
 }
 
-impl Asked<'_> {
+impl DiscoveryRequest<'_> {
     async fn cluster_info(&self, trust: Trust) -> Result<ClusterInfo, DiscoveryError> {
         let verified = !matches!(trust, Trust::Anyone);
         let access = Access { server: self.server.clone(), trust, credentials: Credentials::None };

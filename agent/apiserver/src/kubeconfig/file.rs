@@ -17,14 +17,14 @@ use zeroize::Zeroizing;
 /// The parts that matter to a client.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    pub(super) clusters: Vec<Named<Cluster>>,
-    pub(super) users: Vec<Named<User>>,
-    pub(super) contexts: Vec<Named<Context>>,
+    pub(super) clusters: Vec<NamedEntry<Cluster>>,
+    pub(super) users: Vec<NamedEntry<User>>,
+    pub(super) contexts: Vec<NamedEntry<Context>>,
     pub(super) current_context: Option<String>,
 }
 
 #[derive(Debug)]
-pub(super) struct Named<T> {
+pub(super) struct NamedEntry<T> {
     pub(super) name: String,
     pub(super) value: T,
 }
@@ -122,10 +122,13 @@ struct WireContext {
     context: Option<Context>,
 }
 
-fn named<W, T: Default>(list: Option<Vec<W>>, split: impl Fn(W) -> (String, Option<T>)) -> Vec<Named<T>> {
+fn named<W, T: Default>(
+    list: Option<Vec<W>>,
+    split: impl Fn(W) -> (String, Option<T>),
+) -> Vec<NamedEntry<T>> {
     let split = |w| {
         let (name, value) = split(w);
-        Named { name, value: value.unwrap_or_default() }
+        NamedEntry { name, value: value.unwrap_or_default() }
     };
     list.unwrap_or_default().into_iter().map(split).collect()
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use orlop_config::node::Secret;
 
 use crate::access::{Access, Credentials, Server, ServerError, Trust};
-use file::{Cluster, Data, File, Named, User};
+use file::{Cluster, Data, File, NamedEntry, User};
 pub use write::{OwnKubeconfig, write};
 
 /// What is wrong with a kubeconfig.
@@ -216,7 +216,12 @@ impl Kubeconfig {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    fn named<'a, T>(&self, list: &'a [Named<T>], key: &str, name: &str) -> Result<&'a T, KubeconfigError> {
+    fn named<'a, T>(
+        &self,
+        list: &'a [NamedEntry<T>],
+        key: &str,
+        name: &str,
+    ) -> Result<&'a T, KubeconfigError> {
         let found = list.iter().find(|n| n.name == name);
         found.map(|n| &n.value).ok_or_else(|| self.field(key, format!("has none that is named {name:?}")))
     }

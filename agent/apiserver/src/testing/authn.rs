@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use agent_sim::fake_api::Who;
+use agent_sim::fake_api::Requester;
 use agent_types::certificates::CertificateFacts;
 use agent_types::lock::Lock;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -21,7 +21,7 @@ use crate::certificates::facts_of_der;
 #[derive(Debug)]
 pub(super) enum Caller {
     /// Somebody with rights.
-    Known(Who),
+    Known(Requester),
     /// Somebody without any: 403.
     Powerless,
     /// Credentials that are good for nothing: 401.
@@ -62,7 +62,7 @@ impl Authenticator {
         };
         let tokens = self.tokens.lock();
         let known = tokens.as_ref().is_none_or(|tokens| tokens.iter().any(|t| t == token));
-        let caller = if known { Caller::Known(Who::Bootstrapper) } else { Caller::Unknown };
+        let caller = if known { Caller::Known(Requester::Bootstrapper) } else { Caller::Unknown };
         (caller, format!("system:bootstrap:{}", token.get(..6).unwrap_or(token)))
     }
 }
@@ -70,8 +70,8 @@ impl Authenticator {
 fn of_certificate(facts: &CertificateFacts) -> Caller {
     let is_in = |group: &str| facts.organizations.iter().any(|o| o == group);
     match facts.common_name.strip_prefix("system:node:") {
-        _ if is_in("system:masters") => Caller::Known(Who::Admin),
-        Some(name) if is_in("system:nodes") => Caller::Known(Who::Node(name.to_owned())),
+        _ if is_in("system:masters") => Caller::Known(Requester::Admin),
+        Some(name) if is_in("system:nodes") => Caller::Known(Requester::Node(name.to_owned())),
         _ => Caller::Powerless,
     }
 }

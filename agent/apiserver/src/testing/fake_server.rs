@@ -33,7 +33,7 @@ use super::authn::{Authenticator, Caller};
 use super::network::MemoryNetwork;
 use super::pki::{TestPki, Validity};
 use super::review_load::ReviewLoad;
-use super::route::{Wanted, route};
+use super::route::{RequestTarget, route};
 use super::watching;
 use crate::access::{Access, Credentials, Server};
 use crate::client::{ApiClient, Options};
@@ -63,7 +63,7 @@ pub enum Fault {
 
 /// One request as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// `GET`.
     pub method: String,
     /// With its query.
@@ -76,11 +76,11 @@ pub struct Seen {
     pub connection: u64,
 }
 
-pub(super) struct Shared {
+pub(super) struct ServerState {
     api: Lock<FakeApi>,
     authn: Authenticator,
     faults: Lock<VecDeque<(String, Fault)>>,
-    seen: Lock<Vec<Seen>>,
+    seen: Lock<Vec<RecordedRequest>>,
     cluster_info: Lock<Option<Value>>,
     /// No `sendInitialEvents`, as servers before 1.32.
     plain_lists: Lock<bool>,
@@ -94,7 +94,7 @@ pub(super) struct Shared {
     pub(super) cut: watch::Sender<u64>,
 }
 
-impl Shared {
+impl ServerState {
     pub(super) fn api(&self) -> MutexGuard<'_, FakeApi> {
         self.api.lock()
     }
@@ -106,7 +106,7 @@ pub struct FakeServer {
     pub pki: Arc<TestPki>,
     server: Server,
     network: Option<MemoryNetwork>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -222,7 +222,7 @@ impl FakeServer {
 
     /// Every request so far.
     #[must_use]
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<RecordedRequest> {
         self.shared.seen.lock().clone()
     }
 
@@ -292,8 +292,8 @@ impl FakeServer {
     }
 }
 
-fn shared(pki: &TestPki) -> Arc<Shared> {
-    Arc::new(Shared {
+fn shared(pki: &TestPki) -> Arc<ServerState> {
+    Arc::new(ServerState {
         api: Lock::default(),
         authn: Authenticator::new(pki.clients()),
         faults: Lock::default(),
@@ -311,7 +311,7 @@ fn shared(pki: &TestPki) -> Arc<Shared> {
     })
 }
 
-fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>, stream: S) {
+fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<ServerState>, stream: S) {
     let mut cut = shared.cut.subscribe();
     tokio::spawn(async move {
         let acceptor = TlsAcceptor::from(Arc::clone(&*shared.tls.lock()));
@@ -366,7 +366,7 @@ fn refusal(status: &Status) -> Response<Body> {
 }
 
 async fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     shown: Option<&CertificateDer<'static>>,
     connection: u64,
     request: Request<Incoming>,
@@ -374,7 +374,7 @@ async fn answer(
     let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok()).map(ToOwned::to_owned);
     let (who, name) = shared.authn.caller(shown, header(hyper::header::AUTHORIZATION).as_deref());
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-    shared.seen.lock().push(Seen {
+    shared.seen.lock().push(RecordedRequest {
         method: request.method().to_string(),
         path: path.clone(),
         user_agent: header(hyper::header::USER_AGENT).unwrap_or_default(),
@@ -435,7 +435,7 @@ fn endless(code: u16, lines: bool) -> Response<Body> {
 }
 
 /// The answer to a review, if the path is one's.
-fn review(shared: &Shared, path: &str, body: &[u8]) -> Option<Response<Body>> {
+fn review(shared: &ServerState, path: &str, body: &[u8]) -> Option<Response<Body>> {
     let mut api = shared.api();
     let answer = match path {
         "/apis/authentication.k8s.io/v1/tokenreviews" => {
@@ -453,7 +453,7 @@ fn review(shared: &Shared, path: &str, body: &[u8]) -> Option<Response<Body>> {
 }
 
 fn respond(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     caller: &Caller,
     method: &hyper::Method,
     (path, query): (&str, &str),
@@ -482,13 +482,13 @@ fn respond(
         return answer;
     }
     let outcome = route(method, path, query, body).and_then(|wanted| match wanted {
-        Wanted::One(key, verb) => {
+        RequestTarget::One(key, verb) => {
             let created = matches!(verb, agent_sim::fake_api::Verb::Create(_));
             let object = shared.api().serve(now(), who, &key, &verb)?;
             shared.changed.send_modify(|n| *n += 1);
             Ok(whole(if created { 201 } else { 200 }, object.to_string()))
         }
-        Wanted::List(resource, selector) => {
+        RequestTarget::List(resource, selector) => {
             let api = shared.api();
             api.may_watch(who, resource, &selector)?;
             let (items, version) = api.list(resource, &selector);
@@ -498,7 +498,7 @@ fn respond(
             });
             Ok(whole(200, list.to_string()))
         }
-        Wanted::Watch(resource, selector, options) => {
+        RequestTarget::Watch(resource, selector, options) => {
             shared.api().may_watch(who, resource, &selector)?;
             if options.initial && *shared.plain_lists.lock() {
                 return Err(Status {

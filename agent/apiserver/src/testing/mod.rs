@@ -17,7 +17,7 @@ mod route;
 mod watching;
 
 pub use contract_suite::{Strangers, Violation, contract_suite};
-pub use fake_server::{FakeServer, Fault, Seen};
+pub use fake_server::{FakeServer, Fault, RecordedRequest};
 pub use network::MemoryNetwork;
-pub use odd_certificates::{Odd, OddCertificate};
+pub use odd_certificates::{CertificateDefect, OddCertificate};
 pub use pki::{TestPki, Validity};

@@ -30,7 +30,7 @@ const EXTENSIONS: u8 = 0xa3;
 
 /// What is odd about a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Odd {
+pub enum CertificateDefect {
     /// Version 1, as `openssl x509 -req` makes them without extensions.
     Version1,
     /// Its key and signature are on P-521.
@@ -52,8 +52,8 @@ pub struct OddCertificate {
 impl OddCertificate {
     /// A certificate of this kind for this name.
     #[must_use]
-    pub fn new(odd: Odd, name: &str) -> OddCertificate {
-        if odd == Odd::P521 {
+    pub fn new(odd: CertificateDefect, name: &str) -> OddCertificate {
+        if odd == CertificateDefect::P521 {
             let key_pem = PodKey::generate("ECDSAP521").expect("key").key_pem.to_string();
             let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("key");
             let key = p521::ecdsa::SigningKey::from_pkcs8_der(key.secret_der()).expect("key");
@@ -69,11 +69,16 @@ impl OddCertificate {
 
     /// A certificate of this kind for this name, signed by an issuer of that name: a key on P-256.
     #[must_use]
-    pub fn issued(odd: Odd, name: &str, issuer: (&str, &KeyPair)) -> OddCertificate {
+    pub fn issued(odd: CertificateDefect, name: &str, issuer: (&str, &KeyPair)) -> OddCertificate {
         OddCertificate::signed(odd, (name, issuer.0), &KeyPair::generate().expect("key"), issuer.1)
     }
 
-    fn signed(odd: Odd, names: (&str, &str), pair: &KeyPair, issuer: &KeyPair) -> OddCertificate {
+    fn signed(
+        odd: CertificateDefect,
+        names: (&str, &str),
+        pair: &KeyPair,
+        issuer: &KeyPair,
+    ) -> OddCertificate {
         let signed = |body: &[u8]| issuer.sign(body).expect("signature");
         let der = certificate(odd, names, &pair.subject_public_key_info(), (ECDSA_SHA256, &signed));
         let key_pem = pair.serialize_pem();
@@ -107,23 +112,23 @@ type Sign<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
 /// RFC 5280, 4.1: version 1 says neither its version nor anything after the key.
 fn certificate(
-    odd: Odd,
+    odd: CertificateDefect,
     (name, issuer): (&str, &str),
     public: &[u8],
     (algorithm, sign): (&[u8], Sign<'_>),
 ) -> CertificateDer<'static> {
     let (version, extensions) = match odd {
-        Odd::Version1 => (Vec::new(), Vec::new()),
+        CertificateDefect::Version1 => (Vec::new(), Vec::new()),
         _ => (der(VERSION, &[&[2, 1, 2]]), of_name(name)),
     };
     let called = |name: &str| {
         let attribute = der(SEQUENCE, &[COMMON_NAME, &der(UTF8, &[name.as_bytes()])]);
         der(SEQUENCE, &[&der(SET, &[&attribute])])
     };
-    let until = if odd == Odd::Ended { b"20200102000000Z" } else { b"20990101000000Z" };
+    let until = if odd == CertificateDefect::Ended { b"20200102000000Z" } else { b"20990101000000Z" };
     let from = der(UTC_TIME, &[b"200101000000Z"]);
     let until = match odd {
-        Odd::Ended => der(UTC_TIME, &[&until[2..]]),
+        CertificateDefect::Ended => der(UTC_TIME, &[&until[2..]]),
         _ => der(GENERALIZED_TIME, &[until]),
     };
     let validity = der(SEQUENCE, &[&from, &until]);

@@ -19,9 +19,9 @@ struct Load {
     most: usize,
 }
 
-struct UnderWay<'a>(&'a ReviewLoad);
+struct InFlightReview<'a>(&'a ReviewLoad);
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightReview<'_> {
     fn drop(&mut self) {
         self.0.0.lock().now -= 1;
     }
@@ -47,7 +47,7 @@ impl ReviewLoad {
             load.most = load.most.max(load.now);
             Instant::now() + load.wait
         };
-        let _under_way = UnderWay(self);
+        let _under_way = InFlightReview(self);
         sleep_until(until).await;
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// What a request wants.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum RequestTarget {
     One(Key, Verb),
     List(Resource, Selector),
     Watch(Resource, Selector, WatchOptions),
@@ -34,7 +34,12 @@ pub(super) fn query(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(k, v)| (k.to_owned(), plain(v))).collect()
 }
 
-pub(super) fn route(method: &Method, path: &str, query_text: &str, body: &[u8]) -> Result<Wanted, Status> {
+pub(super) fn route(
+    method: &Method,
+    path: &str,
+    query_text: &str,
+    body: &[u8],
+) -> Result<RequestTarget, Status> {
     let unknown = || Status {
         code: 404,
         reason: "NotFound",
@@ -73,10 +78,10 @@ pub(super) fn route(method: &Method, path: &str, query_text: &str, body: &[u8]) 
         (&Method::DELETE, _, None) if !name.is_empty() => Verb::Delete(DeleteOptions::from_body(&json()?)),
         _ => return Err(unknown()),
     };
-    Ok(Wanted::One(key, verb))
+    Ok(RequestTarget::One(key, verb))
 }
 
-fn collection(resource: Resource, namespace: Option<String>, text: &str) -> Wanted {
+fn collection(resource: Resource, namespace: Option<String>, text: &str) -> RequestTarget {
     let query = query(text);
     let fields = query.get("fieldSelector").map(String::as_str).unwrap_or_default();
     let of = |name: &str| {
@@ -86,7 +91,7 @@ fn collection(resource: Resource, namespace: Option<String>, text: &str) -> Want
     let selector = Selector { namespace, node_name: of("spec.nodeName"), name: of("metadata.name") };
     let is = |key: &str| query.get(key).is_some_and(|v| v == "true" || v == "1");
     if !is("watch") {
-        return Wanted::List(resource, selector);
+        return RequestTarget::List(resource, selector);
     }
     let options = WatchOptions {
         version: query.get("resourceVersion").and_then(|v| v.parse().ok()),
@@ -94,5 +99,5 @@ fn collection(resource: Resource, namespace: Option<String>, text: &str) -> Want
         bookmarks: is("allowWatchBookmarks"),
         timeout_s: query.get("timeoutSeconds").and_then(|v| v.parse().ok()),
     };
-    Wanted::Watch(resource, selector, options)
+    RequestTarget::Watch(resource, selector, options)
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::fake_server::{Body, Shared};
+use super::fake_server::{Body, ServerState};
 use super::route::WatchOptions;
 
 /// Upstream's shortest default.
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 struct Watching {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     resource: Resource,
     selector: Selector,
     version: u64,
@@ -49,7 +49,7 @@ fn mark(resource: Resource, version: u64) -> Bytes {
 }
 
 pub(super) fn body(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     resource: Resource,
     selector: Selector,
     options: &WatchOptions,

@@ -15,23 +15,23 @@ use super::decode::{Item, Key};
 
 #[derive(Debug)]
 pub(super) struct Store {
-    known: BTreeMap<String, Kept>,
+    known: BTreeMap<String, StoredObject>,
 }
 
 /// One object.
 #[derive(Clone, Debug)]
-struct Kept {
+struct StoredObject {
     uid: Option<String>,
     version: Option<String>,
     json: Box<str>,
 }
 
-impl Kept {
+impl StoredObject {
     /// `None` for an object that is no text, which the types of Kubernetes are not.
-    fn of<T: Resource + Serialize>(object: &T) -> Option<Kept> {
+    fn of<T: Resource + Serialize>(object: &T) -> Option<StoredObject> {
         let (uid, version) = (object.meta().uid.clone(), object.meta().resource_version.clone());
         let json = serde_json::to_string(object).ok()?.into_boxed_str();
-        Some(Kept { uid, version, json })
+        Some(StoredObject { uid, version, json })
     }
 
     fn is<T: Resource>(&self, object: &T) -> bool {
@@ -58,8 +58,8 @@ impl Store {
     }
 
     /// The object as text; the text that is there, if it is the same object at the same version.
-    fn kept<T: Resource + Serialize>(&mut self, name: &str, object: &T) -> Option<Kept> {
-        self.known.remove(name).filter(|known| known.is(object)).or_else(|| Kept::of(object))
+    fn kept<T: Resource + Serialize>(&mut self, name: &str, object: &T) -> Option<StoredObject> {
+        self.known.remove(name).filter(|known| known.is(object)).or_else(|| StoredObject::of(object))
     }
 
     /// The object as it was last: the server's words if they decode, else ours.

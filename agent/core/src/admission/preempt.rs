@@ -17,7 +17,7 @@ use super::fit::{self, Shortage};
 const WHOLE: i128 = 1_000_000;
 
 /// What is still short: of which resource, how much.
-type Needs<'n> = Vec<(&'n str, i64)>;
+type Shortfalls<'n> = Vec<(&'n str, i64)>;
 
 /// True if `preemptor` may take the room of `other`.
 fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
@@ -33,7 +33,7 @@ fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
 /// # Errors
 /// All pods that may be preempted are not enough; with upstream's message about the shortage.
 pub(super) fn victims<'p>(pod: &Pod, beside: &[&'p Pod], short: &[Shortage]) -> Result<Vec<&'p Pod>, String> {
-    let needs: Needs<'_> = short.iter().map(|s| (s.resource.as_str(), s.missing())).collect();
+    let needs: Shortfalls<'_> = short.iter().map(|s| (s.resource.as_str(), s.missing())).collect();
     let of_class = |class: QosClass| {
         let fits = |other: &&&Pod| may_preempt(pod, other) && qos_class(other) == class;
         let mut found: Vec<&Pod> = beside.iter().filter(fits).copied().collect();
@@ -44,7 +44,10 @@ pub(super) fn victims<'p>(pod: &Pod, beside: &[&'p Pod], short: &[Shortage]) -> 
     let everybody = classes.concat();
     let lacking = less(&needs, &everybody);
     if !lacking.is_empty() {
-        return Err(format!("no set of running pods found to reclaim resources: {}", told(&lacking)));
+        return Err(format!(
+            "no set of running pods found to reclaim resources: {}",
+            shortfalls_text(&lacking)
+        ));
     }
     let mut chosen: Vec<&Pod> = Vec::new();
     for (index, class) in classes.iter().enumerate() {
@@ -57,7 +60,7 @@ pub(super) fn victims<'p>(pod: &Pod, beside: &[&'p Pod], short: &[Shortage]) -> 
 }
 
 /// Again and again the pod that leaves the least, until nothing is short; of equals the smaller.
-fn nearest<'p>(pods: &[&'p Pod], mut needs: Needs<'_>) -> Vec<&'p Pod> {
+fn nearest<'p>(pods: &[&'p Pod], mut needs: Shortfalls<'_>) -> Vec<&'p Pod> {
     let mut left = pods.to_vec();
     let mut chosen = Vec::new();
     while !needs.is_empty() {
@@ -72,7 +75,7 @@ fn nearest<'p>(pods: &[&'p Pod], mut needs: Needs<'_>) -> Vec<&'p Pod> {
 }
 
 /// How far the pod's end is from meeting the needs; each counts the same, whatever its unit.
-fn distance(needs: &Needs<'_>, pod: &Pod) -> i128 {
+fn distance(needs: &Shortfalls<'_>, pod: &Pod) -> i128 {
     let of = |(resource, short): &(&str, i64)| {
         let remaining = short.saturating_sub(fit::request(pod, resource)).max(0);
         let part = i128::from(remaining) * WHOLE / i128::from(*short).max(1);
@@ -82,7 +85,7 @@ fn distance(needs: &Needs<'_>, pod: &Pod) -> i128 {
 }
 
 /// What is short once these pods are gone.
-fn less<'n>(needs: &Needs<'n>, pods: &[&Pod]) -> Needs<'n> {
+fn less<'n>(needs: &Shortfalls<'n>, pods: &[&Pod]) -> Shortfalls<'n> {
     let rest = |(resource, short): &(&'n str, i64)| {
         let given = pods.iter().fold(0_i64, |sum, p| sum.saturating_add(fit::request(p, resource)));
         (*resource, short.saturating_sub(given))
@@ -90,7 +93,7 @@ fn less<'n>(needs: &Needs<'n>, pods: &[&Pod]) -> Needs<'n> {
     needs.iter().map(rest).filter(|(_, short)| *short > 0).collect()
 }
 
-fn told(needs: &Needs<'_>) -> String {
+fn shortfalls_text(needs: &Shortfalls<'_>) -> String {
     let all: String =
         needs.iter().map(|(resource, short)| format!("(res: {resource}, q: {short}), ")).collect();
     format!("[{all}]")

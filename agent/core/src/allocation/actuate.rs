@@ -35,7 +35,7 @@ pub struct Lowered {
 
 /// One step of a resize; the next is taken only if it went well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Step {
+pub enum ActuateStep {
     /// Look whether less is in use than these limits, else it is an error ([`too_low`]).
     CheckMemory {
         /// The pod's own, with its cgroup.
@@ -246,14 +246,14 @@ pub fn plan(
     sandbox: &SandboxId,
     specs: &dyn PodSpecs,
     applied: Option<&CgroupValues>,
-) -> Vec<Step> {
+) -> Vec<ActuateStep> {
     let running = &actual.running;
     let restarts = running.iter().any(Running::restarts);
     let updates: Vec<&Running<'_>> = running.iter().filter(|r| r.differs() && !r.restarts()).collect();
     let wanted = specs.cgroup(p);
     let record = actual.pod.filter(|_| !restarts).map(|_| {
         let own = agent_types::pod::spec(p).resources.clone().unwrap_or_default();
-        Step::PodLevel { record: Box::new(own) }
+        ActuateStep::PodLevel { record: Box::new(own) }
     });
     let mut steps = Vec::new();
     if updates.is_empty() && actual.pod.is_none() {
@@ -262,7 +262,7 @@ pub fn plan(
             && *has != wanted.values
         {
             check(has, Some(&wanted), running, &[], &mut steps);
-            steps.push(Step::PodCgroup(Box::new(wanted)));
+            steps.push(ActuateStep::PodCgroup(Box::new(wanted)));
         }
         return steps;
     }
@@ -274,10 +274,10 @@ pub fn plan(
         applied.cloned().or_else(|| specs.cgroup(&as_it_is(p, actual)).map(|c| c.values)).unwrap_or_default();
     check(&is, wanted.as_ref().filter(|_| !restarts), running, &updates, &mut steps);
     if let Some((overhead, resources)) = specs.sandbox_resources(p) {
-        steps.push(Step::Sandbox { id: sandbox.clone(), overhead, resources });
+        steps.push(ActuateStep::Sandbox { id: sandbox.clone(), overhead, resources });
     }
     if let Some(large) = large.clone().filter(|large| applied != Some(&large.values)) {
-        steps.push(Step::PodCgroup(Box::new(large)));
+        steps.push(ActuateStep::PodCgroup(Box::new(large)));
     }
     let memory = |a: Amounts| (a.memory_limit, a.memory_request);
     let cpu = |a: Amounts| (a.cpu_limit_milli, a.cpu_request_milli);
@@ -286,7 +286,7 @@ pub fn plan(
     if let Some(wanted) = wanted.filter(|_| !restarts)
         && large.is_some_and(|large| large.values != wanted.values)
     {
-        steps.push(Step::PodCgroup(Box::new(wanted)));
+        steps.push(ActuateStep::PodCgroup(Box::new(wanted)));
     }
     steps.extend(record);
     steps
@@ -299,7 +299,7 @@ fn in_order<'r>(
     to: impl Fn(&'r Running<'r>) -> (Amounts, &'r Running<'r>),
     p: &Pod,
     specs: &dyn PodSpecs,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<ActuateStep>,
 ) {
     let shrinks = |r: &Running<'_>| {
         let ((has_limit, has_request), (limit, request)) = (of(r.has), of(r.wants));
@@ -310,7 +310,7 @@ fn in_order<'r>(
         let (amounts, r) = to(r);
         let record = amounts.put_into(Some(&resources_in_pod(p, r.spec)));
         let container = Container { resources: Some(record.clone()), ..r.spec.clone() };
-        steps.push(Step::Container {
+        steps.push(ActuateStep::Container {
             id: r.id.clone(),
             name: r.spec.name.clone(),
             resources: Box::new(specs.resources(p, &container)),
@@ -325,7 +325,7 @@ fn check(
     wanted: Option<&PodCgroup>,
     running: &[Running<'_>],
     updates: &[&Running<'_>],
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<ActuateStep>,
 ) {
     let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
     let lowered = |r: &&&Running<'_>| {
@@ -343,7 +343,7 @@ fn check(
     });
     if pod.is_some() || !containers.is_empty() {
         let running = running.iter().map(|r| r.id.clone()).collect();
-        steps.push(Step::CheckMemory { pod, running, containers });
+        steps.push(ActuateStep::CheckMemory { pod, running, containers });
     }
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Named<'a> {
+struct NamedResources<'a> {
     name: &'a str,
     resources: Resources<'a>,
 }
@@ -24,15 +24,15 @@ struct Resources<'a> {
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    init_containers: Vec<Named<'a>>,
+    init_containers: Vec<NamedResources<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    containers: Vec<Named<'a>>,
+    containers: Vec<NamedResources<'a>>,
     generation: i64,
     #[serde(skip_serializing_if = "str::is_empty")]
     error: &'a str,
 }
 
-fn named(c: &Container) -> Named<'_> {
+fn named(c: &Container) -> NamedResources<'_> {
     let resources = c.resources.as_ref();
     let filled = |list: Option<&'_ List>| list.is_some_and(|l| !l.is_empty());
     let limits = resources.and_then(|r| r.limits.as_ref());
@@ -41,7 +41,7 @@ fn named(c: &Container) -> Named<'_> {
         limits: limits.filter(|l| filled(Some(l))),
         requests: requests.filter(|l| filled(Some(l))),
     };
-    Named { name: &c.name, resources }
+    NamedResources { name: &c.name, resources }
 }
 
 /// `what`, then the pod's amounts, the generation of the requesting pod, and the error.

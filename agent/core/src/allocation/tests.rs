@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::actuate::{Lowered, Step, actual, plan, too_low};
+use super::actuate::{ActuateStep, Lowered, actual, plan, too_low};
 use super::checkpoint::{CheckpointError, decode, encode};
 use super::resize::{self, Refusal, Waiting, changes, judge};
 use super::{Allocations, PodAllocation, message};
@@ -209,9 +209,9 @@ fn specs(per_qos: bool) -> NodeContext {
 }
 
 /// The steps in short words.
-fn words(steps: &[Step]) -> String {
-    let one = |step: &Step| match step {
-        Step::CheckMemory { pod, containers, .. } => {
+fn words(steps: &[ActuateStep]) -> String {
+    let one = |step: &ActuateStep| match step {
+        ActuateStep::CheckMemory { pod, containers, .. } => {
             let of: Vec<String> =
                 containers.iter().map(|l| format!("{}<{}", l.name, l.limit >> 20)).collect();
             format!(
@@ -220,17 +220,17 @@ fn words(steps: &[Step]) -> String {
                 of.join(" ")
             )
         }
-        Step::Sandbox { .. } => "sandbox".to_owned(),
-        Step::PodCgroup(cgroup) => format!(
+        ActuateStep::Sandbox { .. } => "sandbox".to_owned(),
+        ActuateStep::PodCgroup(cgroup) => format!(
             "pod={}/{}",
             cgroup.values.cpu_max.and_then(|m| m.quota_us).unwrap_or(0) / 1000,
             cgroup.values.memory_max.unwrap_or(0) >> 20
         ),
-        Step::PodLevel { record } => {
+        ActuateStep::PodLevel { record } => {
             let amounts = Amounts::of(Some(record));
             format!("own={}/{}", amounts.cpu_limit_milli / 10, amounts.memory_limit >> 20)
         }
-        Step::Container { name, resources, record, .. } => {
+        ActuateStep::Container { name, resources, record, .. } => {
             let amounts = Amounts::of(Some(record));
             assert_eq!(amounts.memory_limit, resources.memory_limit_bytes, "told and remembered alike");
             format!("{name}={}/{}", amounts.cpu_limit_milli / 10, amounts.memory_limit >> 20)
@@ -239,7 +239,7 @@ fn words(steps: &[Step]) -> String {
     steps.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn steps_of(from: Value, to: Value, per_qos: bool) -> Vec<Step> {
+fn steps_of(from: Value, to: Value, per_qos: bool) -> Vec<ActuateStep> {
     let (from, to) = (of(json!({"containers": from})), of(json!({"containers": to})));
     let node = specs(per_qos);
     let seen = snapshot(&to, &PodAllocation::of(&from));
@@ -411,10 +411,10 @@ proptest! {
         let seen = snapshot(&new, &has);
         for step in plan(&new, &actual(&new, &seen, &node), &SandboxId::from("s"), &node, Some(&of_pod)) {
             match step {
-                Step::PodCgroup(cgroup) => of_pod = cgroup.values,
-                Step::Container { name, record, .. } => drop(has.containers.insert(name, *record)),
-                Step::PodLevel { record } => has.pod = Some(*record),
-                Step::CheckMemory { .. } | Step::Sandbox { .. } => {}
+                ActuateStep::PodCgroup(cgroup) => of_pod = cgroup.values,
+                ActuateStep::Container { name, record, .. } => drop(has.containers.insert(name, *record)),
+                ActuateStep::PodLevel { record } => has.pod = Some(*record),
+                ActuateStep::CheckMemory { .. } | ActuateStep::Sandbox { .. } => {}
             }
             let (memory, quota) = (of_pod.memory_max.unwrap(), of_pod.cpu_max.unwrap().quota_us.unwrap());
             for name in has.containers.keys() {

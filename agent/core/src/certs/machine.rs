@@ -17,7 +17,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::NodeAddress;
 
 use super::csr::{self, Verdict};
-use super::rotation::{self, ClockProblem, Need};
+use super::rotation::{self, ClockProblem, RotationDue};
 use super::{CertAction, CertEvent, CertFact, CertIdentity, KeyHandle, message};
 
 /// One request is waited for this long.
@@ -45,7 +45,7 @@ pub(super) struct Request {
 
 /// A request that the API server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Filed {
+pub(super) struct PendingCsr {
     pub(super) name: String,
     uid: Option<String>,
     give_up: Mono,
@@ -54,7 +54,7 @@ pub(super) struct Filed {
     pub(super) approved: bool,
 }
 
-impl Filed {
+impl PendingCsr {
     /// True once the operator should know: no controller approves it automatically.
     pub(super) fn is_overdue(&self) -> bool {
         self.pause > POLL_OVERDUE
@@ -66,7 +66,7 @@ pub(super) enum Phase {
     Idle,
     Generating(Request),
     Creating(Request),
-    Approval(Request, Filed),
+    Approval(Request, PendingCsr),
     Storing(Request),
 }
 
@@ -225,7 +225,7 @@ impl CertManager {
         match result {
             Ok(ApiReply::Csr(csr)) => {
                 let name = csr.metadata.name.clone().unwrap_or_default();
-                let filed = Filed {
+                let filed = PendingCsr {
                     name: name.clone(),
                     uid: csr.metadata.uid.clone(),
                     give_up: now.mono.after(APPROVAL_MAX),
@@ -246,7 +246,7 @@ impl CertManager {
     fn looked(
         &mut self,
         request: Request,
-        filed: Filed,
+        filed: PendingCsr,
         result: ApiResult,
         now: Now,
         out: &mut Outbox<CertAction>,
@@ -265,7 +265,7 @@ impl CertManager {
         }
     }
 
-    fn look_later(&mut self, mut filed: Filed, now: Now) {
+    fn look_later(&mut self, mut filed: PendingCsr, now: Now) {
         filed.look = now.mono.after(filed.pause);
         filed.pause = POLL.following(filed.pause);
         if let Phase::Approval(_, current) = &mut self.phase {
@@ -275,7 +275,7 @@ impl CertManager {
 
     fn judge(
         &mut self,
-        mut filed: Filed,
+        mut filed: PendingCsr,
         csr: &CertificateSigningRequest,
         now: Now,
         out: &mut Outbox<CertAction>,
@@ -370,9 +370,9 @@ impl CertManager {
             return Some(now.mono.after(CLOCK_PERIOD));
         }
         match rotation::need(current.as_ref(), &template, self.rotate_at, now.wall) {
-            Need::At(at) => Some(now.mono.after(at.since(now.wall).min(SLEEP_MAX))),
-            Need::Now(_) if self.next_try > now.mono => Some(self.next_try),
-            Need::Now(_) => {
+            RotationDue::At(at) => Some(now.mono.after(at.since(now.wall).min(SLEEP_MAX))),
+            RotationDue::Now(_) if self.next_try > now.mono => Some(self.next_try),
+            RotationDue::Now(_) => {
                 let with = self.identity(now.wall)?;
                 self.last_key += 1;
                 let key = KeyHandle(self.last_key);

@@ -1,6 +1,6 @@
 //! Time of a certificate's replacement, and pauses after failures.
 //!
-//! In: the facts of the certificate, the required names, the time. Out: [`Need`], pauses, and the reason why
+//! In: the facts of the certificate, the required names, the time. Out: [`RotationDue`], pauses, and the reason why
 //! a clock cannot be right. Invariants: the deadline is between 70 % and 90 % of the certificate's lifetime;
 //! a certificate that arrives after that window (short-lived and back-dated) gets the same share of the rest.
 //! Upstream: client-go/util/certificate/certificate_manager.go.
@@ -20,7 +20,7 @@ const RETRY_JITTER_PERCENT: u32 = 10;
 
 /// What to do about a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum RotationDue {
     /// Ask for a new one now, because.
     Now(String),
     /// All is well until then.
@@ -33,26 +33,26 @@ pub(super) fn need(
     wanted: &CertTemplate,
     rotate_at: Option<Wall>,
     wall: Wall,
-) -> Need {
-    let Some(current) = current else { return Need::Now("there is no certificate".to_owned()) };
+) -> RotationDue {
+    let Some(current) = current else { return RotationDue::Now("there is no certificate".to_owned()) };
     if current.not_after <= wall {
-        return Need::Now(format!("the certificate expired at {}", text(current.not_after)));
+        return RotationDue::Now(format!("the certificate expired at {}", text(current.not_after)));
     }
     if current.not_before > wall {
-        return Need::Now(format!("the certificate is not valid before {}", text(current.not_before)));
+        return RotationDue::Now(format!("the certificate is not valid before {}", text(current.not_before)));
     }
     if current.from_bootstrap {
-        return Need::Now("the certificate was only given to start with".to_owned());
+        return RotationDue::Now("the certificate was only given to start with".to_owned());
     }
     if let Some(why) = wanted.unmet(current) {
-        return Need::Now(format!("the certificate does not do: {why}"));
+        return RotationDue::Now(format!("the certificate does not do: {why}"));
     }
     match rotate_at {
         Some(at) if at <= wall => {
-            Need::Now(format!("the certificate expires at {}", text(current.not_after)))
+            RotationDue::Now(format!("the certificate expires at {}", text(current.not_after)))
         }
-        Some(at) => Need::At(at),
-        None => Need::At(current.not_after),
+        Some(at) => RotationDue::At(at),
+        None => RotationDue::At(current.not_after),
     }
 }
 

@@ -16,7 +16,7 @@ use k8s_openapi::api::certificates::v1::{
 };
 use proptest::prelude::*;
 
-use super::rotation::{Need, deadline, deadline_of_new, need, retry_pause};
+use super::rotation::{RotationDue, deadline, deadline_of_new, need, retry_pause};
 use super::*;
 
 const SECOND: i64 = 1_000_000_000;
@@ -552,11 +552,13 @@ fn needs() {
     let (from, wall) = (Wall(BUILT.0), Wall(BUILT.0 + 100 * SECOND));
     let good = facts(from, hours(1), &template);
     let at = Wall(BUILT.0 + 200 * SECOND);
-    let now = |facts: Option<&CertificateFacts>, at| matches!(need(facts, &template, at, wall), Need::Now(_));
+    let now = |facts: Option<&CertificateFacts>, at| {
+        matches!(need(facts, &template, at, wall), RotationDue::Now(_))
+    };
     assert!(now(None, None));
     assert!(!now(Some(&good), Some(at)));
     assert!(now(Some(&good), Some(wall)));
-    assert_eq!(need(Some(&good), &template, None, wall), Need::At(good.not_after));
+    assert_eq!(need(Some(&good), &template, None, wall), RotationDue::At(good.not_after));
     assert!(now(Some(&CertificateFacts { from_bootstrap: true, ..good.clone() }), Some(at)));
     assert!(now(Some(&CertificateFacts { organizations: vec![], ..good.clone() }), Some(at)));
     assert!(now(Some(&CertificateFacts { common_name: "x".into(), ..good.clone() }), Some(at)));

@@ -66,9 +66,9 @@ impl Invariant for AbsorbTerm {
 /// Pods that the API server shows in a phase that is not terminal: the only knowledge of a new agent about
 /// them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GoingOn(BTreeSet<PodUid>);
+pub(super) struct NonTerminalPods(BTreeSet<PodUid>);
 
-impl GoingOn {
+impl NonTerminalPods {
     pub(super) fn observe(&mut self, event: &TraceEvent) {
         match event {
             TraceEvent::ApiStatus { pod, phase, .. } if !matches!(phase.as_str(), "Succeeded" | "Failed") => {
@@ -95,7 +95,7 @@ pub struct StatusMono {
     terminal: BTreeMap<PodUid, String>,
     /// Pods whose status this incarnation reported.
     own: BTreeSet<PodUid>,
-    going_on: GoingOn,
+    going_on: NonTerminalPods,
 }
 
 impl Invariant for StatusMono {

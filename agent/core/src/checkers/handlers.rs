@@ -51,7 +51,7 @@ const SLACK: Duration = Duration::from_secs(3);
 const STOP_GRACE_MIN_S: u32 = 2;
 
 #[derive(Clone, Debug)]
-struct Ran {
+struct HandlerRun {
     pod: PodUid,
     began: Mono,
     /// What the hook itself has.
@@ -68,7 +68,7 @@ struct Ran {
 /// liveness probe began the hook, the pod was removed 22 s later, and the hook's 24 s ended before those of the pod).
 #[derive(Clone, Debug, Default)]
 pub struct HookGrace {
-    hooks: BTreeMap<ContainerId, Ran>,
+    hooks: BTreeMap<ContainerId, HandlerRun>,
     states: BTreeMap<PodUid, &'static str>,
     made: BTreeMap<ContainerId, PodUid>,
     /// Pods whose containers must all restart: these stop at once, without hooks.
@@ -98,7 +98,7 @@ impl Invariant for HookGrace {
                 let within = Duration::from_secs(u64::from(*within_s));
                 self.hooks.insert(
                     id.clone(),
-                    Ran { pod: pod.clone(), began: at, own: within, within, over: false },
+                    HandlerRun { pod: pod.clone(), began: at, own: within, within, over: false },
                 );
             }
             TraceEvent::HookEnded { id } => {

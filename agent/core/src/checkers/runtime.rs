@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use agent_types::ids::{ContainerId, PodUid, SandboxId};
 use agent_types::time::Mono;
 
-use super::agent::GoingOn;
+use super::agent::NonTerminalPods;
 use super::{Invariant, TraceEvent};
 
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ impl Invariant for OneSandbox {
 /// finished. A new incarnation knows the report only from the API server.
 #[derive(Clone, Debug, Default)]
 pub struct NoOutlive {
-    going_on: GoingOn,
+    going_on: NonTerminalPods,
     owners: BTreeMap<ContainerId, PodUid>,
     live: BTreeSet<ContainerId>,
     sandboxes: BTreeMap<SandboxId, PodUid>,

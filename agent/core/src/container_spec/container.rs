@@ -24,7 +24,7 @@ use super::linux::container_resources;
 use super::mounts::mounts;
 use super::sandbox::identity_labels;
 use super::security::{container_security, groups_of_volumes};
-use crate::container_spec::given::Given;
+use crate::container_spec::inputs::ContainerInputs;
 use crate::container_spec::sub_path;
 
 /// The parts of volumes to mount before the container is created.
@@ -34,10 +34,10 @@ use crate::container_spec::sub_path;
 pub fn sub_paths(
     pod: &Pod,
     container: ContainerRef<'_>,
-    given: Given<'_>,
+    given: ContainerInputs<'_>,
     node: &NodeContext,
 ) -> Result<Vec<SubPath>, SpecError> {
-    let Given { pod_ips, objects, files, claims, .. } = given;
+    let ContainerInputs { pod_ips, objects, files, claims, .. } = given;
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     if !spec.volume_mounts.iter().flatten().any(sub_path::is_asked) {
         return Ok(Vec::new());
@@ -54,13 +54,13 @@ pub fn container_config(
     pod: &Pod,
     container: ContainerRef<'_>,
     attempt: u32,
-    given: Given<'_>,
+    given: ContainerInputs<'_>,
     node: &NodeContext,
 ) -> Result<ContainerConfig, SpecError> {
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let Given { image, pod_ips, objects, files, claims, .. } = given;
+    let ContainerInputs { image, pod_ips, objects, files, claims, .. } = given;
     let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
@@ -165,7 +165,7 @@ mod tests {
     use agent_volumes::env_file::EnvFiles;
 
     use super::*;
-    use crate::container_spec::given::ImageVolumes;
+    use crate::container_spec::inputs::ImageVolumes;
     use agent_volumes::bound::{Bound, Source};
 
     fn config(pod: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> ContainerConfig {
@@ -178,7 +178,7 @@ mod tests {
             repo_digests: Vec::new(),
             pinned: false,
         };
-        let given = Given {
+        let given = ContainerInputs {
             image: &image,
             pod_ips: &[],
             objects: &Objects::new(),

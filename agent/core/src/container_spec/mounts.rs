@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, VolumeMount}
 
 use super::env::Environment;
 use super::hosts;
-use crate::container_spec::given::{Given, ImageVolumes};
+use crate::container_spec::inputs::{ContainerInputs, ImageVolumes};
 use crate::container_spec::mounted::{image_of, mounted_volume};
 use crate::container_spec::sub_path;
 
@@ -31,12 +31,12 @@ pub fn mounts(
     pod: &Pod,
     container: ContainerRef<'_>,
     attempt: u32,
-    given: Given<'_>,
+    given: ContainerInputs<'_>,
     environment: &Environment,
     node: &NodeContext,
 ) -> Result<Vec<Mount>, SpecError> {
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
-    let Given { pod_ips, claims, images, recursive_read_only, .. } = given;
+    let ContainerInputs { pod_ips, claims, images, recursive_read_only, .. } = given;
     let mut mounts = Vec::new();
     for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
         let mut made = match image_of(pod, &mount.name) {
@@ -217,7 +217,7 @@ mod tests {
             pinned: false,
         };
         let images = ImageVolumes::from([("i".to_owned(), "sha256:2".into())]);
-        let given = Given {
+        let given = ContainerInputs {
             image: &image,
             pod_ips: &["10.0.0.2".to_owned()],
             objects: &Objects::new(),

@@ -27,7 +27,7 @@ pub enum Action {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct PluginRegistration {
     id: SocketId,
     /// The driver that was registered from this path.
     driver: Option<String>,
@@ -41,7 +41,7 @@ struct Entry {
 /// The plugins of the node.
 #[derive(Clone, Debug, Default)]
 pub struct Registrations {
-    sockets: BTreeMap<String, Entry>,
+    sockets: BTreeMap<String, PluginRegistration>,
 }
 
 impl Registrations {
@@ -54,7 +54,7 @@ impl Registrations {
             actions.extend(driver.map(Action::Forget));
         }
         for (path, id) in there {
-            let new = || Entry {
+            let new = || PluginRegistration {
                 id: *id,
                 driver: None,
                 busy: false,
@@ -92,7 +92,7 @@ impl Registrations {
     /// The path of another socket whose driver has this name.
     #[must_use]
     pub fn holder(&self, driver: &str, not: &str) -> Option<&str> {
-        let held = |entry: &Entry| entry.driver.as_deref() == Some(driver);
+        let held = |entry: &PluginRegistration| entry.driver.as_deref() == Some(driver);
         self.sockets.iter().find(|(path, entry)| *path != not && held(entry)).map(|(path, _)| path.as_str())
     }
 

@@ -103,7 +103,7 @@ struct Similar {
 
 /// An event that was sent.
 #[derive(Clone, Debug)]
-struct Told {
+struct RecordedEvent {
     count: i32,
     first: Option<Time>,
     name: Option<String>,
@@ -113,7 +113,7 @@ struct Told {
 #[derive(Clone, Debug, Default)]
 pub struct Correlator {
     similar: Lru<Similar>,
-    told: Lru<Told>,
+    told: Lru<RecordedEvent>,
     spam: Lru<Option<Bucket>>,
 }
 
@@ -157,8 +157,11 @@ impl Correlator {
     }
 
     fn count(&mut self, key: u128, mut event: Event) -> Event {
-        let fresh =
-            || Told { count: 0, first: event.first_timestamp.clone(), name: event.metadata.name.clone() };
+        let fresh = || RecordedEvent {
+            count: 0,
+            first: event.first_timestamp.clone(),
+            name: event.metadata.name.clone(),
+        };
         let told = self.told.get_or_insert(key, fresh);
         told.count = told.count.saturating_add(1);
         event.count = Some(told.count);

@@ -51,7 +51,7 @@ const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum About {
+pub enum InvolvedObject {
     /// A pod, or one container of it.
     Pod {
         /// Which; a static pod under its own UID.
@@ -74,7 +74,7 @@ pub enum About {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// Object of the event.
-    pub about: About,
+    pub about: InvolvedObject,
     /// Severity.
     pub kind: EventKind,
     /// `reason` of the Event; upstream's reasons are in pkg/kubelet/events/event.go.
@@ -89,7 +89,7 @@ impl Fact {
     /// A worker's fact about its pod.
     #[must_use]
     pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
-        let about = About::Pod { key: key.clone(), field_path: fact.field_path() };
+        let about = InvolvedObject::Pod { key: key.clone(), field_path: fact.field_path() };
         Fact {
             about,
             kind: fact.kind,
@@ -110,7 +110,7 @@ impl Fact {
     #[must_use]
     pub fn of_claim_beside(key: &PodKey, fact: &EventFact) -> Option<Fact> {
         let claim = fact.claim.clone()?;
-        let about = About::Claim { namespace: key.namespace.clone(), claim };
+        let about = InvolvedObject::Claim { namespace: key.namespace.clone(), claim };
         Some(Fact { about, ..Fact::of_pod(key, fact) })
     }
 
@@ -120,7 +120,7 @@ impl Fact {
         let (pod, name) = (&duplicate.pod, &duplicate.pod.name);
         let from = duplicate.source;
         Fact {
-            about: About::Pod { key: pod.clone(), field_path: None },
+            about: InvolvedObject::Pod { key: pod.clone(), field_path: None },
             kind: EventKind::Warning,
             reason: "FailedValidation".to_owned(),
             message: format!(
@@ -134,7 +134,7 @@ impl Fact {
     #[must_use]
     pub fn rejected(key: &PodKey, rejection: &Rejection) -> Fact {
         Fact {
-            about: About::Pod { key: key.clone(), field_path: None },
+            about: InvolvedObject::Pod { key: key.clone(), field_path: None },
             kind: EventKind::Warning,
             reason: rejection.reason.clone(),
             message: rejection.message.clone(),
@@ -146,7 +146,7 @@ impl Fact {
     #[must_use]
     pub fn evicted(victim: &Victim) -> Fact {
         Fact {
-            about: About::Pod { key: victim.key.clone(), field_path: None },
+            about: InvolvedObject::Pod { key: victim.key.clone(), field_path: None },
             kind: EventKind::Warning,
             reason: EVICTED.to_owned(),
             message: victim.message.clone(),
@@ -165,7 +165,7 @@ impl Fact {
     #[must_use]
     pub fn of_node(kind: EventKind, reason: impl Into<String>, message: impl Into<String>) -> Fact {
         let (reason, message) = (reason.into(), message.into());
-        Fact { about: About::Node, kind, reason, message, annotations: BTreeMap::new() }
+        Fact { about: InvolvedObject::Node, kind, reason, message, annotations: BTreeMap::new() }
     }
 }
 

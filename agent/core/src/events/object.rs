@@ -8,7 +8,7 @@ use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{About, Fact, MESSAGE_BYTES_MAX};
+use super::{Fact, InvolvedObject, MESSAGE_BYTES_MAX};
 use crate::pod_source::identity::digest;
 use crate::status::api_time;
 
@@ -20,7 +20,7 @@ const NAME_MAX: usize = 253;
 pub(super) fn event(fact: Fact, node_name: &str, now: Wall, name_ns: i64) -> Event {
     let text = |t: &str| Some(t.to_owned());
     let object = match fact.about {
-        About::Pod { key, field_path } => ObjectReference {
+        InvolvedObject::Pod { key, field_path } => ObjectReference {
             api_version: text("v1"),
             kind: text("Pod"),
             namespace: text(&key.namespace),
@@ -29,7 +29,7 @@ pub(super) fn event(fact: Fact, node_name: &str, now: Wall, name_ns: i64) -> Eve
             field_path,
             resource_version: None,
         },
-        About::Claim { namespace, claim } => ObjectReference {
+        InvolvedObject::Claim { namespace, claim } => ObjectReference {
             api_version: text("v1"),
             kind: text("PersistentVolumeClaim"),
             namespace: text(&namespace),
@@ -38,7 +38,7 @@ pub(super) fn event(fact: Fact, node_name: &str, now: Wall, name_ns: i64) -> Eve
             ..ObjectReference::default()
         },
         // The Node's own UID is not used: people look for events under the node's name.
-        About::Node => ObjectReference {
+        InvolvedObject::Node => ObjectReference {
             kind: text("Node"),
             name: text(node_name),
             uid: text(node_name),

@@ -133,7 +133,7 @@ fn spam_about_one_object_is_dropped_and_others_are_heard() {
     }
     assert_eq!(told, 25);
     n.record(Fact {
-        about: About::Pod { key: key("db"), field_path: None },
+        about: InvolvedObject::Pod { key: key("db"), field_path: None },
         ..fact("Killing", "Stopping 0")
     });
     assert_eq!(n.calls.len(), 1);
@@ -143,7 +143,7 @@ fn spam_about_one_object_is_dropped_and_others_are_heard() {
 fn while_the_server_is_away_the_queue_is_bounded_and_then_told_in_order() {
     let mut n = Node::new();
     for i in 0..3_000 {
-        let about = About::Pod { key: key(&format!("p{i}")), field_path: None };
+        let about = InvolvedObject::Pod { key: key(&format!("p{i}")), field_path: None };
         n.record(Fact { about, ..fact("Started", "Container started") });
     }
     assert_eq!((n.machine.waiting(), n.calls.len()), (QUEUE_MAX, CALLS_MAX));
@@ -209,7 +209,7 @@ fn without_cluster_dns_the_node_is_told_as_well() {
     };
     assert_eq!(Fact::of_node_beside(&of("DNSConfigForming")), None);
     let fact = Fact::of_node_beside(&of("MissingClusterDNS")).unwrap();
-    assert_eq!(fact.about, About::Node);
+    assert_eq!(fact.about, InvolvedObject::Node);
     assert!(fact.message.starts_with("kubelet does not have ClusterDNS IP configured"), "{}", fact.message);
 }
 

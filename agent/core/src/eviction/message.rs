@@ -19,7 +19,7 @@ use super::usage::{ContainerUse, PodUse};
 pub const THRESHOLD_MET: &str = "EvictionThresholdMet";
 
 /// Message and annotations.
-pub(super) type Told = (String, BTreeMap<String, String>);
+pub(super) type EvictionMessage = (String, BTreeMap<String, String>);
 
 /// The message for a pod that ends because `resource` is short.
 pub(super) fn of_pressure(
@@ -27,7 +27,7 @@ pub(super) fn of_pressure(
     found: Option<&PodUse>,
     resource: Resource,
     met: Option<(&Threshold, Observation)>,
-) -> Told {
+) -> EvictionMessage {
     let name = resource.as_str();
     let mut message = format!("The node was low on resource: {name}. ");
     if let Some((threshold, observed)) = met {

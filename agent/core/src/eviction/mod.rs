@@ -54,7 +54,7 @@ pub use rank::{Uses, rank};
 pub use threshold::{Amount, Resource, Threshold};
 pub use usage::{ContainerUse, PodUse, Space, VolumeUse};
 
-use standing::Standing;
+use standing::ThresholdHistory;
 
 /// The longest time between two looks.
 pub const PERIOD: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ pub struct Eviction {
     /// With those of `containerfs`, once the layout is known.
     thresholds: Vec<Threshold>,
     layout: Option<Layout>,
-    standing: Standing,
+    standing: ThresholdHistory,
     told: Pressures,
     phase: Phase,
     /// The last observation, and the thresholds that it crosses.
@@ -107,7 +107,7 @@ impl Eviction {
             thresholds: config.thresholds.clone(),
             config,
             layout: None,
-            standing: Standing::default(),
+            standing: ThresholdHistory::default(),
             told: Pressures::default(),
             phase: Phase::Idle { next: Mono(0), deaf: false },
             seen: Observed::default(),
@@ -149,7 +149,7 @@ impl Eviction {
             Some(layout) if self.layout != Some(layout) => {
                 self.layout = Some(layout);
                 self.thresholds = threshold::with_containerfs(&self.config.thresholds, layout);
-                self.standing = Standing::default();
+                self.standing = ThresholdHistory::default();
             }
             Some(_) => {}
             None => seen.signals.retain(|signal, _| !Resource::of(*signal).is_disk()),

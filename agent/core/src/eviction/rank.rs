@@ -27,18 +27,18 @@ use super::usage::{Parts, PodUse};
 pub type Uses = BTreeMap<PodUid, PodUse>;
 
 /// Place in the order: class, priority, how much beyond the request, UID.
-type Place = (u8, i32, Reverse<i64>, String);
+type EvictionRank = (u8, i32, Reverse<i64>, String);
 
 /// The pods in the order of eviction, the first victim first.
 #[must_use]
 pub fn rank(pods: &[Arc<Pod>], uses: &Uses, signal: Signal, layout: Layout) -> Vec<Arc<Pod>> {
-    let mut ranked: Vec<(Place, Arc<Pod>)> =
+    let mut ranked: Vec<(EvictionRank, Arc<Pod>)> =
         pods.iter().map(|p| (place(p, uses.get(&pod::key(p).uid), signal, layout), Arc::clone(p))).collect();
     ranked.sort_by(|(a, _), (b, _)| a.cmp(b));
     ranked.into_iter().map(|(_, pod)| pod).collect()
 }
 
-fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> Place {
+fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> EvictionRank {
     let priority = pod::spec(p).priority.unwrap_or(0);
     let uid = pod::uid(p).to_owned();
     let resource = Resource::of(signal);

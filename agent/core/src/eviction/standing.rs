@@ -41,13 +41,13 @@ impl Condition {
 
 /// What is remembered; thresholds by index.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct ThresholdHistory {
     first: BTreeMap<usize, Mono>,
     acted_on: Vec<usize>,
     seen: BTreeMap<Condition, Mono>,
 }
 
-impl Standing {
+impl ThresholdHistory {
     /// Takes observations in. What calls for a victim, the most urgent first.
     pub(super) fn assess(
         &mut self,

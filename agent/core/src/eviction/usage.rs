@@ -5,8 +5,8 @@
 //! statistics has no [`PodUse`]. Upstream: `PodStats` of the stats API
 //! (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
 
-use agent_kubelet_api::stats::disk::{Bound, Measured, Taken};
-use agent_kubelet_api::stats::{Shown, Snapshot, usage};
+use agent_kubelet_api::stats::disk::{Bound, NodeDiskUsage, TreeUsage};
+use agent_kubelet_api::stats::{ShownPod, Snapshot, usage};
 
 /// Bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub struct Space {
     pub bound: Bound,
 }
 
-impl From<&Taken> for Space {
-    fn from(taken: &Taken) -> Space {
+impl From<&TreeUsage> for Space {
+    fn from(taken: &TreeUsage) -> Space {
         Space { bytes: taken.bytes, inodes: taken.inodes, bound: taken.bound }
     }
 }
@@ -97,7 +97,7 @@ pub(super) struct Parts {
 impl PodUse {
     /// What is known of a pod; `None` if nothing of it runs.
     #[must_use]
-    pub fn of(shown: &Shown, snapshot: &Snapshot, measured: Option<&Measured>) -> Option<PodUse> {
+    pub fn of(shown: &ShownPod, snapshot: &Snapshot, measured: Option<&NodeDiskUsage>) -> Option<PodUse> {
         let found = snapshot.pod(&shown.uid)?;
         let key = |name: &String| (shown.uid.clone(), name.clone());
         let layer_of = |bytes: u64, inodes: Option<u64>| Space {

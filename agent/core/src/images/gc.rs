@@ -73,7 +73,7 @@ pub struct InvalidCapacity;
 
 /// Usage of the file system of images, and the number of bytes to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct ImageFsUsage {
     /// Percent, rounded up.
     pub used_percent: u64,
     /// Bytes.
@@ -82,7 +82,7 @@ pub struct Need {
     pub wanted_bytes: u64,
 }
 
-impl Need {
+impl ImageFsUsage {
     /// Message if only `freed_bytes` could be freed.
     #[must_use]
     pub fn unmet(&self, freed_bytes: u64) -> String {
@@ -191,7 +191,7 @@ impl ImageGc {
     ///
     /// # Errors
     /// [`InvalidCapacity`].
-    pub fn need(&self, disk: &Filesystem) -> Result<Option<Need>, InvalidCapacity> {
+    pub fn need(&self, disk: &Filesystem) -> Result<Option<ImageFsUsage>, InvalidCapacity> {
         let capacity = u128::from(disk.capacity_bytes);
         let available = u128::from(disk.available_bytes).min(capacity);
         if capacity == 0 {
@@ -203,7 +203,7 @@ impl ImageGc {
         }
         let left_free = capacity * u128::from(100_u8.saturating_sub(self.policy.low_percent)) / 100;
         let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
-        Ok(Some(Need {
+        Ok(Some(ImageFsUsage {
             used_percent: narrow(used_percent),
             capacity_bytes: disk.capacity_bytes,
             wanted_bytes: narrow(left_free.saturating_sub(available)),

@@ -41,11 +41,11 @@ pub struct Keyring {
 #[derive(Deserialize)]
 struct ConfigJson {
     #[serde(default)]
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, DockerAuthEntry>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct DockerAuthEntry {
     #[serde(default)]
     username: String,
     #[serde(default)]
@@ -84,7 +84,7 @@ impl Hashed<'_> {
     }
 }
 
-impl Entry {
+impl DockerAuthEntry {
     fn credential(self, secret: Option<&SecretName<'_>>) -> Result<Credential, String> {
         let email = self.email.clone();
         let (username, password) = self.name_and_password()?;
@@ -162,7 +162,7 @@ impl Keyring {
 
     fn add(
         &mut self,
-        entries: BTreeMap<String, Entry>,
+        entries: BTreeMap<String, DockerAuthEntry>,
         secret: Option<&SecretName<'_>>,
     ) -> Result<(), String> {
         let mut added = Vec::new();

@@ -224,7 +224,7 @@ impl Record {
 
 /// What is known about an image on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum ImagePullState {
     /// Nobody on this node pulled it.
     Preloaded,
     /// It is being pulled, or was when the node's agent died.
@@ -264,10 +264,10 @@ impl Policy {
         self.verification.is_none()
     }
 
-    fn verifies(&self, image: &str, known: &Known) -> bool {
+    fn verifies(&self, image: &str, known: &ImagePullState) -> bool {
         match self.verification {
             None | Some(Verification::NeverVerify) => false,
-            Some(Verification::NeverVerifyPreloadedImages) => *known != Known::Preloaded,
+            Some(Verification::NeverVerifyPreloadedImages) => *known != ImagePullState::Preloaded,
             Some(Verification::NeverVerifyAllowlistedImages) => {
                 let name = reference::name(image);
                 let fits = |pattern: &String| match pattern.strip_suffix('*') {
@@ -283,11 +283,11 @@ impl Policy {
 
 /// Whether a pod with this spelling of the image and these credentials for it may use the present image.
 #[must_use]
-pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Credential]) -> Access {
+pub fn access(policy: &Policy, image: &str, known: &ImagePullState, credentials: &[Credential]) -> Access {
     if !policy.verifies(image, known) {
         return Access::Allowed;
     }
-    let Known::Pulled(record) = known else { return Access::MustPull };
+    let ImagePullState::Pulled(record) = known else { return Access::MustPull };
     let Some(of) = record.credential_mapping.get(reference::name(image)) else { return Access::MustPull };
     if of.node_pods_accessible {
         return Access::Granted;

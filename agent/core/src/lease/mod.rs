@@ -99,7 +99,7 @@ pub enum LeaseFact {
 
 /// The call in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum LeaseCall {
     Get,
     GetOwner,
     Create,
@@ -112,7 +112,7 @@ pub struct NodeLease {
     config: LeaseConfig,
     entropy: Entropy,
     last_id: u64,
-    in_flight: Option<(EffectId, Step)>,
+    in_flight: Option<(EffectId, LeaseCall)>,
     next: Mono,
     /// As the API server had it last.
     latest: Option<Lease>,
@@ -153,7 +153,7 @@ impl NodeLease {
         self.renewed
     }
 
-    fn call(&mut self, step: Step, call: ApiCall, out: &mut Outbox<LeaseAction>) {
+    fn call(&mut self, step: LeaseCall, call: ApiCall, out: &mut Outbox<LeaseAction>) {
         self.last_id += 1;
         let id = EffectId(self.last_id);
         self.in_flight = Some((id, step));
@@ -167,14 +167,18 @@ impl NodeLease {
 
     fn get(&mut self, out: &mut Outbox<LeaseAction>) {
         self.asked = true;
-        self.call(Step::Get, ApiCall::GetLease { name: self.config.node_name.clone() }, out);
+        self.call(LeaseCall::Get, ApiCall::GetLease { name: self.config.node_name.clone() }, out);
     }
 
     /// Create or renew, after finding the owner if it is needed and not known.
     fn prepare(&mut self, now: Now, out: &mut Outbox<LeaseAction>) {
         let has_owner = self.latest.as_ref().is_some_and(object::has_owner);
         if !has_owner && self.owner.is_none() {
-            return self.call(Step::GetOwner, ApiCall::GetNode { name: self.config.node_name.clone() }, out);
+            return self.call(
+                LeaseCall::GetOwner,
+                ApiCall::GetNode { name: self.config.node_name.clone() },
+                out,
+            );
         }
         self.send(now, out);
     }
@@ -182,9 +186,9 @@ impl NodeLease {
     fn send(&mut self, now: Now, out: &mut Outbox<LeaseAction>) {
         let lease = object::renewed(&self.config, self.latest.as_ref(), self.owner.as_deref(), now.wall);
         if self.latest.is_some() {
-            self.call(Step::Renew, ApiCall::ReplaceLease(Box::new(lease)), out);
+            self.call(LeaseCall::Renew, ApiCall::ReplaceLease(Box::new(lease)), out);
         } else {
-            self.call(Step::Create, ApiCall::CreateLease(Box::new(lease)), out);
+            self.call(LeaseCall::Create, ApiCall::CreateLease(Box::new(lease)), out);
         }
     }
 
@@ -210,18 +214,20 @@ impl NodeLease {
         self.failures = self.failures.saturating_add(1);
     }
 
-    fn answered(&mut self, step: Step, result: ApiResult, now: Now, out: &mut Outbox<LeaseAction>) {
+    fn answered(&mut self, step: LeaseCall, result: ApiResult, now: Now, out: &mut Outbox<LeaseAction>) {
         match (step, result) {
-            (Step::Create, Ok(ApiReply::Lease(lease))) => {
+            (LeaseCall::Create, Ok(ApiReply::Lease(lease))) => {
                 self.done(*lease, LeaseFact::Created, now.mono, out)
             }
-            (Step::Renew, Ok(ApiReply::Lease(lease))) => self.done(*lease, LeaseFact::Renewed, now.mono, out),
-            (Step::Get, Ok(ApiReply::Lease(lease))) => {
+            (LeaseCall::Renew, Ok(ApiReply::Lease(lease))) => {
+                self.done(*lease, LeaseFact::Renewed, now.mono, out)
+            }
+            (LeaseCall::Get, Ok(ApiReply::Lease(lease))) => {
                 self.failures = 0;
                 self.latest = Some(*lease);
                 self.prepare(now, out);
             }
-            (Step::GetOwner, Ok(ApiReply::Node(node))) => {
+            (LeaseCall::GetOwner, Ok(ApiReply::Node(node))) => {
                 self.owner = node.metadata.uid.clone();
                 self.owner_asked(now, out);
             }
@@ -230,19 +236,19 @@ impl NodeLease {
                 out.push(LeaseAction::Fact(LeaseFact::Failed { message }));
                 self.back_off(now.mono);
             }
-            (Step::Get, Err(error)) if error.class == Class::NotFound => {
+            (LeaseCall::Get, Err(error)) if error.class == Class::NotFound => {
                 self.latest = None;
                 self.prepare(now, out);
             }
-            (Step::Create, Err(error)) if error.class == Class::AlreadyExists && !self.asked_twice() => {
+            (LeaseCall::Create, Err(error)) if error.class == Class::AlreadyExists && !self.asked_twice() => {
                 self.get(out)
             }
             (step, Err(error)) => {
                 out.push(LeaseAction::Fact(LeaseFact::Failed { message: error.to_string() }));
                 match step {
-                    Step::Renew => self.renewal_failed(error.class, now, out),
-                    Step::GetOwner => self.owner_asked(now, out),
-                    Step::Get | Step::Create => self.back_off(now.mono),
+                    LeaseCall::Renew => self.renewal_failed(error.class, now, out),
+                    LeaseCall::GetOwner => self.owner_asked(now, out),
+                    LeaseCall::Get | LeaseCall::Create => self.back_off(now.mono),
                 }
             }
         }

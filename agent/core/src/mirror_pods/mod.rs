@@ -35,7 +35,7 @@ use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use slot::{Mirror, Need, Slot};
+use slot::{Mirror, MirrorCall, Slot};
 
 use crate::pod_source::{PodOp, PodUpdate, api};
 
@@ -238,25 +238,25 @@ impl MirrorPods {
         let Some(slot) = self.slots.get_mut(&name) else { return };
         let Some(need) = slot.flight.take() else { return };
         match (&need, result) {
-            (Need::Create(_), Ok(ApiReply::Pod(pod))) => {
+            (MirrorCall::Create(_), Ok(ApiReply::Pod(pod))) => {
                 slot.mirror = Some(Mirror::of(&pod));
                 out.push(MirrorAction::Report(MirrorReport::Created(name)));
             }
-            (Need::Look, Ok(ApiReply::Pod(pod))) => slot.looked(Some(Mirror::of(&pod))),
-            (Need::Delete(uid), Ok(_)) => {
+            (MirrorCall::Look, Ok(ApiReply::Pod(pod))) => slot.looked(Some(Mirror::of(&pod))),
+            (MirrorCall::Delete(uid), Ok(_)) => {
                 slot.removed(uid);
                 out.push(MirrorAction::Report(MirrorReport::Deleted(name)));
             }
-            (Need::Look, Err(e)) if e.class == Class::NotFound => slot.looked(None),
-            (Need::Delete(uid), Err(e)) if e.class == Class::NotFound => slot.removed(uid),
+            (MirrorCall::Look, Err(e)) if e.class == Class::NotFound => slot.looked(None),
+            (MirrorCall::Delete(uid), Err(e)) if e.class == Class::NotFound => slot.removed(uid),
             // Another pod has the name now: the one that was meant is gone.
-            (Need::Delete(uid), Err(e)) if e.class == Class::Conflict => {
+            (MirrorCall::Delete(uid), Err(e)) if e.class == Class::Conflict => {
                 slot.removed(uid);
                 slot.look = true;
             }
             (need, Err(e)) => {
                 // Creating again finds out whether a lost call was carried out.
-                slot.look |= matches!(need, Need::Create(_)) && e.class == Class::AlreadyExists;
+                slot.look |= matches!(need, MirrorCall::Create(_)) && e.class == Class::AlreadyExists;
                 slot.retry.failed(now.mono, e.class, &name.name);
                 if e.class != Class::AlreadyExists {
                     out.push(MirrorAction::Report(MirrorReport::Failed(e)));
@@ -271,9 +271,9 @@ impl MirrorPods {
     }
 
     /// What has to be done for a name, if anything can be done now.
-    fn need(&self, name: &ObjectName, slot: &Slot) -> Option<Need> {
+    fn need(&self, name: &ObjectName, slot: &Slot) -> Option<MirrorCall> {
         if slot.look {
-            return Some(Need::Look);
+            return Some(MirrorCall::Look);
         }
         let mut holders = self.workers.iter().filter(|(_, n)| *n == name).map(|(uid, _)| uid.as_str());
         match (&slot.wanted, &slot.mirror) {
@@ -283,14 +283,14 @@ impl MirrorPods {
                     return None;
                 }
                 match mirror {
-                    Some(m) if !m.is_mirror() => Some(Need::Look),
+                    Some(m) if !m.is_mirror() => Some(MirrorCall::Look),
                     Some(m) if m.mirrors(wanted) && slot.outdated.as_ref() != Some(&m.uid) => None,
-                    Some(m) => Some(Need::Delete(m.uid.clone())),
-                    None => self.new_mirror(wanted).map(|pod| Need::Create(Box::new(pod))),
+                    Some(m) => Some(MirrorCall::Delete(m.uid.clone())),
+                    None => self.new_mirror(wanted).map(|pod| MirrorCall::Create(Box::new(pod))),
                 }
             }
             (None, Some(m)) if m.is_mirror() && self.synced && holders.next().is_none() => {
-                Some(Need::Delete(m.uid.clone()))
+                Some(MirrorCall::Delete(m.uid.clone()))
             }
             (None, _) => None,
         }
@@ -356,11 +356,11 @@ impl MirrorPods {
         }
     }
 
-    fn issue(&mut self, name: ObjectName, need: Need, now: Now, out: &mut Outbox<MirrorAction>) {
+    fn issue(&mut self, name: ObjectName, need: MirrorCall, now: Now, out: &mut Outbox<MirrorAction>) {
         let call = match &need {
-            Need::Look => ApiCall::FindPod { pod: name.clone(), node: self.node_name.as_str().into() },
-            Need::Create(pod) => ApiCall::CreatePod(pod.clone()),
-            Need::Delete(uid) => {
+            MirrorCall::Look => ApiCall::FindPod { pod: name.clone(), node: self.node_name.as_str().into() },
+            MirrorCall::Create(pod) => ApiCall::CreatePod(pod.clone()),
+            MirrorCall::Delete(uid) => {
                 ApiCall::DeletePod { pod: name.clone(), uid: uid.clone(), resource_version: None, grace_s: 0 }
             }
         };

@@ -40,7 +40,7 @@ impl Mirror {
 
 /// The next call, and then the call in flight.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Need {
+pub(super) enum MirrorCall {
     /// GET: the state of the API is in doubt.
     Look,
     /// POST.
@@ -57,7 +57,7 @@ pub(super) struct Slot {
     pub(super) mirror: Option<Mirror>,
     /// UID that was deleted; older events still mention it.
     tombstone: Option<String>,
-    pub(super) flight: Option<Need>,
+    pub(super) flight: Option<MirrorCall>,
     pub(super) look: bool,
     pub(super) retry: Retry,
     /// UID of a mirror pod that shows an earlier run and must be replaced.

@@ -145,11 +145,11 @@ enum Phase {
     /// An earlier agent was in the middle of it; logind's state is not known yet.
     Resumed { receipt: Box<Receipt> },
     /// Waits for the manager's list of pods.
-    Closing(Box<Course>),
+    Closing(Box<ActiveShutdown>),
     /// Stages are under way.
-    Ending(Box<Course>),
+    Ending(Box<ActiveShutdown>),
     /// All pods have ended; the API server gets their statuses.
-    Telling(Box<Course>),
+    Telling(Box<ActiveShutdown>),
     /// The receipt is being written; the lock is given back then, or at `until`.
     Writing { until: Mono },
     /// The lock was given back.
@@ -158,7 +158,7 @@ enum Phase {
 
 /// A shutdown on its way.
 #[derive(Clone, Debug)]
-struct Course {
+struct ActiveShutdown {
     receipt: Receipt,
     ends: Mono,
     stages: VecDeque<Stage>,
@@ -191,7 +191,13 @@ impl NodeShutdown {
         matches!(self.phase, Phase::Over)
     }
 
-    fn told(&mut self, stopping: bool, kind: &str, now: Now, out: &mut Outbox<ShutdownAction>) {
+    fn prepare_for_shutdown(
+        &mut self,
+        stopping: bool,
+        kind: &str,
+        now: Now,
+        out: &mut Outbox<ShutdownAction>,
+    ) {
         match (&mut self.phase, stopping) {
             // A logind that was started again and has forgotten it.
             (_, false) if self.is_certain => {}
@@ -224,7 +230,7 @@ impl NodeShutdown {
         out.push(ShutdownAction::Node(Err(NODE_MESSAGE.to_owned())));
         out.push(ShutdownAction::Write(receipt.clone()));
         out.push(ShutdownAction::Close);
-        self.phase = Phase::Closing(Box::new(Course {
+        self.phase = Phase::Closing(Box::new(ActiveShutdown {
             receipt,
             ends: now.mono.after(budget(&self.groups)),
             stages: VecDeque::new(),
@@ -334,10 +340,10 @@ impl Machine for NodeShutdown {
 
     fn step(&mut self, now: Now, event: ShutdownEvent, out: &mut Outbox<ShutdownAction>) {
         match event {
-            ShutdownEvent::Told { stopping, kind } => self.told(stopping, &kind, now, out),
+            ShutdownEvent::Told { stopping, kind } => self.prepare_for_shutdown(stopping, &kind, now, out),
             ShutdownEvent::GoingDown { kind } => {
                 self.is_certain = true;
-                self.told(true, &kind, now, out);
+                self.prepare_for_shutdown(true, &kind, now, out);
             }
             ShutdownEvent::Leaving(pods) => self.leaving(pods, now, out),
             ShutdownEvent::Released(uid) => self.released(&uid, now, out),

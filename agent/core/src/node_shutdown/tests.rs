@@ -56,11 +56,11 @@ impl World {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    fn told(&mut self, stopping: bool) -> String {
-        self.told_of(stopping, "reboot")
+    fn prepare_for_shutdown(&mut self, stopping: bool) -> String {
+        self.prepare_for_shutdown_of(stopping, "reboot")
     }
 
-    fn told_of(&mut self, stopping: bool, kind: &str) -> String {
+    fn prepare_for_shutdown_of(&mut self, stopping: bool, kind: &str) -> String {
         self.step(ShutdownEvent::Told { stopping, kind: kind.to_owned() })
     }
 
@@ -131,9 +131,9 @@ fn a_pod_goes_to_the_highest_group_that_it_reaches() {
 #[test]
 fn all_goes_well() {
     let mut w = World::new(&[group(0, 20), group(1000, 10)]);
-    assert_eq!(w.told(false), "hold", "the first word after a connection");
-    assert_eq!(w.told(true), BEGIN);
-    assert_eq!(w.told(true), "", "the other signal of the same shutdown");
+    assert_eq!(w.prepare_for_shutdown(false), "hold", "the first word after a connection");
+    assert_eq!(w.prepare_for_shutdown(true), BEGIN);
+    assert_eq!(w.prepare_for_shutdown(true), "", "the other signal of the same shutdown");
     assert_eq!(w.leaving(&[pod("high", 5000), pod("a", 0), pod("b", -1)]), "a<20 b<20");
     assert_eq!(w.released("a"), "");
     assert_eq!(w.released("b"), "high<10", "the rest of a period is nobody's");
@@ -144,7 +144,7 @@ fn all_goes_well() {
     assert!(w.receipts.last().unwrap().is_of("boot") && !w.receipts[0].is_of("boot"));
     assert_eq!(w.receipts[0].kind, "reboot");
     assert_eq!(w.step(ShutdownEvent::Written), "release");
-    assert_eq!((w.wait_for_nothing(), w.told(true)), (true, String::new()));
+    assert_eq!((w.wait_for_nothing(), w.prepare_for_shutdown(true)), (true, String::new()));
 }
 
 /// Nobody waited for the pods: the service manager stops the agent, and logind comes and goes meanwhile.
@@ -154,27 +154,30 @@ fn units_that_stop_are_word_enough() {
     let mut w = World::new(&[group(0, 20)]);
     assert_eq!(w.step(down("reboot")), BEGIN, "logind was never heard");
     assert_eq!(w.receipts[0].kind, "reboot");
-    assert_eq!(w.told(false), "", "a logind that has forgotten it, or was never asked");
+    assert_eq!(w.prepare_for_shutdown(false), "", "a logind that has forgotten it, or was never asked");
     assert_eq!(w.leaving(&[pod("a", 0)]), "a<20");
     assert!(!w.machine.is_over());
     assert_eq!(w.released("a"), "asktold");
     assert_eq!(w.untold(&[]), "written");
     assert_eq!(w.step(ShutdownEvent::Written), "release");
     assert!(w.machine.is_over() && w.receipts.last().unwrap().is_of("boot"));
-    assert_eq!((w.told(false), w.step(down("reboot"))), (String::new(), String::new()));
+    assert_eq!((w.prepare_for_shutdown(false), w.step(down("reboot"))), (String::new(), String::new()));
 
     // In the middle of one that logind announced, and whose lock ran out.
     let mut w = World::new(&[group(0, 20)]);
-    assert_eq!((w.told(false), w.told_of(true, "")), ("hold".to_owned(), BEGIN.to_owned()));
+    assert_eq!(
+        (w.prepare_for_shutdown(false), w.prepare_for_shutdown_of(true, "")),
+        ("hold".to_owned(), BEGIN.to_owned())
+    );
     assert_eq!(w.leaving(&[pod("a", 0)]), "a<20");
     assert_eq!(w.step(down("poweroff")), "");
-    assert_eq!(w.told(false), "", "it is not called off any more");
+    assert_eq!(w.prepare_for_shutdown(false), "", "it is not called off any more");
     assert_eq!((w.wait(), w.untold(&[])), ("asktold".to_owned(), "written".to_owned()));
     assert_eq!((w.receipts.last().unwrap().kind.as_str(), w.last_receipt().as_str()), ("poweroff", "a"));
 
     // All was over before: nothing is asked for again.
     let mut w = World::new(&[group(0, 20)]);
-    w.told(true);
+    w.prepare_for_shutdown(true);
     w.leaving(&[]);
     w.untold(&[]);
     assert_eq!(w.step(ShutdownEvent::Written), "release");
@@ -198,7 +201,7 @@ impl World {
 #[test]
 fn deaf_pods_and_a_silent_server_cost_the_budget_and_a_second() {
     let mut w = World::new(&[group(0, 20), group(1000, 10)]);
-    w.told(true);
+    w.prepare_for_shutdown(true);
     assert_eq!(w.leaving(&[pod("deaf", 0), pod("high", 1000)]), "deaf<20");
     assert_eq!(w.wait(), "high<10");
     assert_eq!(w.now, 20 * SECOND);
@@ -215,7 +218,7 @@ fn deaf_pods_and_a_silent_server_cost_the_budget_and_a_second() {
 #[test]
 fn nobody_is_there() {
     let mut w = World::new(&[group(0, 20)]);
-    w.told(true);
+    w.prepare_for_shutdown(true);
     assert_eq!(w.leaving(&[]), "asktold");
     assert_eq!(w.untold(&[]), "written");
     assert_eq!(w.step(ShutdownEvent::Written), "release");
@@ -226,7 +229,7 @@ fn a_shutdown_that_does_not_come_about() {
     let groups = [group(0, 20)];
     let cancelled = "event cancellation node+ written hold open";
     let far = |w: &mut World, steps: usize| {
-        w.told(true);
+        w.prepare_for_shutdown(true);
         let all: [fn(&mut World) -> String; 4] = [
             |w| w.leaving(&[pod("a", 0)]),
             |w| w.released("a"),
@@ -240,11 +243,11 @@ fn a_shutdown_that_does_not_come_about() {
     for steps in 0..=4 {
         let mut w = World::new(&groups);
         far(&mut w, steps);
-        assert_eq!(w.told(false), cancelled, "after {steps} steps");
+        assert_eq!(w.prepare_for_shutdown(false), cancelled, "after {steps} steps");
         assert!(!w.receipts.last().unwrap().is_of("boot"), "the boot did not end with it");
         assert!(w.wait_for_nothing());
         assert_eq!((w.released("a"), w.untold(&[]), w.step(ShutdownEvent::Written)), Default::default());
-        assert_eq!(w.told(true), BEGIN, "another one");
+        assert_eq!(w.prepare_for_shutdown(true), BEGIN, "another one");
     }
 }
 
@@ -255,20 +258,20 @@ fn an_agent_that_was_killed_meanwhile() {
     let resumed = |receipt: &Receipt| World::with(&groups, Some(receipt.clone()));
     let mut w = resumed(&begun);
     assert!(w.machine.is_resumed());
-    assert_eq!(w.told(true), BEGIN);
+    assert_eq!(w.prepare_for_shutdown(true), BEGIN);
     assert_eq!(w.receipts[0], begun, "it began when it began");
     assert_eq!(w.leaving(&[pod("a", 0)]), "a<20");
     let mut w = resumed(&begun);
     // The manager is closed before logind is heard, and answers.
     assert_eq!(w.leaving(&[pod("a", 0)]), "");
-    assert_eq!(w.told(false), "event cancellation node+ written hold open");
+    assert_eq!(w.prepare_for_shutdown(false), "event cancellation node+ written hold open");
     let of_another_boot = Receipt { boot_id: "before".to_owned(), ..begun.clone() };
     let long_ago = Receipt::begin("boot", "", Wall(at(0).wall.0 - 81_000_000_000));
     let ended = Receipt { end_time: Some(begun.start_time.clone()), ..begun };
     for (over, hears) in [(of_another_boot, "hold"), (long_ago, "hold"), (ended, "hold written")] {
         let mut w = resumed(&over);
         assert!(!w.machine.is_resumed(), "{over:?}");
-        assert_eq!(w.told(false), hears);
+        assert_eq!(w.prepare_for_shutdown(false), hears);
     }
 }
 
@@ -286,7 +289,7 @@ fn a_plan_for_each_kind() {
     ] {
         assert_eq!(Kind::of(kind).comes_back(), comes_back, "{kind}");
         let mut w = World::new(&all);
-        assert_eq!(w.told_of(true, kind), BEGIN, "{kind}: upstream makes no difference");
+        assert_eq!(w.prepare_for_shutdown_of(true, kind), BEGIN, "{kind}: upstream makes no difference");
         assert_eq!(w.leaving(&[pod("a", 0)]), "a<300");
         w.now = 4 * SECOND;
         assert_eq!(w.released("a"), "asktold");
@@ -300,7 +303,7 @@ fn a_plan_for_each_kind() {
     for kind in ["reboot", "poweroff"] {
         for (used_s, ends_s) in [(295, 300), (300, 301)] {
             let mut w = World::new(&all);
-            w.told_of(true, kind);
+            w.prepare_for_shutdown_of(true, kind);
             w.leaving(&[pod("a", 0)]);
             w.now = used_s * SECOND;
             w.released("a");
@@ -314,15 +317,15 @@ fn a_plan_for_each_kind() {
 fn the_kind_is_learnt_from_whichever_signal_says_it() {
     for (first, second) in [("kexec", ""), ("", "kexec")] {
         let mut w = World::new(&[group(0, 300)]);
-        w.told_of(true, first);
-        assert_eq!(w.told_of(true, second), "");
+        w.prepare_for_shutdown_of(true, first);
+        assert_eq!(w.prepare_for_shutdown_of(true, second), "");
         assert_eq!(w.leaving(&[]), "asktold");
         assert_eq!(w.wait(), "written");
         assert_eq!((w.now, w.receipts[1].kind.as_str()), (15 * SECOND, "kexec"));
     }
     // logind tells an agent that comes later only that it is stopping: the receipt knows.
     let mut w = World::with(&[group(0, 20)], Some(Receipt::begin("boot", "halt", at(0).wall)));
-    w.told_of(true, "");
+    w.prepare_for_shutdown_of(true, "");
     assert_eq!(w.receipts[0].kind, "halt");
 }
 
@@ -340,7 +343,7 @@ fn a_boot_that_goes_on_takes_its_receipt_back() {
     for kind in ["soft-reboot", "reboot", "poweroff", "halt", "kexec"] {
         let mut w = World::with(&[group(0, 20)], Some(ended("boot", kind)));
         assert!(!w.machine.is_resumed());
-        assert_eq!(w.told(false), "hold written", "{kind}");
+        assert_eq!(w.prepare_for_shutdown(false), "hold written", "{kind}");
         let receipt = &w.receipts[0];
         assert!(!receipt.is_of("boot") && receipt.boot_went_on, "how the boot ends is open again");
         assert_eq!(
@@ -349,19 +352,19 @@ fn a_boot_that_goes_on_takes_its_receipt_back() {
             "and what became of the pods stays known"
         );
         assert_eq!(w.step(ShutdownEvent::Written), "");
-        assert_eq!(w.told(false), "hold", "once");
+        assert_eq!(w.prepare_for_shutdown(false), "hold", "once");
     }
     // The machine is still about to stop, and only the agent was started again: it writes a receipt of its own.
     let mut w = World::with(&[group(0, 20)], Some(ended("boot", "reboot")));
-    assert_eq!(w.told(true), BEGIN);
-    assert_eq!(w.told(false), "event cancellation node+ written hold open");
+    assert_eq!(w.prepare_for_shutdown(true), BEGIN);
+    assert_eq!(w.prepare_for_shutdown(false), "event cancellation node+ written hold open");
     // A boot of its own, as after a reboot, a power-off or a kexec: the receipt speaks of the one before.
     let mut w = World::with(&[group(0, 20)], Some(ended("before", "kexec")));
-    assert_eq!(w.told(false), "hold");
+    assert_eq!(w.prepare_for_shutdown(false), "hold");
     // It is not taken back twice.
     let mut w =
         World::with(&[group(0, 20)], Some(Receipt { boot_went_on: true, ..ended("boot", "soft-reboot") }));
-    assert_eq!(w.told(false), "hold");
+    assert_eq!(w.prepare_for_shutdown(false), "hold");
 }
 
 #[test]
@@ -388,7 +391,7 @@ proptest! {
         let groups: Vec<Group> =
             (0_i32..).zip(&periods).map(|(priority, period)| group(priority, *period)).collect();
         let mut w = World::new(&groups);
-        w.told(true);
+        w.prepare_for_shutdown(true);
         let list: Vec<LeavingPod> =
             pods.iter().enumerate().map(|(i, (priority, _))| pod(&format!("p{i}"), *priority)).collect();
         let mut ended: Vec<String> = Vec::new();

@@ -36,7 +36,7 @@ const PROMPT_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reason of a call, and its facts after success.
 #[derive(Clone, Debug)]
-enum Step {
+enum NodeStatusCall {
     Create(Notes),
     /// The Node exists, or creating is forbidden: the error to show if there is none.
     GetExisting(ApiError),
@@ -53,7 +53,7 @@ pub struct NodeStatus {
     entropy: Entropy,
     inputs: Inputs,
     last_id: u64,
-    in_flight: Option<(EffectId, Step)>,
+    in_flight: Option<(EffectId, NodeStatusCall)>,
     started: Option<Mono>,
     registered: bool,
     /// As the API server has it.
@@ -126,18 +126,18 @@ impl NodeStatus {
             && self.known.as_ref().is_some_and(|n| conditions::status_of(n, "Ready") == Some(true))
     }
 
-    fn call(&mut self, step: Step, call: ApiCall, out: &mut Outbox<NodeStatusAction>) {
+    fn call(&mut self, step: NodeStatusCall, call: ApiCall, out: &mut Outbox<NodeStatusAction>) {
         self.last_id += 1;
         let id = EffectId(self.last_id);
         self.in_flight = Some((id, step));
         out.push(NodeStatusAction::Call { id, call });
     }
 
-    fn get(&mut self, step: Step, out: &mut Outbox<NodeStatusAction>) {
+    fn get(&mut self, step: NodeStatusCall, out: &mut Outbox<NodeStatusAction>) {
         self.call(step, ApiCall::GetNode { name: self.config.node_name.clone() }, out);
     }
 
-    fn patch(&mut self, step: Step, patch: serde_json::Value, out: &mut Outbox<NodeStatusAction>) {
+    fn patch(&mut self, step: NodeStatusCall, patch: serde_json::Value, out: &mut Outbox<NodeStatusAction>) {
         self.call(step, ApiCall::PatchNodeStatus { name: self.config.node_name.clone(), patch }, out);
     }
 
@@ -174,7 +174,7 @@ impl NodeStatus {
         }
         let (node, notes) = object::initial(&self.config, &self.inputs, now);
         self.problems(&notes, out);
-        self.call(Step::Create(notes), ApiCall::CreateNode(Box::new(node)), out);
+        self.call(NodeStatusCall::Create(notes), ApiCall::CreateNode(Box::new(node)), out);
     }
 
     /// Time until which registration waits for missing inputs.
@@ -304,7 +304,9 @@ impl NodeStatus {
 
     /// Compares the actual and the desired Node.
     fn compute(&mut self, now: Now, out: &mut Outbox<NodeStatusAction>) {
-        let Some(known) = self.known.clone().filter(|_| !self.doubt) else { return self.get(Step::Get, out) };
+        let Some(known) = self.known.clone().filter(|_| !self.doubt) else {
+            return self.get(NodeStatusCall::Get, out);
+        };
         self.reboot(&known, out);
         let (node, notes) = self.desired(&known, now);
         self.problems(&notes, out);
@@ -319,7 +321,7 @@ impl NodeStatus {
             self.report_after = self.config.report_period;
         }
         match patch::node_status(&known, &node) {
-            Some(patch) => self.patch(Step::Patch(notes), patch, out),
+            Some(patch) => self.patch(NodeStatusCall::Patch(notes), patch, out),
             None => self.cycle_over(now.mono),
         }
     }
@@ -331,48 +333,64 @@ impl NodeStatus {
         let notes = setters::fill(&mut node, &self.config, &self.inputs, now);
         self.problems(&notes, out);
         match patch::node_status(&known, &node) {
-            Some(patch) => self.patch(Step::Reconcile(notes), patch, out),
+            Some(patch) => self.patch(NodeStatusCall::Reconcile(notes), patch, out),
             None => self.now_registered(node, false, notes, now, out),
         }
     }
 
-    fn answered(&mut self, step: Step, result: ApiResult, now: Now, out: &mut Outbox<NodeStatusAction>) {
+    fn answered(
+        &mut self,
+        step: NodeStatusCall,
+        result: ApiResult,
+        now: Now,
+        out: &mut Outbox<NodeStatusAction>,
+    ) {
         match (step, result) {
-            (Step::Create(notes), Ok(ApiReply::Node(node))) => {
+            (NodeStatusCall::Create(notes), Ok(ApiReply::Node(node))) => {
                 self.now_registered(*node, true, notes, now, out)
             }
-            (Step::GetExisting(_), Ok(ApiReply::Node(node))) => self.existing(*node, now, out),
-            (Step::Reconcile(notes), Ok(ApiReply::Node(node))) => {
+            (NodeStatusCall::GetExisting(_), Ok(ApiReply::Node(node))) => self.existing(*node, now, out),
+            (NodeStatusCall::Reconcile(notes), Ok(ApiReply::Node(node))) => {
                 self.now_registered(*node, false, notes, now, out)
             }
-            (Step::Patch(notes), Ok(ApiReply::Node(node))) => self.reported(*node, notes, now, out),
-            (Step::Get, Ok(ApiReply::Node(node))) => {
+            (NodeStatusCall::Patch(notes), Ok(ApiReply::Node(node))) => self.reported(*node, notes, now, out),
+            (NodeStatusCall::Get, Ok(ApiReply::Node(node))) => {
                 self.doubt = false;
                 self.know(Arc::new(*node), out);
                 self.compute(now, out);
             }
-            (Step::Create(_) | Step::GetExisting(_) | Step::Reconcile(_), Ok(other)) => {
+            (
+                NodeStatusCall::Create(_) | NodeStatusCall::GetExisting(_) | NodeStatusCall::Reconcile(_),
+                Ok(other),
+            ) => {
                 self.back_off(format!("registering the node was answered with {other:?}"), now.mono, out);
             }
-            (Step::Patch(_) | Step::Get, Ok(other)) => {
+            (NodeStatusCall::Patch(_) | NodeStatusCall::Get, Ok(other)) => {
                 self.failed(format!("the node's status was answered with {other:?}"), now.mono, out);
             }
-            (Step::Create(_), Err(error))
+            (NodeStatusCall::Create(_), Err(error))
                 if error.class == Class::AlreadyExists || error.code == Some(403) =>
             {
-                self.get(Step::GetExisting(error), out);
+                self.get(NodeStatusCall::GetExisting(error), out);
             }
             // There is no Node, so it is the refusal to create one that matters.
-            (Step::GetExisting(refusal), Err(error)) if error.class == Class::NotFound => {
+            (NodeStatusCall::GetExisting(refusal), Err(error)) if error.class == Class::NotFound => {
                 self.back_off(refusal.to_string(), now.mono, out);
             }
-            (Step::Create(_) | Step::GetExisting(_) | Step::Reconcile(_), Err(error)) => {
+            (
+                NodeStatusCall::Create(_) | NodeStatusCall::GetExisting(_) | NodeStatusCall::Reconcile(_),
+                Err(error),
+            ) => {
                 self.back_off(error.to_string(), now.mono, out);
             }
-            (Step::Patch(_) | Step::Get, Err(error)) if error.class == Class::NotFound => {
+            (NodeStatusCall::Patch(_) | NodeStatusCall::Get, Err(error))
+                if error.class == Class::NotFound =>
+            {
                 self.gone(now.mono, out)
             }
-            (Step::Patch(_) | Step::Get, Err(error)) => self.failed(error.to_string(), now.mono, out),
+            (NodeStatusCall::Patch(_) | NodeStatusCall::Get, Err(error)) => {
+                self.failed(error.to_string(), now.mono, out)
+            }
         }
     }
 

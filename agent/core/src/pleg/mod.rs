@@ -12,7 +12,7 @@
 //! after a lost stream finds the changes that the stream missed; memory is bounded by the number of pods.
 //! Upstream: pkg/kubelet/pleg (generic.go and evented.go in one machine; KEP-3386).
 
-mod book;
+mod records;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use agent_types::machine::{Machine, Outbox};
 use agent_types::runtime::observed::{ListedPod, PodSnapshot, RuntimeHint};
 use agent_types::time::{Mono, Now};
 
-use book::Book;
+use records::PodRecords;
 
 /// Periods and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ enum Listing {
 #[derive(Clone, Debug)]
 pub struct Pleg {
     config: Config,
-    book: Book,
+    records: PodRecords,
     stream_up: bool,
     listing: Listing,
     next_relist: Mono,
@@ -131,7 +131,7 @@ impl Pleg {
         Pleg {
             period: config.relist_min,
             config,
-            book: Book::default(),
+            records: PodRecords::default(),
             stream_up: false,
             listing: Listing::Idle,
             next_relist: Mono(0),
@@ -168,13 +168,13 @@ impl Pleg {
 
     /// Every pod that the runtime was last known to hold, and whether anything of it may run.
     pub fn pods(&self) -> impl Iterator<Item = (&PodKey, bool)> {
-        self.book.pods()
+        self.records.pods()
     }
 
     /// How many pods are waiting to be inspected or being inspected (checker BOUNDED).
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.book.pending()
+        self.records.pending()
     }
 
     fn listed(&mut self, as_of: Mono, result: Result<Vec<ListedPod>, String>, now: Mono) {
@@ -183,7 +183,7 @@ impl Pleg {
         let changed = match result {
             Ok(pods) => {
                 self.last_listed = Some(now);
-                self.book.compare(as_of, pods, now)
+                self.records.compare(as_of, pods, now)
             }
             Err(_) => false,
         };
@@ -203,7 +203,7 @@ impl Pleg {
 
     /// How far apart a pod's inspections are at least.
     fn pace(&self, uid: &PodUid) -> Duration {
-        self.config.gather_each.saturating_mul(self.book.containers(uid))
+        self.config.gather_each.saturating_mul(self.records.containers(uid))
     }
 
     fn longer(&self) -> Duration {
@@ -215,7 +215,7 @@ impl Pleg {
             self.listing = Listing::Asked;
             out.push(PlegAction::Relist);
         }
-        for uid in self.book.due(now, self.config.inspects_max) {
+        for uid in self.records.due(now, self.config.inspects_max) {
             out.push(PlegAction::Inspect { uid });
         }
     }
@@ -241,17 +241,17 @@ impl Machine for Pleg {
             }
             PlegEvent::Hint(hint) => {
                 let gather = self.config.gather.max(self.pace(&hint.uid));
-                self.book.hint(&hint.uid, now, now.after(gather));
+                self.records.hint(&hint.uid, now, now.after(gather));
             }
             PlegEvent::Listed { as_of, result } => self.listed(as_of, result, now),
             PlegEvent::Inspected(snapshot) => {
                 let next = snapshot.as_of.after(self.pace(&snapshot.pod.uid)).max(now);
-                if self.book.inspected(&snapshot, next) {
+                if self.records.inspected(&snapshot, next) {
                     out.push(PlegAction::Changed(snapshot));
                 }
             }
             PlegEvent::InspectFailed { uid } => {
-                self.book.failed(&uid, now, now.after(self.config.relist_min));
+                self.records.failed(&uid, now, now.after(self.config.relist_min));
             }
             PlegEvent::Tick => {}
         }
@@ -260,7 +260,7 @@ impl Machine for Pleg {
 
     fn deadline(&self) -> Option<Mono> {
         let relist = (self.listing == Listing::Idle).then_some(self.next_relist);
-        let inspect = self.book.next_due(self.config.inspects_max);
+        let inspect = self.records.next_due(self.config.inspects_max);
         [relist, inspect].into_iter().flatten().min()
     }
 }

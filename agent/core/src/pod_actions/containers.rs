@@ -12,7 +12,7 @@ use agent_types::runtime::view::{Slot, SlotKind, Slots, is_live, newest, newest_
 use agent_types::time::Wall;
 
 use super::{Inputs, Kill, PodActions, SandboxPlan, ephemeral};
-use crate::pod_actions::ended::{Ended, changed, ended, ended_for_good, policy, restarts};
+use crate::pod_actions::ended::{ContainerExit, changed, ended, ended_for_good, policy, restarts};
 use crate::pod_actions::steps::{adopt_created, kill, restart_later_or_now, start_fresh};
 use crate::probe::Kind;
 
@@ -25,7 +25,7 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
             Some(how) => inputs.replaced.contains_key(&c.id) || restarts(inputs.pod, slot, &container, how),
             None if c.state == ContainerState::Created => true,
             // Live now, but its sandbox goes: it will have failed when the new one is ready.
-            None => restarts(inputs.pod, slot, &container, Ended::Failed(137)),
+            None => restarts(inputs.pod, slot, &container, ContainerExit::Failed(137)),
         },
     }
 }
@@ -108,8 +108,8 @@ fn init_plan(
             continue;
         }
         match here.map(|c| (c, ended(slot.kind, c))) {
-            Some((_, Some(Ended::Succeeded))) => {}
-            Some((c, Some(how @ Ended::Failed(_)))) => {
+            Some((_, Some(ContainerExit::Succeeded))) => {}
+            Some((c, Some(how @ ContainerExit::Failed(_)))) => {
                 let container = slot.spec(inputs.pod);
                 if container.is_some_and(|spec| restarts(inputs.pod, slot, &spec, how)) {
                     restart_later_or_now(inputs, slot, c, actions);

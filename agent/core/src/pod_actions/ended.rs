@@ -11,7 +11,7 @@ use crate::pod_actions::{Inputs, rules};
 
 /// How a container that is not live ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ContainerExit {
     /// Exit code 0.
     Succeeded,
     /// Anything else, with its exit code.
@@ -22,11 +22,11 @@ pub enum Ended {
 /// kernel killed one of its processes (upstream: `isInitContainerFailed`); for the others only the exit code
 /// counts.
 #[must_use]
-pub fn ended(kind: SlotKind, c: &ContainerObserved) -> Option<Ended> {
+pub fn ended(kind: SlotKind, c: &ContainerObserved) -> Option<ContainerExit> {
     let killed = kind == SlotKind::Init && c.reason == "OOMKilled";
     match c.state {
-        ContainerState::Exited if c.exit_code == 0 && !killed => Some(Ended::Succeeded),
-        ContainerState::Exited => Some(Ended::Failed(c.exit_code)),
+        ContainerState::Exited if c.exit_code == 0 && !killed => Some(ContainerExit::Succeeded),
+        ContainerState::Exited => Some(ContainerExit::Failed(c.exit_code)),
         ContainerState::Created | ContainerState::Running | ContainerState::Unknown => None,
     }
 }
@@ -34,17 +34,17 @@ pub fn ended(kind: SlotKind, c: &ContainerObserved) -> Option<Ended> {
 /// Whether the policy brings a container back that ended like this: its own rules first, then its own
 /// policy, then the pod's (`Always` unless set). Regular init containers restart on failure only.
 #[must_use]
-pub fn restarts(p: &Pod, slot: &Slot, container: &Container, how: Ended) -> bool {
+pub fn restarts(p: &Pod, slot: &Slot, container: &Container, how: ContainerExit) -> bool {
     let exit_code = match how {
-        Ended::Succeeded => 0,
-        Ended::Failed(code) => code,
+        ContainerExit::Succeeded => 0,
+        ContainerExit::Failed(code) => code,
     };
     if rules::restarts(container, exit_code) {
-        return slot.kind != SlotKind::Init || how != Ended::Succeeded;
+        return slot.kind != SlotKind::Init || how != ContainerExit::Succeeded;
     }
     match (policy(p, container), how) {
-        ("Never", _) | ("OnFailure", Ended::Succeeded) => false,
-        (_, Ended::Succeeded) => slot.kind != SlotKind::Init,
+        ("Never", _) | ("OnFailure", ContainerExit::Succeeded) => false,
+        (_, ContainerExit::Succeeded) => slot.kind != SlotKind::Init,
         _ => true,
     }
 }
@@ -63,7 +63,8 @@ pub(super) fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> boo
     let shown = shown.and_then(|all| named(all, &slot.name));
     let terminated = shown.and_then(|c| c.state.as_ref()).and_then(|s| s.terminated.as_ref());
     terminated.is_some_and(|t| {
-        let how = if t.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(t.exit_code) };
+        let how =
+            if t.exit_code == 0 { ContainerExit::Succeeded } else { ContainerExit::Failed(t.exit_code) };
         // Where all containers may restart, no end is for good.
         slot.kind == SlotKind::Regular && !restarts(p, slot, container, how) && !rules::may_restart_all(p)
     })

@@ -240,13 +240,13 @@ impl PodManager {
 
     /// Sends the worker its pod with the allocation, now or when it is on disk.
     pub(super) fn tell_desired(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
-        let book = &mut self.allocating;
-        match book.known(uid, wanted) {
+        let allocating = &mut self.allocating;
+        match allocating.known(uid, wanted) {
             Some(pod) => tell(uid, PodEvent::Desired(pod), out),
-            None => drop(book.untold.insert(uid.clone())),
+            None => drop(allocating.untold.insert(uid.clone())),
         }
         // Later than the pod: between the two the resize must not look complete.
-        if book.durable.get(uid) == book.given.get(uid) && book.granted.remove(uid) {
+        if allocating.durable.get(uid) == allocating.given.get(uid) && allocating.granted.remove(uid) {
             tell(uid, PodEvent::ResizePending(None), out);
         }
     }
@@ -260,7 +260,7 @@ impl PodManager {
         }
     }
 
-    /// The pod has a place in the book.
+    /// The pod has an allocation.
     pub(super) fn was_given(&self, uid: &PodUid) -> bool {
         self.allocating.given.contains_key(uid)
     }
@@ -289,11 +289,11 @@ impl PodManager {
     /// The record was written, or could not be.
     pub(super) fn recorded(&mut self, written: bool, now: Now, out: &mut Outbox<ManagerAction>) {
         let Some(all) = self.allocating.writing.take() else { return };
-        let book = &mut self.allocating;
-        let mut news = std::mem::take(&mut book.untold);
+        let allocating = &mut self.allocating;
+        let mut news = std::mem::take(&mut allocating.untold);
         if written {
-            for (uid, given) in all.iter().filter(|(uid, _)| book.given.contains_key(*uid)) {
-                if book.durable.insert(uid.clone(), given.clone()).is_some_and(|old| old != *given) {
+            for (uid, given) in all.iter().filter(|(uid, _)| allocating.given.contains_key(*uid)) {
+                if allocating.durable.insert(uid.clone(), given.clone()).is_some_and(|old| old != *given) {
                     news.insert(uid.clone());
                 }
             }
@@ -301,11 +301,11 @@ impl PodManager {
             // Running pods keep their allocation; new ones start, as they would if the record were lost with
             // the disk.
             for uid in &news {
-                if let (Some(given), false) = (all.get(uid), book.durable.contains_key(uid)) {
-                    book.durable.insert(uid.clone(), given.clone());
+                if let (Some(given), false) = (all.get(uid), allocating.durable.contains_key(uid)) {
+                    allocating.durable.insert(uid.clone(), given.clone());
                 }
             }
-            (book.urgent, book.again_at) = (true, Some(now.mono.after(WRITE_AGAIN)));
+            (allocating.urgent, allocating.again_at) = (true, Some(now.mono.after(WRITE_AGAIN)));
         }
         for uid in news {
             if let Some(pod) = self.desired.get(&uid).map(Arc::clone)
@@ -341,9 +341,9 @@ impl PodManager {
 
     /// Nobody has a worker for these, nor wants them.
     pub(super) fn forget_strangers(&mut self) {
-        let book = &self.allocating;
+        let allocating = &self.allocating;
         let known = |uid: &PodUid| self.workers.contains_key(uid) || self.desired.contains_key(uid);
-        let strangers: Vec<PodUid> = book.given.keys().filter(|uid| !known(uid)).cloned().collect();
+        let strangers: Vec<PodUid> = allocating.given.keys().filter(|uid| !known(uid)).cloned().collect();
         for uid in strangers {
             self.allocating.forget(&uid);
         }
@@ -424,18 +424,18 @@ impl PodManager {
         trigger: &'static str,
         out: &mut Outbox<ManagerAction>,
     ) {
-        let book = &mut self.allocating;
-        let (new, old) = (PodAllocation::of(wanted), book.given.get(uid).cloned().unwrap_or_default());
+        let allocating = &mut self.allocating;
+        let (new, old) = (PodAllocation::of(wanted), allocating.given.get(uid).cloned().unwrap_or_default());
         if let Some(worker) = self.workers.get_mut(uid) {
             let had = worker.room.as_deref().map_or(old, PodAllocation::of);
             let room = new.at_least(&had).apply(wanted);
             worker.room = (!Arc::ptr_eq(&room, wanted)).then_some(room);
             worker.pod = Some(Arc::clone(wanted));
         }
-        book.given.insert(uid.clone(), new);
-        book.queue.remove(uid);
-        book.urgent = true;
-        if book.waits_no_more(uid, wanted).is_some_and(|said| said.reason == DEFERRED) {
+        allocating.given.insert(uid.clone(), new);
+        allocating.queue.remove(uid);
+        allocating.urgent = true;
+        if allocating.waits_no_more(uid, wanted).is_some_and(|said| said.reason == DEFERRED) {
             out.push(ManagerAction::Resize(ResizeNote::DeferredAccepted(trigger)));
         }
         // What it had before a change that never came to the disk is there already.
@@ -461,10 +461,10 @@ impl PodManager {
     /// The request of the pod was decided: its worker gets it now, unless it has it already.
     fn tell_decided(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         let Some(pod) = self.desired.get(uid).map(Arc::clone) else { return };
-        let book = &self.allocating;
-        let late = book.told.get(uid).is_some_and(|told| *told != pod.metadata.generation)
-            || book.granted.contains(uid);
-        if late && !book.undecided(uid, &pod) && self.workers.contains_key(uid) {
+        let allocating = &self.allocating;
+        let late = allocating.told.get(uid).is_some_and(|told| *told != pod.metadata.generation)
+            || allocating.granted.contains(uid);
+        if late && !allocating.undecided(uid, &pod) && self.workers.contains_key(uid) {
             self.tell_desired(uid, &pod, out);
         }
     }

@@ -134,11 +134,11 @@ struct Manifest {
     /// What was read last, to skip decoding it again.
     digest: Option<u128>,
     pod: Option<Arc<Pod>>,
-    bad: Option<Bad>,
+    bad: Option<BadManifest>,
 }
 
 #[derive(Clone, Debug)]
-struct Bad {
+struct BadManifest {
     problem: String,
     drop_at: Mono,
 }
@@ -301,7 +301,7 @@ impl FileSource {
         if let Some(report) = report {
             out.push(FileAction::Report(report));
         }
-        Manifest { digest, pod, bad: Some(Bad { problem, drop_at }) }
+        Manifest { digest, pod, bad: Some(BadManifest { problem, drop_at }) }
     }
 
     fn pod_of(&self, bytes: &[u8], path: &str, out: &mut Outbox<FileAction>) -> Result<Pod, ManifestError> {

@@ -1,4 +1,4 @@
-//! Data of a pod worker in every state: identity, ledger, newest snapshot, last published status, timer.
+//! Data of a pod worker in every state: identity, effects in flight, newest snapshot, last published status, timer.
 //!
 //! In: calls from the states' code. Out: actions. Invariants: every step computes the timer again, always
 //! later than now; a snapshot older than the current one is dropped.
@@ -20,7 +20,7 @@ use agent_volumes::PodVolumes;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{PodAction, WorkerContext};
-use super::ledger::{Flight, Ledger, Purpose, Target};
+use super::tracker::{EffectTracker, Flight, Purpose, Target};
 use crate::pod_actions::Replaced;
 use crate::pod_worker::effect::{Effect, EffectError};
 use crate::pod_worker::parts::{Cgroup, PreStop, Resize};
@@ -49,7 +49,7 @@ impl<'a> Stage<'a> {
 pub(super) struct Base {
     pub(super) key: PodKey,
     pub(super) ctx: Arc<WorkerContext>,
-    pub(super) ledger: Ledger,
+    pub(super) tracker: EffectTracker,
     pub(super) snapshot: Option<Arc<PodSnapshot>>,
     /// The pod's list (init, ephemeral) of each container that is not a regular one.
     pub(super) lists: BTreeMap<String, ContainerList>,
@@ -84,7 +84,7 @@ impl Base {
         Base {
             key,
             ctx,
-            ledger: Ledger::new(fence_until),
+            tracker: EffectTracker::new(fence_until),
             snapshot: None,
             lists: BTreeMap::new(),
             published: None,
@@ -114,14 +114,14 @@ impl Base {
     /// Ends a pass: requests the snapshot that decisions waited for.
     pub(super) fn end_pass(&mut self, now: Now, out: &mut Outbox<PodAction>) {
         let Some(after) = self.wanted_after else { return };
-        if self.ledger.busy(&Target::Observe) {
+        if self.tracker.busy(&Target::Observe) {
             return;
         }
         if now.mono <= after {
             self.wake_at(Mono(after.0.saturating_add(1)), now);
             return;
         }
-        if let Some(held) = self.ledger.held_until(&Target::Observe, now.mono) {
+        if let Some(held) = self.tracker.held_until(&Target::Observe, now.mono) {
             self.wake_at(held, now);
             return;
         }
@@ -151,7 +151,7 @@ impl Base {
         out: &mut Outbox<PodAction>,
     ) -> EffectId {
         let deadline = effect.timeout(self.ctx.request_timeout).map(|t| now.mono.after(t));
-        let id = self.ledger.open(Flight { target, purpose, issued: now.mono, deadline, cancelled: false });
+        let id = self.tracker.open(Flight { target, purpose, issued: now.mono, deadline, cancelled: false });
         out.push(PodAction::Effect { id, effect, deadline });
         id
     }
@@ -159,15 +159,15 @@ impl Base {
     /// `target` may be acted on now: nothing in flight, the snapshot is later than the last effect on it, and
     /// no back-off holds it. If not, arranges to be woken when that changes.
     pub(super) fn may_act(&mut self, target: &Target, now: Now) -> bool {
-        if self.ledger.busy(target) {
+        if self.tracker.busy(target) {
             return false;
         }
         let as_of = self.as_of();
-        if !self.ledger.fresh(target, as_of) {
-            self.want_snapshot_after(self.ledger.known_after());
+        if !self.tracker.fresh(target, as_of) {
+            self.want_snapshot_after(self.tracker.known_after());
             return false;
         }
-        if let Some(held) = self.ledger.held_until(target, now.mono) {
+        if let Some(held) = self.tracker.held_until(target, now.mono) {
             self.wake_at(held, now);
             return false;
         }
@@ -192,7 +192,7 @@ impl Base {
     /// in progress may have happened by the time of the removal, and a running container must be stopped with
     /// its grace period (simulation, stopping, seed 10).
     pub(super) fn was_never_started(&mut self, container: &str, now: Now) -> bool {
-        let over = self.ledger.starting_until(&Target::Container(container.to_owned()));
+        let over = self.tracker.starting_until(&Target::Container(container.to_owned()));
         self.may_conclude_absence(over, now)
     }
 
@@ -216,7 +216,7 @@ impl Base {
             let begun =
                 |c: &ContainerObserved| matches!(c.state, ContainerState::Running | ContainerState::Exited);
             let of = |id: &ContainerId| snapshot.containers.iter().find(|c| c.id == *id);
-            self.ledger.started(snapshot.as_of, |id| of(id).is_some_and(begun));
+            self.tracker.started(snapshot.as_of, |id| of(id).is_some_and(begun));
             self.snapshot = Some(snapshot);
             (self.look_failed, self.sandbox_unseen) = (false, false);
         }
@@ -326,11 +326,11 @@ impl Base {
             let applied = self.resize.cgroup.as_ref();
             let wanted = self.ctx.specs.cgroup(pod).map(|cgroup| cgroup.values);
             let settled = applied == wanted.as_ref();
-            status::Whole { applied, settled }
+            status::PodCgroupState { applied, settled }
         });
         let snapshot = self.snapshot.as_deref();
         let snapshot =
-            snapshot.map(|seen| if stage.may_start { self.told(seen) } else { Cow::Borrowed(seen) });
+            snapshot.map(|seen| if stage.may_start { self.reported(seen) } else { Cow::Borrowed(seen) });
         take(&StatusInputs {
             pod,
             snapshot: snapshot.as_deref(),
@@ -360,10 +360,10 @@ impl Base {
     /// The snapshot for the status: without containers that are created but not started. No component waits
     /// for that state, and it costs a status of its own; readers also take a container with resources for a
     /// running one.
-    fn told<'a>(&self, seen: &'a PodSnapshot) -> Cow<'a, PodSnapshot> {
+    fn reported<'a>(&self, seen: &'a PodSnapshot) -> Cow<'a, PodSnapshot> {
         let is_told = |c: &ContainerObserved| {
             c.state != ContainerState::Created
-                || self.ledger.fresh(&Target::Container(c.name.clone()), seen.as_of)
+                || self.tracker.fresh(&Target::Container(c.name.clone()), seen.as_of)
         };
         if seen.containers.iter().all(is_told) {
             return Cow::Borrowed(seen);

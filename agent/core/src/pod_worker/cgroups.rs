@@ -15,7 +15,7 @@ use agent_types::time::Now;
 
 use super::api::PodAction;
 use super::base::Base;
-use super::ledger::{Flight, Purpose, Target};
+use super::tracker::{Flight, Purpose, Target};
 use crate::allocation::actuate;
 use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::pod_worker::parts::Cgroup;
@@ -24,13 +24,13 @@ use crate::pod_worker::pass::Pass;
 /// The cgroup exists. After the calls of earlier incarnations are over, the worker ensures it once more: the
 /// last of these calls may have removed it.
 fn is_made(b: &Base, now: Now) -> bool {
-    let fence = b.ledger.fence();
+    let fence = b.tracker.fence();
     matches!(b.cgroup, Cgroup::Made(at) if at > fence || now.mono <= fence)
 }
 
 /// True if nothing is missing.
 pub(super) fn made(pass: &mut Pass<'_>) -> bool {
-    if pass.base.ledger.busy(&Target::Cgroup) {
+    if pass.base.tracker.busy(&Target::Cgroup) {
         return false;
     }
     let specs = pass.base.ctx.specs.clone();
@@ -42,7 +42,7 @@ pub(super) fn made(pass: &mut Pass<'_>) -> bool {
     if is_made(pass.base, pass.now) && pass.base.resize.cgroup.as_ref().is_some_and(enough) {
         return true;
     }
-    if let Some(held) = pass.base.ledger.held_until(&Target::Cgroup, pass.now.mono) {
+    if let Some(held) = pass.base.tracker.held_until(&Target::Cgroup, pass.now.mono) {
         pass.base.wake_at(held, pass.now);
         return false;
     }
@@ -61,10 +61,10 @@ pub(super) fn removed(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bo
     if b.cgroup == Cgroup::Removed || !b.ctx.specs.has_cgroups() {
         return true;
     }
-    if b.ledger.busy(&Target::Cgroup) {
+    if b.tracker.busy(&Target::Cgroup) {
         return false;
     }
-    if let Some(held) = b.ledger.held_until(&Target::Cgroup, now.mono) {
+    if let Some(held) = b.tracker.held_until(&Target::Cgroup, now.mono) {
         b.wake_at(held, now);
         return false;
     }

@@ -7,8 +7,8 @@ use agent_types::restart;
 use crate::pod_worker::api::PodAction;
 use crate::pod_worker::base::Base;
 use crate::pod_worker::effect::Effect;
-use crate::pod_worker::ledger::{Purpose, Target};
 use crate::pod_worker::pass::Pass;
+use crate::pod_worker::tracker::{Purpose, Target};
 use crate::status::WaitingReason;
 
 /// Issues the chain's next effect that needs nothing but the chain.
@@ -44,7 +44,7 @@ pub(super) fn fail(pass: &mut Pass<'_>, name: &str, reason: &str, message: Strin
     pass.state.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message });
     let seed = format!("{}/{name}", pass.base.key.uid);
     let until = pass.now.mono.after(restart::jittered(restart::REQUEUE, &seed, pass.now.mono.0));
-    pass.base.ledger.hold(&Target::Container(name.to_owned()), until);
+    pass.base.tracker.hold(&Target::Container(name.to_owned()), until);
     pass.base.wake_at(until, pass.now);
     pass.state.chain = None;
 }

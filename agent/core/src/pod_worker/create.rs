@@ -16,10 +16,10 @@ use agent_types::time::Now;
 use agent_volumes::env_file::EnvFiles;
 
 use super::base::Base;
-use super::ledger::{Purpose, Target};
 use super::state::{Chain, Syncing};
+use super::tracker::{Purpose, Target};
 use super::users;
-use crate::container_spec::given::Given;
+use crate::container_spec::inputs::ContainerInputs;
 use crate::pod_actions;
 use crate::pod_actions::ended::back_off_key;
 use crate::pod_worker::back_off::{RESTART_BACK_OFF, noted_back_off};
@@ -72,8 +72,13 @@ pub(super) fn read(pass: &mut Pass<'_>, files: EnvFiles) {
     }
 }
 
-fn given<'a>(b: &'a Base, chain: &'a Chain, image: &'a ImageInfo, pod_ips: &'a [String]) -> Given<'a> {
-    Given {
+fn given<'a>(
+    b: &'a Base,
+    chain: &'a Chain,
+    image: &'a ImageInfo,
+    pod_ips: &'a [String],
+) -> ContainerInputs<'a> {
+    ContainerInputs {
         image,
         pod_ips,
         objects: &chain.objects,

@@ -22,7 +22,7 @@ use agent_volumes::{bound, sub_path};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::actuate::Step;
+use crate::allocation::actuate::ActuateStep;
 use crate::lifecycle_hooks::HookCall;
 
 /// What an answer may be worth doing about: see [`Class`].
@@ -187,7 +187,7 @@ pub enum Effect {
     /// Change the resources of running containers: these steps in order, none after a failed one.
     Resize {
         /// Steps of the resize.
-        steps: Vec<Step>,
+        steps: Vec<ActuateStep>,
     },
     /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
     Inspect,

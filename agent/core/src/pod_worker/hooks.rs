@@ -20,8 +20,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
 use super::base::Base;
-use super::ledger::{Flight, Purpose, Target};
 use super::state::Chain;
+use super::tracker::{Flight, Purpose, Target};
 use crate::lifecycle_hooks::{Hook, HookCall, action, with_pre_stop};
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::parts::PreStop;
@@ -65,7 +65,7 @@ pub(super) fn give_up(pass: &mut Pass<'_>, snapshot: &PodSnapshot) {
     let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &pass.state.chain else { return };
     let runs =
         newest(snapshot, &start.slot.name).is_some_and(|c| c.id == *id && c.state == ContainerState::Running);
-    if runs || !pass.base.ledger.fresh(&Target::Container(start.slot.name.clone()), snapshot.as_of) {
+    if runs || !pass.base.tracker.fresh(&Target::Container(start.slot.name.clone()), snapshot.as_of) {
         return;
     }
     cancel(pass.base, |flight| matches!(&flight.purpose, Purpose::Hook { id: of, .. } if of == id), pass.out);
@@ -98,7 +98,7 @@ pub(super) fn may_stop(
         return over;
     }
     let target = Target::Hook(c.name.clone());
-    if b.ledger.busy(&target) {
+    if b.tracker.busy(&target) {
         // The container's postStart hook: its result does not matter any more.
         cancel(b, |flight| flight.target == target, out);
         return false;
@@ -159,7 +159,7 @@ pub(super) fn drop_post_start(b: &mut Base, out: &mut Outbox<PodAction>) {
 }
 
 pub(super) fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: &mut Outbox<PodAction>) {
-    for (id, flight) in b.ledger.flights_mut().filter(|(_, f)| !f.cancelled) {
+    for (id, flight) in b.tracker.flights_mut().filter(|(_, f)| !f.cancelled) {
         if which(flight) {
             flight.cancelled = true;
             out.push(PodAction::Cancel(*id));

@@ -32,7 +32,6 @@ mod chain;
 mod create;
 pub mod effect;
 mod hooks;
-mod ledger;
 mod parts;
 mod pass;
 mod probes;
@@ -45,6 +44,7 @@ mod start;
 mod state;
 mod sync;
 mod terminate;
+mod tracker;
 mod users;
 mod volumes;
 
@@ -68,9 +68,9 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 pub use api::{PodAction, PodEvent, WorkerContext};
 
 use base::{Base, Stage};
-use ledger::{Flight, Purpose, Target};
 use pass::Pass;
-use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
+use state::{Cleanup, PodWorkerState, Record, Syncing, Terminated, Terminating};
+use tracker::{Flight, Purpose, Target};
 
 use crate::pod_worker::effect::{EffectOk, EffectResult};
 use crate::status::{Phase, WaitingReason};
@@ -85,14 +85,14 @@ type LastSync = (Arc<Pod>, BTreeMap<String, WaitingReason>);
 #[derive(Clone, Debug)]
 pub struct PodWorker {
     base: Base,
-    state: State,
+    state: PodWorkerState,
 }
 
 impl PodWorker {
     /// A worker for a pod about which nothing is known yet.
     #[must_use]
     pub fn new(key: PodKey, context: Arc<WorkerContext>, fence_until: Mono) -> PodWorker {
-        PodWorker { base: Base::new(key, context, fence_until), state: State::Pending }
+        PodWorker { base: Base::new(key, context, fence_until), state: PodWorkerState::Pending }
     }
 
     /// A worker for a pod whose termination had begun before the agent restarted.
@@ -119,7 +119,7 @@ impl PodWorker {
         let mut base = Base::new(record.pod.clone(), context, fence_until);
         // The worker continues by itself, even if no source has the pod any more.
         base.wake = Some(now.mono);
-        PodWorker { base, state: State::Terminating(terminating) }
+        PodWorker { base, state: PodWorkerState::Terminating(terminating) }
     }
 
     /// Identity of the pod.
@@ -132,26 +132,26 @@ impl PodWorker {
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match &self.state {
-            State::Pending => "pending",
-            State::Syncing(_) => "syncing",
-            State::Terminating(_) => "terminating",
-            State::Terminated(_) => "terminated",
-            State::Finished => "finished",
+            PodWorkerState::Pending => "pending",
+            PodWorkerState::Syncing(_) => "syncing",
+            PodWorkerState::Terminating(_) => "terminating",
+            PodWorkerState::Terminated(_) => "terminated",
+            PodWorkerState::Finished => "finished",
         }
     }
 
     /// The pod is over and nothing of it runs.
     #[must_use]
     pub fn is_terminated(&self) -> bool {
-        matches!(self.state, State::Terminated(_) | State::Finished)
+        matches!(self.state, PodWorkerState::Terminated(_) | PodWorkerState::Finished)
     }
 
     /// Besides, nothing holds its volumes any more.
     #[must_use]
     pub fn is_released(&self) -> bool {
         match &self.state {
-            State::Terminated(t) => volumes::are_released(&self.base, t.pod.as_deref()),
-            State::Finished => true,
+            PodWorkerState::Terminated(t) => volumes::are_released(&self.base, t.pod.as_deref()),
+            PodWorkerState::Finished => true,
             _ => false,
         }
     }
@@ -164,7 +164,7 @@ impl PodWorker {
             let snapshot = self.base.snapshot.as_deref();
             snapshot.is_some_and(|s| s.containers.is_empty() && s.sandboxes.is_empty())
         };
-        !matches!(&self.state, State::Terminated(t) if t.cleanup == Cleanup::Stripping) || empty()
+        !matches!(&self.state, PodWorkerState::Terminated(t) if t.cleanup == Cleanup::Stripping) || empty()
     }
 
     /// The last published status.
@@ -176,7 +176,7 @@ impl PodWorker {
     /// Effects that have not been answered yet (checker BOUNDED).
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.base.ledger.in_flight()
+        self.base.tracker.in_flight()
     }
 
     fn desired(&mut self, pod: Arc<Pod>, now: Now, out: &mut Outbox<PodAction>) {
@@ -188,24 +188,24 @@ impl PodWorker {
             pod::ephemeral_containers(&pod).iter().map(|c| (c.name.clone(), ContainerList::Ephemeral));
         self.base.lists = init.chain(ephemeral).collect();
         let before = match &self.state {
-            State::Syncing(s) => Some(s.pod.clone()),
+            PodWorkerState::Syncing(s) => Some(s.pod.clone()),
             _ => None,
         };
         volumes::desired(&mut self.base, before.as_deref(), &pod, now);
-        if matches!(self.state, State::Pending | State::Syncing(_)) {
+        if matches!(self.state, PodWorkerState::Pending | PodWorkerState::Syncing(_)) {
             resize::desired(&mut self.base, before.as_deref(), &pod, out);
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let over = pod.status.as_ref().and_then(Phase::end);
         match &mut self.state {
-            State::Pending => {
+            PodWorkerState::Pending => {
                 let syncing = Syncing::new(pod, self.base.ctx.crash_loop);
-                self.state = State::Syncing(Box::new(syncing));
+                self.state = PodWorkerState::Syncing(Box::new(syncing));
                 if !deleted && over.is_some() {
                     self.kill(KillReason::Ended, None, now);
                 }
             }
-            State::Syncing(s) => {
+            PodWorkerState::Syncing(s) => {
                 let missing =
                     declared_features::missing_for_update(&s.pod, &pod, self.base.ctx.specs.features());
                 if !missing.is_empty() {
@@ -221,16 +221,16 @@ impl PodWorker {
                     self.kill(KillReason::Ended, None, now);
                 }
             }
-            State::Terminating(t) => {
+            PodWorkerState::Terminating(t) => {
                 t.desired_again |= t.remove && !deleted;
                 resize::too_late(&mut self.base, t.pod.as_deref(), &pod);
                 t.pod = Some(pod);
             }
-            State::Terminated(t) => {
+            PodWorkerState::Terminated(t) => {
                 t.desired_again |= t.cleanup == Cleanup::Removing && !deleted;
                 t.pod = Some(pod);
             }
-            State::Finished => {}
+            PodWorkerState::Finished => {}
         }
         if deleted {
             self.kill(KillReason::Deleted, None, now);
@@ -239,18 +239,18 @@ impl PodWorker {
 
     /// What waits for a Secret, a ConfigMap or a RuntimeClass tries again at once.
     fn sources_changed(&mut self, now: Now) {
-        let State::Syncing(s) = &self.state else { return };
+        let PodWorkerState::Syncing(s) = &self.state else { return };
         runtime_class::sources_changed(s, &mut self.base, now);
         self.base.volumes.sources_changed();
         for (name, why) in &s.waiting {
             if why.reason == CREATE_CONTAINER_CONFIG_ERROR {
-                self.base.ledger.release(&Target::Container(name.clone()), now.mono);
+                self.base.tracker.release(&Target::Container(name.clone()), now.mono);
             }
         }
     }
 
     fn delete_unused(&mut self) {
-        if let State::Terminated(t) = &mut self.state
+        if let PodWorkerState::Terminated(t) = &mut self.state
             && terminate::may_be_stripped(t)
         {
             t.cleanup = Cleanup::Stripping;
@@ -260,12 +260,12 @@ impl PodWorker {
     fn kill(&mut self, reason: KillReason, grace_s: Option<u32>, now: Now) {
         let remove = reason.removes();
         match &mut self.state {
-            State::Pending => self.begin_terminating(reason, grace_s, None, now),
-            State::Syncing(s) => {
+            PodWorkerState::Pending => self.begin_terminating(reason, grace_s, None, now),
+            PodWorkerState::Syncing(s) => {
                 let from = Some((s.pod.clone(), std::mem::take(&mut s.waiting)));
                 self.begin_terminating(reason, grace_s, from, now);
             }
-            State::Terminating(t) => {
+            PodWorkerState::Terminating(t) => {
                 t.remove |= remove;
                 t.desired_again &= !remove;
                 // No source has the pod: only the record contains its grace period.
@@ -277,13 +277,13 @@ impl PodWorker {
                     t.record = Record::Needed;
                 }
             }
-            State::Terminated(t) => {
+            PodWorkerState::Terminated(t) => {
                 if remove {
                     t.cleanup = Cleanup::Removing;
                     t.desired_again = false;
                 }
             }
-            State::Finished => {}
+            PodWorkerState::Finished => {}
         }
     }
 
@@ -295,7 +295,7 @@ impl PodWorker {
         now: Now,
     ) {
         let (pod, waiting) = from.map_or_else(Default::default, |(pod, waiting)| (Some(pod), waiting));
-        self.state = State::Terminating(Terminating {
+        self.state = PodWorkerState::Terminating(Terminating {
             grace_s: terminate::effective_grace(pod.as_deref(), grace_s),
             remove: reason.removes(),
             pod,
@@ -319,40 +319,42 @@ impl PodWorker {
     ) {
         let failure = result.as_ref().err().map(|e| e.class);
         let unknown = failure.is_some_and(is_unanswered);
-        let Some(flight) = self.base.ledger.close(id, completed_at, failure) else { return };
+        let Some(flight) = self.base.tracker.close(id, completed_at, failure) else { return };
         let result = forgive(&flight, result);
         match &result {
-            Ok(_) => self.base.ledger.succeeded(&flight.target),
+            Ok(_) => self.base.tracker.succeeded(&flight.target),
             Err(_) if flight.cancelled || matches!(flight.purpose, Purpose::Hook { .. }) => {}
             Err(e) => {
                 let seed = format!("{}/{:?}", self.base.key.uid, flight.target);
-                self.base.ledger.failed(&flight.target, &seed, now.mono, e, unknown);
+                self.base.tracker.failed(&flight.target, &seed, now.mono, e, unknown);
             }
         }
         self.note(&flight, &result, now, out);
         match &mut self.state {
-            State::Syncing(s) if flight.purpose == Purpose::FetchRuntimeClass => {
+            PodWorkerState::Syncing(s) if flight.purpose == Purpose::FetchRuntimeClass => {
                 runtime_class::answered(&mut Pass { state: s, base: &mut self.base, now, out }, &result);
             }
-            State::Syncing(s) if flight.purpose == Purpose::MapUsers => {
+            PodWorkerState::Syncing(s) if flight.purpose == Purpose::MapUsers => {
                 users::answered(&mut Pass { state: s, base: &mut self.base, now, out }, result);
             }
-            State::Syncing(s) => {
+            PodWorkerState::Syncing(s) => {
                 resize::answered(&mut Pass { state: s, base: &mut self.base, now, out }, &flight, &result);
                 start::answered(&mut Pass { state: s, base: &mut self.base, now, out }, &flight, result);
             }
-            State::Terminating(t) if flight.purpose == Purpose::Persist => {
+            PodWorkerState::Terminating(t) if flight.purpose == Purpose::Persist => {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to
                 // evict. What is lost is the grace already spent, if the agent crashes as well.
                 t.record = if t.is_recorded() { Record::Written } else { Record::Needed };
             }
             // As above: a full disk keeps nothing from being removed.
-            State::Terminated(t) if flight.purpose == Purpose::Persist && t.record == Record::Writing => {
+            PodWorkerState::Terminated(t)
+                if flight.purpose == Purpose::Persist && t.record == Record::Writing =>
+            {
                 t.record = Record::Written;
             }
-            State::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
+            PodWorkerState::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
                 let desired_again = t.desired_again;
-                self.state = State::Finished;
+                self.state = PodWorkerState::Finished;
                 out.push(PodAction::Finished { desired_again });
             }
             _ => {}
@@ -371,7 +373,7 @@ impl PodWorker {
             (Purpose::RunSandbox, Ok(_)) => b.sandbox_unseen = true,
             (Purpose::StopSandbox(id), Ok(_)) => b.stopped.push(id.clone()),
             (Purpose::CreateDirs, Ok(_)) => {
-                if let State::Syncing(s) = &mut self.state {
+                if let PodWorkerState::Syncing(s) = &mut self.state {
                     s.dirs_made = true;
                 }
             }
@@ -398,18 +400,20 @@ impl PodWorker {
             probes::observe(&self.state, &mut self.base, now, out);
             let b = &mut self.base;
             match &mut self.state {
-                State::Pending | State::Finished => break,
-                State::Syncing(s) => match sync::advance(&mut Pass { state: s, base: b, now, out }) {
-                    Some(reason) => self.kill(reason, None, now),
-                    None => {
-                        let status = b.status(&s.pod, &s.waiting, Stage::MAY_START, now);
-                        if b.snapshot.is_some() {
-                            b.publish(status, out);
+                PodWorkerState::Pending | PodWorkerState::Finished => break,
+                PodWorkerState::Syncing(s) => {
+                    match sync::advance(&mut Pass { state: s, base: b, now, out }) {
+                        Some(reason) => self.kill(reason, None, now),
+                        None => {
+                            let status = b.status(&s.pod, &s.waiting, Stage::MAY_START, now);
+                            if b.snapshot.is_some() {
+                                b.publish(status, out);
+                            }
+                            break;
                         }
-                        break;
                     }
-                },
-                State::Terminating(t) => {
+                }
+                PodWorkerState::Terminating(t) => {
                     let down = terminate::advance(t, b, now, out);
                     if b.snapshot.is_some() {
                         terminate::publish(t, b, now, out);
@@ -417,7 +421,7 @@ impl PodWorker {
                     if !down {
                         break;
                     }
-                    self.state = State::Terminated(Terminated {
+                    self.state = PodWorkerState::Terminated(Terminated {
                         pod: t.pod.clone(),
                         reason: t.reason.clone(),
                         cleanup: if t.remove { Cleanup::Removing } else { Cleanup::Kept },
@@ -429,7 +433,7 @@ impl PodWorker {
                         waiting: std::mem::take(&mut t.waiting),
                     });
                 }
-                State::Terminated(t) => {
+                PodWorkerState::Terminated(t) => {
                     terminate::publish_final(t, b, now, out);
                     terminate::clean_up(t, b, now, out);
                     break;

@@ -7,8 +7,8 @@ use agent_types::time::Now;
 use super::api::PodAction;
 use super::base::Base;
 use super::effect::Effect;
-use super::ledger::{Purpose, Target};
 use super::state::Syncing;
+use super::tracker::{Purpose, Target};
 
 /// One pass.
 pub(super) struct Pass<'a> {

@@ -12,18 +12,18 @@ use agent_types::time::Now;
 
 use super::api::PodAction;
 use super::base::Base;
-use super::state::State;
+use super::state::PodWorkerState;
 use crate::probe::{Outcome, ProbeAction, ProbeId, View};
 
 /// Shows the pod to its probes, before anything is decided from their verdicts.
-pub(super) fn observe(state: &State, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
+pub(super) fn observe(state: &PodWorkerState, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let (p, terminating) = match state {
-        State::Syncing(s) => (Some(&s.pod), false),
-        State::Terminating(t) => (t.pod.as_ref(), true),
-        State::Pending | State::Terminated(_) | State::Finished => (None, true),
+        PodWorkerState::Syncing(s) => (Some(&s.pod), false),
+        PodWorkerState::Terminating(t) => (t.pod.as_ref(), true),
+        PodWorkerState::Pending | PodWorkerState::Terminated(_) | PodWorkerState::Finished => (None, true),
     };
     let hooked = match state {
-        State::Syncing(s) => s.chain.as_ref().filter(|c| c.hooked).and_then(|c| c.instance.as_ref()),
+        PodWorkerState::Syncing(s) => s.chain.as_ref().filter(|c| c.hooked).and_then(|c| c.instance.as_ref()),
         _ => None,
     };
     let mut actions = Vec::new();

@@ -17,8 +17,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::api::PodAction;
 use super::base::Base;
-use super::ledger::{Purpose, Target};
-use super::state::{Chain, Occasion, Wanted};
+use super::state::{Chain, Occasion, RequiredImage};
+use super::tracker::{Purpose, Target};
 use crate::images::keyring::Keyring;
 use crate::images::{self, ReferenceError};
 use crate::pod_worker::chain::step;
@@ -84,11 +84,11 @@ pub(super) fn about(chain: &Chain) -> Option<&str> {
 pub(super) fn wanted(
     pod: &Pod,
     container: &Container,
-) -> Result<(Wanted, Vec<Wanted>), (String, bool, ReferenceError)> {
+) -> Result<(RequiredImage, Vec<RequiredImage>), (String, bool, ReferenceError)> {
     let account = pod::spec(pod).service_account_name.clone().unwrap_or_default();
     let want = |volume: Option<&str>, policy: Option<&str>, written: &str| {
         let image = images::normalize(written).map_err(|e| (written.to_owned(), volume.is_none(), e))?;
-        Ok(Wanted {
+        Ok(RequiredImage {
             volume: volume.map(str::to_owned),
             policy: images::policy_of(policy, written),
             user: ImageUser { written: written.to_owned(), account: account.clone(), ..ImageUser::default() },

@@ -10,7 +10,7 @@ use agent_types::runtime::observed::PodSnapshot;
 
 use super::api::PodAction;
 use super::hooks;
-use super::ledger::{Purpose, Target};
+use super::tracker::{Purpose, Target};
 use crate::pod_actions::PodActions;
 use crate::pod_worker::effect::Effect;
 use crate::pod_worker::pass::Pass;
@@ -19,7 +19,7 @@ use crate::pod_worker::pass::Pass;
 pub(super) fn begin(pass: &mut Pass<'_>) {
     pass.state.chain = None;
     pass.state.waiting.clear();
-    for id in pass.base.ledger.abandon_pulls() {
+    for id in pass.base.tracker.abandon_pulls() {
         pass.out.push(PodAction::Cancel(id));
     }
     hooks::cancel(pass.base, |flight| matches!(flight.purpose, Purpose::Hook { .. }), pass.out);
@@ -27,14 +27,14 @@ pub(super) fn begin(pass: &mut Pass<'_>) {
 
 /// Removes the containers that requested the reset, once everything else is certainly gone.
 pub(super) fn finish(pass: &mut Pass<'_>, actions: &PodActions, snapshot: &PodSnapshot) {
-    if actions.remove_last.is_empty() || pass.base.ledger.any_container_busy() {
+    if actions.remove_last.is_empty() || pass.base.tracker.any_container_busy() {
         return;
     }
-    if !pass.base.ledger.all_fresh(snapshot.as_of) {
-        pass.base.want_snapshot_after(pass.base.ledger.known_after());
+    if !pass.base.tracker.all_fresh(snapshot.as_of) {
+        pass.base.want_snapshot_after(pass.base.tracker.known_after());
         return;
     }
-    if !pass.base.may_conclude_absence(pass.base.ledger.all_absent_after(), pass.now) {
+    if !pass.base.may_conclude_absence(pass.base.tracker.all_absent_after(), pass.now) {
         return;
     }
     for (name, id) in &actions.remove_last {

@@ -17,8 +17,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
 use super::base::Base;
-use super::ledger::{Flight, Purpose, Target};
-use crate::allocation::actuate::{self, Actual, Step};
+use super::tracker::{Flight, Purpose, Target};
+use crate::allocation::actuate::{self, Actual, ActuateStep};
 use crate::allocation::resize::{INFEASIBLE, PendingResize};
 use crate::allocation::{PodAllocation, message};
 use crate::pod_worker::effect::{Effect, EffectResult};
@@ -82,8 +82,8 @@ pub(super) fn observe(pass: &mut Pass<'_>, actual: &Actual<'_>) {
         return;
     }
     // A container that has just started has the resources of its creation.
-    if !pass.base.ledger.fresh(&Target::Resize, pass.base.as_of())
-        || pass.base.ledger.making(pass.base.as_of())
+    if !pass.base.tracker.fresh(&Target::Resize, pass.base.as_of())
+        || pass.base.tracker.making(pass.base.as_of())
     {
         return;
     }
@@ -102,18 +102,18 @@ pub(super) fn observe(pass: &mut Pass<'_>, actual: &Actual<'_>) {
 pub(super) fn advance(pass: &mut Pass<'_>, actual: &Actual<'_>, home: &SandboxId) -> bool {
     let specs = pass.base.ctx.specs.clone();
     let steps = actuate::plan(&pass.state.pod, actual, home, &*specs, pass.base.resize.cgroup.as_ref());
-    if steps.is_empty() || pass.base.ledger.any_container_busy() || pass.base.ledger.busy(&Target::Cgroup) {
+    if steps.is_empty() || pass.base.tracker.any_container_busy() || pass.base.tracker.busy(&Target::Cgroup) {
         return false;
     }
     // The limits of a container that started since the last inspection are unknown.
-    if pass.base.ledger.making(pass.base.as_of()) {
+    if pass.base.tracker.making(pass.base.as_of()) {
         return false;
     }
     if !pass.base.may_act(&Target::Resize, pass.now) {
         return false;
     }
     let last = steps.iter().rev().find_map(|step| match step {
-        Step::PodCgroup(cgroup) => Some(cgroup.values.clone()),
+        ActuateStep::PodCgroup(cgroup) => Some(cgroup.values.clone()),
         _ => None,
     });
     pass.base.resize.asked = last.or_else(|| pass.base.resize.cgroup.take());

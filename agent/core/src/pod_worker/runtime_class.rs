@@ -10,8 +10,8 @@ use agent_types::time::Now;
 use agent_volumes::references;
 
 use super::base::Base;
-use super::ledger::{Purpose, Target};
 use super::state::{RuntimeHandler, Syncing};
+use super::tracker::{Purpose, Target};
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::pass::Pass;
 use crate::pod_worker::sandboxes;
@@ -56,6 +56,6 @@ pub(super) fn answered(pass: &mut Pass<'_>, result: &EffectResult) {
 /// Something that pods are made from changed: a class that was missed is looked up at once.
 pub(super) fn sources_changed(s: &Syncing, b: &mut Base, now: Now) {
     if s.runtime == RuntimeHandler::Missed {
-        b.ledger.release(&Target::Sandbox, now.mono);
+        b.tracker.release(&Target::Sandbox, now.mono);
     }
 }

@@ -10,7 +10,7 @@ use agent_types::time::Now;
 use crate::pod_worker::api::PodAction;
 use crate::pod_worker::base::Base;
 use crate::pod_worker::effect::Effect;
-use crate::pod_worker::ledger::{Purpose, Target};
+use crate::pod_worker::tracker::{Purpose, Target};
 
 /// Removes a sandbox: stopped first, because removal wants its network gone.
 pub(super) fn discard_sandbox(
@@ -36,11 +36,11 @@ pub(super) fn stop_sandboxes(
     out: &mut Outbox<PodAction>,
 ) -> bool {
     let up = |state| view::is_live(state) || state == ContainerState::Created;
-    if b.ledger.any_container_busy() || snapshot.containers.iter().any(|c| up(c.state)) {
+    if b.tracker.any_container_busy() || snapshot.containers.iter().any(|c| up(c.state)) {
         return false;
     }
-    if !b.ledger.all_fresh(snapshot.as_of) {
-        b.want_snapshot_after(b.ledger.known_after());
+    if !b.tracker.all_fresh(snapshot.as_of) {
+        b.want_snapshot_after(b.tracker.known_after());
         return false;
     }
     let Some(next) = snapshot.sandboxes.iter().find(|s| b.needs_stop(s)) else { return true };
@@ -57,6 +57,6 @@ pub(super) fn refuse_sandbox(b: &mut Base, why: &str, now: Now, out: &mut Outbox
     let text = format!("Failed to create pod sandbox: {why}");
     b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);
     let until = now.mono.after(restart::jittered(restart::REQUEUE, b.key.uid.as_str(), now.mono.0));
-    b.ledger.hold(&Target::Sandbox, until);
+    b.tracker.hold(&Target::Sandbox, until);
     b.wake_at(until, now);
 }

@@ -16,10 +16,10 @@ use agent_types::time::Mono;
 use agent_volumes::env_file::EnvFiles;
 
 use super::base::Base;
-use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
+use super::tracker::{Flight, Purpose, Target};
 use super::{create, hooks, pull};
-use crate::container_spec::given::ImageVolumes;
+use crate::container_spec::inputs::ImageVolumes;
 use crate::images::{self, PullDecision};
 use crate::pod_actions::{PodActions, Start};
 use crate::pod_worker::chain::{fail, step, told_error};
@@ -35,11 +35,11 @@ pub(super) fn begin_next(pass: &mut Pass<'_>, home: &SandboxId, actions: &PodAct
         }
         let target = Target::Container(start.slot.name.clone());
         // The worker is about to give up a hook of the previous instance.
-        let hooked = pass.base.ledger.busy(&Target::Hook(start.slot.name.clone()));
+        let hooked = pass.base.tracker.busy(&Target::Hook(start.slot.name.clone()));
         if hooked || !pass.base.may_act(&target, pass.now) {
             continue;
         }
-        let fence = pass.base.ledger.absent_after(&target);
+        let fence = pass.base.tracker.absent_after(&target);
         if start.created.is_none() && !pass.base.may_conclude_absence(fence, pass.now) {
             continue;
         }
@@ -218,7 +218,7 @@ fn back_off_pull(pass: &mut Pass<'_>, chain: &Chain, due: Mono) {
         _ => text,
     };
     pass.state.waiting.insert(name.clone(), WaitingReason { reason: "ImagePullBackOff".to_owned(), message });
-    pass.base.ledger.hold(&Target::Container(name.clone()), due);
+    pass.base.tracker.hold(&Target::Container(name.clone()), due);
     pass.base.wake_at(due, pass.now);
     pass.state.chain = None;
 }
@@ -247,7 +247,7 @@ fn failed(pass: &mut Pass<'_>, chain: &Chain, purpose: &Purpose, e: &EffectError
             let due = pass.state.images.failed(&chain.wanted().image, pass.now.mono);
             // First the status shows ErrImagePull for a moment, then the back-off with its end.
             let look = pass.now.mono.after(std::time::Duration::from_secs(2)).min(due);
-            pass.base.ledger.release(&Target::Container(name.to_owned()), look);
+            pass.base.tracker.release(&Target::Container(name.to_owned()), look);
             (pull_reason(&e.message), e.message.clone())
         }
         Purpose::ContainerFiles => {

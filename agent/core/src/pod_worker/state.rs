@@ -20,14 +20,14 @@ use agent_types::time::{Mono, Wall};
 use agent_volumes::env_file::EnvFiles;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::container_spec::given::ImageVolumes;
+use crate::container_spec::inputs::ImageVolumes;
 use crate::node_shutdown;
 use crate::pod_actions::Start;
 use crate::pod_worker::effect::ImageUser;
 use crate::status::{Verdict, WaitingReason};
 
 #[derive(Clone, Debug)]
-pub(super) enum State {
+pub(super) enum PodWorkerState {
     /// The worker does not have the pod's specification yet.
     Pending,
     /// Brought to its desired state, and kept there.
@@ -118,11 +118,11 @@ pub(super) struct Chain {
     pub(super) sandbox: SandboxId,
     pub(super) sandbox_attempt: u32,
     /// The container's image.
-    pub(super) own: Wanted,
+    pub(super) own: RequiredImage,
     /// It is there.
     pub(super) found: Option<ImageInfo>,
     /// Images that the container mounts, in the order of its mounts.
-    pub(super) mounted: Vec<Wanted>,
+    pub(super) mounted: Vec<RequiredImage>,
     /// The images that are present, by the names of their volumes.
     pub(super) images: ImageVolumes,
     /// What is known of the objects that the container's environment refers to.
@@ -137,7 +137,7 @@ pub(super) struct Chain {
 
 /// An image that a container cannot be made without.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct RequiredImage {
     /// The volume for which the image is mounted; `None`: the container runs the image.
     pub(super) volume: Option<String>,
     /// Normalised when the chain began.
@@ -149,8 +149,9 @@ pub(super) struct Wanted {
 
 impl Chain {
     /// The image that is to be found next: those that are mounted come first.
-    pub(super) fn wanted(&self) -> &Wanted {
-        let missing = |w: &&Wanted| w.volume.as_ref().is_some_and(|name| !self.images.contains_key(name));
+    pub(super) fn wanted(&self) -> &RequiredImage {
+        let missing =
+            |w: &&RequiredImage| w.volume.as_ref().is_some_and(|name| !self.images.contains_key(name));
         self.mounted.iter().find(missing).unwrap_or(&self.own)
     }
 }

@@ -1,6 +1,6 @@
 //! Sync: carries out the plan of [`pod_actions`], as far as it may be done now.
 //!
-//! In: the plan and the ledger. Out: effects, events, waiting reasons; or the decision to terminate.
+//! In: the plan and the effects in flight. Out: effects, events, waiting reasons; or the decision to terminate.
 //! Invariants: stops before starts; the worker creates nothing while an unanswered call of an earlier
 //! incarnation may still take effect; containers start one at a time in order. Upstream: `SyncPod` of
 //! pkg/kubelet/kubelet.go and of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
@@ -23,8 +23,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
 use super::base::{Base, Stage};
-use super::ledger::{Purpose, Target};
 use super::state::{Occasion, Syncing};
+use super::tracker::{Purpose, Target};
 use super::{cgroups, hooks, reset, resize, runtime_class, start, users, volumes};
 use crate::allocation::actuate;
 use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan, ended};
@@ -49,7 +49,7 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     pass.base.replaced.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
     digest(pass.state, &pass.base.replaced, &snapshot, pass.now);
     hooks::give_up(pass, &snapshot);
-    if pass.base.ledger.all_fresh(snapshot.as_of) {
+    if pass.base.tracker.all_fresh(snapshot.as_of) {
         pass.state.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
     }
     if past_active_deadline(pass.state, pass.base, pass.now) {
@@ -71,17 +71,17 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     if pass.state.chain.is_none()
         && !actions.resetting
         && !replacing
-        && pass.base.ledger.all_fresh(snapshot.as_of)
+        && pass.base.tracker.all_fresh(snapshot.as_of)
         && pass.base.ended(&pass.state.pod, &pass.state.waiting, Stage::default(), pass.now).is_some()
     {
         return Some(KillReason::Ended);
     }
-    if pass.base.ledger.known_after() >= snapshot.as_of {
-        pass.base.want_snapshot_after(pass.base.ledger.known_after());
+    if pass.base.tracker.known_after() >= snapshot.as_of {
+        pass.base.want_snapshot_after(pass.base.tracker.known_after());
     }
     if actions.over && !replacing {
         // The containers stop in their order, with one grace period for all.
-        return pass.base.ledger.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
+        return pass.base.tracker.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
     }
     if actions.sandbox != SandboxPlan::Stop {
         volumes::advance(pass.base, &pass.state.pod.clone(), pass.now, pass.out);
@@ -89,7 +89,7 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     if let Some(refused) = volumes::refused(pass.base, pass.out) {
         return Some(refused);
     }
-    if pass.base.ledger.busy(&Target::Resize) {
+    if pass.base.tracker.busy(&Target::Resize) {
         return None;
     }
     stop_containers(pass, &actions);
@@ -102,7 +102,7 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(pass.base, &actions, pass.now, pass.out);
             if !resize::advance(pass, &actual, home)
-                && pass.base.ledger.fresh(&Target::Sandbox, snapshot.as_of)
+                && pass.base.tracker.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
                 && volumes::mounted(pass.base, pass.now, pass.out)
                 && cgroups::made(pass)
@@ -116,7 +116,7 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
         }
         SandboxPlan::Stop => {
             if stop_sandboxes(pass.base, &snapshot, pass.now, pass.out)
-                && pass.base.ledger.all_fresh(snapshot.as_of)
+                && pass.base.tracker.all_fresh(snapshot.as_of)
             {
                 return Some(sandbox_lost());
             }
@@ -293,7 +293,7 @@ fn replace_sandbox(pass: &mut Pass<'_>, attempt: u32, replaces: bool) {
         return;
     }
     if !pass.base.may_act(&Target::Sandbox, pass.now)
-        || !pass.base.may_conclude_absence(pass.base.ledger.all_absent_after(), pass.now)
+        || !pass.base.may_conclude_absence(pass.base.tracker.all_absent_after(), pass.now)
     {
         return;
     }
@@ -336,10 +336,10 @@ fn network_ready(pass: &mut Pass<'_>) -> bool {
 }
 
 fn dirs_made(pass: &mut Pass<'_>) -> bool {
-    if pass.state.dirs_made || pass.base.ledger.busy(&Target::Dirs) {
+    if pass.state.dirs_made || pass.base.tracker.busy(&Target::Dirs) {
         return pass.state.dirs_made;
     }
-    if let Some(held) = pass.base.ledger.held_until(&Target::Dirs, pass.now.mono) {
+    if let Some(held) = pass.base.tracker.held_until(&Target::Dirs, pass.now.mono) {
         pass.base.wake_at(held, pass.now);
         return false;
     }

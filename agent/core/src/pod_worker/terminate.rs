@@ -22,8 +22,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::PodAction;
 use super::base::{Base, Stage};
-use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
+use super::tracker::{Flight, Purpose, Target};
 use super::{cgroups, hooks, volumes};
 use crate::pod_actions;
 use crate::pod_worker::effect::Effect;
@@ -72,12 +72,12 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
     }
     remove_created(b, &snapshot, now, out);
     if !stop_sandboxes(b, &snapshot, now, out) {
-        if b.ledger.known_after() >= snapshot.as_of {
-            b.want_snapshot_after(b.ledger.known_after());
+        if b.tracker.known_after() >= snapshot.as_of {
+            b.want_snapshot_after(b.tracker.known_after());
         }
         return false;
     }
-    b.may_conclude_absence(b.ledger.all_absent_after(), now)
+    b.may_conclude_absence(b.tracker.all_absent_after(), now)
 }
 
 /// True if the pod had ended before the shutdown: the shutdown then does not change its end, as upstream,
@@ -92,10 +92,10 @@ fn had_ended(t: &Terminating, b: &mut Base, now: Now) -> bool {
 /// Pulls are cancelled and not waited for: they change nothing of the pod. Stops that were given more time
 /// than is left now are cancelled and repeated once they are answered.
 fn drop_what_nobody_wants(b: &mut Base, grace_s: u32, out: &mut Outbox<PodAction>) {
-    for id in b.ledger.abandon_pulls() {
+    for id in b.tracker.abandon_pulls() {
         out.push(PodAction::Cancel(id));
     }
-    for (id, flight) in b.ledger.flights_mut().filter(|(_, f)| !f.cancelled) {
+    for (id, flight) in b.tracker.flights_mut().filter(|(_, f)| !f.cancelled) {
         if let Purpose::Stop { grace_s: given, .. } = &flight.purpose
             && *given > grace_s.max(MINIMUM_STOP_GRACE_S)
         {
@@ -121,7 +121,7 @@ fn removal_recorded(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Outbox
     if t.record == Record::Needed && !t.pod.as_deref().is_some_and(pod::is_static) {
         t.record = Record::Written;
     }
-    if t.record == Record::Needed && !b.ledger.busy(&Target::Record) {
+    if t.record == Record::Needed && !b.tracker.busy(&Target::Record) {
         t.record = Record::Writing;
         persist(b, (&KillReason::Removed, t.grace_s, true), t.since, now, out);
     }
@@ -150,7 +150,7 @@ fn persist(
         deadline: None,
         cancelled: false,
     };
-    let id = b.ledger.open(flight);
+    let id = b.tracker.open(flight);
     out.push(PodAction::Persist { id, record });
 }
 
@@ -250,8 +250,8 @@ pub(super) fn clean_up(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Out
         b.want_snapshot_after(Mono(0));
         return false;
     };
-    if b.ledger.known_after() >= snapshot.as_of {
-        b.want_snapshot_after(b.ledger.known_after());
+    if b.tracker.known_after() >= snapshot.as_of {
+        b.want_snapshot_after(b.tracker.known_after());
     }
     // The cgroup goes after the volumes: memory of volumes is charged to it.
     let all_gone = volumes::torn_down(b, t.pod.as_deref(), now, out) && cgroups::removed(b, now, out);
@@ -283,7 +283,7 @@ fn empty(b: &mut Base, snapshot: &PodSnapshot, logs: Logs, now: Now, out: &mut O
     for c in &snapshot.containers {
         remove(b, c, logs, now, out);
     }
-    if !snapshot.containers.is_empty() || b.ledger.any_container_busy() {
+    if !snapshot.containers.is_empty() || b.tracker.any_container_busy() {
         return false;
     }
     if let Some(s) = snapshot.sandboxes.first() {
@@ -306,13 +306,13 @@ fn remove_all(
     if !empty(b, snapshot, Logs::WithThePod, now, out) {
         return false;
     }
-    if !b.ledger.all_fresh(snapshot.as_of) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
+    if !b.tracker.all_fresh(snapshot.as_of) || !b.may_conclude_absence(b.tracker.all_absent_after(), now) {
         return false;
     }
-    if !all_gone || b.ledger.busy(&Target::Dirs) {
+    if !all_gone || b.tracker.busy(&Target::Dirs) {
         return false;
     }
-    if let Some(held) = b.ledger.held_until(&Target::Dirs, now.mono) {
+    if let Some(held) = b.tracker.held_until(&Target::Dirs, now.mono) {
         b.wake_at(held, now);
         return false;
     }

@@ -8,8 +8,8 @@
 use agent_types::pod;
 use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
 
-use super::ledger::{Purpose, Target};
 use super::state::Syncing;
+use super::tracker::{Purpose, Target};
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::pass::Pass;
 use crate::pod_worker::sandboxes;

@@ -13,12 +13,12 @@ use agent_volumes::account::{self, ASK_AFTER};
 use agent_volumes::claim::{self, ClaimError};
 use agent_volumes::csi::limits::ATTACH_LIMIT;
 use agent_volumes::references::parts_of_pod;
-use agent_volumes::{Desired, Resize, SetUpError, inline};
+use agent_volumes::{DesiredVolume, Resize, SetUpError, inline};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
 use super::base::Base;
-use super::ledger::{Purpose, Target};
+use super::tracker::{Purpose, Target};
 use crate::admission::Rejection;
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 
@@ -34,7 +34,7 @@ pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod, now: Now) {
     // An image is mounted by the runtime, with its containers.
     let volumes = pod::spec(p).volumes.iter().flatten().filter(|v| v.image.is_none());
     let volumes = volumes.filter(|v| !inline::is_idle(p, v));
-    b.volumes.desire(volumes.map(|v| Desired {
+    b.volumes.desire(volumes.map(|v| DesiredVolume {
         name: &v.name,
         claimed: inline::is_inline(v) || claim::has_one(v),
         account: account::is_account(v),
@@ -57,7 +57,7 @@ fn reads_itself(p: &Pod) -> bool {
 /// Starts the due set-ups.
 pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodAction>) {
     for name in b.volumes.due(now.mono) {
-        if b.ledger.volumes_busy() >= SET_UPS_MAX {
+        if b.tracker.volumes_busy() >= SET_UPS_MAX {
             break; // The answer of one of them makes the next pass.
         }
         if let Some(claim) = claim::of_pod(p, &name).filter(|_| b.volumes.is_unbound(&name)) {
@@ -266,10 +266,10 @@ pub(super) fn torn_down(b: &mut Base, p: Option<&Pod>, now: Now, out: &mut Outbo
     if are_released(b, p) {
         return true;
     }
-    if b.ledger.volumes_busy() > 0 || b.ledger.busy(&Target::Volumes) {
+    if b.tracker.volumes_busy() > 0 || b.tracker.busy(&Target::Volumes) {
         return false;
     }
-    if let Some(held) = b.ledger.held_until(&Target::Volumes, now.mono) {
+    if let Some(held) = b.tracker.held_until(&Target::Volumes, now.mono) {
         b.wake_at(held, now);
         return false;
     }

@@ -30,7 +30,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use serde::{Deserialize, Serialize};
 
 use self::check::{Check, check};
-use self::slot::{Answered, Instance, Slot, Standing, Timing};
+use self::slot::{Instance, ProbeResult, ProbeUpdate, Slot, Timing};
 
 /// Which probe of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -247,8 +247,8 @@ impl PodProbes {
         let asked = self.slots.iter_mut().find(|(_, slot)| slot.flight() == Some(id));
         let Some(((name, kind), slot)) = asked else { return false };
         match slot.answered(id, &outcome) {
-            Answered::Stale => false,
-            Answered::Again => {
+            ProbeUpdate::Stale => false,
+            ProbeUpdate::Again => {
                 let p = self.pod.clone().unwrap_or_default();
                 let question = find(&p, name, *kind).zip(slot.instance().cloned());
                 let Some(((container, probe), instance)) = question else { return false };
@@ -261,7 +261,7 @@ impl PodProbes {
                 out.push(ProbeAction::Ask(again, Box::new(call)));
                 false
             }
-            Answered::Taken(changed) => {
+            ProbeUpdate::Taken(changed) => {
                 let instance = slot.instance().map_or("", ContainerId::as_str);
                 out.extend(event(name, *kind, &outcome, instance));
                 if !changed {
@@ -311,7 +311,7 @@ impl PodProbes {
     /// Its startup probe has succeeded, or it has none. Kinds are followed in order, startup first.
     fn has_started(&self, name: &str) -> bool {
         let startup = self.slots.get(&(name.to_owned(), Kind::Startup));
-        startup.and_then(Slot::standing).is_none_or(|standing| standing == Standing::Success)
+        startup.and_then(Slot::standing).is_none_or(|standing| standing == ProbeResult::Success)
     }
 
     fn judge(&mut self, hooked: Option<&ContainerId>) {
@@ -320,10 +320,10 @@ impl PodProbes {
         for ((_, kind), slot) in &self.slots {
             let (Some(id), Some(standing)) = (slot.instance().cloned(), slot.standing()) else { continue };
             match (kind, standing) {
-                (_, Standing::Success) => {}
+                (_, ProbeResult::Success) => {}
                 (Kind::Readiness, _) => drop(verdicts.unready.insert(id)),
                 (Kind::Startup, standing) => {
-                    if standing == Standing::Failure {
+                    if standing == ProbeResult::Failure {
                         verdicts.failed.insert(id.clone(), Kind::Startup);
                     }
                     verdicts.starting.insert(id);

@@ -17,7 +17,7 @@ const TRIES_MAX: u32 = 3;
 
 /// What a probe's results amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ProbeResult {
     Unknown,
     Success,
     Failure,
@@ -64,7 +64,7 @@ pub(super) struct Instance {
 #[derive(Clone, Debug)]
 struct Watched {
     instance: Instance,
-    standing: Standing,
+    standing: ProbeResult,
     /// The last outcome and how often it came in a row.
     run: (Option<bool>, u32),
     /// No further probe of this instance.
@@ -77,7 +77,7 @@ struct Watched {
 
 /// What an answer changes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answered {
+pub(super) enum ProbeUpdate {
     /// Not an answer to the probe in flight.
     Stale,
     /// The prober failed: repeat the probe.
@@ -113,13 +113,13 @@ impl Slot {
         let before = self.watched.take();
         self.watched = instance.map(|instance| {
             let standing = match self.kind {
-                Kind::Liveness => Standing::Success,
-                Kind::Readiness | Kind::Startup if instance.known_good => Standing::Success,
-                Kind::Readiness => Standing::Failure,
-                Kind::Startup => Standing::Unknown,
+                Kind::Liveness => ProbeResult::Success,
+                Kind::Readiness | Kind::Startup if instance.known_good => ProbeResult::Success,
+                Kind::Readiness => ProbeResult::Failure,
+                Kind::Startup => ProbeResult::Unknown,
             };
             // A container that has started stays started.
-            let hold = self.kind == Kind::Startup && standing == Standing::Success;
+            let hold = self.kind == Kind::Startup && standing == ProbeResult::Success;
             Watched { instance, standing, run: (None, 0), hold, due: None, flight: None }
         });
         before.and_then(|w| w.flight).map(|(id, _)| id)
@@ -188,20 +188,20 @@ impl Slot {
     }
 
     /// What its results amount to; `None` while nothing is watched.
-    pub(super) fn standing(&self) -> Option<Standing> {
+    pub(super) fn standing(&self) -> Option<ProbeResult> {
         self.watched.as_ref().map(|w| w.standing)
     }
 
     /// Takes the answer to question `id`.
-    pub(super) fn answered(&mut self, id: ProbeId, outcome: &Outcome) -> Answered {
+    pub(super) fn answered(&mut self, id: ProbeId, outcome: &Outcome) -> ProbeUpdate {
         let (kind, timing) = (self.kind, self.timing);
-        let Some(w) = self.watched.as_mut() else { return Answered::Stale };
-        let Some((_, tries)) = w.flight.filter(|(asked, _)| *asked == id) else { return Answered::Stale };
+        let Some(w) = self.watched.as_mut() else { return ProbeUpdate::Stale };
+        let Some((_, tries)) = w.flight.filter(|(asked, _)| *asked == id) else { return ProbeUpdate::Stale };
         let good = match outcome {
-            Outcome::Error(_) if tries < TRIES_MAX => return Answered::Again,
+            Outcome::Error(_) if tries < TRIES_MAX => return ProbeUpdate::Again,
             Outcome::Error(_) => {
                 w.flight = None;
-                return Answered::Taken(false);
+                return ProbeUpdate::Taken(false);
             }
             Outcome::Success | Outcome::Warning(_) => true,
             Outcome::Failure(_) => false,
@@ -212,15 +212,15 @@ impl Slot {
             _ => (Some(good), 1),
         };
         if w.run.1 < if good { timing.successes } else { timing.failures } {
-            return Answered::Taken(false);
+            return ProbeUpdate::Taken(false);
         }
-        let standing = if good { Standing::Success } else { Standing::Failure };
+        let standing = if good { ProbeResult::Success } else { ProbeResult::Failure };
         let changed = std::mem::replace(&mut w.standing, standing) != standing;
         if kind == Kind::Startup || (kind == Kind::Liveness && !good) {
             w.hold = true;
             w.due = None;
         }
-        Answered::Taken(changed)
+        ProbeUpdate::Taken(changed)
     }
 }
 

@@ -462,7 +462,7 @@ fn a_slow_answer_is_followed_by_the_tick_it_missed() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ProbeStep {
     Run,
     Exit,
     Pass(u64),
@@ -472,15 +472,15 @@ enum Step {
     Hook(bool),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ProbeStep>> {
     let step = prop_oneof![
-        2 => Just(Step::Run),
-        1 => Just(Step::Exit),
-        6 => (0u64..15).prop_map(Step::Pass),
-        8 => (0usize..4, 0u8..4).prop_map(|(n, o)| Step::Answer(n, o)),
-        1 => (0u64..40).prop_map(Step::Late),
-        1 => Just(Step::Terminate),
-        1 => any::<bool>().prop_map(Step::Hook),
+        2 => Just(ProbeStep::Run),
+        1 => Just(ProbeStep::Exit),
+        6 => (0u64..15).prop_map(ProbeStep::Pass),
+        8 => (0usize..4, 0u8..4).prop_map(|(n, o)| ProbeStep::Answer(n, o)),
+        1 => (0u64..40).prop_map(ProbeStep::Late),
+        1 => Just(ProbeStep::Terminate),
+        1 => any::<bool>().prop_map(ProbeStep::Hook),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -497,18 +497,18 @@ proptest! {
         let mut given: BTreeMap<(ContainerId, Kind), Vec<bool>> = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Run => { w.run("c", attempt); attempt += 1; }
-                Step::Exit => {
+                ProbeStep::Run => { w.run("c", attempt); attempt += 1; }
+                ProbeStep::Exit => {
                     w.containers.iter_mut().for_each(|c| c.state = ContainerState::Exited);
                     w.look();
                 }
-                Step::Pass(seconds) => w.pass(seconds),
-                Step::Terminate => { w.terminating = true; w.look(); }
-                Step::Hook(on) => {
+                ProbeStep::Pass(seconds) => w.pass(seconds),
+                ProbeStep::Terminate => { w.terminating = true; w.look(); }
+                ProbeStep::Hook(on) => {
                     w.hooked = on.then(|| ContainerId::from(format!("c{}", attempt.saturating_sub(1))));
                     w.look();
                 }
-                Step::Late(id) => {
+                ProbeStep::Late(id) => {
                     let id = ProbeId(id);
                     if !w.asked.contains_key(&id) {
                         let before = w.probes.verdicts().clone();
@@ -518,7 +518,7 @@ proptest! {
                         prop_assert_eq!(w.probes.verdicts(), &before);
                     }
                 }
-                Step::Answer(n, outcome) => {
+                ProbeStep::Answer(n, outcome) => {
                     let Some((id, call)) = w.asked.iter().nth(n).map(|(id, c)| (*id, c.clone())) else { continue };
                     let outcome = match outcome {
                         0 => Outcome::Success,

@@ -37,7 +37,7 @@ pub(super) fn fill(inputs: &StatusInputs<'_>, phase: Phase, status: &mut PodStat
 
 /// What is known of the pod's cgroup.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Whole<'a> {
+pub struct PodCgroupState<'a> {
     /// Last written values; `None`: unknown, or the pod has no cgroup.
     pub applied: Option<&'a CgroupValues>,
     /// True if these are the pod's values; also true on a node without pod cgroups.
@@ -46,7 +46,7 @@ pub struct Whole<'a> {
 
 fn in_force(
     inputs: &StatusInputs<'_>,
-    whole: &Whole<'_>,
+    whole: &PodCgroupState<'_>,
     requests: &BTreeMap<String, Quantity>,
 ) -> ResourceRequirements {
     let own = pod::spec(inputs.pod).resources.clone().unwrap_or_default();
@@ -149,7 +149,7 @@ mod tests {
     fn resources(
         p: &Pod,
         phase: Phase,
-        whole: Whole<'_>,
+        whole: PodCgroupState<'_>,
         previous: Option<&PodStatus>,
     ) -> (Value, PodStatus) {
         let mut status = PodStatus { phase: Some(phase.as_str().to_owned()), ..PodStatus::default() };
@@ -164,9 +164,10 @@ mod tests {
             json!({"requests": {"cpu": "1000m", "memory": "1000k", "ephemeral-storage": "1Gi"}}),
         );
         let all = json!({"cpu": "1", "memory": "1M", "ephemeral-storage": "1Gi"});
-        let (seen, _) = resources(&p, Phase::Pending, Whole::default(), None);
+        let (seen, _) = resources(&p, Phase::Pending, PodCgroupState::default(), None);
         assert_eq!(seen, json!([{"requests": all, "limits": {"cpu": "2"}}, all]));
-        let (none, _) = resources(&of(Value::Null, json!({})), Phase::Pending, Whole::default(), None);
+        let (none, _) =
+            resources(&of(Value::Null, json!({})), Phase::Pending, PodCgroupState::default(), None);
         assert_eq!(none, json!([{}, null]));
     }
 
@@ -177,7 +178,7 @@ mod tests {
             json!({}),
         );
         let settled = values(&small);
-        let whole = Whole { applied: Some(&settled), settled: true };
+        let whole = PodCgroupState { applied: Some(&settled), settled: true };
         let (seen, status) = resources(&small, Phase::Running, whole, None);
         let first =
             json!({"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"cpu": "15m", "memory": "128Mi"}});
@@ -187,17 +188,21 @@ mod tests {
             json!({"requests": {"cpu": "2", "memory": "96Mi"}, "limits": {"cpu": "3", "memory": "256Mi"}}),
             json!({}),
         );
-        let between = Whole { applied: Some(&settled), settled: false };
+        let between = PodCgroupState { applied: Some(&settled), settled: false };
         let (seen, _) = resources(&large, Phase::Running, between, Some(&status));
         assert_eq!(seen[0]["requests"], first["requests"]);
         assert_eq!(seen[0]["limits"]["memory"], json!("128Mi"));
         assert_eq!(seen[1], json!({"cpu": "2", "memory": "96Mi"}));
         // A new agent that has not inspected the pod yet keeps the shown values.
-        let (seen, _) = resources(&large, Phase::Running, Whole::default(), Some(&status));
+        let (seen, _) = resources(&large, Phase::Running, PodCgroupState::default(), Some(&status));
         assert_eq!(seen[0], first);
         let now = values(&large);
-        let (seen, _) =
-            resources(&large, Phase::Running, Whole { applied: Some(&now), settled: true }, Some(&status));
+        let (seen, _) = resources(
+            &large,
+            Phase::Running,
+            PodCgroupState { applied: Some(&now), settled: true },
+            Some(&status),
+        );
         assert_eq!(
             seen[0],
             json!({"requests": {"cpu": "2", "memory": "96Mi"}, "limits": {"cpu": "3", "memory": "256Mi"}})
@@ -209,13 +214,13 @@ mod tests {
         let both = json!({"requests": {"cpu": "1", "memory": "1Mi"}, "limits": {"memory": "2Mi"}});
         let p = of(Value::Null, both.clone());
         let settled = values(&p);
-        let whole = Whole { applied: Some(&settled), settled: true };
+        let whole = PodCgroupState { applied: Some(&settled), settled: true };
         let (seen, _) = resources(&p, Phase::Running, whole, None);
         assert_eq!(seen, json!([both, {"cpu": "1", "memory": "1Mi"}]));
         let none = of(Value::Null, json!({}));
         let settled = values(&none);
         let (seen, _) =
-            resources(&none, Phase::Running, Whole { applied: Some(&settled), settled: true }, None);
+            resources(&none, Phase::Running, PodCgroupState { applied: Some(&settled), settled: true }, None);
         assert_eq!(seen, json!([{}, null]));
     }
 }

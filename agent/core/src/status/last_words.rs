@@ -24,7 +24,7 @@ const NEVER_RAN: &str = "ContainerCannotRun";
 
 /// Where the last words of a container are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct TerminationMessageSources {
     /// In its message file, if that has any.
     pub file: bool,
     /// Else at the end of its log.
@@ -33,12 +33,12 @@ pub struct Places {
 
 /// Where to look; `None` for a container that has not ended or leaves no words.
 #[must_use]
-pub fn places(container: &ContainerObserved) -> Option<Places> {
+pub fn places(container: &ContainerObserved) -> Option<TerminationMessageSources> {
     if container.state != ContainerState::Exited {
         return None;
     }
     let annotation = |name| container.annotations.get(name).map_or("", String::as_str);
-    let places = Places {
+    let places = TerminationMessageSources {
         file: !annotation(labels::TERMINATION_MESSAGE_PATH).is_empty(),
         log: annotation(labels::TERMINATION_MESSAGE_POLICY) == FALLBACK
             && container.exit_code != 0

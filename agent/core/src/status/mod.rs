@@ -28,7 +28,7 @@ use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-pub use amounts::Whole;
+pub use amounts::PodCgroupState;
 pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
 pub use phase::{Phase, phase};
 pub use terminated::terminated_status;
@@ -75,7 +75,7 @@ pub struct ResizeShown<'a> {
     pub progress: Option<&'a Progress>,
     /// The pod's cgroup; `None` if statuses do not show the amounts of whole pods (gate
     /// InPlacePodLevelResourcesVerticalScaling).
-    pub whole: Option<Whole<'a>>,
+    pub whole: Option<PodCgroupState<'a>>,
 }
 
 /// What a status is generated from.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::reset::RESTARTING_ALL;
-use crate::pod_actions::ended::{Ended, restarts};
+use crate::pod_actions::ended::{ContainerExit, restarts};
 use crate::status::previous::Statuses;
 
 /// `status.phase`.
@@ -111,7 +111,7 @@ enum InitState {
 }
 
 /// What a container is in, and how it ended if it waits after that or is over.
-enum Seen<'a> {
+enum ContainerPhase<'a> {
     Running,
     Ended(&'a ContainerStateTerminated),
     WaitsAfter(&'a ContainerStateTerminated),
@@ -119,16 +119,16 @@ enum Seen<'a> {
     Unknown,
 }
 
-fn seen(status: Option<&ContainerStatus>) -> Seen<'_> {
-    let Some(status) = status else { return Seen::Unknown };
+fn seen(status: Option<&ContainerStatus>) -> ContainerPhase<'_> {
+    let Some(status) = status else { return ContainerPhase::Unknown };
     match status.state.as_ref() {
-        Some(s) if s.running.is_some() => Seen::Running,
-        Some(ContainerState { terminated: Some(t), .. }) => Seen::Ended(t),
+        Some(s) if s.running.is_some() => ContainerPhase::Running,
+        Some(ContainerState { terminated: Some(t), .. }) => ContainerPhase::Ended(t),
         Some(s) if s.waiting.is_some() => {
             let last = status.last_state.as_ref().and_then(|s| s.terminated.as_ref());
-            last.map_or(Seen::Waits, Seen::WaitsAfter)
+            last.map_or(ContainerPhase::Waits, ContainerPhase::WaitsAfter)
         }
-        _ => Seen::Unknown,
+        _ => ContainerPhase::Unknown,
     }
 }
 
@@ -141,8 +141,8 @@ fn init_state(p: &Pod, statuses: &Statuses, initialized: bool, n: &mut Count) ->
             sidecar(found, n) && !initialized
         } else {
             match seen(found) {
-                Seen::Running | Seen::Waits | Seen::Unknown => true,
-                Seen::Ended(t) | Seen::WaitsAfter(t) => {
+                ContainerPhase::Running | ContainerPhase::Waits | ContainerPhase::Unknown => true,
+                ContainerPhase::Ended(t) | ContainerPhase::WaitsAfter(t) => {
                     let slot = Slot { kind: SlotKind::Init, index, name: spec.name.clone() };
                     if t.exit_code != 0 && !comes_back(p, &slot, spec, t) {
                         return InitState::Failed;
@@ -161,16 +161,16 @@ fn init_state(p: &Pod, statuses: &Statuses, initialized: bool, n: &mut Count) ->
 /// True if it has not come up yet; one that ended counts for nothing.
 fn sidecar(found: Option<&ContainerStatus>, n: &mut Count) -> bool {
     match seen(found) {
-        Seen::Running => {
+        ContainerPhase::Running => {
             n.running += 1;
             found.is_none_or(|s| s.started != Some(true))
         }
-        Seen::Ended(_) | Seen::WaitsAfter(_) => false,
-        Seen::Waits => {
+        ContainerPhase::Ended(_) | ContainerPhase::WaitsAfter(_) => false,
+        ContainerPhase::Waits => {
             n.waiting += 1;
             true
         }
-        Seen::Unknown => {
+        ContainerPhase::Unknown => {
             n.unknown += 1;
             true
         }
@@ -179,15 +179,15 @@ fn sidecar(found: Option<&ContainerStatus>, n: &mut Count) -> bool {
 
 fn count(p: &Pod, slot: &Slot, spec: &Container, found: Option<&ContainerStatus>, n: &mut Count) {
     match seen(found) {
-        Seen::Running => n.running += 1,
-        Seen::Waits => n.waiting += 1,
-        Seen::Unknown => n.unknown += 1,
-        Seen::Ended(t) => {
+        ContainerPhase::Running => n.running += 1,
+        ContainerPhase::Waits => n.waiting += 1,
+        ContainerPhase::Unknown => n.unknown += 1,
+        ContainerPhase::Ended(t) => {
             n.stopped += 1;
             n.succeeded += usize::from(t.exit_code == 0);
             n.restarting += usize::from(comes_back(p, slot, spec, t));
         }
-        Seen::WaitsAfter(t) => {
+        ContainerPhase::WaitsAfter(t) => {
             n.stopped += 1;
             n.restarting += usize::from(comes_back(p, slot, spec, t));
         }
@@ -195,6 +195,7 @@ fn count(p: &Pod, slot: &Slot, spec: &Container, found: Option<&ContainerStatus>
 }
 
 fn comes_back(p: &Pod, slot: &Slot, spec: &Container, ended: &ContainerStateTerminated) -> bool {
-    let how = if ended.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(ended.exit_code) };
+    let how =
+        if ended.exit_code == 0 { ContainerExit::Succeeded } else { ContainerExit::Failed(ended.exit_code) };
     ended.reason.as_deref() == Some(RESTARTING_ALL) || restarts(p, slot, spec, how)
 }

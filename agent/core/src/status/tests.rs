@@ -62,7 +62,7 @@ fn world(containers: Vec<ContainerObserved>) -> PodSnapshot {
 pub(super) fn shown(
     p: &Pod,
     previous: Option<&PodStatus>,
-    whole: Whole<'_>,
+    whole: PodCgroupState<'_>,
     f: impl FnOnce(&StatusInputs<'_>),
 ) {
     f(&StatusInputs {

@@ -28,8 +28,8 @@
 //! does not answer, the machine probes it with one call at a time; foreign changes of a status are corrected
 //! at most once in [`RECONCILE`]. Upstream: pkg/kubelet/status/status_manager.go.
 
-mod book;
 mod decide;
+mod entries;
 mod merge;
 mod patch;
 mod transition;
@@ -53,10 +53,10 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 pub use merge::{MergeInputs, is_owned_condition, merge};
 pub use patch::{Guard, status_patch};
 
-use book::{ApiPods, Entry, Flight, Via};
+use entries::{ApiPods, Flight, StatusEntry, Via};
 
 use crate::status::Phase;
-use crate::status_manager::book::Need;
+use crate::status_manager::entries::StatusCall;
 
 /// Least time between two corrections of a status that another client keeps changing.
 pub const RECONCILE: Duration = Duration::from_secs(10);
@@ -157,7 +157,7 @@ pub enum StatusReport {
 #[derive(Clone, Debug)]
 pub struct StatusManager {
     api: ApiPods,
-    pods: BTreeMap<PodUid, Entry>,
+    pods: BTreeMap<PodUid, StatusEntry>,
     /// Pods about which something may have to be done.
     dirty: BTreeSet<PodUid>,
     flights: BTreeMap<EffectId, Flight>,
@@ -215,7 +215,7 @@ impl StatusManager {
 
     fn published(&mut self, key: PodKey, status: Arc<PodStatus>, now: Mono, out: &mut Outbox<StatusAction>) {
         let uid = key.uid.clone();
-        let entry = self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key));
+        let entry = self.pods.entry(uid.clone()).or_insert_with(|| StatusEntry::new(key));
         let api = self.api.of(&entry.key);
         // A mirror pod may show an earlier run; the manager checks that when it writes.
         let shown = api.filter(|(_, via)| *via == Via::Itself).and_then(|(pod, _)| pod.status.as_ref());
@@ -230,13 +230,13 @@ impl StatusManager {
 
     fn finished(&mut self, key: PodKey) {
         let uid = key.uid.clone();
-        self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key)).finished();
+        self.pods.entry(uid.clone()).or_insert_with(|| StatusEntry::new(key)).finished();
         self.dirty.insert(uid);
     }
 
     fn terminated(&mut self, key: PodKey) {
         let uid = key.uid.clone();
-        self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key)).terminated();
+        self.pods.entry(uid.clone()).or_insert_with(|| StatusEntry::new(key)).terminated();
         self.dirty.insert(uid);
     }
 
@@ -274,26 +274,26 @@ impl StatusManager {
         entry.in_flight = false;
         self.dirty.insert(flight.pod.clone());
         match (flight.need, result) {
-            (Need::Find, Ok(ApiReply::Pod(pod))) => {
+            (StatusCall::Find, Ok(ApiReply::Pod(pod))) => {
                 self.api.read(&flight.api_uid, &pod);
                 entry.read();
             }
-            (Need::Patch { version }, Ok(ApiReply::Pod(pod))) => {
+            (StatusCall::Patch { version }, Ok(ApiReply::Pod(pod))) => {
                 self.api.read(&flight.api_uid, &pod);
                 if let Some(took) = entry.written(version, flight.api_uid, now.mono) {
                     out.push(StatusAction::Report(StatusReport::Told { took }));
                 }
             }
-            (Need::Delete, Ok(_)) => {
+            (StatusCall::Delete, Ok(_)) => {
                 entry.deleted = true;
                 out.push(StatusAction::Report(StatusReport::Deleted(entry.key.clone())));
             }
-            (Need::Find, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
-            (Need::Delete, Err(e)) if e.class == Class::NotFound => entry.deleted = true,
+            (StatusCall::Find, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
+            (StatusCall::Delete, Err(e)) if e.class == Class::NotFound => entry.deleted = true,
             (need, Err(error)) => {
                 let (class, seed) = (entry.class(&need, &error), entry.key.uid.as_str().to_owned());
                 entry.failed(&need, class, now.mono, &seed);
-                let stale = matches!(class, Class::Conflict | Class::NotFound) && need != Need::Find;
+                let stale = matches!(class, Class::Conflict | Class::NotFound) && need != StatusCall::Find;
                 if !stale {
                     out.push(StatusAction::Report(StatusReport::Failed { pod: entry.key.clone(), error }));
                 }
@@ -375,7 +375,7 @@ impl StatusManager {
         let under_way = self.flights.values().map(|flight| &flight.pod);
         // A new agent does not publish an end that it may not contradict: the API server learns of such an
         // end when the object goes. Before the first list of the API's pods, none of them was published.
-        let shows_end = |entry: &Entry| match self.api.of(&entry.key) {
+        let shows_end = |entry: &StatusEntry| match self.api.of(&entry.key) {
             Some((p, _)) => p.status.as_ref().and_then(Phase::end).is_some(),
             None => self.api.is_listed(),
         };
@@ -399,14 +399,14 @@ impl StatusManager {
         self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
     }
 
-    fn issue(&mut self, uid: &PodUid, wanted: decide::Wanted, out: &mut Outbox<StatusAction>) {
+    fn issue(&mut self, uid: &PodUid, wanted: decide::PendingCall, out: &mut Outbox<StatusAction>) {
         let id = EffectId(self.next_id);
         self.next_id += 1;
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.in_flight = true;
         }
         self.dirty.remove(uid);
-        let decide::Wanted { need, call, api_uid, .. } = wanted;
+        let decide::PendingCall { need, call, api_uid, .. } = wanted;
         self.flights.insert(id, Flight { pod: uid.clone(), api_uid, need });
         out.push(StatusAction::Call { id, call });
     }

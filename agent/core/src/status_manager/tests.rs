@@ -31,7 +31,7 @@ fn key(uid: &str) -> PodKey {
     PodKey { namespace: "ns".into(), name: "web".into(), uid: uid.into() }
 }
 
-fn said(uid: &str, status: Value) -> StatusEvent {
+fn published(uid: &str, status: Value) -> StatusEvent {
     StatusEvent::Published { pod: key(uid), status: Arc::new(serde_json::from_value(status).unwrap()) }
 }
 
@@ -129,12 +129,12 @@ impl Node {
 #[test]
 fn the_newest_status_is_patched_without_a_get() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.1"})));
+    n.step(published("u", json!({"phase": "Pending", "podIP": "1.1.1.1"})));
     let (id, patch) = n.patch();
     let expected = json!({"metadata": {"uid": "u", "resourceVersion": "5"}, "status": {"podIP": "1.1.1.1"}});
     assert_eq!(patch, expected);
-    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
-    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.3"})));
+    n.step(published("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
+    n.step(published("u", json!({"phase": "Running", "podIP": "1.1.1.3"})));
     assert_eq!(n.calls, [], "one in flight");
     n.answer(id, reply(&api_pod("u", 6, json!({"status": {"podIP": "1.1.1.1"}}))));
     let (id, patch) = n.patch();
@@ -159,14 +159,14 @@ fn changes_of_many_containers_go_together() {
         let told =
             |version, ready| reply(&api_pod("u", version, json!({"status": crowd(containers, ready)})));
         let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-        n.step(said("u", crowd(containers, 0)));
+        n.step(published("u", crowd(containers, 0)));
         let (id, _) = n.patch();
-        n.step(said("u", crowd(containers, 1)));
+        n.step(published("u", crowd(containers, 1)));
         n.answer(id, told(6, 0));
         if waits_ms > 0 {
             assert_eq!(n.calls, [], "{containers}");
             assert_eq!(n.machine.deadline(), Some(Mono(n.now + waits_ms * 1_000_000)), "{containers}");
-            n.step(said("u", crowd(containers, 2)));
+            n.step(published("u", crowd(containers, 2)));
             n.wait();
         }
         let ready = if waits_ms > 0 { 2 } else { 1 };
@@ -175,9 +175,9 @@ fn changes_of_many_containers_go_together() {
         n.answer(id, told(7, ready));
         // After a while without a change, the next status is sent at once.
         n.now += 10 * SECOND;
-        n.step(said("u", crowd(containers, 3)));
+        n.step(published("u", crowd(containers, 3)));
         let (id, _) = n.patch();
-        n.step(said("u", crowd(containers, 4)));
+        n.step(published("u", crowd(containers, 4)));
         n.answer(id, told(8, 3));
         // So is its end.
         n.step(StatusEvent::Terminated(key("u")));
@@ -188,10 +188,10 @@ fn changes_of_many_containers_go_together() {
 #[test]
 fn how_long_it_takes_until_the_server_knows() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.1"})));
+    n.step(published("u", json!({"phase": "Pending", "podIP": "1.1.1.1"})));
     let (id, _) = n.patch();
     n.now += 2 * SECOND;
-    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
+    n.step(published("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
     n.now += SECOND;
     n.answer(id, reply(&api_pod("u", 6, json!({"status": {"podIP": "1.1.1.1"}}))));
     assert_eq!(n.told, [Duration::from_secs(3)]);
@@ -207,9 +207,9 @@ fn how_long_it_takes_until_the_server_knows() {
     n.answer(id, reply(&api_pod("u", 7, json!({"status": {"podIP": "1.1.1.2"}}))));
     assert!(n.told.len() == 2 && n.told[1] > Duration::from_secs(1), "{:?}", n.told);
     // What the server shows already is no change.
-    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
+    n.step(published("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
     n.now += 100 * SECOND;
-    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.2"})));
+    n.step(published("u", json!({"phase": "Running", "podIP": "1.1.1.2"})));
     let (id, _) = n.patch();
     n.now += SECOND;
     n.answer(id, reply(&api_pod("u", 8, json!({"status": {"phase": "Running", "podIP": "1.1.1.2"}}))));
@@ -219,13 +219,13 @@ fn how_long_it_takes_until_the_server_knows() {
 #[test]
 fn who_asks_hears_what_the_server_does_not_know() {
     let mut n = Node::new(&[api_pod("u", 5, json!({})), api_pod("v", 5, json!({"metadata": {"name": "v"}}))]);
-    n.step(said("u", json!({"phase": "Running"})));
+    n.step(published("u", json!({"phase": "Running"})));
     assert_eq!(n.untold.len(), 0, "nobody asked");
     n.step(StatusEvent::AskUntold);
     n.step(StatusEvent::Tick);
     let (id, _) = n.patch();
     n.answer(id, error(Class::Unavailable));
-    n.step(said("v", json!({"phase": "Running"})));
+    n.step(published("v", json!({"phase": "Running"})));
     assert_eq!(n.untold, [vec!["u"], vec!["u", "v"]], "said when it changes");
     n.wait();
     let (id, call) = n.call();
@@ -282,7 +282,7 @@ fn what_is_not_known_yet_was_not_told() {
 #[test]
 fn a_stale_base_is_read_and_then_patched() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-    n.step(said("u", json!({"phase": "Running"})));
+    n.step(published("u", json!({"phase": "Running"})));
     let foreign = json!([{"type": "example.org/gate", "status": "True"}]);
     for (version, named) in [("5", true), ("6", true), ("7", true), ("8", true), ("9", false)] {
         let (id, patch) = n.patch();
@@ -300,7 +300,7 @@ fn a_stale_base_is_read_and_then_patched() {
     }
     let (id, _) = n.patch();
     n.answer(id, reply(&api_pod("u", 20, json!({"status": {"phase": "Running"}}))));
-    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.1"})));
+    n.step(published("u", json!({"phase": "Running", "podIP": "1.1.1.1"})));
     let (_, patch) = n.patch();
     assert_eq!(patch["metadata"]["resourceVersion"], "20", "the series is over");
 }
@@ -308,7 +308,7 @@ fn a_stale_base_is_read_and_then_patched() {
 #[test]
 fn a_pod_whose_name_another_node_has_is_given_up() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-    n.step(said("u", json!({"phase": "Running"})));
+    n.step(published("u", json!({"phase": "Running"})));
     let (id, _) = n.patch();
     n.answer(id, forbidden());
     n.wait();
@@ -322,7 +322,7 @@ fn a_pod_whose_name_another_node_has_is_given_up() {
 #[test]
 fn a_status_that_is_forbidden_for_good_is_complained_of_and_seldom_tried_again() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-    n.step(said("u", json!({"phase": "Running"})));
+    n.step(published("u", json!({"phase": "Running"})));
     let (id, _) = n.patch();
     n.answer(id, forbidden());
     n.wait();
@@ -338,7 +338,7 @@ fn a_status_that_is_forbidden_for_good_is_complained_of_and_seldom_tried_again()
 fn the_end_of_a_pod() {
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     let mut n = Node::new(&[api_pod("u", 5, going.clone())]);
-    n.step(said("u", json!({"phase": "Failed", "reason": "X"})));
+    n.step(published("u", json!({"phase": "Failed", "reason": "X"})));
     assert_eq!(n.calls, [], "its containers may run");
     n.step(StatusEvent::Terminated(key("u")));
     let (id, patch) = n.patch();
@@ -364,7 +364,7 @@ fn an_end_that_comes_before_the_status() {
     n.step(StatusEvent::Terminated(key("u")));
     n.step(StatusEvent::Terminated(key("orphan")));
     n.applied(&api_pod("u", 5, json!({"status": {"phase": "Running"}})));
-    n.step(said("u", json!({"phase": "Failed", "reason": "Terminated"})));
+    n.step(published("u", json!({"phase": "Failed", "reason": "Terminated"})));
     let (_, patch) = n.patch();
     assert_eq!(patch["status"], json!({"phase": "Failed", "reason": "Terminated"}));
     n.step(StatusEvent::Finished(key("orphan")));
@@ -384,7 +384,7 @@ fn a_status_as_the_server_gives_it_back_is_no_difference() {
     };
     let shown = api_pod("u", 2, json!({"status": container(json!({}))}));
     let mut n = Node::new(&[shown]);
-    n.step(said("u", container(Value::Null)));
+    n.step(published("u", container(Value::Null)));
     assert!(n.calls.is_empty(), "{:?}", n.calls);
 }
 
@@ -394,7 +394,7 @@ fn a_difference_that_stays_does_not_keep_a_pod() {
     let ended = json!({"phase": "Succeeded", "message": "ours"});
     let asked = json!({"metadata": {"deletionTimestamp": "2026-11-21T13:00:00Z"}});
     let mut n = Node::new(&[api_pod("u", 2, asked.clone())]);
-    n.step(said("u", ended));
+    n.step(published("u", ended));
     n.step(StatusEvent::Terminated(key("u")));
     n.step(StatusEvent::Finished(key("u")));
     for version in 3..6 {
@@ -419,13 +419,13 @@ fn a_new_mirror_pod_gets_the_status_at_once() {
         api_pod(api_uid, version, json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "u"}}}))
     };
     let mut n = Node::new(&[mirror("m1", 2)]);
-    n.step(said("u", crowd(100, 0)));
+    n.step(published("u", crowd(100, 0)));
     let (id, _) = n.calls.pop().expect("told");
     let mut shown = mirror("m1", 3);
     shown.status = Some(serde_json::from_value(crowd(100, 0)).unwrap());
     n.step(StatusEvent::Answer { id, result: reply(&shown) });
     assert!(n.calls.is_empty());
-    n.step(said("u", crowd(100, 1)));
+    n.step(published("u", crowd(100, 1)));
     assert!(n.calls.is_empty());
     n.step(StatusEvent::Watch(WatchEvent::Deleted(Arc::new(shown))));
     n.step(StatusEvent::Watch(WatchEvent::Applied(Arc::new(mirror("m2", 5)))));
@@ -444,7 +444,7 @@ fn a_static_pod_is_shown_by_the_mirror_that_names_it_and_never_deleted() {
     let status = json!({"phase": "Failed", "startTime": "2026-02-02T00:00:00Z", "conditions": [
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-02-02T00:00:00Z"}]});
     let mut n = Node::new(&[api_pod("m1", 5, mirror("other"))]);
-    n.step(said("hash", status));
+    n.step(published("hash", status));
     n.step(StatusEvent::Terminated(key("hash")));
     assert_eq!(n.calls, [], "the mirror shows another static pod");
     n.step(StatusEvent::Watch(WatchEvent::Listed(vec![Arc::new(api_pod("m2", 6, mirror("hash")))])));
@@ -515,7 +515,7 @@ fn what_ended_for_good_does_not_run_again() {
     let ended = json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
         "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}]}});
     let mut n = Node::new(&[api_pod("u", 5, ended)]);
-    n.step(said(
+    n.step(published(
         "u",
         json!({"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
         "ready": true, "restartCount": 0, "state": {"running": {}}}]}),
@@ -540,14 +540,14 @@ fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {
         let mut n = Node::new(&[]);
         n.step(StatusEvent::Watch(WatchEvent::Listed(vec![mirror("m1", 5, &ended)])));
         if !restarted {
-            n.step(said("hash", ended.clone()));
+            n.step(published("hash", ended.clone()));
             n.step(StatusEvent::Terminated(key("hash")));
             n.step(StatusEvent::Finished(key("hash")));
             n.calls.clear();
             n.machine.flights.clear();
             n.machine.pods.values_mut().for_each(|entry| entry.in_flight = false);
         }
-        n.step(said("hash", runs.clone()));
+        n.step(published("hash", runs.clone()));
         n.step(StatusEvent::Tick);
         assert_eq!((n.outdated.as_slice(), n.calls.len()), (&["m1".to_owned()][..], 0), "said once");
         n.step(StatusEvent::Watch(WatchEvent::Deleted(mirror("m1", 6, &ended))));
@@ -561,7 +561,7 @@ fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {
 #[test]
 fn a_list_is_the_truth_whatever_was_known() {
     let mut n = Node::new(&[api_pod("u", 90, json!({"status": {"phase": "Running", "podIP": "1.1.1.1"}}))]);
-    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.1"})));
+    n.step(published("u", json!({"phase": "Running", "podIP": "1.1.1.1"})));
     assert_eq!(n.calls, []);
     n.step(StatusEvent::Watch(WatchEvent::Listed(vec![Arc::new(api_pod("u", 50, json!({})))])));
     let (_, patch) = n.patch();
@@ -609,7 +609,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     let mut n = Node::new(&[api_pod("u", 5, owned)]);
     n.step(StatusEvent::MachineStays(true));
     n.step(StatusEvent::MachineStays(false));
-    n.step(said("u", ended.clone()));
+    n.step(published("u", ended.clone()));
     n.step(StatusEvent::Terminated(key("u")));
     let (id, _) = n.patch();
     n.answer(id, reply(&api_pod("u", 6, told.clone())));
@@ -621,7 +621,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     // The next boot: once no shutdown is pending and no container of the pod runs.
     for stays_first in [true, false] {
         let mut n = Node::new(&[api_pod("u", 6, told.clone())]);
-        n.step(said("u", ended.clone()));
+        n.step(published("u", ended.clone()));
         let (stays, over) = (StatusEvent::MachineStays(true), StatusEvent::Terminated(key("u")));
         let (first, second) = if stays_first { (stays, over) } else { (over, stays) };
         n.step(first);
@@ -640,7 +640,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     merge_json(&mut asked, json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     let mut n = Node::new(&[api_pod("u", 6, asked)]);
     n.step(StatusEvent::MachineStays(true));
-    n.step(said("u", ended.clone()));
+    n.step(published("u", ended.clone()));
     n.step(StatusEvent::Terminated(key("u")));
     assert_eq!(n.calls, [], "its sandbox is there");
     n.step(StatusEvent::Finished(key("u")));
@@ -649,7 +649,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     // Nobody replaces this one: it stays to be looked at.
     let mut n = Node::new(&[api_pod("u", 6, json!({"status": ended}))]);
     n.step(StatusEvent::MachineStays(true));
-    n.step(said("u", ended));
+    n.step(published("u", ended));
     n.step(StatusEvent::Terminated(key("u")));
     assert_eq!(n.calls, []);
 }

@@ -7,7 +7,7 @@ use agent_types::pod::named;
 use agent_types::runtime::view::{SlotKind, slots};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use crate::pod_actions::ended::{Ended, restarts};
+use crate::pod_actions::ended::{ContainerExit, restarts};
 use crate::pod_actions::may_restart_all;
 
 /// True if `after` may follow `before`. Without a specification every transition is allowed.
@@ -29,7 +29,7 @@ pub(super) fn check<'a>(
         };
         let find = |status| list(status).as_deref().and_then(|all| named(all, &slot.name));
         let Some(exit_code) = find(before).and_then(exit_code) else { continue };
-        let how = if exit_code == 0 { Ended::Succeeded } else { Ended::Failed(exit_code) };
+        let how = if exit_code == 0 { ContainerExit::Succeeded } else { ContainerExit::Failed(exit_code) };
         let comes_back = slot.kind != SlotKind::Ephemeral
             && slot.spec(pod).is_some_and(|spec| restarts(pod, slot, &spec, how));
         if !comes_back && find(after).is_some_and(|c| self::exit_code(c).is_none()) {

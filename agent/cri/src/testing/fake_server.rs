@@ -4,7 +4,7 @@
 //! client ──unix socket──► service ──► fault? ──► FakeState ──► fault? ──► answer
 //!                                                    └──► events ──broadcast──► GetContainerEvents
 //! ```
-//! In: CRI calls, [`Fault`]s queued by verb. Out: answers, events, and the [`Seen`] calls. Stopping it breaks every
+//! In: CRI calls, [`Fault`]s queued by verb. Out: answers, events, and the [`RecordedCall`] calls. Stopping it breaks every
 //! connection at once, as a killed runtime does; starting it again keeps the state, as a restarted runtime does.
 //! Invariant: one fault is used up by one call.
 
@@ -44,7 +44,7 @@ pub enum Fault {
 
 /// One call that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RecordedCall {
     /// CRI verb.
     pub verb: &'static str,
     /// The deadline that came with it.
@@ -57,10 +57,10 @@ pub struct Seen {
 
 /// What the server and its handle share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ServerState {
     state: Lock<FakeState>,
     faults: Lock<HashMap<&'static str, VecDeque<Fault>>>,
-    seen: Lock<Vec<Seen>>,
+    seen: Lock<Vec<RecordedCall>>,
     version: Lock<String>,
     /// `Err` ends the streams that are open.
     pub(super) events: broadcast::Sender<Result<v1::ContainerEventResponse, Code>>,
@@ -73,7 +73,7 @@ const EVENTS_MAX: usize = 1024;
 /// A fake runtime and its server. Dropping it stops the server and removes the socket.
 #[derive(Debug)]
 pub struct FakeCri {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     server: JoinSet<()>,
     socket: PathBuf,
     // Held for its destructor.
@@ -102,7 +102,7 @@ impl FakeCri {
         let image =
             v1::Image { id: "sha256:fake".to_owned(), repo_tags: tags, size: 42, ..Default::default() };
         state.images.insert(image.id.clone(), image);
-        let shared = Shared {
+        let shared = ServerState {
             state: Lock::new(state),
             faults: Lock::default(),
             seen: Lock::default(),
@@ -207,7 +207,7 @@ impl FakeCri {
 
     /// Every call of `verb` so far.
     #[must_use]
-    pub fn seen(&self, verb: &str) -> Vec<Seen> {
+    pub fn seen(&self, verb: &str) -> Vec<RecordedCall> {
         self.shared.seen.lock().iter().filter(|s| s.verb == verb).cloned().collect()
     }
 }
@@ -218,7 +218,7 @@ impl Drop for FakeCri {
     }
 }
 
-impl Shared {
+impl ServerState {
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut FakeState) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
@@ -243,7 +243,7 @@ impl Shared {
         let deadline = request.metadata().get("grpc-timeout").and_then(|v| grpc_timeout(v.to_str().ok()?));
         let index = {
             let mut seen = self.seen.lock();
-            seen.push(Seen { verb, deadline, answered: false, cancelled: false });
+            seen.push(RecordedCall { verb, deadline, answered: false, cancelled: false });
             seen.len() - 1
         };
         // Marks the call as cancelled unless it is defused below.
@@ -268,7 +268,7 @@ impl Shared {
 }
 
 struct Watch<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerState,
     index: usize,
     answered: bool,
 }

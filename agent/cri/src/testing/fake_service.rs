@@ -10,25 +10,25 @@ use tokio::sync::broadcast::error::RecvError;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::fake_server::Shared;
+use super::fake_server::ServerState;
 use super::fake_state::FakeState;
 
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>) -> Service {
+    pub(super) fn new(shared: Arc<ServerState>) -> Service {
         Service { shared }
     }
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl RuntimeService for Service {
-    async fn version(&self, request: Request<v1::VersionRequest>) -> Answer<v1::VersionResponse> {
+    async fn version(&self, request: Request<v1::VersionRequest>) -> RpcResult<v1::VersionResponse> {
         let version = self.shared.version();
         let answer = v1::VersionResponse {
             version,
@@ -39,7 +39,7 @@ impl RuntimeService for Service {
         self.shared.serve("Version", request, |_, _| Ok(answer)).await
     }
 
-    async fn status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> RpcResult<v1::StatusResponse> {
         let condition =
             |name: &str| v1::RuntimeCondition { r#type: name.to_owned(), status: true, ..Default::default() };
         let conditions = ["RuntimeReady", "NetworkReady"].map(condition).into();
@@ -52,7 +52,7 @@ impl RuntimeService for Service {
     async fn runtime_config(
         &self,
         request: Request<v1::RuntimeConfigRequest>,
-    ) -> Answer<v1::RuntimeConfigResponse> {
+    ) -> RpcResult<v1::RuntimeConfigResponse> {
         let linux = Some(v1::LinuxRuntimeConfiguration { cgroup_driver: v1::CgroupDriver::Cgroupfs.into() });
         self.shared.serve("RuntimeConfig", request, |_, _| Ok(v1::RuntimeConfigResponse { linux })).await
     }
@@ -60,7 +60,7 @@ impl RuntimeService for Service {
     async fn update_runtime_config(
         &self,
         request: Request<v1::UpdateRuntimeConfigRequest>,
-    ) -> Answer<v1::UpdateRuntimeConfigResponse> {
+    ) -> RpcResult<v1::UpdateRuntimeConfigResponse> {
         let apply = |_: &mut FakeState, request: v1::UpdateRuntimeConfigRequest| {
             let network = request.runtime_config.and_then(|c| c.network_config);
             if network.is_some_and(|n| n.pod_cidr == "10.1.0.0/24,fd00::/64") {
@@ -74,7 +74,7 @@ impl RuntimeService for Service {
     async fn run_pod_sandbox(
         &self,
         request: Request<v1::RunPodSandboxRequest>,
-    ) -> Answer<v1::RunPodSandboxResponse> {
+    ) -> RpcResult<v1::RunPodSandboxResponse> {
         let apply = |state: &mut FakeState, q| {
             state.run_sandbox(q).map(|pod_sandbox_id| v1::RunPodSandboxResponse { pod_sandbox_id })
         };
@@ -84,7 +84,7 @@ impl RuntimeService for Service {
     async fn stop_pod_sandbox(
         &self,
         request: Request<v1::StopPodSandboxRequest>,
-    ) -> Answer<v1::StopPodSandboxResponse> {
+    ) -> RpcResult<v1::StopPodSandboxResponse> {
         let apply = |state: &mut FakeState, q: v1::StopPodSandboxRequest| {
             state.stop_sandbox(&q.pod_sandbox_id);
             Ok(v1::StopPodSandboxResponse {})
@@ -95,7 +95,7 @@ impl RuntimeService for Service {
     async fn remove_pod_sandbox(
         &self,
         request: Request<v1::RemovePodSandboxRequest>,
-    ) -> Answer<v1::RemovePodSandboxResponse> {
+    ) -> RpcResult<v1::RemovePodSandboxResponse> {
         let apply = |state: &mut FakeState, q: v1::RemovePodSandboxRequest| {
             state.remove_sandbox(&q.pod_sandbox_id);
             Ok(v1::RemovePodSandboxResponse {})
@@ -106,7 +106,7 @@ impl RuntimeService for Service {
     async fn pod_sandbox_status(
         &self,
         request: Request<v1::PodSandboxStatusRequest>,
-    ) -> Answer<v1::PodSandboxStatusResponse> {
+    ) -> RpcResult<v1::PodSandboxStatusResponse> {
         let apply = |state: &mut FakeState, q: v1::PodSandboxStatusRequest| {
             let status = Some(state.sandbox_status(&q.pod_sandbox_id)?);
             Ok(v1::PodSandboxStatusResponse { status, ..Default::default() })
@@ -117,7 +117,7 @@ impl RuntimeService for Service {
     async fn list_pod_sandbox(
         &self,
         request: Request<v1::ListPodSandboxRequest>,
-    ) -> Answer<v1::ListPodSandboxResponse> {
+    ) -> RpcResult<v1::ListPodSandboxResponse> {
         let apply = |state: &mut FakeState, q: v1::ListPodSandboxRequest| {
             let items = state.list_sandboxes(&q.filter.unwrap_or_default());
             Ok(v1::ListPodSandboxResponse { items })
@@ -128,7 +128,7 @@ impl RuntimeService for Service {
     async fn create_container(
         &self,
         request: Request<v1::CreateContainerRequest>,
-    ) -> Answer<v1::CreateContainerResponse> {
+    ) -> RpcResult<v1::CreateContainerResponse> {
         let apply = |state: &mut FakeState, q| {
             state.create_container(q).map(|container_id| v1::CreateContainerResponse { container_id })
         };
@@ -138,7 +138,7 @@ impl RuntimeService for Service {
     async fn start_container(
         &self,
         request: Request<v1::StartContainerRequest>,
-    ) -> Answer<v1::StartContainerResponse> {
+    ) -> RpcResult<v1::StartContainerResponse> {
         let apply = |state: &mut FakeState, q: v1::StartContainerRequest| {
             state.start_container(&q.container_id).map(|()| v1::StartContainerResponse {})
         };
@@ -148,7 +148,7 @@ impl RuntimeService for Service {
     async fn stop_container(
         &self,
         request: Request<v1::StopContainerRequest>,
-    ) -> Answer<v1::StopContainerResponse> {
+    ) -> RpcResult<v1::StopContainerResponse> {
         let apply = |state: &mut FakeState, q: v1::StopContainerRequest| {
             state.stop_container(&q.container_id);
             Ok(v1::StopContainerResponse {})
@@ -159,7 +159,7 @@ impl RuntimeService for Service {
     async fn remove_container(
         &self,
         request: Request<v1::RemoveContainerRequest>,
-    ) -> Answer<v1::RemoveContainerResponse> {
+    ) -> RpcResult<v1::RemoveContainerResponse> {
         let apply = |state: &mut FakeState, q: v1::RemoveContainerRequest| {
             state.remove_container(&q.container_id);
             Ok(v1::RemoveContainerResponse {})
@@ -170,7 +170,7 @@ impl RuntimeService for Service {
     async fn list_containers(
         &self,
         request: Request<v1::ListContainersRequest>,
-    ) -> Answer<v1::ListContainersResponse> {
+    ) -> RpcResult<v1::ListContainersResponse> {
         let apply = |state: &mut FakeState, q: v1::ListContainersRequest| {
             let containers = state.list_containers(&q.filter.unwrap_or_default());
             Ok(v1::ListContainersResponse { containers })
@@ -181,7 +181,7 @@ impl RuntimeService for Service {
     async fn container_status(
         &self,
         request: Request<v1::ContainerStatusRequest>,
-    ) -> Answer<v1::ContainerStatusResponse> {
+    ) -> RpcResult<v1::ContainerStatusResponse> {
         let apply = |state: &mut FakeState, q: v1::ContainerStatusRequest| {
             let status = Some(state.container_status(&q.container_id)?);
             Ok(v1::ContainerStatusResponse { status, ..Default::default() })
@@ -189,14 +189,14 @@ impl RuntimeService for Service {
         self.shared.serve("ContainerStatus", request, apply).await
     }
 
-    async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
+    async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> RpcResult<v1::ExecSyncResponse> {
         self.shared.serve("ExecSync", request, |state, _| Ok(state.exec.clone())).await
     }
 
     async fn get_container_events(
         &self,
         request: Request<v1::GetEventsRequest>,
-    ) -> Answer<BoxStream<v1::ContainerEventResponse>> {
+    ) -> RpcResult<BoxStream<v1::ContainerEventResponse>> {
         let receiver = self.shared.events.subscribe();
         self.shared.serve("GetContainerEvents", request, |_, _| Ok(())).await?;
         let events = stream::unfold(Some(receiver), |receiver| async move {
@@ -216,7 +216,7 @@ impl ImageService for Service {
     async fn image_status(
         &self,
         request: Request<v1::ImageStatusRequest>,
-    ) -> Answer<v1::ImageStatusResponse> {
+    ) -> RpcResult<v1::ImageStatusResponse> {
         let apply = |state: &mut FakeState, q: v1::ImageStatusRequest| {
             let image = state.image_status(&q.image.unwrap_or_default().image).cloned();
             Ok(v1::ImageStatusResponse { image, ..Default::default() })
@@ -224,14 +224,17 @@ impl ImageService for Service {
         self.shared.serve("ImageStatus", request, apply).await
     }
 
-    async fn list_images(&self, request: Request<v1::ListImagesRequest>) -> Answer<v1::ListImagesResponse> {
+    async fn list_images(
+        &self,
+        request: Request<v1::ListImagesRequest>,
+    ) -> RpcResult<v1::ListImagesResponse> {
         let apply = |state: &mut FakeState, _| {
             Ok(v1::ListImagesResponse { images: state.images.values().cloned().collect() })
         };
         self.shared.serve("ListImages", request, apply).await
     }
 
-    async fn pull_image(&self, request: Request<v1::PullImageRequest>) -> Answer<v1::PullImageResponse> {
+    async fn pull_image(&self, request: Request<v1::PullImageRequest>) -> RpcResult<v1::PullImageResponse> {
         let apply = |state: &mut FakeState, q: v1::PullImageRequest| {
             state
                 .pull(&q.image.unwrap_or_default().image)
@@ -243,7 +246,7 @@ impl ImageService for Service {
     async fn remove_image(
         &self,
         request: Request<v1::RemoveImageRequest>,
-    ) -> Answer<v1::RemoveImageResponse> {
+    ) -> RpcResult<v1::RemoveImageResponse> {
         let apply = |state: &mut FakeState, q: v1::RemoveImageRequest| {
             state.remove_image(&q.image.unwrap_or_default().image);
             Ok(v1::RemoveImageResponse {})

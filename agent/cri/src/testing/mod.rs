@@ -9,7 +9,7 @@ mod subject;
 mod wire_probe;
 
 pub use contract_suite::{Subject, Violation, contract_suite};
-pub use fake_server::{FakeCri, Fault, Seen};
+pub use fake_server::{FakeCri, Fault, RecordedCall};
 pub use fake_state::{FakeContainer, FakeSandbox, FakeState};
 pub use subject::{Commands, container_config, sandbox_config};
 pub use wire_probe::WireProbe;

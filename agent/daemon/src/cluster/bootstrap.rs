@@ -5,7 +5,7 @@
 //! bootstrap kubeconfig ──┴─ Told ─┴─────────── CA data ─────────┴─► Found: server, CA, credentials
 //! ```
 //! In: the files that flags name, read anew at every look, so that a token, a CA or a hash that is mended while the
-//! agent runs is taken. Out: [`Found`], or one sentence that says what is wrong and what to do. Invariant: no token is
+//! agent runs is taken. Out: [`BootstrapAccess`], or one sentence that says what is wrong and what to do. Invariant: no token is
 //! in any sentence.
 
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::settings::ClusterSettings;
 
 /// As it is in the file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Told {
+pub(super) enum BootstrapSource {
     /// The join file.
     Join(Box<Join>),
     /// The bootstrap kubeconfig.
@@ -32,21 +32,21 @@ pub(super) enum Told {
 
 /// Where the cluster is, why to trust it, and as whom to ask.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct BootstrapAccess {
     pub(super) access: Access,
     /// For the node's own kubeconfig.
     pub(super) ca_pem: Vec<u8>,
 }
 
-impl Told {
+impl BootstrapSource {
     /// Reads the file that the node was given.
-    pub(super) async fn read(settings: &ClusterSettings) -> Result<Told, String> {
+    pub(super) async fn read(settings: &ClusterSettings) -> Result<BootstrapSource, String> {
         match (&settings.join, &settings.bootstrap_kubeconfig) {
-            (Some(path), _) => join(path).await.map(|join| Told::Join(Box::new(join))),
+            (Some(path), _) => join(path).await.map(|join| BootstrapSource::Join(Box::new(join))),
             (None, Some(path)) => {
                 let read = Kubeconfig::read(path).await.map_err(|e| missing(&chain(&e)))?;
                 let access = read.access().await.map_err(|e| chain(&e))?;
-                Ok(Told::Kubeconfig(Box::new(access)))
+                Ok(BootstrapSource::Kubeconfig(Box::new(access)))
             }
             (None, None) => Err(format!(
                 "{} holds no valid identity, and neither --join nor --bootstrap-kubeconfig says how to ask for one",
@@ -56,29 +56,32 @@ impl Told {
     }
 
     /// Credentials to ask for a certificate with; for hashes the cluster is asked.
-    pub(super) async fn found(&self, options: &Options) -> Result<Found, String> {
+    pub(super) async fn found(&self, options: &Options) -> Result<BootstrapAccess, String> {
         match self {
-            Told::Join(join) => {
+            BootstrapSource::Join(join) => {
                 let found = discover(&question(join)?, options).await.map_err(|e| chain(&e))?;
-                Ok(Found { access: found.bootstrap, ca_pem: found.ca_pem })
+                Ok(BootstrapAccess { access: found.bootstrap, ca_pem: found.ca_pem })
             }
-            Told::Kubeconfig(access) => {
+            BootstrapSource::Kubeconfig(access) => {
                 let ca_pem =
                     pem(&access.trust).ok_or("the bootstrap kubeconfig names no certificate authority")?;
-                Ok(Found { access: Access::clone(access), ca_pem })
+                Ok(BootstrapAccess { access: Access::clone(access), ca_pem })
             }
         }
     }
 
     /// Where the cluster is and why to trust it, for a node that has a certificate: no token is needed for that if
     /// the CA itself was given.
-    pub(super) async fn cluster(&self, options: &Options) -> Result<Found, String> {
-        if let Told::Join(join) = self
+    pub(super) async fn cluster(&self, options: &Options) -> Result<BootstrapAccess, String> {
+        if let BootstrapSource::Join(join) = self
             && let (None, Some(ca_pem)) = (&join.token, ca_pem(join)?)
         {
             let server = Server::parse(&join.server).map_err(|e| e.to_string())?;
             let trust = Trust::from_pem(&ca_pem).map_err(|reason| format!("join.caData: {reason}"))?;
-            return Ok(Found { access: Access { server, trust, credentials: Credentials::None }, ca_pem });
+            return Ok(BootstrapAccess {
+                access: Access { server, trust, credentials: Credentials::None },
+                ca_pem,
+            });
         }
         self.found(options).await
     }
@@ -137,7 +140,7 @@ mod tests {
         let path = dir.path().join("told.yaml");
         let (by_join, by_kubeconfig) =
             (settings(Some(path.clone()), None), settings(None, Some(path.clone())));
-        let of = async |settings: &ClusterSettings| Told::read(settings).await.unwrap_err();
+        let of = async |settings: &ClusterSettings| BootstrapSource::read(settings).await.unwrap_err();
         assert!(of(&settings(None, None)).await.contains("neither --join nor --bootstrap-kubeconfig"));
         assert!(of(&by_join).await.contains("told.yaml cannot be read"));
         assert!(of(&by_kubeconfig).await.contains("kubeadm token create"));
@@ -147,12 +150,12 @@ mod tests {
         // Mended: taken at the next look.
         std::fs::write(&path, "server: https://a:6443\ncaData: YWJj\ntoken: zyxwvu.9876543210fedcba\n")
             .unwrap();
-        let told = Told::read(&by_join).await.unwrap();
+        let told = BootstrapSource::read(&by_join).await.unwrap();
         assert!(!format!("{told:?}").contains("9876543210"));
         let message = told.found(&Options::new("test")).await.unwrap_err();
         assert!(message.contains("holds no PEM certificate"), "{message}");
         std::fs::write(&path, "server: https://a:6443\ncaData: YWJj\n").unwrap();
-        let other = Told::read(&by_join).await.unwrap();
+        let other = BootstrapSource::read(&by_join).await.unwrap();
         assert_ne!(told, other);
         assert!(other.found(&Options::new("test")).await.unwrap_err().contains("no token"));
     }

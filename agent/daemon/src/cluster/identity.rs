@@ -1,11 +1,11 @@
 //! Who the node is to the API server: found on disk, or asked for with a first-boot token, and kept for ever.
 //!
 //! ```text
-//! kubeconfig, certificate directory ─► Loaded ─┐        ┌─► Show ─► board
+//! kubeconfig, certificate directory ─► Loaded ─┐        ┌─► Show ─► ClusterProblems
 //! what the node was told ─► Bootstrap ─────────┴─ CertManager ─► key, CSR, certificate ─► client, watches
 //! ```
 //! In: [`ClusterSettings`]. Out: the client's view, which is `None` until there is an identity. Invariants: nothing
-//! that goes wrong here ends the process or touches a pod: it is said on the board, and tried again; what was mended
+//! that goes wrong here ends the process or touches a pod: `ClusterProblems` shows it, and tried again; what was mended
 //! on disk is taken without a restart; bootstrap credentials are forgotten with the first certificate; no token and no
 //! key is logged. Decisions are in [`agent_core::certs`].
 
@@ -25,9 +25,9 @@ use agent_types::machine::EffectId;
 use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
 
-use super::bootstrap::{Found, Told};
+use super::bootstrap::{BootstrapAccess, BootstrapSource};
 use super::keys::PendingKeys;
-use crate::node::cluster_problems::{Board, Part};
+use crate::node::cluster_problems::{ClusterProblems, Part};
 use crate::pods::pod_dirs::chain;
 use crate::serving::metrics::{Certificate, Metrics};
 use crate::settings::ClusterSettings;
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub type ClientView = watch::Sender<Option<Arc<ApiClient>>>;
 
 /// What the shell's tasks share.
-struct Shared {
+struct IdentityContext {
     settings: ClusterSettings,
     options: Options,
     store: Store,
@@ -52,19 +52,19 @@ struct Shared {
     /// A call with bootstrap credentials failed: what they rest on is to be found again.
     doubted: AtomicBool,
     client: ClientView,
-    board: Board,
+    cluster_problems: ClusterProblems,
 }
 
 /// Credentials to ask with, and the cluster that they are of.
 #[derive(Clone)]
 struct Bootstrap {
     client: Arc<ApiClient>,
-    found: Arc<Found>,
+    found: Arc<BootstrapAccess>,
 }
 
 /// The client certificate's surroundings.
 pub struct IdentityShell {
-    shared: Arc<Shared>,
+    shared: Arc<IdentityContext>,
     metrics: Metrics,
     tasks: Tasks,
     own: Sender<CertEvent>,
@@ -83,7 +83,7 @@ pub struct Deps {
     /// Shows the client once there is an identity.
     pub client: ClientView,
     /// Where trouble is shown.
-    pub board: Board,
+    pub cluster_problems: ClusterProblems,
     /// The node's tasks.
     pub tasks: Tasks,
     /// Counters.
@@ -95,9 +95,9 @@ pub struct Deps {
 /// # Errors
 /// The certificate directory cannot be used.
 pub fn start(deps: Deps) -> anyhow::Result<()> {
-    let Deps { settings, options, config, client, board, tasks, metrics } = deps;
+    let Deps { settings, options, config, client, cluster_problems, tasks, metrics } = deps;
     let store = Store::open(&settings.cert_dir, CertKind::Client)?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(IdentityContext {
         settings,
         options,
         store,
@@ -105,7 +105,7 @@ pub fn start(deps: Deps) -> anyhow::Result<()> {
         bootstrap: Lock::default(),
         doubted: AtomicBool::new(false),
         client,
-        board,
+        cluster_problems,
     });
     let (own, inbox) = tasks.mailbox();
     let (wanted, wants) = watch::channel(None);
@@ -118,7 +118,7 @@ pub fn start(deps: Deps) -> anyhow::Result<()> {
 }
 
 /// A certificate, key or CA bundle that somebody else replaces is taken up without a restart.
-async fn follow_files(shared: Arc<Shared>) {
+async fn follow_files(shared: Arc<IdentityContext>) {
     let mut client = shared.client.subscribe();
     let first = client.wait_for(Option::is_some).await.ok().and_then(|client| client.clone());
     if let Some(client) = first {
@@ -128,7 +128,7 @@ async fn follow_files(shared: Arc<Shared>) {
 
 /// What is on disk first; then what the machine makes of it.
 async fn begin(
-    shared: Arc<Shared>,
+    shared: Arc<IdentityContext>,
     own: Sender<CertEvent>,
     mut wanted: watch::Receiver<Option<bool>>,
     tasks: Tasks,
@@ -145,7 +145,7 @@ async fn begin(
     let facts = match tasks.blocking(move || reading.facts()).await {
         Some(Ok(facts)) => facts,
         Some(Err(problem)) => {
-            shared.board.say(Part::Kubeconfig, &problem);
+            shared.cluster_problems.say(Part::Kubeconfig, &problem);
             None
         }
         None => return,
@@ -171,7 +171,7 @@ async fn begin(
     }
 }
 
-impl Shared {
+impl IdentityContext {
     /// Makes or refreshes the node's client from its kubeconfig.
     async fn connect(&self) -> Result<(), String> {
         let path = &self.settings.kubeconfig;
@@ -195,14 +195,14 @@ impl Shared {
         let mut result = self.connect().await;
         if ours && result.is_err() {
             let mended = async {
-                let cluster = Told::read(&self.settings).await?.cluster(&self.options).await?;
+                let cluster = BootstrapSource::read(&self.settings).await?.cluster(&self.options).await?;
                 self.write_kubeconfig(&cluster, tasks).await
             };
             if mended.await.is_ok() {
                 result = self.connect().await;
             }
         }
-        self.board.say(Part::Kubeconfig, result.as_ref().err().map_or("", String::as_str));
+        self.cluster_problems.say(Part::Kubeconfig, result.as_ref().err().map_or("", String::as_str));
         result
     }
 
@@ -229,7 +229,7 @@ impl Shared {
         let (mut seen, mut said) = (None, None);
         let (mut pause, mut due) = (RETRY.first, tasks.now().mono);
         loop {
-            let told = Told::read(&self.settings).await;
+            let told = BootstrapSource::read(&self.settings).await;
             let is_new = seen.as_ref() != Some(&told);
             let again = matches!(said, Some(Err(_))) && due <= tasks.now().mono;
             if self.doubted.swap(false, Ordering::Relaxed) || is_new || again {
@@ -251,13 +251,13 @@ impl Shared {
         }
     }
 
-    async fn try_bootstrap(&self, told: &Told) -> Result<Bootstrap, String> {
+    async fn try_bootstrap(&self, told: &BootstrapSource) -> Result<Bootstrap, String> {
         let found = told.found(&self.options).await?;
         let client = ApiClient::new(found.access.clone(), &self.options).map_err(|e| chain(&e))?;
         Ok(Bootstrap { client: Arc::new(client), found: Arc::new(found) })
     }
 
-    async fn write_kubeconfig(&self, found: &Found, tasks: &Tasks) -> Result<(), String> {
+    async fn write_kubeconfig(&self, found: &BootstrapAccess, tasks: &Tasks) -> Result<(), String> {
         let own = OwnKubeconfig {
             server: found.access.server.clone(),
             ca_pem: found.ca_pem.clone(),
@@ -331,7 +331,7 @@ impl IdentityShell {
 }
 
 async fn store(
-    shared: &Arc<Shared>,
+    shared: &Arc<IdentityContext>,
     tasks: &Tasks,
     key: KeyHandle,
     with: CertIdentity,
@@ -381,7 +381,7 @@ impl Shell for IdentityShell {
             CertAction::Bootstrap { wanted } => {
                 self.wanted.send_replace(Some(wanted));
             }
-            CertAction::Show(sentence) => self.shared.board.say(Part::Identity, &sentence),
+            CertAction::Show(sentence) => self.shared.cluster_problems.say(Part::Identity, &sentence),
             CertAction::Fact(fact) => {
                 self.metrics.certificate_fact(Certificate::Client, &fact);
                 log(&fact);

@@ -1,6 +1,6 @@
 //! The node lease's surroundings.
 //!
-//! In: the Node's UID. Out: calls; what is wrong, on the board. Decisions are in [`agent_core::lease`].
+//! In: the Node's UID. Out: calls; what is wrong, for `ClusterProblems`. Decisions are in [`agent_core::lease`].
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use agent_types::time::Now;
 use tokio::sync::Notify;
 
 use super::calls::Caller;
-use crate::node::cluster_problems::{Board, Part};
+use crate::node::cluster_problems::{ClusterProblems, Part};
 use crate::tasks::actor::Shell;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
@@ -20,7 +20,7 @@ pub struct LeaseShell<A> {
     own: Sender<LeaseEvent>,
     /// Asks for new connections.
     reconnect: Arc<Notify>,
-    board: Board,
+    cluster_problems: ClusterProblems,
 }
 
 impl<A> LeaseShell<A> {
@@ -30,9 +30,9 @@ impl<A> LeaseShell<A> {
         caller: Caller<A>,
         own: Sender<LeaseEvent>,
         reconnect: Arc<Notify>,
-        board: Board,
+        cluster_problems: ClusterProblems,
     ) -> LeaseShell<A> {
-        LeaseShell { caller, own, reconnect, board }
+        LeaseShell { caller, own, reconnect, cluster_problems }
     }
 }
 
@@ -52,9 +52,11 @@ impl<A: ApiServer> Shell for LeaseShell<A> {
                 });
             }
             LeaseAction::CloseConnections => self.reconnect.notify_one(),
-            LeaseAction::Fact(LeaseFact::Created | LeaseFact::Renewed) => self.board.say(Part::Lease, ""),
+            LeaseAction::Fact(LeaseFact::Created | LeaseFact::Renewed) => {
+                self.cluster_problems.say(Part::Lease, "")
+            }
             LeaseAction::Fact(LeaseFact::Failed { message }) => {
-                self.board.say(Part::Lease, &format!("node lease not renewed: {message}"));
+                self.cluster_problems.say(Part::Lease, &format!("node lease not renewed: {message}"));
             }
         }
     }

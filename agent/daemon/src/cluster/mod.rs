@@ -44,8 +44,8 @@ use pods::{ApiSourceShell, MirrorShell, PodWatchers, StatusShell};
 use watches::Opening;
 
 use crate::node::NodeHandles;
-use crate::node::cluster_problems::Board;
-use crate::node::node_events::ApiOutlets;
+use crate::node::cluster_problems::ClusterProblems;
+use crate::node::node_events::ApiMailboxes;
 use crate::pods::pod_values::{ObjectPolicy, ObjectWatches};
 use crate::tasks::actor::Tasks;
 use crate::tasks::alive::Owner;
@@ -82,20 +82,20 @@ pub struct ApiDrivers<A> {
     /// Asks the driver for new connections.
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.
-    pub board: Board,
+    pub cluster_problems: ClusterProblems,
 }
 
 /// An owner's mailbox, both ends.
-type Ends<E> = (Sender<E>, Inbox<E>);
+type MailboxEnds<E> = (Sender<E>, Inbox<E>);
 
 /// The owners' mailboxes; made before anybody sends.
 pub struct Mailboxes {
-    source: Ends<ApiSourceEvent>,
-    status: Ends<StatusEvent>,
-    mirrors: Ends<MirrorEvent>,
-    recorder: Ends<RecorderEvent>,
-    lease: Ends<LeaseEvent>,
-    node: Ends<NodeStatusEvent>,
+    source: MailboxEnds<ApiSourceEvent>,
+    status: MailboxEnds<StatusEvent>,
+    mirrors: MailboxEnds<MirrorEvent>,
+    recorder: MailboxEnds<RecorderEvent>,
+    lease: MailboxEnds<LeaseEvent>,
+    node: MailboxEnds<NodeStatusEvent>,
     read_node: Arc<Notify>,
     shutdown: Option<Sender<ShutdownEvent>>,
 }
@@ -132,8 +132,8 @@ impl Mailboxes {
 
     /// Where pods' owners send.
     #[must_use]
-    pub fn outlets(&self) -> ApiOutlets {
-        ApiOutlets {
+    pub fn node_events(&self) -> ApiMailboxes {
+        ApiMailboxes {
             status: self.status.0.clone(),
             mirrors: self.mirrors.0.clone(),
             recorder: self.recorder.0.clone(),
@@ -158,7 +158,7 @@ impl Mailboxes {
             source: self.source.0.clone(),
             status: self.status.0.clone(),
             mirrors: self.mirrors.0.clone(),
-            metrics: node.outlets.metrics().clone(),
+            metrics: node.node_events.metrics().clone(),
         }
     }
 }
@@ -207,8 +207,8 @@ pub fn start<R: Runtime, I: ImageService, C: NodeFactsSource, A: ApiServer>(
         ready: ready_view,
         pod_cidrs: cidr_view,
         reconnect: api.reconnect.clone(),
-        board: api.board.clone(),
-        metrics: node.outlets.metrics().clone(),
+        cluster_problems: api.cluster_problems.clone(),
+        metrics: node.node_events.metrics().clone(),
     };
     start_machines(plan, mailboxes, &caller, listeners, node);
     let feeds = Feeds { sources, ready: ready.clone(), network_changed, to: to.clone() };
@@ -226,7 +226,7 @@ fn start_machines<A: ApiServer>(
 ) {
     let Mailboxes { source, status, mirrors, recorder, lease, node: own, shutdown, .. } = mailboxes;
     let name = plan.node.node_name.to_string();
-    let (tasks, metrics) = (&node.tasks, node.outlets.metrics());
+    let (tasks, metrics) = (&node.tasks, node.node_events.metrics());
     let shell = ApiSourceShell { manager: node.manager.clone(), recorder: recorder.0.clone() };
     tasks.own(ApiSource::new(name.clone()), shell, source.1);
     let shell = StatusShell {
@@ -241,8 +241,8 @@ fn start_machines<A: ApiServer>(
     tasks.own(MirrorPods::new(name.clone()), shell, mirrors.1);
     let shell = RecorderShell { caller: caller.clone(), own: recorder.0 };
     tasks.own(Recorder::new(name, plan.events), shell, recorder.1);
-    let (reconnect, board) = (listeners.reconnect.clone(), listeners.board.clone());
-    let shell = LeaseShell::new(caller.clone(), lease.0.clone(), reconnect, board);
+    let (reconnect, cluster_problems) = (listeners.reconnect.clone(), listeners.cluster_problems.clone());
+    let shell = LeaseShell::new(caller.clone(), lease.0.clone(), reconnect, cluster_problems);
     tasks.own(NodeLease::new(plan.lease), shell, lease.1);
     let shell = NodeObjectShell { caller: caller.clone(), own: own.0.clone(), listeners };
     tasks.own(NodeStatus::new(plan.node), shell, own.1);

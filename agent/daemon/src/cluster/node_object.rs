@@ -16,7 +16,7 @@ use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
 
 use super::calls::Caller;
-use crate::node::cluster_problems::{Board, Part};
+use crate::node::cluster_problems::{ClusterProblems, Part};
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Shell;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
@@ -38,7 +38,7 @@ pub struct NodeListeners {
     /// Asks for new connections.
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.
-    pub board: Board,
+    pub cluster_problems: ClusterProblems,
     /// Who counts.
     pub metrics: Metrics,
 }
@@ -104,7 +104,7 @@ impl<A> NodeObjectShell<A> {
     fn fact(&self, fact: NodeFact) {
         match fact {
             NodeFact::Registered { uid, created } => {
-                self.listeners.board.say(Part::Node, "");
+                self.listeners.cluster_problems.say(Part::Node, "");
                 tracing::info!(uid, created, "node registered");
                 if created {
                     self.listeners.metrics.registered();
@@ -113,7 +113,7 @@ impl<A> NodeObjectShell<A> {
                 self.listeners.mirrors.send(MirrorEvent::Node(NodeView::Present { uid }));
             }
             NodeFact::Reported { ready } => {
-                self.listeners.board.say(Part::Node, "");
+                self.listeners.cluster_problems.say(Part::Node, "");
                 if self.listeners.ready.send_replace(ready) != ready {
                     tracing::info!(ready, "node status reported");
                 }
@@ -122,7 +122,9 @@ impl<A> NodeObjectShell<A> {
                 }
             }
             NodeFact::Failed { message } => {
-                self.listeners.board.say(Part::Node, &format!("node status not reported yet: {message}"));
+                self.listeners
+                    .cluster_problems
+                    .say(Part::Node, &format!("node status not reported yet: {message}"));
             }
             NodeFact::Problem { message } => tracing::warn!(message, "part of the node's status is missing"),
             NodeFact::Deleted => {

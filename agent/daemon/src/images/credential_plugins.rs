@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use agent_core::images::keyring::Keyring;
 use agent_core::images::providers::{
-    ANSWER_BYTES_MAX, Account, Answer, Answers, Auth, For, TIME_MAX, annotations, answer, fits, hash, request,
+    ANSWER_BYTES_MAX, Account, Auth, CredentialCache, For, ProviderResponse, TIME_MAX, annotations, answer,
+    fits, hash, request,
 };
 use agent_types::credential::{AccountName, Credential, Source};
 use agent_types::ids::PodKey;
@@ -34,7 +35,7 @@ use crate::tasks::actor::Tasks;
 /// Most bytes of a program's complaint that are told.
 const COMPLAINT_BYTES_MAX: u64 = 4096;
 
-type Asked = BoxFuture<'static, Result<Answer, String>>;
+type ProviderFuture = BoxFuture<'static, Result<ProviderResponse, String>>;
 /// Image, and for whom: the token's hash and what else the plugin is told.
 type Question = (String, Option<(String, BTreeMap<String, String>)>);
 
@@ -107,8 +108,8 @@ pub struct Plugins {
 
 struct Plugin {
     provider: Arc<Provider>,
-    answers: Lock<Answers>,
-    under_way: Lock<BTreeMap<Question, WeakShared<Asked>>>,
+    answers: Lock<CredentialCache>,
+    under_way: Lock<BTreeMap<Question, WeakShared<ProviderFuture>>>,
 }
 
 impl Plugins {
@@ -225,7 +226,7 @@ impl Plugins {
         plugin: &Plugin,
         image: &str,
         held: Option<(Account, String)>,
-    ) -> Result<Answer, String> {
+    ) -> Result<ProviderResponse, String> {
         let whom = held.as_ref().map(|(account, token)| (hash(token), account.annotations.clone()));
         let question: Question = (image.to_owned(), whom);
         let asking = {
@@ -249,7 +250,12 @@ impl Plugins {
         })
     }
 
-    fn start(&self, plugin: &Plugin, image: String, held: Option<(Account, String)>) -> Shared<Asked> {
+    fn start(
+        &self,
+        plugin: &Plugin,
+        image: String,
+        held: Option<(Account, String)>,
+    ) -> Shared<ProviderFuture> {
         let (provider, tasks, metrics) = (plugin.provider.clone(), self.tasks.clone(), self.metrics.clone());
         let program = self.bin_dir.join(&provider.name);
         let asking = async move {

@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
@@ -107,20 +107,20 @@ pub struct UnusedContainers {
 
 /// What somebody wants collected at once.
 #[derive(Clone, Copy, Debug)]
-enum Want {
+enum CollectTarget {
     Images,
     Containers,
 }
 
-type Answer = oneshot::Sender<Result<u64, CollectError>>;
+type CollectReply = oneshot::Sender<Result<u64, CollectError>>;
 
 /// Asks for collections; clones ask the same collector.
 #[derive(Clone, Debug)]
-pub struct GarbageCollection(mpsc::Sender<(Want, Answer)>);
+pub struct GarbageCollection(mpsc::Sender<(CollectTarget, CollectReply)>);
 
 /// What a collector is asked for. Who asks may be there before it.
 #[derive(Debug)]
-pub struct Requests(mpsc::Receiver<(Want, Answer)>);
+pub struct Requests(mpsc::Receiver<(CollectTarget, CollectReply)>);
 
 /// The two ends.
 #[must_use]
@@ -136,7 +136,7 @@ impl GarbageCollection {
     /// # Errors
     /// The runtime does not answer, or does not remove them.
     pub async fn delete_unused_images(&self) -> Result<u64, CollectError> {
-        self.ask(Want::Images).await
+        self.ask(CollectTarget::Images).await
     }
 
     /// Removes containers and sandboxes of pods that are over and whose end the API server has, with their logs. Those that
@@ -145,10 +145,10 @@ impl GarbageCollection {
     /// # Errors
     /// Some are still there after 30 s; the event `ContainerGCFailed` says so, and their workers go on trying.
     pub async fn delete_unused_containers(&self) -> Result<(), CollectError> {
-        self.ask(Want::Containers).await.map(drop)
+        self.ask(CollectTarget::Containers).await.map(drop)
     }
 
-    async fn ask(&self, want: Want) -> Result<u64, CollectError> {
+    async fn ask(&self, want: CollectTarget) -> Result<u64, CollectError> {
         let (answer, answered) = oneshot::channel();
         self.0.send((want, answer)).await.map_err(|_| CollectError::Ending)?;
         answered.await.unwrap_or(Err(CollectError::Ending))
@@ -164,7 +164,7 @@ pub struct Surroundings<I> {
     /// Records of pulls.
     pub records: Arc<PullRecords>,
     /// Events and metrics.
-    pub outlets: Outlets,
+    pub node_events: NodeEvents,
     /// The node's.
     pub tasks: Tasks,
     /// Those that nobody needs.
@@ -189,7 +189,7 @@ pub fn start<I: ImageService + ImagesInUse + Statistics>(
 
 async fn follow<I: ImageService + ImagesInUse + Statistics>(
     mut collector: Collector<I>,
-    mut requests: mpsc::Receiver<(Want, Answer)>,
+    mut requests: mpsc::Receiver<(CollectTarget, CollectReply)>,
 ) {
     let tasks = collector.around.tasks.clone();
     let mut next = tasks.now().mono;
@@ -198,8 +198,8 @@ async fn follow<I: ImageService + ImagesInUse + Statistics>(
             // A request that is not received stays in the queue; waiting for the time changes nothing.
             Some((want, answer)) = requests.recv() => {
                 let freed = match want {
-                    Want::Images => collector.delete_unused().await,
-                    Want::Containers => collector.delete_unused_containers().await.map(|()| 0),
+                    CollectTarget::Images => collector.delete_unused().await,
+                    CollectTarget::Containers => collector.delete_unused_containers().await.map(|()| 0),
                 };
                 // Nobody may be waiting any more.
                 let _ = answer.send(freed);
@@ -319,7 +319,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
                     freed = freed.saturating_add(size_bytes);
                     gone = true;
                     self.gc.removed(&id);
-                    self.around.outlets.metrics().image_collected(reason);
+                    self.around.node_events.metrics().image_collected(reason);
                 }
                 Err(error) => {
                     failed += 1;
@@ -354,7 +354,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
     }
 
     fn warn(&self, reason: &'static str, message: String) {
-        self.around.outlets.of_node(Fact::of_node(EventKind::Warning, reason, message));
+        self.around.node_events.of_node(Fact::of_node(EventKind::Warning, reason, message));
     }
 
     fn now(&self) -> agent_types::time::Mono {

@@ -19,18 +19,18 @@ const LATELY: Duration = Duration::from_mins(2);
 /// By then the collector has seen an image, which looks every five minutes.
 const KEPT: Duration = Duration::from_mins(10);
 
-/// The book of one node; clones share it.
+/// The uses of images on one node; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct ImageUses(Arc<Shared>);
+pub struct ImageUses(Arc<ImageUsesInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    book: Lock<Book>,
+struct ImageUsesInner {
+    records: Lock<UseRecords>,
     removed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct UseRecords {
     /// When each was asked for last.
     asked: BTreeMap<String, Mono>,
     /// And first.
@@ -51,12 +51,12 @@ impl ImageUses {
         loop {
             let removed = self.0.removed.notified();
             {
-                let mut book = self.0.book.lock();
-                if !book.removing.contains(image) {
-                    book.asked.retain(|_, at| now.since(*at) < LATELY);
-                    book.asked.insert(image.to_owned(), now);
-                    book.since.retain(|_, at| now.since(*at) < KEPT);
-                    book.since.entry(image.to_owned()).or_insert(now);
+                let mut records = self.0.records.lock();
+                if !records.removing.contains(image) {
+                    records.asked.retain(|_, at| now.since(*at) < LATELY);
+                    records.asked.insert(image.to_owned(), now);
+                    records.since.retain(|_, at| now.since(*at) < KEPT);
+                    records.since.entry(image.to_owned()).or_insert(now);
                     return;
                 }
             }
@@ -68,30 +68,30 @@ impl ImageUses {
     /// Since when images have been asked for, where that is not long ago.
     #[must_use]
     pub fn since(&self) -> BTreeMap<String, Mono> {
-        self.0.book.lock().since.clone()
+        self.0.records.lock().since.clone()
     }
 
     /// A turn to remove an image that has these names; `None` if a pod asked for one of them lately.
     #[must_use]
     pub fn remove(&self, names: Vec<String>, now: Mono) -> Option<Removing> {
-        let mut book = self.0.book.lock();
-        if names.iter().any(|name| book.asked.get(name).is_some_and(|at| now.since(*at) < LATELY)) {
+        let mut records = self.0.records.lock();
+        if names.iter().any(|name| records.asked.get(name).is_some_and(|at| now.since(*at) < LATELY)) {
             return None;
         }
-        book.removing.extend(names.iter().cloned());
-        book.since.retain(|name, _| !names.contains(name));
-        drop(book);
+        records.removing.extend(names.iter().cloned());
+        records.since.retain(|name, _| !names.contains(name));
+        drop(records);
         Some(Removing { uses: self.clone(), names })
     }
 }
 
 impl Drop for Removing {
     fn drop(&mut self) {
-        let mut book = self.uses.0.book.lock();
+        let mut records = self.uses.0.records.lock();
         for name in &self.names {
-            book.removing.remove(name);
+            records.removing.remove(name);
         }
-        drop(book);
+        drop(records);
         self.uses.0.removed.notify_waiters();
     }
 }

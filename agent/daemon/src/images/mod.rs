@@ -63,7 +63,7 @@ pub struct Images<I> {
 /// Settles pulls that an earlier run of the agent began, and keeps the records in step with the runtime from then on.
 pub async fn start<I: ImageService>(deps: Deps<'_, I>) -> Images<I> {
     let Deps { plan, service, root_dir, sources, node } = deps;
-    let (metrics, tasks) = (node.outlets.metrics().clone(), node.tasks.clone());
+    let (metrics, tasks) = (node.node_events.metrics().clone(), node.tasks.clone());
     let records = Arc::new(PullRecords::new(root_dir, plan.pull_policy.clone()));
     pull_records::settle(&*service, &records, &tasks).await;
     tasks.start(pull_records::follow_images(

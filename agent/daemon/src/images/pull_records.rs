@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::images::pull_records::{
-    Access, FILE_PREFIX, Intent, Known, PULLED, PULLING, Policy, Record, RecordError, access, file_name,
+    Access, FILE_PREFIX, ImagePullState, Intent, PULLED, PULLING, Policy, Record, RecordError, access,
+    file_name,
 };
 use agent_kubelet_api::drivers::ImageService;
 use agent_linux::files::{self, Durability, FilesError};
@@ -107,7 +108,7 @@ impl PullRecords {
             let is_it =
                 |i: &&ImageInfo| i.repo_tags.iter().chain(&i.repo_digests).any(|name| *name == intent.image);
             let Some(found) = images.iter().find(is_it) else { continue };
-            if self.known(found.id.as_str(), &intent.image, 0) == Known::Pulling {
+            if self.known(found.id.as_str(), &intent.image, 0) == ImagePullState::Pulling {
                 self.write(&Record::new(found.id.as_str(), now))?;
             }
             remove(&self.pulling.join(file_name(&intent.image)))?;
@@ -142,7 +143,7 @@ impl PullRecords {
             Access::Granted => Check::RecordFound,
             Access::MustPull => Check::MustAuthenticate,
             Access::GrantedBy(origin) => {
-                if let Known::Pulled(record) = &known
+                if let ImagePullState::Pulled(record) = &known
                     && let Some(record) = record.with(image, Some(&Source::Secret(origin)), now)
                     && let Err(error) = self.write(&record)
                 {
@@ -164,7 +165,7 @@ impl PullRecords {
     #[must_use]
     pub fn has_accounts(&self, image: &str, image_ref: &str) -> bool {
         let _one = self.under_way.lock();
-        matches!(self.known(image_ref, image, 0), Known::Pulled(record) if record.has_accounts(image))
+        matches!(self.known(image_ref, image, 0), ImagePullState::Pulled(record) if record.has_accounts(image))
     }
 
     /// A pull is about to begin.
@@ -199,7 +200,7 @@ impl PullRecords {
         let mut under_way = self.under_way.lock();
         let known = self.known(image_ref, image, 1);
         let before = match known {
-            Known::Pulled(record) => record,
+            ImagePullState::Pulled(record) => record,
             _ => Record::new(image_ref, now),
         };
         let Some(record) = before.with(image, source, now) else { return self.end(&mut under_way, image) };
@@ -224,19 +225,19 @@ impl PullRecords {
         }
     }
 
-    fn known(&self, image_ref: &str, image: &str, pulls: u32) -> Known {
+    fn known(&self, image_ref: &str, image: &str, pulls: u32) -> ImagePullState {
         match read(&self.pulled.join(file_name(image_ref)), Record::parse) {
-            Some(Ok(record)) if record.image_ref == image_ref => return Known::Pulled(record),
-            Some(Err(())) => return Known::Unreadable,
+            Some(Ok(record)) if record.image_ref == image_ref => return ImagePullState::Pulled(record),
+            Some(Err(())) => return ImagePullState::Unreadable,
             _ => {}
         }
         if pulls > 0 {
-            return Known::Pulling;
+            return ImagePullState::Pulling;
         }
         match read(&self.pulling.join(file_name(image)), Intent::parse) {
-            Some(Ok(intent)) if intent.image == image => Known::Pulling,
-            Some(Err(())) => Known::Unreadable,
-            _ => Known::Preloaded,
+            Some(Ok(intent)) if intent.image == image => ImagePullState::Pulling,
+            Some(Err(())) => ImagePullState::Unreadable,
+            _ => ImagePullState::Preloaded,
         }
     }
 

@@ -1,8 +1,8 @@
 //! What keeps the node from being a whole part of its cluster, in sentences for people.
 //!
 //! ```text
-//! identity, kubeconfig, Node object, lease ─► Board ─┬─► log: each wording once
-//!                                                    └─► follow: service manager (STATUS=), host channel
+//! identity, kubeconfig, Node object, lease ─► ClusterProblems ─┬─► log: each wording once
+//!                                                              └─► follow: service manager (STATUS=), host channel
 //! ```
 //! In: a sentence for each part, empty once all is well. Out: the one nearest to the cause, where people look.
 //! Invariant: what is shown is what is so now; nothing here decides anything.
@@ -47,17 +47,17 @@ impl Part {
 /// One sentence for each part that has trouble.
 pub type Problems = BTreeMap<Part, String>;
 
-/// The board; clones share it.
+/// What is wrong, by part; clones share the map.
 #[derive(Clone, Debug)]
-pub struct Board(Arc<watch::Sender<Problems>>);
+pub struct ClusterProblems(Arc<watch::Sender<Problems>>);
 
-impl Default for Board {
+impl Default for ClusterProblems {
     fn default() -> Self {
-        Board(Arc::new(watch::Sender::new(Problems::new())))
+        ClusterProblems(Arc::new(watch::Sender::new(Problems::new())))
     }
 }
 
-impl Board {
+impl ClusterProblems {
     /// What is wrong with `part`, with what to do about it; empty if nothing is.
     pub fn say(&self, part: Part, problem: &str) {
         let line: String = problem.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -145,25 +145,25 @@ mod tests {
         let notifier = Arc::new(Notifier::new(path.to_str()).unwrap());
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let host = Host::new(tasks.clone(), dir.path(), None);
-        let (board, (base_view, base)) = (Board::default(), watch::channel("starting"));
-        tasks.start(board.clone().follow(base, notifier, host));
+        let (cluster_problems, (base_view, base)) = (ClusterProblems::default(), watch::channel("starting"));
+        tasks.start(cluster_problems.clone().follow(base, notifier, host));
         let settle = || tasks.wait_until(tasks.now().mono.after(Duration::from_millis(1)));
         settle().await;
         assert_eq!(heard(), ["STATUS=starting"]);
-        board.say(Part::Node, "no\nserver");
+        cluster_problems.say(Part::Node, "no\nserver");
         settle().await;
-        board.say(Part::Identity, "no token");
+        cluster_problems.say(Part::Identity, "no token");
         settle().await;
         base_view.send_replace("running");
-        board.say(Part::Identity, "no token");
+        cluster_problems.say(Part::Identity, "no token");
         settle().await;
         assert_eq!(
             heard(),
             ["STATUS=starting; no server", "STATUS=starting; no token", "STATUS=running; no token"]
         );
-        assert_eq!(board.problem().as_deref(), Some("no token"));
+        assert_eq!(cluster_problems.problem().as_deref(), Some("no token"));
         for part in [Part::Identity, Part::Node, Part::Lease] {
-            board.say(part, "");
+            cluster_problems.say(part, "");
         }
         settle().await;
         assert_eq!(heard(), ["STATUS=running"]);

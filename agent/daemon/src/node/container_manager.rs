@@ -34,7 +34,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::time::timeout;
 
 use crate::node::container_manager::metered::Metered;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::alive::Owner;
@@ -249,7 +249,7 @@ impl ContainerManager {
     }
 
     /// Begins; `known` are the node's pods.
-    pub fn start(self, known: watch::Receiver<KnownPods>, outlets: Outlets, tasks: &Tasks) -> Owner {
+    pub fn start(self, known: watch::Receiver<KnownPods>, node_events: NodeEvents, tasks: &Tasks) -> Owner {
         let ContainerManager { config, pods, ready, own, inbox, metrics } = self;
         let memory = config.classes.memory;
         let shell = ContainerManagerShell {
@@ -257,7 +257,7 @@ impl ContainerManager {
             known: known.clone(),
             ready,
             own: own.clone(),
-            outlets,
+            node_events,
             tasks: tasks.clone(),
         };
         tasks.own(Machine::new(config), shell, inbox);
@@ -297,7 +297,7 @@ struct ContainerManagerShell {
     known: watch::Receiver<KnownPods>,
     ready: watch::Sender<bool>,
     own: Sender<ContainerManagerEvent>,
-    outlets: Outlets,
+    node_events: NodeEvents,
     tasks: Tasks,
 }
 
@@ -347,7 +347,7 @@ impl Shell for ContainerManagerShell {
                     own.send(ContainerManagerEvent::Swept);
                 });
             }
-            ContainerManagerAction::Tell(fact) => self.outlets.of_node(fact),
+            ContainerManagerAction::Tell(fact) => self.node_events.of_node(fact),
         }
     }
 }

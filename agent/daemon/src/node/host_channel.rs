@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use agent_linux::boot_ledger::LedgerFile;
 use agent_linux::host_channel::{self, HostChannelError};
-use orlop_config::ledger::{Entry, HostMessage};
+use orlop_config::ledger::{HostMessage, LedgerEntry};
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::pods::pod_dirs::chain;
@@ -65,8 +65,13 @@ impl Host {
     /// Stamps a phase that ended now, in the ledger and to the host, once a boot.
     pub async fn stamp(&self, phase: &str, detail: &str) {
         let at_ms = self.tasks.now().mono.0 / 1_000_000;
-        let entry =
-            Entry { phase: phase.to_owned(), at_ms, took_ms: None, detail: detail.to_owned(), ok: true };
+        let entry = LedgerEntry {
+            phase: phase.to_owned(),
+            at_ms,
+            took_ms: None,
+            detail: detail.to_owned(),
+            ok: true,
+        };
         let (ledger, stamped) = (self.ledger.clone(), entry.clone());
         match self.tasks.blocking(move || ledger.stamp(&stamped)).await {
             Some(Ok(true)) => {

@@ -173,19 +173,19 @@ mod tests {
         }
     }
 
-    struct Place {
+    struct RotationFixture {
         dir: tempfile::TempDir,
         tasks: Tasks,
         writer: Writer,
     }
 
-    impl Place {
-        fn new(makes: bool, refuses: bool) -> Place {
+    impl RotationFixture {
+        fn new(makes: bool, refuses: bool) -> RotationFixture {
             let dir = tempfile::tempdir().unwrap();
             let log = dir.path().join("0.log");
             std::fs::write(&log, "0123456789").unwrap();
             let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
-            Place { dir, tasks, writer: Writer { log, refuses, makes, calls: AtomicU32::new(0) } }
+            RotationFixture { dir, tasks, writer: Writer { log, refuses, makes, calls: AtomicU32::new(0) } }
         }
 
         async fn look(&self, size_max: i64) -> Result<(), Failure> {
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_ones_only_and_a_missing_one_is_opened_anew() {
-        let p = Place::new(true, false);
+        let p = RotationFixture::new(true, false);
         p.look(11).await.unwrap();
         assert_eq!((p.files(), p.writer.calls.load(Ordering::SeqCst)), (vec!["0123456789".to_owned()], 0));
         p.look(10).await.unwrap();
@@ -221,12 +221,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reopening_that_fails_leaves_no_log_without_its_name_and_replaces_none() {
-        let p = Place::new(false, true);
+        let p = RotationFixture::new(false, true);
         p.look(10).await.unwrap_err();
         assert_eq!(std::fs::read_to_string(&p.writer.log).unwrap(), "0123456789");
         assert_eq!(p.files().len(), 1);
         // The runtime did it, but the answer was lost.
-        let p = Place::new(true, true);
+        let p = RotationFixture::new(true, true);
         p.look(10).await.unwrap_err();
         assert_eq!(p.files(), ["0123456789", "new"]);
     }

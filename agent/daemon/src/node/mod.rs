@@ -14,7 +14,7 @@ pub mod system_oom;
 
 use agent_core::pod_manager::ManagerEvent;
 
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 
@@ -24,7 +24,7 @@ pub struct NodeHandles {
     /// The pod manager.
     pub manager: Sender<ManagerEvent>,
     /// Receivers of news about pods and the node.
-    pub outlets: Outlets,
+    pub node_events: NodeEvents,
     /// The node's tasks.
     pub tasks: Tasks,
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_core::admission::Rejection;
-use agent_core::events::{About, Fact, RecorderEvent};
+use agent_core::events::{Fact, InvolvedObject, RecorderEvent};
 use agent_core::eviction::{EvictionEvent, Victim};
 use agent_core::mirror_pods::MirrorEvent;
 use agent_core::node_shutdown::{LastEnd, LeavingPod, ShutdownEvent};
@@ -27,17 +27,17 @@ use crate::tasks::mailbox::Sender;
 
 /// Who wants to know.
 #[derive(Clone)]
-pub struct Outlets {
+pub struct NodeEvents {
     statuses: StatusStore,
     metrics: Metrics,
-    api: Option<ApiOutlets>,
+    api: Option<ApiMailboxes>,
     shutdown: Option<Sender<ShutdownEvent>>,
     eviction: Option<Sender<EvictionEvent>>,
 }
 
 /// The mailboxes of a node that has an API server.
 #[derive(Clone)]
-pub struct ApiOutlets {
+pub struct ApiMailboxes {
     /// The status manager.
     pub status: Sender<StatusEvent>,
     /// The mirror pods.
@@ -50,18 +50,18 @@ pub struct ApiOutlets {
     pub read_node: Arc<Notify>,
 }
 
-impl Outlets {
+impl NodeEvents {
     /// `api` is `None` on a standalone node, `shutdown` where pods are not waited for when the machine stops, `eviction`
     /// where nothing is looked for.
     #[must_use]
     pub fn new(
         statuses: StatusStore,
         metrics: Metrics,
-        api: Option<ApiOutlets>,
+        api: Option<ApiMailboxes>,
         shutdown: Option<Sender<ShutdownEvent>>,
         eviction: Option<Sender<EvictionEvent>>,
-    ) -> Outlets {
-        Outlets { statuses, metrics, api, shutdown, eviction }
+    ) -> NodeEvents {
+        NodeEvents { statuses, metrics, api, shutdown, eviction }
     }
 
     fn to_node(&self, input: NodeInput) {
@@ -244,7 +244,7 @@ impl Outlets {
     }
 
     fn record(&self, key: &PodKey, fact: Fact) {
-        let About::Pod { field_path, .. } = &fact.about else { return };
+        let InvolvedObject::Pod { field_path, .. } = &fact.about else { return };
         let object = field_path.as_deref().unwrap_or("");
         let (pod, namespace, uid) = (&*key.name, &*key.namespace, &key.uid);
         match fact.kind {

@@ -36,7 +36,7 @@ use tokio::sync::{mpsc, watch};
 pub use crate::node::shutdown::departure::Departure;
 
 use crate::node::NodeHandles;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::node::shutdown::delay::Delay;
 use crate::pods::pod_dirs::{PodDirs, chain};
 use crate::tasks::actor::{Shell, Tasks};
@@ -98,7 +98,7 @@ pub fn judge(root_dir: &Path, logs: &Path, last: &str, stopped: bool) -> LastEnd
 
 /// Whether there is to be a delay lock. Each wish counts: a new one asks for a new lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Wish {
+struct DelayLockRequest {
     hold: bool,
     count: u64,
 }
@@ -135,21 +135,21 @@ impl Shutdown {
     /// Starts the owner. From now on pods are ended when the owner is told to.
     #[must_use]
     pub fn start(self, node: &NodeHandles) -> (ShutdownHandles, Owner) {
-        let NodeHandles { manager, outlets, tasks } = node.clone();
+        let NodeHandles { manager, node_events, tasks } = node.clone();
         if let Some((end, is_news)) = self.plan.last_end.clone() {
-            tasks.start(last_end::tell(end, is_news, outlets.clone(), tasks.clone()));
+            tasks.start(last_end::tell(end, is_news, node_events.clone(), tasks.clone()));
         }
         if self.machine.is_resumed() {
             manager.send(ManagerEvent::Shutdown(ShutdownOrder::Close));
         }
         let (own, inbox) = self.ends;
-        let (wish, wishes) = watch::channel(Wish::default());
+        let (wish, wishes) = watch::channel(DelayLockRequest::default());
         let (receipts, to_write) = mpsc::channel(RECEIPTS_MAX);
         let path = self.plan.root_dir.join(FILE);
         tasks.start(write_receipts(path, to_write, own.clone(), tasks.clone()));
         let (over_view, over) = watch::channel(false);
-        let delay = Delay::new(outlets.clone(), tasks.now().mono);
-        let shell = ShutdownShell { manager, outlets, wish, receipts, over: over_view };
+        let delay = Delay::new(node_events.clone(), tasks.now().mono);
+        let shell = ShutdownShell { manager, node_events, wish, receipts, over: over_view };
         tasks.own(self.machine, shell, inbox);
         let needed = budget(&self.plan.groups) + MARGIN;
         let departure = Departure::new(own.clone(), over, needed);
@@ -189,7 +189,7 @@ pub fn still_ending(
 /// What listens to logind.
 pub struct Follower {
     needed: Duration,
-    wishes: watch::Receiver<Wish>,
+    wishes: watch::Receiver<DelayLockRequest>,
     to: Sender<ShutdownEvent>,
     delay: Delay,
     /// Since the last lock.
@@ -279,8 +279,8 @@ async fn write_receipts(
 
 struct ShutdownShell {
     manager: Sender<ManagerEvent>,
-    outlets: Outlets,
-    wish: watch::Sender<Wish>,
+    node_events: NodeEvents,
+    wish: watch::Sender<DelayLockRequest>,
     receipts: mpsc::Sender<Receipt>,
     over: watch::Sender<bool>,
 }
@@ -299,30 +299,31 @@ impl Shell for ShutdownShell {
 
     fn perform(&mut self, _now: Now, action: ShutdownAction) {
         let order = |order| ManagerEvent::Shutdown(order);
-        let wish = |hold| self.wish.send_modify(|wish| *wish = Wish { hold, count: wish.count + 1 });
+        let wish =
+            |hold| self.wish.send_modify(|wish| *wish = DelayLockRequest { hold, count: wish.count + 1 });
         match action {
             ShutdownAction::Close => {
-                self.outlets.machine_stays(false);
+                self.node_events.machine_stays(false);
                 self.manager.send(order(ShutdownOrder::Close));
             }
             ShutdownAction::Open => drop(self.manager.send(order(ShutdownOrder::Open))),
             ShutdownAction::End { uid, grace_s } => {
                 self.manager.send(order(ShutdownOrder::End(uid, grace_s)));
             }
-            ShutdownAction::Node(ready) => self.outlets.node_shutdown(ready),
+            ShutdownAction::Node(ready) => self.node_events.node_shutdown(ready),
             ShutdownAction::Event(text) => {
-                self.outlets.of_node(Fact::of_node(EventKind::Normal, EVENT, text));
+                self.node_events.of_node(Fact::of_node(EventKind::Normal, EVENT, text));
             }
-            ShutdownAction::AskTold => self.outlets.ask_untold(),
+            ShutdownAction::AskTold => self.node_events.ask_untold(),
             ShutdownAction::Write(receipt) => {
-                self.outlets.metrics().shutdown(Some(&receipt));
+                self.node_events.metrics().shutdown(Some(&receipt));
                 log(&receipt);
                 if self.receipts.try_send(receipt).is_err() {
                     tracing::error!("what became of the pods is not written down: the disk does not answer");
                 }
             }
             ShutdownAction::Hold => {
-                self.outlets.machine_stays(true);
+                self.node_events.machine_stays(true);
                 wish(true);
             }
             ShutdownAction::Release => {

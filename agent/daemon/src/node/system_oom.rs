@@ -17,7 +17,7 @@ use agent_types::event::EventKind;
 use agent_types::ids::ContainerId;
 use agent_types::lock::Lock;
 
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 
 /// Containers of which it is remembered that the kernel killed in them: the newest.
@@ -45,19 +45,19 @@ impl KernelKills {
 }
 
 /// Listens until the node stops.
-pub async fn follow(outlets: Outlets, kills: KernelKills) {
-    let Err(error) = listen(&outlets, &kills).await;
+pub async fn follow(node_events: NodeEvents, kills: KernelKills) {
+    let Err(error) = listen(&node_events, &kills).await;
     tracing::warn!(error = chain(&error), "kills by the kernel for want of memory are not told any more");
 }
 
-async fn listen(outlets: &Outlets, kills: &KernelKills) -> Result<Infallible, FilesError> {
+async fn listen(node_events: &NodeEvents, kills: &KernelKills) -> Result<Infallible, FilesError> {
     let mut log = KernelLog::open(Path::new(kernel_log::PATH))?;
     let mut parser = OomParser::default();
     loop {
         let found = parser.record(&log.next().await?);
         found.container.into_iter().for_each(|container| kills.add(container));
         if let Some(kill) = found.machine {
-            outlets.of_node(Fact::of_node(EventKind::Warning, REASON, kill.message()));
+            node_events.of_node(Fact::of_node(EventKind::Warning, REASON, kill.message()));
         }
     }
 }

@@ -52,7 +52,7 @@ use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
 use crate::images::pulls::Pulls;
 use crate::node::container_manager::PodCgroups;
-use crate::pods::pod_dirs::{PodDirs, Whose, chain};
+use crate::pods::pod_dirs::{PodDirs, ResourcesOwner, chain};
 use crate::pods::pod_values::Sources;
 use crate::pods::probes_and_hooks::Handlers;
 use crate::runtime::inspect::Observer;
@@ -142,14 +142,14 @@ impl<R, I> Clone for Executor<R, I> {
 
 /// Where an answer goes. Dropped without an answer it says that the call was given up, so that there is
 /// always exactly one.
-struct Answer {
+struct ResultSender {
     id: EffectId,
     to: Sender<PodEvent>,
     tasks: Tasks,
     given: bool,
 }
 
-impl Answer {
+impl ResultSender {
     fn give(mut self, result: EffectResult) {
         self.send(result);
     }
@@ -161,7 +161,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for ResultSender {
     fn drop(&mut self) {
         if !self.given {
             self.send(Err(gave_up("the call was given up")));
@@ -233,9 +233,9 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         cancel: CancellationToken,
         to: Sender<PodEvent>,
     ) {
-        let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
+        let answer = ResultSender { id, to, tasks: self.tasks.clone(), given: false };
         let mutates = effect.changes_runtime();
-        let counted = mutates.then(|| Counted::new(&self.mutating));
+        let counted = mutates.then(|| MutationCount::new(&self.mutating));
         // What changes nothing ends with the node; what does is let finish until it is abandoned.
         let end = if mutates { self.abandon.clone() } else { self.tasks.stop().clone() };
         let (this, key) = (self.clone(), key.clone());
@@ -279,7 +279,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
 
     /// Writes a terminating record durably, then answers.
     pub fn persist(&self, id: EffectId, record: TerminatingRecord, to: Sender<PodEvent>) {
-        let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
+        let answer = ResultSender { id, to, tasks: self.tasks.clone(), given: false };
         let this = self.clone();
         self.tasks.finish(async move {
             let dirs = this.dirs.clone();
@@ -365,7 +365,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
                 cgroups.ensure(&cgroup).await.map_err(error)?;
                 if let Some(own) = actuates {
-                    resize::remember(self, key, Whose::Pod, *own).await?;
+                    resize::remember(self, key, ResourcesOwner::Pod, *own).await?;
                 }
                 Ok(EffectOk::Done)
             }
@@ -419,12 +419,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let took = self.tasks.now().mono.since(began);
                 let own_users = config.security.users.is_some();
                 self.metrics.sandbox(&key.uid, &config.runtime_handler, own_users, took, made.is_ok());
-                made.map(EffectOk::Sandbox).map_err(said)
+                made.map(EffectOk::Sandbox).map_err(runtime_error)
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
             Effect::CreateContainer { sandbox, config, sandbox_config, actuates } => {
-                resize::remember(self, key, Whose::Container(config.name.clone()), *actuates).await?;
+                resize::remember(self, key, ResourcesOwner::Container(config.name.clone()), *actuates)
+                    .await?;
                 let mounted: Vec<_> = config.mounts.iter().filter_map(|m| m.image.as_ref()).collect();
                 for image in mounted.iter().map(|mount| &mount.id).chain([&config.image]) {
                     self.wants_image(image.as_str()).await;
@@ -432,10 +433,10 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
                 let failure = made.as_ref().err().map(|e| e.message.as_str());
                 self.metrics.images_mounted(&mounted, failure);
-                made.map(EffectOk::Container).map_err(said)
+                made.map(EffectOk::Container).map_err(runtime_error)
             }
             Effect::StartContainer { container } => {
-                self.runtime.start_container(&container).await.map(|()| EffectOk::Done).map_err(said)
+                self.runtime.start_container(&container).await.map(|()| EffectOk::Done).map_err(runtime_error)
             }
             Effect::StopContainer { container, grace_s } => {
                 done_or_error(self.runtime.stop_container(&container, grace_s).await)
@@ -484,7 +485,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
         let (at, uid) = (self.dirs.clone(), key.uid.clone());
         let mapped = self.tasks.blocking(move || at.map_users(&uid)).await;
-        mapped.ok_or(AgentStops)?.map(EffectOk::Users).map_err(said)
+        mapped.ok_or(AgentStops)?.map(EffectOk::Users).map_err(runtime_error)
     }
 
     /// Before the container: whoever is stopped between the two finds it again, and its logs' path with it. A log that stays
@@ -527,16 +528,16 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     }
 }
 
-struct Counted(Arc<AtomicUsize>);
+struct MutationCount(Arc<AtomicUsize>);
 
-impl Counted {
-    fn new(counter: &Arc<AtomicUsize>) -> Counted {
+impl MutationCount {
+    fn new(counter: &Arc<AtomicUsize>) -> MutationCount {
         counter.fetch_add(1, Ordering::AcqRel);
-        Counted(counter.clone())
+        MutationCount(counter.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for MutationCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -562,7 +563,7 @@ fn error(e: DriverError) -> EffectError {
 
 /// What people read of a container, its image or its sandbox is what the runtime says, as upstream has it; which call it
 /// was says the log.
-fn said(e: DriverError) -> EffectError {
+fn runtime_error(e: DriverError) -> EffectError {
     EffectError { class: e.class, message: e.message }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::images::garbage_collection::UnusedContainers;
 use crate::node::NodeHandles;
 use crate::node::container_manager::KnownPods;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::execute::Executor;
 use crate::pods::worker_task::WorkerShell;
@@ -56,7 +56,7 @@ pub struct ManagerHandles {
 /// Starts the manager.
 pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandles {
     let Deps { node, machine, inbox, executor, context, known, has_static_pods } = deps;
-    let NodeHandles { manager: own, outlets, tasks } = node.clone();
+    let NodeHandles { manager: own, node_events, tasks } = node.clone();
     let (synced_view, synced) = watch::channel(false);
     let (desired_view, desired) = watch::channel(DesiredPods::new());
     let (unused_deleted, deleted) = watch::channel(0);
@@ -65,7 +65,7 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
         tasks: tasks.clone(),
         executor,
         own,
-        outlets,
+        node_events,
         workers: BTreeMap::new(),
         context,
         synced: Synced::new(!has_static_pods, synced_view),
@@ -84,7 +84,7 @@ struct ManagerShell<R, I> {
     tasks: Tasks,
     executor: Executor<R, I>,
     own: Sender<ManagerEvent>,
-    outlets: Outlets,
+    node_events: NodeEvents,
     workers: BTreeMap<PodUid, Sender<PodEvent>>,
     context: watch::Receiver<Arc<WorkerContext>>,
     synced: Synced,
@@ -141,12 +141,12 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
             self.executor.clone(),
             own.clone(),
             self.own.clone(),
-            self.outlets.clone(),
+            self.node_events.clone(),
         );
         self.tasks.own(worker, shell, inbox);
         // A resumed worker goes on by itself.
         own.send(PodEvent::Tick);
-        self.outlets.started(&key);
+        self.node_events.started(&key);
         self.workers.insert(key.uid, own);
     }
 }
@@ -161,7 +161,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
     fn before(&mut self, _now: Now, event: &ManagerEvent) {
         self.synced.see(event);
         if let ManagerEvent::Update(update) = event {
-            self.outlets.metrics().update(update);
+            self.node_events.metrics().update(update);
         }
         self.stale |= matches!(event, ManagerEvent::Update(_));
     }
@@ -186,8 +186,10 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             }
             ManagerAction::Tell { uid, event } => {
                 match &event {
-                    PodEvent::Desired(pod) => self.outlets.metrics().wanted(pod),
-                    PodEvent::Kill { reason: KillReason::Orphan, .. } => self.outlets.metrics().orphan(&uid),
+                    PodEvent::Desired(pod) => self.node_events.metrics().wanted(pod),
+                    PodEvent::Kill { reason: KillReason::Orphan, .. } => {
+                        self.node_events.metrics().orphan(&uid)
+                    }
                     _ => {}
                 }
                 if let Some(worker) = self.workers.get(&uid) {
@@ -195,26 +197,26 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                 }
             }
             ManagerAction::Allocated(all) => self.executor.record_allocations(all, self.own.clone()),
-            ManagerAction::Resize(note) => self.outlets.metrics().resize(&note),
-            ManagerAction::ReadNode => self.outlets.read_node(),
+            ManagerAction::Resize(note) => self.node_events.metrics().resize(&note),
+            ManagerAction::ReadNode => self.node_events.read_node(),
             ManagerAction::UnusedDeleted => self.unused_deleted.send_modify(|times| *times += 1),
-            ManagerAction::Leaving(pods) => self.outlets.leaving(pods),
+            ManagerAction::Leaving(pods) => self.node_events.leaving(pods),
             ManagerAction::Rejected { key, rejection, short_of } => {
                 match short_of {
-                    Some(resource) => self.outlets.metrics().preempted(&resource),
-                    None => self.outlets.metrics().rejected(&rejection),
+                    Some(resource) => self.node_events.metrics().preempted(&resource),
+                    None => self.node_events.metrics().rejected(&rejection),
                 }
-                self.outlets.rejected(&key, &rejection);
+                self.node_events.rejected(&key, &rejection);
             }
-            ManagerAction::Evicted(victim) => self.outlets.evicted(&victim),
-            ManagerAction::NotThere(uid) => self.outlets.not_there(&uid),
+            ManagerAction::Evicted(victim) => self.node_events.evicted(&victim),
+            ManagerAction::NotThere(uid) => self.node_events.not_there(&uid),
             ManagerAction::Forget(uid) => {
                 self.workers.remove(&uid);
                 self.known.send_if_modified(|known| known.workers.remove(&uid));
-                self.outlets.forgotten(&uid);
+                self.node_events.forgotten(&uid);
             }
             ManagerAction::Synced => {
-                self.outlets.synced();
+                self.node_events.synced();
                 self.is_synced_now = true;
                 tracing::info!("every source is read and the runtime is listed");
             }

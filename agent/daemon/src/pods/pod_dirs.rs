@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
-use agent_linux::volumes::{self, Give, VolumeError, sub_path};
+use agent_linux::volumes::{self, SetFsGroup, VolumeError, sub_path};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::TerminatingRecord;
@@ -38,10 +38,10 @@ mod logs;
 pub mod on_disk;
 mod users;
 
-use by_name::{ByName, Held};
+use by_name::{ByName, NameLock};
 use log_links::LogLinks;
 
-pub use actuated::Whose;
+pub use actuated::ResourcesOwner;
 
 /// Below the pod's directory; goes away with it.
 const RECORD_NAME: &str = "terminating.json";
@@ -157,7 +157,7 @@ impl PodDirs {
         &self,
         uid: &PodUid,
         volume: &SetUp,
-        give: Give<'_>,
+        give: SetFsGroup<'_>,
     ) -> Result<Option<String>, VolumeError> {
         let outside = |e: DriverError| VolumeError::Refused(e.to_string());
         let own = self.pod_dir(uid).map_err(outside)?;
@@ -220,7 +220,7 @@ impl PodDirs {
         parts.iter().try_for_each(|part| sub_path::mount_part(&own, part))
     }
 
-    fn lock(&self, uid: &PodUid) -> Held {
+    fn lock(&self, uid: &PodUid) -> NameLock {
         self.volumes.lock(uid.as_str().as_bytes())
     }
 
@@ -420,19 +420,19 @@ mod tests {
         PodFile { path: path.display().to_string(), content: content.to_owned(), mode: 0o644, write }
     }
 
-    struct Place {
+    struct PodDirsFixture {
         dir: tempfile::TempDir,
         dirs: PodDirs,
         own: PathBuf,
         logs: PathBuf,
     }
 
-    fn place() -> Place {
+    fn place() -> PodDirsFixture {
         let dir = tempfile::tempdir().unwrap();
         let dirs =
             PodDirs::new(&dir.path().join("kubelet"), &dir.path().join("logs"), &dir.path().join("links"));
         let (own, logs) = (dir.path().join("kubelet/pods/u-1"), dir.path().join("logs/ns_web_u-1"));
-        Place { dir, dirs, own, logs }
+        PodDirsFixture { dir, dirs, own, logs }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct RuntimesFile {
 
 /// How it stands with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum CniConfigState {
     /// The runtime makes none: the pod network is somebody else's.
     NotOurs,
     /// It is to be made.
@@ -56,15 +56,15 @@ impl RuntimesFile {
         RuntimesFile { path: PathBuf::from(RUNTIMES), template: run_dir.join(TEMPLATE_IN_USE) }
     }
 
-    fn standing(&self, ranges: &[String]) -> Standing {
+    fn standing(&self, ranges: &[String]) -> CniConfigState {
         if !self.template.exists() {
-            return Standing::NotOurs;
+            return CniConfigState::NotOurs;
         }
         match files::read_capped(&self.path, LIST_BYTES_MAX) {
-            Ok(text) if follows(&String::from_utf8_lossy(&text), ranges) => Standing::Right,
-            Err(e) if e.class() == Class::NotFound && self.has_neighbours() => Standing::NotOurs,
-            Err(e) if e.class() == Class::NotFound => Standing::Missing,
-            Ok(_) | Err(_) => Standing::Stale,
+            Ok(text) if follows(&String::from_utf8_lossy(&text), ranges) => CniConfigState::Right,
+            Err(e) if e.class() == Class::NotFound && self.has_neighbours() => CniConfigState::NotOurs,
+            Err(e) if e.class() == Class::NotFound => CniConfigState::Missing,
+            Ok(_) | Err(_) => CniConfigState::Stale,
         }
     }
 
@@ -92,7 +92,7 @@ pub async fn tell<N: PodNetwork>(
     let mut cleared = Vec::new();
     loop {
         let now = ranges.borrow_and_update().clone();
-        if !now.is_empty() && !told(&*network, &now, &file, &mut cleared).await {
+        if !now.is_empty() && !report_ranges(&*network, &now, &file, &mut cleared).await {
             tokio::select! {
                 // Both only wait.
                 () = tasks.wait_until(tasks.now().mono.after(RETRY)) => {}
@@ -110,13 +110,13 @@ pub async fn tell<N: PodNetwork>(
 }
 
 /// True if the runtime has the ranges. `cleared` are those for which the old file was removed.
-async fn told<N: PodNetwork>(
+async fn report_ranges<N: PodNetwork>(
     network: &N,
     now: &[String],
     file: &RuntimesFile,
     cleared: &mut Vec<String>,
 ) -> bool {
-    if file.standing(now) == Standing::Stale && cleared != now {
+    if file.standing(now) == CniConfigState::Stale && cleared != now {
         if let Err(error) = file.remove() {
             tracing::error!(%error, file = %file.path.display(), "CNI configuration of other ranges not removed");
             return false;
@@ -130,11 +130,11 @@ async fn told<N: PodNetwork>(
     }
     match file.standing(now) {
         // It has not seen yet that its old file is gone.
-        Standing::Missing => return false,
-        Standing::Stale => {
+        CniConfigState::Missing => return false,
+        CniConfigState::Stale => {
             tracing::error!(file = %file.path.display(), "the runtime's CNI configuration is not of the Node's ranges");
         }
-        Standing::NotOurs | Standing::Right => {}
+        CniConfigState::NotOurs | CniConfigState::Right => {}
     }
     tracing::info!(ranges = now.join(","), "pod address ranges are known to the runtime");
     true
@@ -238,9 +238,12 @@ mod tests {
         std::fs::create_dir(&rig.file.path).unwrap();
         let mut cleared = vec!["10.1.0.0/24".to_owned()];
         let now = cleared.clone();
-        assert!(told(&*rig.containerd, &now, &rig.file, &mut cleared).await);
+        assert!(report_ranges(&*rig.containerd, &now, &rig.file, &mut cleared).await);
         cleared.clear();
-        assert!(!told(&*rig.containerd, &now, &rig.file, &mut cleared).await, "what cannot be removed");
+        assert!(
+            !report_ranges(&*rig.containerd, &now, &rig.file, &mut cleared).await,
+            "what cannot be removed"
+        );
         assert_eq!(rig.containerd.calls.load(Ordering::Acquire), 1);
     }
 }

@@ -24,7 +24,7 @@ use agent_types::failure::Class;
 use agent_types::time::Now;
 
 use crate::node::NodeHandles;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::alive::Owner;
@@ -39,7 +39,8 @@ pub fn start(config: FileSourceConfig, node: &NodeHandles) -> Owner {
     let (own, inbox) = tasks.mailbox();
     let (requests, to_read) = tasks.mailbox();
     let path = PathBuf::from(&config.path);
-    let shell = SourceShell { requests, manager: node.manager.clone(), outlets: node.outlets.clone() };
+    let shell =
+        SourceShell { requests, manager: node.manager.clone(), node_events: node.node_events.clone() };
     tasks.own(FileSource::new(config), shell, inbox);
     tasks.start(read_in_order(path.clone(), to_read, tasks.clone(), own.clone()));
     tasks.start(watch(path, tasks.clone(), own.clone()));
@@ -61,7 +62,7 @@ enum ReadRequest {
 struct SourceShell {
     requests: Sender<ReadRequest>,
     manager: Sender<ManagerEvent>,
-    outlets: Outlets,
+    node_events: NodeEvents,
 }
 
 impl Shell for SourceShell {
@@ -80,10 +81,10 @@ impl Shell for SourceShell {
                 self.requests.send(ReadRequest::Read(name));
             }
             FileAction::Deliver(update) => {
-                self.outlets.static_pods(&update);
+                self.node_events.static_pods(&update);
                 self.manager.send(ManagerEvent::Update(update));
             }
-            FileAction::Report(FileReport::Duplicate(duplicate)) => self.outlets.left_out(&duplicate),
+            FileAction::Report(FileReport::Duplicate(duplicate)) => self.node_events.left_out(&duplicate),
             FileAction::Report(report) => log(&report),
         }
     }

@@ -20,7 +20,7 @@ use orlop_config::kubelet::KubeletConfiguration;
 use tokio::time::timeout;
 
 use crate::node::NodeHandles;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::probes_and_hooks::http;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::alive::Owner;
@@ -75,11 +75,11 @@ impl Manifests {
 
 /// Starts the source; it lives until the node stops.
 pub fn start(manifests: Manifests, node_name: &str, node: &NodeHandles) -> Owner {
-    let NodeHandles { manager, outlets, tasks } = node.clone();
+    let NodeHandles { manager, node_events, tasks } = node.clone();
     let (own, inbox) = tasks.mailbox();
     let Manifests { url, get, check_period } = manifests;
     let config = UrlSourceConfig { url, node_name: node_name.to_owned(), check_period };
-    let shell = UrlShell { get, tasks: tasks.clone(), own: own.clone(), manager, outlets };
+    let shell = UrlShell { get, tasks: tasks.clone(), own: own.clone(), manager, node_events };
     tasks.own(UrlSource::new(config), shell, inbox);
     // The first tick asks for the first answer.
     own.send(UrlEvent::Tick);
@@ -92,7 +92,7 @@ struct UrlShell {
     tasks: Tasks,
     own: Sender<UrlEvent>,
     manager: Sender<ManagerEvent>,
-    outlets: Outlets,
+    node_events: NodeEvents,
 }
 
 impl Shell for UrlShell {
@@ -111,10 +111,10 @@ impl Shell for UrlShell {
                 });
             }
             UrlAction::Deliver(update) => {
-                self.outlets.static_pods(&update);
+                self.node_events.static_pods(&update);
                 self.manager.send(ManagerEvent::Update(update));
             }
-            UrlAction::Report(UrlReport::Duplicate(duplicate)) => self.outlets.left_out(&duplicate),
+            UrlAction::Report(UrlReport::Duplicate(duplicate)) => self.node_events.left_out(&duplicate),
             UrlAction::Report(report) => self.log(&report),
         }
     }

@@ -1,6 +1,6 @@
 //! The shell of one pod worker: its effects, its status, its events, its end.
 //!
-//! In: the worker's actions. Out: effects started, statuses and Kubernetes events in their outlets, and
+//! In: the worker's actions. Out: effects started, statuses and Kubernetes events in `NodeEvents`, and
 //! [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use agent_types::machine::EffectId;
 use agent_types::time::{Mono, Now};
 use tokio_util::sync::CancellationToken;
 
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::execute::Executor;
 use crate::serving::metrics::{Lifecycle, Round};
 use crate::tasks::actor::Shell;
@@ -26,11 +26,11 @@ pub struct WorkerShell<R, I> {
     executor: Executor<R, I>,
     own: Sender<PodEvent>,
     manager: Sender<ManagerEvent>,
-    outlets: Outlets,
+    node_events: NodeEvents,
     /// For each effect in flight, what cancels it.
     cancels: BTreeMap<EffectId, CancellationToken>,
     /// The same for each probe that is being asked.
-    probes: BTreeMap<ProbeId, Asked>,
+    probes: BTreeMap<ProbeId, RunningProbe>,
     rounds: Rounds,
     state: &'static str,
     ended: bool,
@@ -41,7 +41,7 @@ pub struct WorkerShell<R, I> {
 }
 
 /// A probe that is being asked.
-struct Asked {
+struct RunningProbe {
     cancel: CancellationToken,
     call: Box<ProbeCall>,
     since: Mono,
@@ -94,7 +94,7 @@ impl<R, I> WorkerShell<R, I> {
         executor: Executor<R, I>,
         own: Sender<PodEvent>,
         manager: Sender<ManagerEvent>,
-        outlets: Outlets,
+        node_events: NodeEvents,
     ) -> WorkerShell<R, I> {
         let cancels = BTreeMap::new();
         WorkerShell {
@@ -102,7 +102,7 @@ impl<R, I> WorkerShell<R, I> {
             executor,
             own,
             manager,
-            outlets,
+            node_events,
             cancels,
             probes: BTreeMap::new(),
             rounds: Rounds::default(),
@@ -130,7 +130,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             PodEvent::ProbeDone { id, outcome } => {
                 if let Some(asked) = self.probes.remove(id) {
                     let took = now.mono.since(asked.since);
-                    self.outlets.metrics().probed(&self.key, &asked.call, outcome, took);
+                    self.node_events.metrics().probed(&self.key, &asked.call, outcome, took);
                 }
             }
             _ => {}
@@ -152,7 +152,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             }
             PodAction::Probe { id, call } => {
                 let cancel = CancellationToken::new();
-                let asked = Asked { cancel: cancel.clone(), call: call.clone(), since: now.mono };
+                let asked = RunningProbe { cancel: cancel.clone(), call: call.clone(), since: now.mono };
                 self.probes.insert(id, asked);
                 self.executor.probe(id, *call, cancel, self.own.clone());
             }
@@ -162,9 +162,9 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
                 }
             }
             PodAction::Persist { id, record } => self.executor.persist(id, record, self.own.clone()),
-            PodAction::PublishStatus(status) => self.outlets.published(&self.key, status),
+            PodAction::PublishStatus(status) => self.node_events.published(&self.key, status),
             PodAction::Actuated(pod) => drop(self.manager.send(ManagerEvent::Actuated(pod))),
-            PodAction::Event(fact) => self.outlets.event(&self.key, &fact),
+            PodAction::Event(fact) => self.node_events.event(&self.key, &fact),
             PodAction::Finished { .. } => self.finished = true,
         }
     }
@@ -172,11 +172,11 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
     fn after(&mut self, now: Now, worker: &PodWorker) -> bool {
         if let Some((about, took)) = self.rounds.after(now.mono, worker.state_name(), self.cancels.is_empty())
         {
-            self.outlets.metrics().round(about, took);
+            self.node_events.metrics().round(about, took);
         }
         if worker.state_name() != self.state {
             self.state = worker.state_name();
-            self.outlets.metrics().worker_is(&self.key.uid, Lifecycle::of(self.state));
+            self.node_events.metrics().worker_is(&self.key.uid, Lifecycle::of(self.state));
             tracing::info!(
                 pod = %self.key.name, namespace = %self.key.namespace, uid = %self.key.uid, state = self.state,
                 "pod worker"
@@ -185,18 +185,18 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
         if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
             // It needs no room any more, even if it is kept until it is removed.
             self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
-            self.outlets.terminated(&self.key);
-            self.outlets.metrics().probes_over(&self.key);
+            self.node_events.terminated(&self.key);
+            self.node_events.metrics().probes_over(&self.key);
         }
         if worker.is_released() && !std::mem::replace(&mut self.released, true) {
-            self.outlets.released(&self.key.uid);
+            self.node_events.released(&self.key.uid);
         }
         if self.stripping && worker.is_stripped() {
             self.stripping = false;
             self.manager.send(ManagerEvent::Stripped(self.key.uid.clone()));
         }
         if self.finished {
-            self.outlets.finished(&self.key);
+            self.node_events.finished(&self.key);
             self.manager.send(ManagerEvent::Finished(self.key.uid.clone()));
         }
         !self.finished

@@ -13,7 +13,7 @@ use orlop_config::ledger::HostMessage;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::node::cluster_problems::Board;
+use crate::node::cluster_problems::ClusterProblems;
 use crate::node::host_channel::Host;
 use crate::node::node_settings::{self, check_machine};
 use crate::process::environment::Environment;
@@ -39,7 +39,7 @@ pub(super) struct Process {
     /// The machine's outside.
     pub(super) host: Host,
     /// Where trouble with the cluster is shown.
-    pub(super) board: Board,
+    pub(super) cluster_problems: ClusterProblems,
     /// Counters.
     pub(super) metrics: Metrics,
     /// The node's tasks.
@@ -75,8 +75,8 @@ impl Process {
         host.stamp("agent.started", "").await;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), reason = "Starting", "starting orlop-agent");
         let (state, shown) = watch::channel("waiting for the container runtime");
-        let board = Board::default();
-        tasks.start(board.clone().follow(shown, notifier.clone(), host.clone()));
+        let cluster_problems = ClusterProblems::default();
+        tasks.start(cluster_problems.clone().follow(shown, notifier.clone(), host.clone()));
         let node_name = node_settings::node_name(&settings)?;
         let protocol = if environment.disable_http2 { Protocol::Http1 } else { Protocol::Http2 };
         if settings.cluster.is_some() && protocol != Protocol::Http2 {
@@ -90,7 +90,7 @@ impl Process {
             watchdog,
             state,
             host,
-            board,
+            cluster_problems,
             metrics,
             tasks,
             started,

@@ -23,7 +23,7 @@ const NAME: &str = "orlop-agent-state.json";
 const BYTES_MAX: u64 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct State {
+struct IncarnationRecord {
     boot_id: String,
     /// No call was in progress when it ended.
     clean: bool,
@@ -57,7 +57,9 @@ impl Incarnation {
     ) -> Result<Incarnation, FilesError> {
         let path = root_dir.join(NAME);
         let last = match files::read_capped(&path, BYTES_MAX) {
-            Ok(bytes) => serde_json::from_slice::<State>(&bytes).map_err(|e| e.to_string()).map(Some),
+            Ok(bytes) => {
+                serde_json::from_slice::<IncarnationRecord>(&bytes).map_err(|e| e.to_string()).map(Some)
+            }
             Err(e) if e.class() == Class::NotFound => Ok(None),
             Err(e) => Err(chain(&e)),
         };
@@ -116,7 +118,8 @@ impl Incarnation {
     }
 
     fn write(&self, clean: bool) -> Result<(), FilesError> {
-        let state = State { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
+        let state =
+            IncarnationRecord { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // Not synced: what a power cut loses belongs to another boot anyway.
         match files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable) {
@@ -194,7 +197,8 @@ mod tests {
         };
         assert_eq!(reason("b4"), Some("PowerLossOrReset"));
         assert_eq!(reason("b5"), Some("ShutdownNotAwaited"), "the run before was stopped");
-        let upgraded = serde_json::from_str::<State>(r#"{"boot_id":"b3","clean":false}"#).unwrap();
+        let upgraded =
+            serde_json::from_str::<IncarnationRecord>(r#"{"boot_id":"b3","clean":false}"#).unwrap();
         assert_eq!(upgraded.last_end, None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! static pods ─► sources ─► manager ─► pod workers ─► executor ─► runtime, images, disk
-//!         cluster (API pods) ─┘▲   ▲          └─► outlets ─► statuses (ledger, host), cluster
+//!         cluster (API pods) ─┘▲   ▲          └─► NodeEvents ─► statuses (ledger, host), cluster
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
 //! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Each subsystem is one block that starts
@@ -33,7 +33,7 @@ use crate::node::NodeHandles;
 use crate::node::container_manager::ContainerManagerPlan;
 use crate::node::eviction::{self, Senses};
 use crate::node::host_channel::{self, Host};
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::node::shutdown::{self, Departure, ShutdownHandles, ShutdownPlan};
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::execute::ContainerAmounts;
@@ -157,7 +157,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         .await;
         let (shutdown, owner) = shutdown.map(|shutdown| shutdown.start(&wiring.node)).unzip();
         let mut owners: Vec<Owner> = owner.into_iter().collect();
-        facts.warnings().into_iter().for_each(|fact| wiring.node.outlets.of_node(fact));
+        facts.warnings().into_iter().for_each(|fact| wiring.node.node_events.of_node(fact));
         let pods = pods::start(pods::Deps {
             node: &wiring.node,
             plan: &plan,
@@ -246,8 +246,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
 
     /// Who is told what happens to pods.
     #[must_use]
-    pub fn outlets(&self) -> Outlets {
-        self.handles.outlets.clone()
+    pub fn node_events(&self) -> NodeEvents {
+        self.handles.node_events.clone()
     }
 
     /// All pods' statuses.
@@ -273,7 +273,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             images,
             uses: self.pods.executor.image_uses(),
             records: self.pods.executor.records(),
-            outlets: self.handles.outlets.clone(),
+            node_events: self.handles.node_events.clone(),
             tasks: self.handles.tasks.clone(),
             containers: self.pods.manager.unused.clone(),
         };

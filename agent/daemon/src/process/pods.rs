@@ -75,7 +75,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
     let OnDisk { dirs, directories, records, allocated, actuated } = on_disk;
     let PodDrivers { signals, handlers, amounts, cgroups } = deps.drivers;
     let mail = deps.mail;
-    let (tasks, metrics) = (&node.tasks, node.outlets.metrics());
+    let (tasks, metrics) = (&node.tasks, node.node_events.metrics());
     let mut owners =
         vec![Owner::new("manager", node.manager.clone()), Owner::new("pleg", mail.to_pleg.clone())];
     let links = log_links::start(dirs.clone(), tasks);
@@ -93,7 +93,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         tasks: tasks.clone(),
     });
     let (known_view, known) = watch::channel(KnownPods::default());
-    owners.extend(container_manager.map(|cgroups| cgroups.start(known, node.outlets.clone(), tasks)));
+    owners.extend(container_manager.map(|cgroups| cgroups.start(known, node.node_events.clone(), tasks)));
     let mut expected: BTreeSet<Source> = deps.in_cluster.then_some(Source::Api).into_iter().collect();
     owners.extend(start_static(plan, &mut expected, node));
     let leftovers = Leftovers { records, directories, fence_until: plan.fence_until, allocated, actuated };
@@ -107,7 +107,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         has_static_pods: plan.static_pods.is_some(),
     });
     pod_values::start(sources, manager.desired.clone(), node);
-    tasks.start(system_oom::follow(node.outlets.clone(), executor.observer().kills()));
+    tasks.start(system_oom::follow(node.node_events.clone(), executor.observer().kills()));
     let output = plan.pod_output.then(|| pod_output::start(deps.host, tasks)).flatten();
     let (own, inbox) = (mail.to_pleg, mail.pleg);
     let (signals, observer) = (&signals, executor.observer());

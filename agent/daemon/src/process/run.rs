@@ -105,7 +105,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
 
 /// Starts looking for the node's identity; what speaks to the API server waits for it. `None` for a standalone node.
 fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
-    let Process { settings, node_name, board, metrics, tasks, .. } = process;
+    let Process { settings, node_name, cluster_problems, metrics, tasks, .. } = process;
     let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
     let kubelet = &settings.kubelet;
     let (client_view, client) = watch::channel(None);
@@ -119,12 +119,13 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
         options: plan::client_options(kubelet, process.protocol, observer),
         config: plan::client_certificate(kubelet, node_name),
         client: client_view,
-        board: board.clone(),
+        cluster_problems: cluster_problems.clone(),
         tasks: tasks.clone(),
         metrics: metrics.clone(),
     })?;
     let objects = Arc::new(watches::Objects::new(client.clone(), node_name, tasks));
-    let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone() };
+    let drivers =
+        ApiDrivers { client, pods, node, objects, reconnect, cluster_problems: cluster_problems.clone() };
     Ok(Some((plan::plan(settings, node_name)?, drivers)))
 }
 

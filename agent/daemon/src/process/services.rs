@@ -73,7 +73,7 @@ pub(super) async fn start(
     if let Some(client) = client {
         let (root_dir, name) = (PathBuf::from(&settings.options.root_dir), process.node_name.as_str().into());
         let caller = Caller::new(tasks.clone(), client);
-        tasks.start(csi::follow(root_dir, name, caller, csi, node.outlets(), tasks.clone()));
+        tasks.start(csi::follow(root_dir, name, caller, csi, node.node_events(), tasks.clone()));
     }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, process.host.clone()));
@@ -97,9 +97,9 @@ fn views(node: &Node<CriClient, CriClient>, process: &Process, csi: &Csi, kubepo
         kubepods,
         metrics: process.metrics.clone(),
         csi: csi.clone(),
-        outlets: node.outlets(),
+        node_events: node.node_events(),
         local_volumes: node.local_volumes(),
-        board: process.board.clone(),
+        cluster_problems: process.cluster_problems.clone(),
     }
 }
 

@@ -8,7 +8,7 @@ use agent_core::pod_manager::ManagerEvent;
 use crate::cluster::Mailboxes;
 use crate::node::NodeHandles;
 use crate::node::eviction::{self, PreparedEviction, Senses};
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::node::shutdown::Shutdown;
 use crate::pods::status::StatusStore;
 use crate::process::node::Plan;
@@ -57,15 +57,15 @@ impl Wiring {
         let to_shutdown = || shutdown.as_ref().map(Shutdown::sender);
         let eviction = eviction::prepare(plan.eviction.clone(), senses, tasks);
         let cluster = in_cluster.then(|| Mailboxes::new(tasks, to_shutdown()));
-        let outlets = Outlets::new(
+        let node_events = NodeEvents::new(
             statuses.clone(),
             metrics.clone(),
-            cluster.as_ref().map(Mailboxes::outlets),
+            cluster.as_ref().map(Mailboxes::node_events),
             to_shutdown(),
             eviction.as_ref().map(PreparedEviction::sender),
         );
         metrics.shutdown(shutdown.as_ref().and_then(Shutdown::last));
-        let node = NodeHandles { manager, outlets, tasks: tasks.clone() };
+        let node = NodeHandles { manager, node_events, tasks: tasks.clone() };
         let (to_pleg, pleg) = tasks.mailbox();
         let pods = PodMailboxes { manager: manager_inbox, to_pleg, pleg };
         Wiring { node, statuses, pods, cluster, shutdown, eviction }

@@ -32,7 +32,7 @@ pub(crate) async fn follow(socket: PathBuf, container: ContainerId, tasks: Tasks
         let (at, of, before) = (socket.clone(), container.clone(), over.clone());
         let looked = tasks.blocking(move || look(&at, of.as_str(), &before)).await;
         match looked {
-            Some(Ok(Looked { over: now, any })) => {
+            Some(Ok(ExecInputScan { over: now, any })) => {
                 // The first one has to come; after it nothing is waited for.
                 without = match any {
                     true => LOOKS_WITHOUT - 1,
@@ -51,14 +51,14 @@ pub(crate) async fn follow(socket: PathBuf, container: ContainerId, tasks: Tasks
 
 /// What a look has found.
 #[derive(Debug, PartialEq, Eq)]
-struct Looked {
+struct ExecInputScan {
     /// Inputs that no process will read.
     over: BTreeSet<PathBuf>,
     /// There are inputs.
     any: bool,
 }
 
-fn look(socket: &Path, container: &str, before: &BTreeSet<PathBuf>) -> Result<Looked, FilesError> {
+fn look(socket: &Path, container: &str, before: &BTreeSet<PathBuf>) -> Result<ExecInputScan, FilesError> {
     let found = exec_input::of_container(socket, container)?;
     let any = !found.is_empty();
     let over: BTreeSet<PathBuf> =
@@ -73,7 +73,7 @@ fn look(socket: &Path, container: &str, before: &BTreeSet<PathBuf>) -> Result<Lo
             );
         }
     }
-    Ok(Looked { over, any })
+    Ok(ExecInputScan { over, any })
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
         }
         let socket = dir.path().join("containerd.sock");
         let looked = |before: &BTreeSet<PathBuf>| look(&socket, "c", before).unwrap();
-        assert_eq!(looked(&BTreeSet::new()), Looked { over: BTreeSet::new(), any: false });
+        assert_eq!(looked(&BTreeSet::new()), ExecInputScan { over: BTreeSet::new(), any: false });
         let path = fifos.join("e-stdin");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
         let no_wait = OFlag::O_NONBLOCK.bits();
@@ -111,7 +111,7 @@ mod tests {
             bytes
         };
         let full = fill();
-        assert_eq!(looked(&BTreeSet::new()), Looked { over: BTreeSet::new(), any: true });
+        assert_eq!(looked(&BTreeSet::new()), ExecInputScan { over: BTreeSet::new(), any: true });
         // A number that no process can have.
         fs::write(bundle.join("e.pid"), "4194305").unwrap();
         let first = looked(&BTreeSet::new());

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::eviction::system_oom;
-use agent_core::status::last_words::{self, Places};
+use agent_core::status::last_words::{self, TerminationMessageSources};
 use agent_kubelet_api::drivers::{PodObservation, Runtime};
 use agent_linux::files;
 use agent_types::failure::{Class, DriverError};
@@ -96,7 +96,12 @@ impl<R: Runtime> Observer<R> {
     }
 }
 
-fn words(dirs: &PodDirs, uid: &PodUid, container: &ContainerObserved, places: Places) -> String {
+fn words(
+    dirs: &PodDirs,
+    uid: &PodUid,
+    container: &ContainerObserved,
+    places: TerminationMessageSources,
+) -> String {
     if places.file {
         let path = dirs.termination_log(uid, &container.name, container.attempt);
         let file = path.and_then(|path| Ok(files::read_end(&path, last_words::FILE_BYTES_MAX)?));

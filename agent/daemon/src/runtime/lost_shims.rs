@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 
 use agent_linux::files::FilesError;
-use agent_linux::shims::{self, Ended};
+use agent_linux::shims::{self, ShimKillResult};
 use agent_types::runtime::lost_shims::{Kind, LostShims, Shim};
 
 use crate::pods::pod_dirs::chain;
@@ -41,17 +41,17 @@ pub async fn follow(socket: PathBuf, tasks: Tasks) {
     }
 }
 
-fn say(shim: &Shim, ended: Result<Ended, FilesError>) {
+fn say(shim: &Shim, ended: Result<ShimKillResult, FilesError>) {
     let Shim { kind, pid, id, .. } = shim;
     match ended {
-        Ok(Ended::Nothing) => {}
-        Ok(Ended::Shim) if *kind == Kind::Unstarted => {
+        Ok(ShimKillResult::Nothing) => {}
+        Ok(ShimKillResult::Shim) if *kind == Kind::Unstarted => {
             tracing::warn!(pid, id, "what a dead shim had left of a container in the making was ended");
         }
-        Ok(Ended::Shim) => {
+        Ok(ShimKillResult::Shim) => {
             tracing::warn!(pid, sandbox = id, "a shim that the runtime had forgotten was ended");
         }
-        Ok(Ended::Children(count)) => {
+        Ok(ShimKillResult::Children(count)) => {
             tracing::warn!(
                 pid,
                 sandbox = id,

@@ -54,14 +54,14 @@ pub struct PlegHandles {
 /// Starts PLEG; changes go to the manager.
 pub fn start<R: Runtime, S: Signals>(deps: Deps<'_, R, S>) -> PlegHandles {
     let Deps { node, signals, observer, own, inbox, output, links } = deps;
-    let NodeHandles { manager, outlets, tasks } = node.clone();
+    let NodeHandles { manager, node_events, tasks } = node.clone();
     let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
     let logs = watch::Sender::default();
     let handles = PlegHandles { health: health.subscribe(), running_logs: logs.subscribe() };
     let shell = PlegShell {
         observer,
         tasks: tasks.clone(),
-        metrics: outlets.metrics().clone(),
+        metrics: node_events.metrics().clone(),
         own: own.clone(),
         manager,
         output,

@@ -42,12 +42,12 @@ use tokio::sync::watch;
 pub(crate) use tools::LOGS;
 
 use files::Authorities;
-use statistics::{Alarm, Place, Statistics};
-use view::{About, NodeView};
+use statistics::{Alarm, Statistics, StatisticsContext};
+use view::{NodeConstants, NodeView};
 
 use crate::cluster::plan;
-use crate::node::cluster_problems::Board;
-use crate::node::node_events::Outlets;
+use crate::node::cluster_problems::ClusterProblems;
+use crate::node::node_events::NodeEvents;
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::StatusStore;
@@ -76,9 +76,9 @@ pub struct Views {
     /// Where volumes of type `local` are mounted.
     pub local_volumes: LocalVolumes,
     /// Who is told of volumes with which something is wrong.
-    pub outlets: Outlets,
+    pub node_events: NodeEvents,
     /// Where trouble with the certificate is shown.
-    pub board: Board,
+    pub cluster_problems: ClusterProblems,
 }
 
 impl Spawn for Tasks {
@@ -123,18 +123,19 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
         return Ok(());
     }
     let hints = log_hints(&tasks);
-    let (addresses, board, metrics) = (views.addresses.clone(), views.board.clone(), views.metrics.clone());
+    let (addresses, cluster_problems, metrics) =
+        (views.addresses.clone(), views.cluster_problems.clone(), views.metrics.clone());
     let process = tools::ProcessFacts::new(&settings, tasks.now().wall);
-    let about = About {
+    let about = NodeConstants {
         node_name: node_name.clone(),
         configuration: configuration(kubelet),
         gates: settings.gates.clone(),
         runtime_socket: agent_cri::socket_path(&kubelet.container_runtime_endpoint)?,
     };
-    let place = Place::new(&settings, &node_name, views.kubepods.clone(), tasks.now().wall);
+    let place = StatisticsContext::new(&settings, &node_name, views.kubepods.clone(), tasks.now().wall);
     let period = kubelet.volume_stats_agg_period;
     let statistics = Statistics::new(place, period, statistics::WAIT, runtime.clone(), images, tasks.clone())
-        .with_drivers(views.csi.clone(), alarm(&settings, views.outlets.clone()))
+        .with_drivers(views.csi.clone(), alarm(&settings, views.node_events.clone()))
         .with_local(views.local_volumes.clone());
     let view = Arc::new(NodeView::new(views, process, runtime, about, hints, statistics, tasks.clone()));
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
@@ -146,7 +147,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     }
     if guarded {
         let server = HttpsServer { settings: settings.clone(), node_name, client, tasks };
-        let certificate = server.certificate(addresses, board, metrics).await?;
+        let certificate = server.certificate(addresses, cluster_problems, metrics).await?;
         let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
         server.serve(view, address, certificate).await?;
     }
@@ -189,10 +190,10 @@ pub fn start_healthz(kubelet: &KubeletConfiguration, tasks: &Tasks) -> anyhow::R
 }
 
 /// Makes an event of it when a driver says that something is wrong with a volume, where the feature is on.
-fn alarm(settings: &Settings, outlets: Outlets) -> Option<Alarm> {
+fn alarm(settings: &Settings, node_events: NodeEvents) -> Option<Alarm> {
     settings.gates.csi_volume_health.then(|| {
         let tell = move |pod: &PodKey, message| {
-            outlets.event(
+            node_events.event(
                 pod,
                 &EventFact {
                     kind: EventKind::Warning,
@@ -312,7 +313,7 @@ impl HttpsServer {
     async fn certificate(
         &self,
         addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
-        board: Board,
+        cluster_problems: ClusterProblems,
         metrics: Metrics,
     ) -> anyhow::Result<watch::Receiver<Option<ServingKey>>> {
         let (kubelet, tasks) = (&self.settings.kubelet, &self.tasks);
@@ -329,7 +330,7 @@ impl HttpsServer {
                     config: plan::serving_certificate(&self.node_name),
                     client,
                     addresses,
-                    board,
+                    cluster_problems,
                     tasks: tasks.clone(),
                     metrics,
                 })

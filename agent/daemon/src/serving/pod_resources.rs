@@ -122,7 +122,7 @@ fn make_way(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn told(p: &Pod) -> v1::PodResources {
+fn pod_resources(p: &Pod) -> v1::PodResources {
     let container = |name: &str| v1::ContainerResources { name: name.to_owned(), ..Default::default() };
     v1::PodResources {
         name: pod::name(p).to_owned(),
@@ -140,7 +140,7 @@ impl server_v1::PodResourcesLister for PodResources {
         self.admit()?;
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_LIST));
         let pods = self.pods(self.active_only);
-        let pod_resources = pods.iter().map(|pod| told(pod)).collect();
+        let pod_resources = pods.iter().map(|pod| pod_resources(pod)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
     }
 
@@ -161,7 +161,7 @@ impl server_v1::PodResourcesLister for PodResources {
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_GET));
         let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let is = |pod: &&Arc<Pod>| pod::name(pod) == pod_name && pod::namespace(pod) == pod_namespace;
-        let Some(pod) = self.pods(true).iter().find(is).map(|pod| told(pod)) else {
+        let Some(pod) = self.pods(true).iter().find(is).map(|pod| pod_resources(pod)) else {
             self.metrics.no_resources_of("v1");
             let words = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::new(Code::Unknown, words));

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::cluster::calls::Caller;
 use crate::cluster::keys::PendingKeys;
-use crate::node::cluster_problems::{Board, Part};
+use crate::node::cluster_problems::{ClusterProblems, Part};
 use crate::pods::pod_dirs::chain;
 use crate::serving::metrics::{Certificate, Metrics};
 use crate::tasks::actor::{Shell, Tasks};
@@ -36,7 +36,7 @@ struct ServingShell<A> {
     keys: PendingKeys,
     caller: Caller<A>,
     view: Arc<watch::Sender<Option<ServingKey>>>,
-    board: Board,
+    cluster_problems: ClusterProblems,
     own: Sender<CertEvent>,
     tasks: Tasks,
     metrics: Metrics,
@@ -53,7 +53,7 @@ pub(super) struct Deps<'a, A> {
     /// The Node's addresses.
     pub(super) addresses: watch::Receiver<Vec<NodeAddress>>,
     /// Where trouble is shown.
-    pub(super) board: Board,
+    pub(super) cluster_problems: ClusterProblems,
     /// The node's tasks.
     pub(super) tasks: Tasks,
     /// Counters.
@@ -62,7 +62,7 @@ pub(super) struct Deps<'a, A> {
 
 /// Starts asking; what is on disk already is shown at once.
 pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingView> {
-    let Deps { cert_dir, config, client, addresses, board, tasks, metrics } = deps;
+    let Deps { cert_dir, config, client, addresses, cluster_problems, tasks, metrics } = deps;
     let caller = Caller::new(tasks.clone(), client);
     let store = Arc::new(Store::open(cert_dir, CertKind::Serving)?);
     let (view, shown) = watch::channel(None);
@@ -84,7 +84,7 @@ pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingVi
         keys: PendingKeys::default(),
         caller,
         view: Arc::new(view),
-        board,
+        cluster_problems,
         own: own.clone(),
         tasks: tasks.clone(),
         metrics,
@@ -175,7 +175,7 @@ impl<A: ApiServer> Shell for ServingShell<A> {
             }
             // Only client certificates are asked for with other credentials than the node's own.
             CertAction::Bootstrap { .. } => {}
-            CertAction::Show(sentence) => self.board.say(Part::Serving, &sentence),
+            CertAction::Show(sentence) => self.cluster_problems.say(Part::Serving, &sentence),
             CertAction::Fact(fact) => {
                 self.metrics.certificate_fact(Certificate::Serving, &fact);
                 log(&fact);

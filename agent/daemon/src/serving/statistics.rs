@@ -20,10 +20,10 @@ use std::time::Duration;
 use agent_core::eviction::{PodUse, Uses};
 use agent_kubelet_api::drivers::{Runtime, Statistics as RuntimeStatistics};
 use agent_kubelet_api::stats::cgroup::Extent;
-use agent_kubelet_api::stats::disk::{DiskIo, Filesystem, Layer, Measured, Taken};
+use agent_kubelet_api::stats::disk::{DiskIo, Filesystem, Layer, NodeDiskUsage, TreeUsage};
 use agent_kubelet_api::stats::rates::Rates;
 use agent_kubelet_api::stats::{
-    RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary,
+    RuntimeUsage, ShownPod, ShownVolume, Snapshot, Usage, cadvisor, resource, summary,
 };
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
@@ -36,8 +36,8 @@ use agent_volumes::stages::Published;
 
 pub(super) use volumes::{Alarm, WAIT};
 
-use layers::{Layers, Told};
-use volumes::{VolumeUses, Way};
+use layers::{Layers, LayersAndImages};
+use volumes::{MeasureMethod, VolumeUses};
 
 use crate::pods::pod_dirs::chain;
 use crate::settings::Settings;
@@ -49,7 +49,7 @@ const STOPPED: &str = "the node is being stopped";
 
 /// Where things are on this node.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StatisticsContext {
     node_name: String,
     kubepods: String,
     system: Vec<(&'static str, String)>,
@@ -60,8 +60,13 @@ pub(crate) struct Place {
     started: Wall,
 }
 
-impl Place {
-    pub(crate) fn new(settings: &Settings, node_name: &str, kubepods: String, started: Wall) -> Place {
+impl StatisticsContext {
+    pub(crate) fn new(
+        settings: &Settings,
+        node_name: &str,
+        kubepods: String,
+        started: Wall,
+    ) -> StatisticsContext {
         let kubelet = &settings.kubelet;
         let configured = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         let own = configured(&kubelet.kubelet_cgroups).or_else(|| cgroup_stats::cgroup_of("self"));
@@ -74,7 +79,7 @@ impl Place {
         ];
         // A part that is the whole hierarchy is no part.
         let system = parts.into_iter().filter_map(|(name, path)| Some((name, path.filter(|p| p != "/")?)));
-        Place {
+        StatisticsContext {
             node_name: node_name.to_owned(),
             kubepods,
             system: system.collect(),
@@ -88,7 +93,7 @@ impl Place {
 
 /// Gathers, and remembers what has to be.
 pub(crate) struct Statistics<R> {
-    place: Arc<Place>,
+    place: Arc<StatisticsContext>,
     runtime: Arc<R>,
     images: Arc<R>,
     // Held for a moment only, never across an await.
@@ -103,7 +108,7 @@ pub(crate) struct Statistics<R> {
 }
 
 /// What was seen, and the runtime's figures if they were asked for already.
-struct Seen {
+struct StatisticsSample {
     snapshot: Snapshot,
     figures: Option<Vec<RuntimeUsage>>,
 }
@@ -112,7 +117,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     /// What disks hold is as old as `period` (never walked if it is negative), and a walk is waited for no longer than
     /// `patience`.
     pub(crate) fn new(
-        place: Place,
+        place: StatisticsContext,
         period: orlop_config::Duration,
         patience: Duration,
         runtime: Arc<R>,
@@ -148,7 +153,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     }
 
     /// `/metrics/resource`.
-    pub(super) async fn resource_metrics(&self, shown: &[Shown]) -> String {
+    pub(super) async fn resource_metrics(&self, shown: &[ShownPod]) -> String {
         match self.look(Extent::Resource, shown).await {
             Ok(seen) => resource::text(Some(&seen.snapshot), shown),
             Err(problem) => {
@@ -159,7 +164,11 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     }
 
     /// `/stats/summary`.
-    pub(super) async fn summary(&self, only_cpu_and_memory: bool, shown: &[Shown]) -> Result<String, String> {
+    pub(super) async fn summary(
+        &self,
+        only_cpu_and_memory: bool,
+        shown: &[ShownPod],
+    ) -> Result<String, String> {
         let extent = if only_cpu_and_memory { Extent::CpuAndMemory } else { Extent::Summary };
         let seen = self.look(extent, shown).await?;
         let measured = match only_cpu_and_memory {
@@ -177,25 +186,30 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     }
 
     /// What these pods use, for who has to go; with what they have on disks, or without.
-    pub(crate) async fn uses(&self, extent: Extent, storage: bool, shown: &[Shown]) -> Result<Uses, String> {
+    pub(crate) async fn uses(
+        &self,
+        extent: Extent,
+        storage: bool,
+        shown: &[ShownPod],
+    ) -> Result<Uses, String> {
         let seen = self.look(extent, shown).await?;
         let measured = match storage {
             true => Some(self.measure(seen.figures, shown).await?),
             false => None,
         };
-        let of = |pod: &Shown| {
+        let of = |pod: &ShownPod| {
             Some((pod.uid.as_str().into(), PodUse::of(pod, &seen.snapshot, measured.as_ref())?))
         };
         Ok(shown.iter().filter_map(of).collect())
     }
 
     /// What `/metrics` tells of claims' volumes: drivers are asked as for the summary, as rarely, and nothing is walked.
-    pub(super) async fn claim_metrics(&self, shown: &[Shown]) -> String {
+    pub(super) async fn claim_metrics(&self, shown: &[ShownPod]) -> String {
         claims::text(shown, &self.told.of(self.of_claims(shown)).await)
     }
 
     /// `/metrics/cadvisor`.
-    pub(super) async fn cadvisor_metrics(&self, shown: &[Shown]) -> String {
+    pub(super) async fn cadvisor_metrics(&self, shown: &[ShownPod]) -> String {
         let seen = self.look(Extent::Cadvisor, shown).await;
         let seen = seen.map_err(|problem| tracing::warn!(problem, "no statistics")).ok();
         let (place, at) = (self.place.clone(), self.tasks.now().wall);
@@ -211,7 +225,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     }
 
     /// From the unified hierarchy if there is one, else from the runtime.
-    async fn look(&self, extent: Extent, shown: &[Shown]) -> Result<Seen, String> {
+    async fn look(&self, extent: Extent, shown: &[ShownPod]) -> Result<StatisticsSample, String> {
         let mut seen = if machine::has_cgroup_v2() {
             let question = Question {
                 at: self.tasks.now().wall,
@@ -220,7 +234,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
                 system: self.place.system.clone(),
             };
             let read = self.tasks.blocking(move || cgroup_stats::snapshot(&question)).await;
-            Seen { snapshot: read.ok_or(STOPPED)?.map_err(|e| chain(&e))?, figures: None }
+            StatisticsSample { snapshot: read.ok_or(STOPPED)?.map_err(|e| chain(&e))?, figures: None }
         } else {
             self.look_at_runtime(extent, shown).await?
         };
@@ -228,7 +242,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         Ok(seen)
     }
 
-    async fn look_at_runtime(&self, extent: Extent, shown: &[Shown]) -> Result<Seen, String> {
+    async fn look_at_runtime(&self, extent: Extent, shown: &[ShownPod]) -> Result<StatisticsSample, String> {
         let figures = self.runtime.container_stats().await.map_err(|e| chain(&e))?;
         let at = self.tasks.now().wall;
         // Which pod a sandbox belongs to, only the runtime knows.
@@ -250,12 +264,16 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
                 snapshot.network = network;
                 add_processes(&mut snapshot, &sandboxes, extent, at);
             }
-            Seen { snapshot, figures: Some(figures) }
+            StatisticsSample { snapshot, figures: Some(figures) }
         };
         self.tasks.blocking(read).await.ok_or_else(|| STOPPED.to_owned())
     }
 
-    async fn measure(&self, figures: Option<Vec<RuntimeUsage>>, shown: &[Shown]) -> Result<Measured, String> {
+    async fn measure(
+        &self,
+        figures: Option<Vec<RuntimeUsage>>,
+        shown: &[ShownPod],
+    ) -> Result<NodeDiskUsage, String> {
         let now = self.tasks.now();
         let fresh = if figures.is_none() { self.layers.fresh(now.mono, shown) } else { None };
         let (layers, images) = match fresh {
@@ -274,23 +292,26 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
 
     /// Volumes of claims of pods that run, as far as somebody can tell of them: drivers that are registered, and the file
     /// systems of those of type `local`.
-    fn of_claims(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
+    fn of_claims(&self, shown: &[ShownPod]) -> BTreeMap<(String, String), MeasureMethod> {
         let runs = |pod: &str| shown.iter().find(|s| s.uid == pod && !s.containers.is_empty());
         let way = |(target, of): (&String, &Published)| {
             let pod = runs(of.pod.as_str())?.key();
             let endpoint = self.csi.registered.endpoint(&of.key.driver)?;
             let (handle, target) = (of.key.handle.clone(), PathBuf::from(target));
-            Some(((of.pod.to_string(), of.name.clone()), Way::Ask { endpoint, handle, target, pod }))
+            Some((
+                (of.pod.to_string(), of.name.clone()),
+                MeasureMethod::Ask { endpoint, handle, target, pod },
+            ))
         };
         let local = self.local.all().into_iter();
         let local = local.filter(|((pod, _), _)| runs(pod.as_str()).is_some());
-        let local = local.map(|((pod, name), path)| ((pod.to_string(), name), Way::Look(path)));
+        let local = local.map(|((pod, name), path)| ((pod.to_string(), name), MeasureMethod::Look(path)));
         let published = self.csi.volumes.all_published();
         published.iter().filter_map(way).chain(local).collect()
     }
 
     /// Layers are among the runtime's figures of containers, which may have been asked for already.
-    async fn ask_for_layers(&self, figures: Option<Vec<RuntimeUsage>>, now: Mono) -> Told {
+    async fn ask_for_layers(&self, figures: Option<Vec<RuntimeUsage>>, now: Mono) -> LayersAndImages {
         let (figures, images) = tokio::join!(
             async {
                 match figures {
@@ -300,7 +321,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             },
             self.images.image_filesystem()
         );
-        let (figures, images) = (said(figures), said(images));
+        let (figures, images) = (ok_or_log(figures), ok_or_log(images));
         let complete = figures.is_some() && images.is_some();
         let layers = figures.unwrap_or_default().into_iter().filter_map(|f| Some((f.id, f.layer?)));
         let told = (layers.collect(), images.flatten());
@@ -312,7 +333,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
 }
 
 /// A document without the runtime's figures is better than none.
-fn said<T>(answer: Result<T, DriverError>) -> Option<T> {
+fn ok_or_log<T>(answer: Result<T, DriverError>) -> Option<T> {
     answer
         .map_err(|error| tracing::warn!(error = chain(&error), "statistics without the runtime's figures"))
         .ok()
@@ -343,7 +364,7 @@ fn add(usage: &mut Usage, found: &Processes, extent: Extent) {
     }
 }
 
-impl Place {
+impl StatisticsContext {
     fn machine(&self) -> Option<cadvisor::Machine> {
         let facts = node_info::machine_facts(None);
         let facts =
@@ -371,12 +392,16 @@ impl Place {
         self.root_dir.join("pods").join(uid)
     }
 
-    fn volumes(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
-        let of = |pod: &Shown| {
+    fn volumes(&self, shown: &[ShownPod]) -> BTreeMap<(String, String), MeasureMethod> {
+        let of = |pod: &ShownPod| {
             let dir = self.pod_dir(&pod.uid);
             let of = |v: &ShownVolume| {
                 let path = dir.join(v.below.as_ref()?);
-                let way = if self.project_quotas && v.countable { Way::Count(path) } else { Way::Walk(path) };
+                let way = if self.project_quotas && v.countable {
+                    MeasureMethod::Count(path)
+                } else {
+                    MeasureMethod::Walk(path)
+                };
                 Some(((pod.uid.clone(), v.name.clone()), way))
             };
             pod.volumes.iter().filter_map(of).collect::<Vec<_>>()
@@ -386,20 +411,20 @@ impl Place {
 
     fn measure(
         &self,
-        shown: &[Shown],
+        shown: &[ShownPod],
         layers: BTreeMap<String, Layer>,
         images: Option<Layer>,
         at: Wall,
-    ) -> Measured {
+    ) -> NodeDiskUsage {
         let mountpoints: BTreeSet<&String> = layers.values().chain(&images).map(|l| &l.mountpoint).collect();
         let asked = |path: &String| Some((path.clone(), filesystem(Path::new(path), at)?));
         let filesystems = mountpoints.into_iter().filter_map(asked).collect();
-        let mut measured = Measured {
+        let mut measured = NodeDiskUsage {
             root: filesystem(&self.root_dir, at),
             images,
             layers,
             filesystems,
-            ..Measured::default()
+            ..NodeDiskUsage::default()
         };
         for pod in shown.iter().filter(|pod| !pod.containers.is_empty()) {
             let logs = self.pod_logs_dir.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
@@ -415,14 +440,14 @@ impl Place {
     }
 }
 
-impl Place {
+impl StatisticsContext {
     /// What the node made below a pod's directory for containers to write to: all that they can fill there but for volumes.
-    fn own_files(&self, uid: &str, at: Wall) -> Option<Taken> {
+    fn own_files(&self, uid: &str, at: Wall) -> Option<TreeUsage> {
         let dir = self.pod_dir(uid);
         // Pods with a hosts file of their own have no hosts file here.
         let parts = [HOSTS_FILE, LAST_WORDS_DIR]
             .map(|part| disk_use::tree(&dir.join(part), at, disk_use::LIMITS).ok());
-        parts.into_iter().flatten().reduce(Taken::plus)
+        parts.into_iter().flatten().reduce(TreeUsage::plus)
     }
 }
 
@@ -439,7 +464,7 @@ mod tests {
     fn what_containers_leave_as_their_last_words_is_counted() {
         const MI: usize = 1 << 20;
         let dir = tempfile::tempdir().unwrap();
-        let place = Place {
+        let place = StatisticsContext {
             node_name: "n".to_owned(),
             kubepods: String::new(),
             system: Vec::new(),
@@ -448,10 +473,10 @@ mod tests {
             project_quotas: false,
             started: Wall(0),
         };
-        let shown = Shown {
+        let shown = ShownPod {
             uid: "u1".to_owned(),
             containers: vec![agent_kubelet_api::stats::ShownContainer::default()],
-            ..Shown::default()
+            ..ShownPod::default()
         };
         let of_pod = || {
             let pods = std::slice::from_ref(&shown);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_kubelet_api::drivers::{Runtime, Statistics as RuntimeStatistics, Streaming};
-use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::ShownPod;
 use agent_kubelet_api::stats::shown::shown;
 use agent_linux::container_log::ContainerLog;
 use agent_linux::directory_hints::DirectoryHints;
@@ -48,7 +48,7 @@ pub(super) struct NodeView<R> {
     statuses: StatusStore,
     health: watch::Receiver<Result<(), String>>,
     pub(super) runtime: Arc<R>,
-    about: Arc<About>,
+    about: Arc<NodeConstants>,
     hints: DirectoryHints,
     metrics: Metrics,
     statistics: Statistics<R>,
@@ -56,7 +56,7 @@ pub(super) struct NodeView<R> {
 }
 
 /// What does not change while the node runs.
-pub(super) struct About {
+pub(super) struct NodeConstants {
     pub(super) node_name: String,
     /// As `/configz` shows it.
     pub(super) configuration: Value,
@@ -70,7 +70,7 @@ impl<R: Runtime> NodeView<R> {
         views: Views,
         process: ProcessFacts,
         runtime: Arc<R>,
-        about: About,
+        about: NodeConstants,
         hints: DirectoryHints,
         statistics: Statistics<R>,
         tasks: Tasks,
@@ -91,7 +91,7 @@ impl<R: Runtime> NodeView<R> {
     }
 
     /// Pods as statistics are told of them.
-    fn shown(&self) -> Vec<Shown> {
+    fn shown(&self) -> Vec<ShownPod> {
         let desired = self.desired.borrow().clone();
         let statuses = self.statuses.subscribe();
         let statuses = statuses.borrow();

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::tasks::mailbox::{Coalesce, Inbox, Sender, mailbox};
-use crate::tasks::pools::{Place, Pools};
+use crate::tasks::pools::{PoolPermit, Pools};
 
 /// What surrounds a machine: carries out its actions and shows its state to readers.
 pub trait Shell: Send + 'static {
@@ -170,7 +170,7 @@ impl Tasks {
 
     async fn in_place<T: Send + 'static>(
         &self,
-        place: Place,
+        place: PoolPermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let work = move || {

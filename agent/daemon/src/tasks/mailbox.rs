@@ -36,7 +36,7 @@ pub trait Coalesce {
 }
 
 #[derive(Debug)]
-struct Shared<E> {
+struct MailboxInner<E> {
     queue: Lock<Option<VecDeque<E>>>,
     wake: Notify,
     /// Rounds of [`Sender::ask`] and how far the owner has answered.
@@ -47,7 +47,7 @@ struct Shared<E> {
 
 /// The senders' end; clones share the queue.
 #[derive(Debug)]
-pub struct Sender<E>(Arc<Shared<E>>);
+pub struct Sender<E>(Arc<MailboxInner<E>>);
 
 impl<E> Clone for Sender<E> {
     fn clone(&self) -> Self {
@@ -57,12 +57,12 @@ impl<E> Clone for Sender<E> {
 
 /// The owner's end.
 #[derive(Debug)]
-pub struct Inbox<E>(Arc<Shared<E>>);
+pub struct Inbox<E>(Arc<MailboxInner<E>>);
 
 /// A queue. `answer` is notified whenever the owner answers a round of [`Sender::ask`].
 #[must_use]
 pub fn mailbox<E: Coalesce>(answer: Arc<Notify>) -> (Sender<E>, Inbox<E>) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(MailboxInner {
         queue: Lock::new(Some(VecDeque::new())),
         wake: Notify::new(),
         asked: AtomicU64::new(0),
@@ -72,7 +72,7 @@ pub fn mailbox<E: Coalesce>(answer: Arc<Notify>) -> (Sender<E>, Inbox<E>) {
     (Sender(shared.clone()), Inbox(shared))
 }
 
-impl<E> Shared<E> {
+impl<E> MailboxInner<E> {
     /// The lock is held for a moment only, never across an await.
     fn with<T>(&self, f: impl FnOnce(&mut Option<VecDeque<E>>) -> T) -> T {
         f(&mut self.queue.lock())

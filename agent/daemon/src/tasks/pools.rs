@@ -42,7 +42,7 @@ pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A place in a pool; the work takes it along to its thread.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct PoolPermit {
     _thread: OwnedSemaphorePermit,
     _alone: Option<OwnedMutexGuard<()>>,
 }
@@ -69,10 +69,10 @@ impl Keyed {
     }
 
     /// Waits until the key's earlier work has ended, then for a thread.
-    async fn place(&self, key: String) -> Option<Place> {
+    async fn place(&self, key: String) -> Option<PoolPermit> {
         let alone = self.keys.alone(&key).await;
         let thread = self.threads.clone().acquire_owned().await.ok()?;
-        Some(Place { _thread: thread, _alone: Some(alone) })
+        Some(PoolPermit { _thread: thread, _alone: Some(alone) })
     }
 }
 
@@ -89,28 +89,28 @@ impl Default for Pools {
 
 impl Pools {
     /// A place for the node's own work. `None`: never, for no semaphore is closed.
-    pub(crate) async fn node(&self) -> Option<Place> {
+    pub(crate) async fn node(&self) -> Option<PoolPermit> {
         let thread = self.node.clone().acquire_owned().await.ok()?;
-        Some(Place { _thread: thread, _alone: None })
+        Some(PoolPermit { _thread: thread, _alone: None })
     }
 
     /// A place for work on directories and volumes of a pod, after the pod's earlier work.
-    pub(crate) async fn of_pod(&self, uid: &str) -> Option<Place> {
+    pub(crate) async fn of_pod(&self, uid: &str) -> Option<PoolPermit> {
         self.pods.place(format!("pod {uid}")).await
     }
 
     /// A place for work on a volume that several pods may have, after the volume's earlier work.
-    pub(crate) async fn of_volume(&self, volume: &str) -> Option<Place> {
+    pub(crate) async fn of_volume(&self, volume: &str) -> Option<PoolPermit> {
         self.pods.place(format!("volume {volume}")).await
     }
 
     /// A place to measure volumes of a pod, after the pod's earlier measurement.
-    pub(crate) async fn measure(&self, uid: &str) -> Option<Place> {
+    pub(crate) async fn measure(&self, uid: &str) -> Option<PoolPermit> {
         self.measures.place(uid.to_owned()).await
     }
 
     /// A place to walk through a volume's files, after the volume's earlier walk.
-    pub(crate) async fn walk(&self, volume: &str) -> Option<Place> {
+    pub(crate) async fn walk(&self, volume: &str) -> Option<PoolPermit> {
         self.walks.place(volume.to_owned()).await
     }
 }

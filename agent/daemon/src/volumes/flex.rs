@@ -13,7 +13,7 @@ use std::sync::Arc;
 use agent_linux::files::FilesError;
 use agent_linux::volumes::{self, flex as on_disk};
 use agent_types::lock::Lock;
-use agent_volumes::flex::answer::{self, Answer, Capabilities, Refusal};
+use agent_volumes::flex::answer::{self, Capabilities, DriverResponse, Refusal};
 use agent_volumes::flex::call::{Call, Command};
 use agent_volumes::flex::source::Driver;
 use agent_volumes::flex::{Record, Release, release};
@@ -27,26 +27,26 @@ use crate::tasks::stops::AgentStops;
 
 /// The drivers of the node; clones share what is known of them.
 #[derive(Clone, Debug, Default)]
-pub struct Drivers(Arc<Shared>);
+pub struct Drivers(Arc<FlexInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct FlexInner {
     directory: PathBuf,
-    state: Lock<State>,
+    state: Lock<FlexState>,
     /// Whoever asks a driver what it can do holds its lock.
     locks: KeyedLocks<Driver>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    known: BTreeMap<Driver, Known>,
+struct FlexState {
+    known: BTreeMap<Driver, FlexDriverInfo>,
     /// Where volumes are that this agent has set up: not every driver mounts something.
     set_up: BTreeSet<String>,
 }
 
 /// A driver that said what it can do.
 #[derive(Clone, Debug)]
-struct Known {
+struct FlexDriverInfo {
     file: FileId,
     capabilities: Capabilities,
     unsupported: BTreeSet<Command>,
@@ -73,7 +73,7 @@ impl Drivers {
     /// Those in this directory (`volumePluginDir`).
     #[must_use]
     pub fn new(directory: &Path) -> Drivers {
-        Drivers(Arc::new(Shared { directory: directory.to_owned(), ..Shared::default() }))
+        Drivers(Arc::new(FlexInner { directory: directory.to_owned(), ..FlexInner::default() }))
     }
 
     /// What a driver can do.
@@ -103,7 +103,7 @@ impl Drivers {
             .state
             .lock()
             .known
-            .insert(driver.clone(), Known { file, capabilities, unsupported: BTreeSet::new() });
+            .insert(driver.clone(), FlexDriverInfo { file, capabilities, unsupported: BTreeSet::new() });
         Ok(capabilities)
     }
 
@@ -111,8 +111,8 @@ impl Drivers {
     ///
     /// # Errors
     /// It was not done, and why.
-    pub(crate) async fn call(&self, driver: &Driver, call: &Call) -> Result<Answer, Refusal> {
-        let knows_not = |known: &Known| known.unsupported.contains(&call.command);
+    pub(crate) async fn call(&self, driver: &Driver, call: &Call) -> Result<DriverResponse, Refusal> {
+        let knows_not = |known: &FlexDriverInfo| known.unsupported.contains(&call.command);
         if self.0.state.lock().known.get(driver).is_some_and(knows_not) {
             return Err(Refusal::NotSupported);
         }
@@ -125,7 +125,7 @@ impl Drivers {
         answer
     }
 
-    async fn run(&self, driver: &Driver, call: &Call) -> Result<Answer, Refusal> {
+    async fn run(&self, driver: &Driver, call: &Call) -> Result<DriverResponse, Refusal> {
         let program = self.0.directory.join(driver.program());
         let (command, limit) = (call.command, call.command.limit());
         match programs::ask(&program, &call.line(), limit).await {
@@ -187,7 +187,7 @@ impl Drivers {
     /// Unmounts what a driver does not know how to.
     pub(crate) async fn or_own(
         &self,
-        asked: Result<Answer, Refusal>,
+        asked: Result<DriverResponse, Refusal>,
         path: &str,
         tasks: &Tasks,
     ) -> Result<(), String> {

@@ -12,9 +12,9 @@ use std::time::Duration;
 use agent_linux::files::FilesError;
 use agent_linux::scsi::Scsi;
 use agent_linux::volumes::{disk, network_disk as on_disk};
-use agent_volumes::network_disk::fc::{self, Fc, Found};
+use agent_volumes::network_disk::fc::{self, Fc, FcPath};
 use agent_volumes::network_disk::iscsi::{self, Chap, Command, Iscsi, Link};
-use agent_volumes::network_disk::login::{Ended, LINK_LIMIT_S, Login, Step};
+use agent_volumes::network_disk::login::{LINK_LIMIT_S, Login, LoginStep, ProgramFailure};
 use agent_volumes::network_disk::source::Target;
 use agent_volumes::network_disk::{NetworkDisk, Record, missing_program, shares_session, shares_unit};
 
@@ -48,7 +48,7 @@ async fn run(program: &str, arguments: &[String]) -> Result<String, Failed> {
     }
 }
 
-async fn told(program: &str, arguments: &[&str]) -> Result<String, Failed> {
+async fn program_output(program: &str, arguments: &[&str]) -> Result<String, Failed> {
     let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
     run(program, &arguments).await
 }
@@ -78,7 +78,7 @@ pub(crate) async fn attach(
 async fn log_in(mut login: Login, iscsi: &Iscsi, tasks: &Tasks) -> Result<String, String> {
     loop {
         match login.step() {
-            Step::Run(command) => {
+            LoginStep::Run(command) => {
                 let ended = run(iscsi::PROGRAM, &command.arguments).await;
                 if let Err(failed) = &ended {
                     if failed.missing {
@@ -88,20 +88,24 @@ async fn log_in(mut login: Login, iscsi: &Iscsi, tasks: &Tasks) -> Result<String
                     let words = if command.is_secret() { "" } else { failed.words.trim() };
                     tracing::info!(%command, why = failed.why, words, "no success");
                 }
-                login.ended(ended.map_err(|Failed { code, why, words, .. }| Ended { code, why, words }));
+                login.ended(ended.map_err(|Failed { code, why, words, .. }| ProgramFailure {
+                    code,
+                    why,
+                    words,
+                }));
             }
-            Step::Hosts => {
+            LoginStep::Hosts => {
                 let iqn = iscsi.iqn.clone();
                 login.hosts(see(tasks, move |scsi| scsi.portal_hosts(&iqn)).await?);
             }
-            Step::Scan(host) => {
+            LoginStep::Scan(host) => {
                 let lun = iscsi.lun;
                 login.scanned(see(tasks, move |scsi| scsi.scan(host, lun)).await);
             }
-            Step::AwaitLink(link) => login.linked(await_link(link, tasks).await?),
-            Step::AwaitJoined(paths, times) => login.joined(await_joined(paths, times, tasks).await?),
-            Step::Done(device) => return Ok(device),
-            Step::Failed(why) => return Err(why),
+            LoginStep::AwaitLink(link) => login.linked(await_link(link, tasks).await?),
+            LoginStep::AwaitJoined(paths, times) => login.joined(await_joined(paths, times, tasks).await?),
+            LoginStep::Done(device) => return Ok(device),
+            LoginStep::Failed(why) => return Err(why),
         }
     }
 }
@@ -146,12 +150,12 @@ async fn await_joined(paths: Vec<String>, times: u32, tasks: &Tasks) -> Result<O
 }
 
 /// Paths of a disk that a fabric shows.
-fn paths(scsi: &Scsi, fc: &Fc) -> Result<Vec<Found>, FilesError> {
+fn paths(scsi: &Scsi, fc: &Fc) -> Result<Vec<FcPath>, FilesError> {
     let names = scsi.links(fc.links())?;
     let devices = fc.choose(&names).into_iter().filter_map(|name| scsi.follow(fc.links(), name));
     let found = devices.map(|path| {
         let joined = scsi.joined(&path)?;
-        Ok(Found { path: path.display().to_string(), joined })
+        Ok(FcPath { path: path.display().to_string(), joined })
     });
     found.collect()
 }
@@ -204,7 +208,7 @@ pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Task
                 let of = of.clone();
                 let devices = see(tasks, move |scsi| {
                     let mut devices = Vec::new();
-                    for Found { path, joined } in paths(scsi, &of)? {
+                    for FcPath { path, joined } in paths(scsi, &of)? {
                         match joined {
                             Some(joined) => devices.extend(scsi.parts(&joined)?),
                             None => devices.extend(path.strip_prefix("/dev/").map(str::to_owned)),
@@ -239,7 +243,7 @@ async fn take_away(mut devices: Vec<String>, flush: bool, tasks: &Tasks) -> Resu
     });
     let mut failure = None;
     for device in joined.await? {
-        if let Err(failed) = told(MULTIPATH, &["-f", &device]).await {
+        if let Err(failed) = program_output(MULTIPATH, &["-f", &device]).await {
             let why = if failed.missing { missing_program(MULTIPATH) } else { failed.words };
             failure = Some(format!("failed to flush multipath device {device}: {}", why.trim()));
         }
@@ -248,7 +252,9 @@ async fn take_away(mut devices: Vec<String>, flush: bool, tasks: &Tasks) -> Resu
         return Err(why);
     }
     for device in devices {
-        if flush && let Err(failed) = told("blockdev", &["--flushbufs", &format!("/dev/{device}")]).await {
+        if flush
+            && let Err(failed) = program_output("blockdev", &["--flushbufs", &format!("/dev/{device}")]).await
+        {
             tracing::warn!(
                 device,
                 why = failed.why,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use agent_core::pod_worker::effect::EffectError;
 use agent_linux::files::FilesError;
 use agent_linux::volumes::ownership::{self, Progress};
-use agent_linux::volumes::{Give, VolumeError};
+use agent_linux::volumes::{SetFsGroup, VolumeError};
 use agent_types::failure::Class;
 use agent_types::ids::PodUid;
 use agent_types::lock::Lock;
@@ -34,13 +34,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A volume of a pod: UID, name.
 type Key = (PodUid, String);
 /// What a set-up says: what people should know about the volume, or why it failed.
-type Answer = Result<Option<String>, EffectError>;
+type SetUpResult = Result<Option<String>, EffectError>;
 /// Gives a directory and everything in it to a group.
 type Giver = dyn Fn(&Path, u32, &Progress) -> Result<(), FilesError> + Send + Sync;
 
 /// A job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Going {
+pub(crate) struct OwnershipProgress {
     /// How many entries its walk has seen so far.
     pub(crate) entries: u64,
     /// For how long it has been going on.
@@ -58,7 +58,7 @@ struct Job {
     began: Mono,
     progress: Arc<Progress>,
     end: CancellationToken,
-    answer: watch::Receiver<Option<Answer>>,
+    answer: watch::Receiver<Option<SetUpResult>>,
 }
 
 impl Default for Ownership {
@@ -71,14 +71,14 @@ impl Default for Ownership {
 
 impl Job {
     /// Its answer; `None` if the job's task is gone without one.
-    async fn answer(&self) -> Option<Answer> {
+    async fn answer(&self) -> Option<SetUpResult> {
         let mut answer = self.answer.clone();
         // No await holds the lock that the value is behind.
         answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone())
     }
 
-    fn going(&self, now: Mono) -> Going {
-        Going { entries: self.progress.entries(), took: now.since(self.began) }
+    fn going(&self, now: Mono) -> OwnershipProgress {
+        OwnershipProgress { entries: self.progress.entries(), took: now.since(self.began) }
     }
 }
 
@@ -98,7 +98,7 @@ impl Ownership {
     }
 
     /// Waits a while for the volume's job, if there is one. `Some`: it goes on.
-    pub(crate) async fn wait(&self, tasks: &Tasks, uid: &PodUid, name: &str) -> Option<Going> {
+    pub(crate) async fn wait(&self, tasks: &Tasks, uid: &PodUid, name: &str) -> Option<OwnershipProgress> {
         let job = self.job(uid, name)?;
         match timeout(PATIENCE, job.answer()).await {
             Ok(_) => None,
@@ -117,8 +117,8 @@ impl Ownership {
         uid: &PodUid,
         name: &str,
         volume: &str,
-        work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
-    ) -> Result<Result<Option<String>, Going>, EffectError> {
+        work: impl FnOnce(SetFsGroup<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
+    ) -> Result<Result<Option<String>, OwnershipProgress>, EffectError> {
         let key = (uid.clone(), name.to_owned());
         let job = match self.jobs.lock().entry(key.clone()) {
             std::collections::btree_map::Entry::Occupied(there) => there.get().clone(),
@@ -137,7 +137,7 @@ impl Ownership {
         &self,
         tasks: &Tasks,
         volume: String,
-        work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
+        work: impl FnOnce(SetFsGroup<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
     ) -> Job {
         let (said, answer) = watch::channel(None);
         let progress = Arc::new(Progress::default());

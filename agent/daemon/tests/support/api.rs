@@ -7,7 +7,7 @@ use agent_core::events::Rate;
 use agent_core::lease::LeaseConfig;
 use agent_core::node_status::{AddressPolicy, NodeStatusConfig};
 use agent_linux::clock::Clock;
-use agent_sim::fake_api::{FakeApi, Key, Resource, Selector, WatchLine, Who};
+use agent_sim::fake_api::{FakeApi, Key, Requester, Resource, Selector, WatchLine};
 use agent_types::api::{ApiCall, ApiError, ApiResult, ApiServer, WatchEvent};
 use agent_types::failure::Class;
 use agent_types::objects::{ObjectData, ObjectKind, ObjectRef};
@@ -41,7 +41,7 @@ impl ApiServer for TestApi {
         if !*self.up.borrow() {
             return Err(ApiError::without_status(call, Class::Unavailable, "connection refused"));
         }
-        self.with(|api, now| api.call(now.wall, &Who::Node("node".to_owned()), call))
+        self.with(|api, now| api.call(now.wall, &Requester::Node("node".to_owned()), call))
     }
 }
 
@@ -115,7 +115,7 @@ impl TestApi {
             node: opened(self.watch::<Node>(tasks, Resource::Nodes, Selector::name("node"))),
             objects: Arc::new(TestObjects { api: self.clone(), tasks: tasks.clone() }),
             reconnect: Arc::default(),
-            board: Default::default(),
+            cluster_problems: Default::default(),
         }
     }
 
@@ -219,7 +219,9 @@ impl TestObjects {
     ) -> mpsc::Receiver<ObjectNews> {
         let namespace = Some(object.namespace.clone()).filter(|n| !n.is_empty());
         let selector = Selector { namespace, ..Selector::name(&object.name) };
-        self.api.with(|api, _| api.may_watch(&Who::Node("node".to_owned()), resource, &selector)).unwrap();
+        self.api
+            .with(|api, _| api.may_watch(&Requester::Node("node".to_owned()), resource, &selector))
+            .unwrap();
         let mut events = self.api.watch::<T>(&self.tasks, resource, selector);
         let (to, news) = mpsc::channel(16);
         self.tasks.start(async move {

@@ -202,7 +202,7 @@ impl Machine {
         let host = Host::new(tasks.clone(), &self.path("run"), None);
         let mut node = Node::start(plan, drivers, host, tasks.clone()).await.unwrap();
         // Nobody follows plugins here.
-        node.outlets().storage(Ok(()));
+        node.node_events().storage(Ok(()));
         tokio::time::timeout(SOON, node.ready()).await.expect("not ready");
         let pods = node.statuses().subscribe();
         Agent { node, tasks, pods }

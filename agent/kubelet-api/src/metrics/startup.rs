@@ -41,7 +41,7 @@ struct Start {
 
 /// A pod whose start is visible in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ObservedStartup {
     /// Since its creation.
     pub total: Duration,
     /// The same without pulls and init containers; `None` for a pod with volumes that keep state.
@@ -111,7 +111,7 @@ impl PodStarts {
     }
 
     /// The API server shows this of it.
-    pub fn watched(&mut self, pod: &Pod, now: Now) -> Option<Shown> {
+    pub fn watched(&mut self, pod: &Pod, now: Now) -> Option<ObservedStartup> {
         let status = pod.status.as_ref()?;
         let start = self.pods.get_mut(&pod::key(pod).uid).filter(|start| start.ran && !start.shown)?;
         let containers = status.container_statuses.as_deref().unwrap_or_default();
@@ -129,7 +129,11 @@ impl PodStarts {
         let stateful = pod::spec(pod).volumes.iter().flatten().any(keeps_state);
         let first = !stateful && !pod::host_network(pod) && !self.network_pod_seen;
         self.network_pod_seen |= first;
-        Some(Shown { total, sli: (!stateful).then(|| total.saturating_sub(left_out)), first_network: first })
+        Some(ObservedStartup {
+            total,
+            sli: (!stateful).then(|| total.saturating_sub(left_out)),
+            first_network: first,
+        })
     }
 
     /// The pod is not wanted any more.

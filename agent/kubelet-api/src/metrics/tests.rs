@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::containers::{Change, changes};
-use super::startup::{NodeStart, NodeStep, PodStarts, Shown};
+use super::startup::{NodeStart, NodeStep, ObservedStartup, PodStarts};
 use super::text::number;
 use super::{Counter, Gauge, Histogram, Registry, families, words};
 
@@ -162,7 +162,7 @@ fn a_pods_start_is_told_once() {
     assert_eq!(starts.watched(&new, at(121)), None);
     // 22 s, 7 of them pulls, 2 an init container.
     let (total, sli) = (Duration::from_secs(22), Some(Duration::from_secs(13)));
-    assert_eq!(starts.watched(&runs, at(122)), Some(Shown { total, sli, first_network: true }));
+    assert_eq!(starts.watched(&runs, at(122)), Some(ObservedStartup { total, sli, first_network: true }));
     assert_eq!(starts.watched(&runs, at(123)), None);
     starts.forget(&uid);
     assert!(starts.is_empty());

@@ -32,7 +32,7 @@ pub struct Attributes {
 
 /// What to do next in an authorisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum AuthorizationStep {
     /// Let it through.
     Allowed,
     /// Status 403.
@@ -71,11 +71,11 @@ fn is_within(path: &str, prefix: &str) -> bool {
 impl Attributes {
     /// What follows from the denials so far; the first allowed subresource ends it.
     #[must_use]
-    pub fn next(&self, denied: usize, allowed: bool) -> Next {
+    pub fn next(&self, denied: usize, allowed: bool) -> AuthorizationStep {
         match self.subresources.get(denied) {
-            _ if allowed => Next::Allowed,
-            Some(subresource) => Next::Ask(subresource),
-            None => Next::Denied,
+            _ if allowed => AuthorizationStep::Allowed,
+            Some(subresource) => AuthorizationStep::Ask(subresource),
+            None => AuthorizationStep::Denied,
         }
     }
 

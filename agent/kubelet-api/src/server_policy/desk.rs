@@ -44,7 +44,7 @@ impl Default for DeskLimits {
 
 /// What becomes of a request for a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<V> {
+pub enum ReviewStep<V> {
     /// The answer is remembered: believed with a value, or refused.
     Known(Option<V>),
     /// Ask the API server; [`ReviewDesk::ended`] and [`ReviewDesk::left`] must follow.
@@ -82,27 +82,27 @@ impl<K: Ord + Clone, V: Clone> ReviewDesk<K, V> {
     }
 
     /// A request needs the review of `key`.
-    pub fn request(&mut self, key: &K, now: Mono) -> Step<V> {
+    pub fn request(&mut self, key: &K, now: Mono) -> ReviewStep<V> {
         if let Some(value) = self.believed.get(key, now) {
-            return Step::Known(Some(value));
+            return ReviewStep::Known(Some(value));
         }
         if self.refused.get(key, now).is_some() {
-            return Step::Known(None);
+            return ReviewStep::Known(None);
         }
         if self.waiting >= self.limits.waiting {
-            return Step::Busy;
+            return ReviewStep::Busy;
         }
         if self.under_way.contains(key) {
             self.waiting += 1;
-            return Step::Join;
+            return ReviewStep::Join;
         }
         if !self.may_begin(self.believed.knew(key), now) {
-            return Step::Busy;
+            return ReviewStep::Busy;
         }
         self.paid_until = self.paid_until.max(now).after(self.limits.interval);
         self.under_way.insert(key.clone());
         self.waiting += 1;
-        Step::Ask
+        ReviewStep::Ask
     }
 
     /// A request waits no longer.

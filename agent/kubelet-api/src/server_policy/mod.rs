@@ -15,8 +15,8 @@
 mod attributes;
 mod authentication;
 mod cache;
+mod connection_slots;
 mod desk;
-mod places;
 pub mod policy;
 mod reviews;
 mod user;
@@ -24,10 +24,10 @@ mod user;
 #[cfg(test)]
 mod tests;
 
-pub use attributes::{Attributes, Next, attributes};
+pub use attributes::{Attributes, AuthorizationStep, attributes};
 pub use authentication::{Begin, CertificateClaim, TokenAnswer, Verdict, bearer_token, begin, conclude};
 pub use cache::ReviewCache;
-pub use desk::{DeskLimits, RareLine, ReviewDesk, Step};
-pub use places::{PlaceLimits, Places, Taken};
+pub use connection_slots::{AcceptedConnection, ConnectionLimits, ConnectionSlots};
+pub use desk::{DeskLimits, RareLine, ReviewDesk, ReviewStep};
 pub use reviews::{access_review, is_allowed, review_key, token_review, user_of_review};
 pub use user::{Subject, User};

@@ -171,11 +171,11 @@ fn paths_and_their_subresources() {
 #[test]
 fn the_first_yes_wins_and_all_noes_are_needed() {
     let pods = attributes("GET", "/pods");
-    assert_eq!(pods.next(0, false), Next::Ask("pods"));
-    assert_eq!(pods.next(0, true), Next::Allowed);
-    assert_eq!(pods.next(1, false), Next::Ask("proxy"));
-    assert_eq!(pods.next(1, true), Next::Allowed);
-    assert_eq!(pods.next(2, false), Next::Denied);
+    assert_eq!(pods.next(0, false), AuthorizationStep::Ask("pods"));
+    assert_eq!(pods.next(0, true), AuthorizationStep::Allowed);
+    assert_eq!(pods.next(1, false), AuthorizationStep::Ask("proxy"));
+    assert_eq!(pods.next(1, true), AuthorizationStep::Allowed);
+    assert_eq!(pods.next(2, false), AuthorizationStep::Denied);
     assert_eq!(
         pods.forbidden("eve"),
         "Forbidden (user=eve, verb=get, resource=nodes, subresource(s)=[pods proxy])\n"

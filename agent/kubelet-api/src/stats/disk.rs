@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use agent_types::time::Wall;
-use agent_volumes::csi::request::{Both, Usage};
+use agent_volumes::csi::request::{BytesAndInodes, Usage};
 
 /// A whole file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Bound {
 
 /// What a tree of files takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct TreeUsage {
     /// When it was measured.
     pub at: Wall,
     /// Blocks, as bytes.
@@ -98,11 +98,11 @@ pub struct Taken {
     pub bound: Bound,
 }
 
-impl Taken {
+impl TreeUsage {
     /// Both together, as old as the first.
     #[must_use]
-    pub fn plus(self, other: Taken) -> Taken {
-        Taken {
+    pub fn plus(self, other: TreeUsage) -> TreeUsage {
+        TreeUsage {
             at: self.at,
             bytes: self.bytes.saturating_add(other.bytes),
             inodes: self.inodes.saturating_add(other.inodes),
@@ -130,7 +130,7 @@ pub struct VolumeUse {
     /// File system of the volume.
     pub filesystem: Option<Filesystem>,
     /// What is in it.
-    pub taken: Option<Taken>,
+    pub taken: Option<TreeUsage>,
     /// True if its driver reports an abnormal condition.
     pub abnormal: Option<bool>,
 }
@@ -138,9 +138,9 @@ pub struct VolumeUse {
 impl VolumeUse {
     /// Translates a driver's statistics of a volume.
     #[must_use]
-    pub fn told(usage: &Usage, at: Wall) -> VolumeUse {
+    pub fn from_driver(usage: &Usage, at: Wall) -> VolumeUse {
         // A driver may report the condition without sizes; upstream shows these as 0.
-        let Both { bytes, inodes } = usage.amounts.unwrap_or_default();
+        let BytesAndInodes { bytes, inodes } = usage.amounts.unwrap_or_default();
         let filesystem = Filesystem {
             at,
             available_bytes: bytes.available,
@@ -149,7 +149,7 @@ impl VolumeUse {
             inodes: Some(inodes.total),
             inodes_free: Some(inodes.available),
         };
-        let taken = Taken { at, bytes: bytes.used, inodes: inodes.used, bound: Bound::Exact };
+        let taken = TreeUsage { at, bytes: bytes.used, inodes: inodes.used, bound: Bound::Exact };
         let abnormal = usage.condition.as_ref().map(|condition| condition.abnormal);
         VolumeUse { filesystem: Some(filesystem), taken: Some(taken), abnormal }
     }
@@ -157,7 +157,7 @@ impl VolumeUse {
 
 /// Disk use of the node; keys are CRI ids, UIDs of pods and names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct NodeDiskUsage {
     /// The file system of the kubelet's root directory.
     pub root: Option<Filesystem>,
     /// Images, as the runtime accounts for them.
@@ -167,9 +167,9 @@ pub struct Measured {
     /// File systems, by the runtime's mountpoints.
     pub filesystems: BTreeMap<String, Filesystem>,
     /// Log files, by UID and container.
-    pub logs: BTreeMap<(String, String), Taken>,
+    pub logs: BTreeMap<(String, String), TreeUsage>,
     /// Files that the node made for containers to write to: hosts files and termination messages. By UID.
-    pub own_files: BTreeMap<String, Taken>,
+    pub own_files: BTreeMap<String, TreeUsage>,
     /// Volumes, by UID and name.
     pub volumes: BTreeMap<(String, String), VolumeUse>,
 }

@@ -23,31 +23,31 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// Labels that many samples share, written once: runs of neighbours in the alphabet, between which a sample has others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shared(Vec<(String, String)>);
+pub struct SharedLabels(Vec<(String, String)>);
 
-impl Shared {
+impl SharedLabels {
     /// Runs of labels in their order; those of a sample come before the first run that begins with a greater name.
     #[must_use]
-    pub fn new(runs: &[Labels<'_>]) -> Shared {
+    pub fn new(runs: &[Labels<'_>]) -> SharedLabels {
         let run = |labels: &Labels<'_>| {
             let mut text = String::new();
             labels.iter().for_each(|(label, value)| push_label(&mut text, label, value));
             Some((labels.first()?.0.to_owned(), text))
         };
-        Shared(runs.iter().filter_map(run).collect())
+        SharedLabels(runs.iter().filter_map(run).collect())
     }
 }
 
 /// Labels of one sample in addition to the shared ones, in alphabetical order; an entry without a name is
 /// unused.
-pub type Own<'a> = [(&'a str, &'a str); 4];
+pub type OwnLabels<'a> = [(&'a str, &'a str); 4];
 
 /// No own labels.
-pub const NO_LABELS: Own<'static> = [("", ""); 4];
+pub const NO_LABELS: OwnLabels<'static> = [("", ""); 4];
 
 /// These as a sample's own.
 #[must_use]
-pub fn own<'a>(labels: &[(&'a str, &'a str)]) -> Own<'a> {
+pub fn own<'a>(labels: &[(&'a str, &'a str)]) -> OwnLabels<'a> {
     let mut all = NO_LABELS;
     all.iter_mut().zip(labels).for_each(|(to, label)| *to = *label);
     all
@@ -109,7 +109,7 @@ impl Exposition {
     pub fn shared<'a>(
         &mut self,
         family: (&str, Kind, &str),
-        samples: impl IntoIterator<Item = (&'a Shared, Own<'a>, f64, Option<Wall>)>,
+        samples: impl IntoIterator<Item = (&'a SharedLabels, OwnLabels<'a>, f64, Option<Wall>)>,
     ) {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_some() {
@@ -122,9 +122,9 @@ impl Exposition {
     pub fn more<'a>(
         &mut self,
         name: &str,
-        samples: impl IntoIterator<Item = (&'a Shared, Own<'a>, f64, Option<Wall>)>,
+        samples: impl IntoIterator<Item = (&'a SharedLabels, OwnLabels<'a>, f64, Option<Wall>)>,
     ) {
-        for (Shared(runs), own, value, at) in samples {
+        for (SharedLabels(runs), own, value, at) in samples {
             self.0.push_str(name);
             self.0.push('{');
             let mut own = own.into_iter().filter(|(label, _)| !label.is_empty()).peekable();

@@ -31,7 +31,7 @@ use agent_types::resources::cgroups::name;
 use agent_types::time::Wall;
 
 pub use host::Network;
-pub use shown::{Shown, ShownContainer, ShownVolume};
+pub use shown::{ShownContainer, ShownPod, ShownVolume};
 pub use usage::Usage;
 
 use disk::Layer;
@@ -79,9 +79,9 @@ pub struct RuntimeUsage {
 impl Snapshot {
     /// For a machine whose pods have no readable cgroups: the runtime's values of the listed containers.
     #[must_use]
-    pub fn of_runtime(node: Usage, shown: &[Shown], figures: &[RuntimeUsage]) -> Snapshot {
+    pub fn of_runtime(node: Usage, shown: &[ShownPod], figures: &[RuntimeUsage]) -> Snapshot {
         let by_id: BTreeMap<&str, &RuntimeUsage> = figures.iter().map(|f| (f.id.as_str(), f)).collect();
-        let pod = |pod: &Shown| {
+        let pod = |pod: &ShownPod| {
             let containers = pod.containers.iter().filter_map(|container| {
                 let found = by_id.get(container.id.as_str())?;
                 Some((container.id.clone(), found.usage.clone()))
@@ -103,7 +103,7 @@ impl Snapshot {
 impl PodUsage {
     /// The sandbox's own container: the oldest one that is not listed.
     #[must_use]
-    pub fn sandbox(&self, shown: &Shown) -> Option<(&str, &Usage)> {
+    pub fn sandbox(&self, shown: &ShownPod) -> Option<(&str, &Usage)> {
         let others = self.containers.iter().filter(|(id, _)| shown.containers.iter().all(|c| c.id != *id));
         let first = others.min_by(|a, b| (a.1.created, &a.0).cmp(&(b.1.created, &b.0)))?;
         // A single remaining container may be one that has just ended.
@@ -112,7 +112,7 @@ impl PodUsage {
 
     /// Of all of it: its cgroup's account, or the sum of the shown containers', as upstream adds them up.
     #[must_use]
-    pub fn whole(&self, shown: &Shown) -> Usage {
+    pub fn whole(&self, shown: &ShownPod) -> Usage {
         if let Some(usage) = &self.usage {
             return usage.clone();
         }

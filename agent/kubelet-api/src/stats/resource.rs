@@ -2,7 +2,7 @@
 //! labels are upstream's stable ones (pkg/kubelet/metrics/collectors/resource_metrics.go).
 
 use super::exposition::{Exposition, Kind};
-use super::{Shown, ShownContainer, Snapshot, Usage};
+use super::{ShownContainer, ShownPod, Snapshot, Usage};
 
 type Amount = fn(&Usage) -> Option<f64>;
 
@@ -41,7 +41,7 @@ const POD: [(&str, Kind, &str, Amount); 3] = [
 
 /// The text of the endpoint; without a snapshot it reports only that reading failed.
 #[must_use]
-pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown]) -> String {
+pub fn text(snapshot: Option<&Snapshot>, shown: &[ShownPod]) -> String {
     let mut out = Exposition::default();
     if let Some(snapshot) = snapshot {
         tell(&mut out, snapshot, shown);
@@ -52,9 +52,9 @@ pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown]) -> String {
     out.into_text()
 }
 
-fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[Shown]) {
-    let mut pods: Vec<(&Shown, Usage)> = Vec::new();
-    let mut containers: Vec<(&Shown, &ShownContainer, &Usage)> = Vec::new();
+fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[ShownPod]) {
+    let mut pods: Vec<(&ShownPod, Usage)> = Vec::new();
+    let mut containers: Vec<(&ShownPod, &ShownContainer, &Usage)> = Vec::new();
     for pod in shown {
         let Some(found) = snapshot.pod(&pod.uid) else { continue };
         pods.push((pod, found.whole(pod)));
@@ -87,10 +87,10 @@ fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[Shown]) {
     }
 }
 
-fn pod_labels(pod: &Shown) -> Vec<(&str, &str)> {
+fn pod_labels(pod: &ShownPod) -> Vec<(&str, &str)> {
     vec![("namespace", &pod.namespace), ("pod", &pod.name)]
 }
 
-fn container_labels<'a>(pod: &'a Shown, container: &'a ShownContainer) -> Vec<(&'a str, &'a str)> {
+fn container_labels<'a>(pod: &'a ShownPod, container: &'a ShownContainer) -> Vec<(&'a str, &'a str)> {
     vec![("container", &container.name), ("namespace", &pod.namespace), ("pod", &pod.name)]
 }

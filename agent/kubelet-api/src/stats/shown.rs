@@ -1,6 +1,6 @@
 //! The part of the node's pods that appears in statistics.
 //!
-//! In: pods and their statuses. Out: [`Shown`]. Invariant: the containers are those that run now.
+//! In: pods and their statuses. Out: [`ShownPod`]. Invariant: the containers are those that run now.
 
 use agent_types::ids::PodKey;
 use agent_types::time::Wall;
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 
 /// A pod that the node shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownPod {
     /// `metadata.namespace`.
     pub namespace: String,
     /// `metadata.name`.
@@ -27,7 +27,7 @@ pub struct Shown {
     pub volumes: Vec<ShownVolume>,
 }
 
-impl Shown {
+impl ShownPod {
     /// Identity of the pod.
     #[must_use]
     pub fn key(&self) -> PodKey {
@@ -66,7 +66,7 @@ pub struct ShownVolume {
 
 /// The statistics entry of a pod.
 #[must_use]
-pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
+pub fn shown(p: &Pod, status: Option<&PodStatus>) -> ShownPod {
     let key = pod::key(p);
     let containers = status.into_iter().flat_map(pod::container_statuses).filter_map(|container| {
         let running = container.state.as_ref()?.running.as_ref()?;
@@ -78,7 +78,7 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
         })
     });
     let volumes = pod::spec(p).volumes.iter().flatten().filter_map(|v| volume(p, v));
-    Shown {
+    ShownPod {
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
         uid: key.uid.to_string(),

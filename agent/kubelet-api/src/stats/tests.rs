@@ -52,19 +52,19 @@ fn usage(cpu_ns: u64, bytes: u64) -> Usage {
     usage
 }
 
-fn pod(name: &str, uid: &str, containers: &[(&str, &str)]) -> Shown {
+fn pod(name: &str, uid: &str, containers: &[(&str, &str)]) -> ShownPod {
     let container = |(name, id): &(&str, &str)| ShownContainer {
         name: (*name).to_owned(),
         id: (*id).to_owned(),
         started: Some(Wall(1_500_000_000)),
         ..ShownContainer::default()
     };
-    Shown {
+    ShownPod {
         namespace: "ns".to_owned(),
         name: name.to_owned(),
         uid: uid.to_owned(),
         containers: containers.iter().map(container).collect(),
-        ..Shown::default()
+        ..ShownPod::default()
     }
 }
 

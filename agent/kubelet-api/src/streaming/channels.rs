@@ -35,7 +35,7 @@ const STATUS_MAX: usize = 64 * 1024;
 
 /// Where in a message the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum MessagePosition {
     /// The number of the channel comes next.
     Channel,
     /// Bytes of a channel.
@@ -66,7 +66,7 @@ pub struct Translator {
     encoder: spdy::Encoder,
     /// Streams by channel number.
     streams: [Stream; 5],
-    at: At,
+    at: MessagePosition,
     status: Vec<u8>,
     replies: websocket::Replies,
     ping: Option<u32>,
@@ -98,7 +98,7 @@ impl Translator {
             runtime: spdy::Decoder::default(),
             encoder: spdy::Encoder::default(),
             streams,
-            at: At::Channel,
+            at: MessagePosition::Channel,
             status: Vec::new(),
             replies: websocket::Replies::default(),
             ping: None,
@@ -127,26 +127,26 @@ impl Translator {
     fn part(&mut self, first: bool, bytes: &[u8], to_runtime: &mut Vec<u8>) {
         let mut bytes = bytes;
         if first {
-            self.at = At::Channel;
+            self.at = MessagePosition::Channel;
         }
-        if self.at == At::Channel
+        if self.at == MessagePosition::Channel
             && let Some((channel, rest)) = bytes.split_first()
         {
-            self.at = if *channel == CLOSE { At::Closed } else { At::Of(*channel) };
+            self.at = if *channel == CLOSE { MessagePosition::Closed } else { MessagePosition::Of(*channel) };
             bytes = rest;
         }
         match (self.at, bytes.first()) {
-            (At::Of(channel @ (STDIN | RESIZE)), Some(_)) => {
+            (MessagePosition::Of(channel @ (STDIN | RESIZE)), Some(_)) => {
                 let stream = self.streams[usize::from(channel)];
                 if stream.id != 0 && !stream.closed {
                     spdy::data(stream.id, bytes, false, to_runtime);
                 }
             }
-            (At::Closed, Some(channel)) => {
+            (MessagePosition::Closed, Some(channel)) => {
                 if matches!(*channel, STDIN | RESIZE) {
                     self.close_channel(*channel, to_runtime);
                 }
-                self.at = At::Rest;
+                self.at = MessagePosition::Rest;
             }
             _ => {}
         }
@@ -209,7 +209,7 @@ impl Translator {
             self.input_unwanted = true;
         }
         if [STATUS, STDOUT, STDERR].into_iter().all(|channel| self.has_ended(channel)) {
-            let words = said(&self.status, true);
+            let words = client_status(&self.status, true);
             self.tell(&words, to_client);
         }
     }
@@ -277,7 +277,7 @@ impl Bridge for Translator {
     }
 
     fn runtime_ended(&mut self, to_client: &mut Vec<u8>) {
-        let words = said(&self.status, false);
+        let words = client_status(&self.status, false);
         self.tell(&words, to_client);
     }
 
@@ -320,7 +320,7 @@ fn message(channel: u8, bytes: &[u8], to_client: &mut Vec<u8>) {
 
 /// The client's status, from the contents of the runtime's error stream; `ended`: the runtime ended that
 /// stream.
-fn said(message: &[u8], ended: bool) -> serde_json::Value {
+fn client_status(message: &[u8], ended: bool) -> serde_json::Value {
     if message.is_empty() {
         return if ended {
             json!({"metadata": {}, "status": "Success"})

@@ -65,7 +65,7 @@ fn ext4() -> Option<Mounted> {
     Mounted::make(&mkfs, "loop", 64)
 }
 
-fn why(done: Result<u32, ProjectError>) -> Why {
+fn why(done: Result<u32, ProjectError>) -> NoProjectReason {
     match done {
         Err(ProjectError::Left(why)) => why,
         other => panic!("{other:?}"),
@@ -75,7 +75,7 @@ fn why(done: Result<u32, ProjectError>) -> Why {
 #[test]
 fn where_nothing_counts_nothing_is_given() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-    assert_eq!(why(give(memory.path())), Why::Unsupported);
+    assert_eq!(why(give(memory.path())), NoProjectReason::Unsupported);
     assert_eq!(counted(memory.path()).unwrap(), None);
     let at = Wall(5);
     assert_eq!(disk_use::counted_volume(memory.path(), at).unwrap().taken.unwrap().inodes, 1, "it is walked");
@@ -129,7 +129,7 @@ impl Mounted {
 fn others_are_left_alone(mounted: &Mounted) {
     let used = mounted.volume("used");
     fs::write(used.join("x"), "x").unwrap();
-    assert_eq!(why(give(&used)), Why::InUse);
+    assert_eq!(why(give(&used)), NoProjectReason::InUse);
     assert_eq!(counted(&used).unwrap(), None);
     let pods = mounted.volume("pods");
     let of_all = open(&pods).unwrap();
@@ -137,7 +137,7 @@ fn others_are_left_alone(mounted: &Mounted) {
     (raw.projid, raw.xflags) = (7, raw.xflags | PROJINHERIT);
     set(&of_all, &raw).unwrap();
     let below = mounted.volume("pods/volume");
-    assert_eq!(why(give(&below)), Why::Others(7));
+    assert_eq!(why(give(&below)), NoProjectReason::Others(7));
     assert_eq!(counted(&below).unwrap(), None, "it is not the volume's alone");
     assert_eq!(attributes_of(&open(&below).unwrap(), &below).unwrap().project, 7);
 }
@@ -195,6 +195,6 @@ fn xfs_counts() {
 fn a_file_system_without_them_counts_nothing() {
     let Some(mounted) = Mounted::make(&["mkfs.ext4", "-q"], "loop", 16) else { return };
     let volume = mounted.volume("v");
-    assert_eq!(why(give(&volume)), Why::Unsupported);
+    assert_eq!(why(give(&volume)), NoProjectReason::Unsupported);
     assert_eq!(counted(&volume).unwrap(), None);
 }

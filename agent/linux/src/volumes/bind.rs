@@ -14,7 +14,7 @@ use agent_volumes::mount_table::{self, MountPoint};
 use agent_volumes::plugin::Plugin;
 use nix::mount::{MsFlags, mount};
 
-use super::{DIR_MODE, Give, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
+use super::{DIR_MODE, SetFsGroup, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
 use crate::files::{self, FilesError};
 
 /// What of a mount can be set for a bind mount alone (mount(8)). Those without a flag are what holds anyway.
@@ -39,7 +39,7 @@ pub(super) fn mount_at(
     pod_dir: &Path,
     volume: &SetUp,
     work: &Bind,
-    give: Give<'_>,
+    give: SetFsGroup<'_>,
 ) -> Result<Option<String>, VolumeError> {
     let (source, path) = (Path::new(&work.source), Path::new(&volume.path));
     let flags = flags(work)?;

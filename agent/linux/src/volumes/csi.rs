@@ -14,7 +14,9 @@ use agent_volumes::key::VolumeKey;
 use agent_volumes::plugin::Plugin;
 use agent_volumes::sub_path::SUB_PATHS;
 
-use super::{DIR_MODE, Give, VOLUMES, VolumeError, invalid, make_way, ownership, refused, unmount_below};
+use super::{
+    DIR_MODE, SetFsGroup, VOLUMES, VolumeError, invalid, make_way, ownership, refused, unmount_below,
+};
 use crate::files::{self, Durability, FilesError};
 
 /// The file is some hundred bytes.
@@ -180,7 +182,7 @@ pub fn unstaged(root: &Path, key: &VolumeKey) -> Result<(), FilesError> {
 ///
 /// # Errors
 /// The step that failed.
-pub fn give(target: &Path, group: u32, by_root: bool, give: Give<'_>) -> Result<(), VolumeError> {
+pub fn give(target: &Path, group: u32, by_root: bool, give: SetFsGroup<'_>) -> Result<(), VolumeError> {
     if by_root && ownership::is_given(target, group) {
         return Ok(());
     }

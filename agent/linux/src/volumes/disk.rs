@@ -1,6 +1,6 @@
 //! Disks of the node with file systems of volumes: what one looks like, where it is mounted, and when that ends.
 //!
-//! In: a disk, the directory it goes to. Out: [`Seen`], directories. Invariants: what is on a disk is read and never written
+//! In: a disk, the directory it goes to. Out: [`DiskState`], directories. Invariants: what is on a disk is read and never written
 //! here; a disk that a pod has mounted stays mounted; that formatting has begun is on the node's disk before it does, for as
 //! long as mkfs runs or was killed, and for one disk as it is attached now (`identity`). Volumes of every type whose file
 //! system the node makes go this way: `local`, `iscsi`, `fc`, `flexVolume`. Upstream: pkg/volume/local MountDevice,
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use agent_volumes::bind::Bind;
-use agent_volumes::disk::{self, LOOKED_AT, Seen};
+use agent_volumes::disk::{self, DiskState, LOOKED_AT};
 use agent_volumes::plugin::Plugin;
 use nix::mount::{MntFlags, umount2};
 
@@ -33,7 +33,7 @@ pub fn is_one(of: &Bind) -> bool {
 ///
 /// # Errors
 /// It, or where it goes, cannot be read.
-pub fn look(root: &Path, of: &Bind) -> Result<Option<Seen>, VolumeError> {
+pub fn look(root: &Path, of: &Bind) -> Result<Option<DiskState>, VolumeError> {
     let source = Path::new(&of.source);
     let found = match fs::metadata(source) {
         Ok(found) if found.file_type().is_block_device() => found,
@@ -53,7 +53,7 @@ pub fn look(root: &Path, of: &Bind) -> Result<Option<Seen>, VolumeError> {
         Ok(text) => which(global, found.rdev())?.is_some_and(|this| text == this),
         Err(_) => false,
     };
-    Ok(Some(Seen { mounted, content, begun }))
+    Ok(Some(DiskState { mounted, content, begun }))
 }
 
 /// The first and the last bytes.
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    fn look_at(root: &Path, of: &Bind) -> Option<Seen> {
+    fn look_at(root: &Path, of: &Bind) -> Option<DiskState> {
         look(root, of).unwrap()
     }
 

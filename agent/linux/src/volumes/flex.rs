@@ -22,7 +22,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::device::{entries, gone};
 use super::{
-    Give, READY, VOLUMES, VolumeError, invalid, make_way, mounts, ownership, refused, unmount_below,
+    READY, SetFsGroup, VOLUMES, VolumeError, invalid, make_way, mounts, ownership, refused, unmount_below,
 };
 use crate::files::{self, Durability, FilesError};
 use crate::process::boot_id;
@@ -36,7 +36,7 @@ const RECORD_MODE: u32 = 0o600;
 
 /// What there is of a pod's volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct FlexVolumeState {
     /// It is mounted for the pod.
     pub mounted: bool,
     /// Its set-up was finished.
@@ -51,14 +51,14 @@ pub struct Seen {
 ///
 /// # Errors
 /// What cannot be read.
-pub fn look(pod_dir: &Path, volume: &SetUp, flex: &Flex) -> Result<Seen, FilesError> {
+pub fn look(pod_dir: &Path, volume: &SetUp, flex: &Flex) -> Result<FlexVolumeState, FilesError> {
     let table = mounts()?;
     let (pods, own) = (pod_dir.parent().unwrap_or(pod_dir), pod_dir.file_name().unwrap_or_default());
     let mut others = false;
     for uid in entries(pods)?.into_iter().filter(|uid| flex.one_pod && own != uid.as_str()) {
         others |= has(&pods.join(uid), &flex.driver, &flex.volume)?;
     }
-    Ok(Seen {
+    Ok(FlexVolumeState {
         mounted: mount_table::kind_at(&table, &volume.path).is_some(),
         ready: Path::new(&flex.mark).join(READY).exists(),
         global: mount_table::kind_at(&table, &flex.global).is_some(),
@@ -117,7 +117,12 @@ pub fn bind(volume: &SetUp, flex: &Flex) -> Result<(), VolumeError> {
 /// # Errors
 /// The step that failed, or that the walk was ended. As upstream, a group that cannot be given is none: the volume may be
 /// read-only.
-pub fn finish(volume: &SetUp, flex: &Flex, group: Option<u32>, give: Give<'_>) -> Result<(), FilesError> {
+pub fn finish(
+    volume: &SetUp,
+    flex: &Flex,
+    group: Option<u32>,
+    give: SetFsGroup<'_>,
+) -> Result<(), FilesError> {
     let path = Path::new(&volume.path);
     if let Some(group) = group.filter(|group| !(flex.by_root && ownership::is_given(path, *group)))
         && let Err(error) = give(path, group)
@@ -139,7 +144,7 @@ pub fn abandon(volume: &SetUp) {
 
 /// A volume of a driver's that a pod has, or had.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct FlexPodVolume {
     /// Whose it is.
     pub driver: Driver,
     /// Where it is.
@@ -156,7 +161,7 @@ pub struct Held {
 ///
 /// # Errors
 /// What cannot be read.
-pub fn held(pod_dir: &Path) -> Result<Vec<Held>, FilesError> {
+pub fn held(pod_dir: &Path) -> Result<Vec<FlexPodVolume>, FilesError> {
     let mut found = Vec::new();
     for directory in drivers_of(pod_dir)? {
         let Some(driver) = Driver::of_directory(&directory) else { continue };
@@ -166,7 +171,7 @@ pub fn held(pod_dir: &Path) -> Result<Vec<Held>, FilesError> {
             let boot = fs::read_to_string(mark.join(BOOT)).ok();
             let before_boot = boot.is_some_and(|boot| boot_id().is_ok_and(|now| now != boot));
             let (driver, path, asked) = (driver.clone(), at.join(volume), mark.exists());
-            found.push(Held { driver, path, mounted: false, asked, before_boot });
+            found.push(FlexPodVolume { driver, path, mounted: false, asked, before_boot });
         }
     }
     if !found.is_empty() {

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use agent_volumes::mount_table::{self, MountPoint};
-use agent_volumes::nfs::{Nfs, Way};
+use agent_volumes::nfs::{Nfs, NfsMounter};
 use agent_volumes::{SetUp, VOLUMES_DIR};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
@@ -38,9 +38,9 @@ pub fn prepare(pod_dir: &Path, volume: &SetUp, work: &Nfs) -> Result<Vec<Vec<Str
     }
     let path = Path::new(&volume.path);
     let way = if HELPERS.iter().any(|helper| Path::new(helper).exists()) {
-        Way::Helper
+        NfsMounter::Helper
     } else {
-        Way::Kernel(address(work.host())?)
+        NfsMounter::Kernel(address(work.host())?)
     };
     let attempts = work.arguments(way, &volume.path).map_err(refused)?;
     for directory in [Some(pod_dir), Some(&pod_dir.join(VOLUMES_DIR)), path.parent(), Some(path)] {

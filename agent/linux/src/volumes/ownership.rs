@@ -107,7 +107,7 @@ impl Rights {
 }
 
 /// A name that was read.
-struct Entry {
+struct DirectoryEntry {
     name: CString,
     kind: FileType,
     /// Where the directory is to be read on after it; on some file systems no place that can be gone to.
@@ -121,7 +121,7 @@ struct Level {
     /// Device and inode.
     id: (u64, u64),
     /// Names that were read, and are next.
-    batch: VecDeque<Entry>,
+    batch: VecDeque<DirectoryEntry>,
     /// How many names were taken.
     taken: u64,
     /// What comes after the last of them.
@@ -202,7 +202,7 @@ impl<'p> Walk<'p> {
     }
 
     /// The next names of a directory; none at its end.
-    fn read(&mut self, fd: &OwnedFd) -> Result<VecDeque<Entry>, FilesError> {
+    fn read(&mut self, fd: &OwnedFd) -> Result<VecDeque<DirectoryEntry>, FilesError> {
         let mut batch = VecDeque::new();
         let mut entries = RawDir::new(fd, &mut self.buffer);
         while let Some(entry) = entries.next() {
@@ -211,7 +211,7 @@ impl<'p> Walk<'p> {
                 Err(e) => return Err(self.failed("readdir", fd, Errno::from_raw(e.raw_os_error()))),
             };
             let (name, kind) = (entry.file_name().to_owned(), entry.file_type());
-            batch.push_back(Entry { name, kind, next: entry.next_entry_cookie() });
+            batch.push_back(DirectoryEntry { name, kind, next: entry.next_entry_cookie() });
             if entries.is_buffer_empty() {
                 break;
             }
@@ -243,7 +243,7 @@ impl<'p> Walk<'p> {
     fn next_directory(&mut self, level: &mut Level) -> Result<Option<OwnedFd>, FilesError> {
         let Some(fd) = &level.fd else { return Ok(None) };
         loop {
-            let Some(Entry { name, kind, next }) = level.batch.pop_front() else {
+            let Some(DirectoryEntry { name, kind, next }) = level.batch.pop_front() else {
                 level.batch = self.read(fd)?;
                 if level.batch.is_empty() {
                     return Ok(None);

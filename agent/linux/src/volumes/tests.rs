@@ -11,16 +11,16 @@ use nix::unistd::Uid;
 
 use super::*;
 
-struct Place {
+struct VolumesFixture {
     _dir: tempfile::TempDir,
     pod: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl VolumesFixture {
+    fn new() -> VolumesFixture {
         let dir = tempfile::tempdir().unwrap();
         let pod = dir.path().join("pods/u");
-        Place { _dir: dir, pod }
+        VolumesFixture { _dir: dir, pod }
     }
 
     fn volume(&self, work: Work, fs_group: Option<u32>) -> SetUp {
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for VolumesFixture {
     fn drop(&mut self) {
         // Mounts of a test that failed.
         let _ = unmount_below(&self.pod);
@@ -74,7 +74,7 @@ fn at(second: i64) -> Wall {
 
 #[test]
 fn versions_replace_each_other_at_once() {
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume = p.files(Medium::Disk, None);
     let path = PathBuf::from(&volume.path);
     let write = |files: &[(&str, &str, u32)], now| set_up(&p.pod, &volume, &payload(files), at(now)).unwrap();
@@ -101,7 +101,7 @@ fn versions_replace_each_other_at_once() {
 }
 
 /// Mounts `target` once more somewhere else, as a runtime does when it starts a container; the file's content.
-fn mounted_again(p: &Place, target: &Path) -> String {
+fn mounted_again(p: &VolumesFixture, target: &Path) -> String {
     let again = p.pod.join("rootfs");
     fs::write(&again, "").unwrap();
     mount(Some(target), &again, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
@@ -115,7 +115,7 @@ fn a_runtime_can_mount_a_part_of_a_volume_that_changed_since() {
     if !Uid::effective().is_root() {
         return;
     }
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume = p.files(Medium::Disk, None);
     let path = PathBuf::from(&volume.path);
     let write = |text: &str, now| {
@@ -162,7 +162,7 @@ fn a_runtime_can_mount_a_part_of_a_volume_that_changed_since() {
 
 #[test]
 fn what_a_crash_left_is_cleaned_up() {
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume = p.files(Medium::Disk, None);
     let path = PathBuf::from(&volume.path);
     let files = payload(&[("a", "1", 0o644)]);
@@ -184,7 +184,7 @@ fn what_a_crash_left_is_cleaned_up() {
 
 #[test]
 fn nothing_is_written_outside() {
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume = p.files(Medium::Disk, None);
     for bad in ["../x", "/x", "a/../../x", "..data", ""] {
         let error = set_up(&p.pod, &volume, &payload(&[(bad, "1", 0o644)]), at(0)).unwrap_err();
@@ -201,7 +201,7 @@ fn nothing_is_written_outside() {
 
 #[test]
 fn an_empty_dir_is_made_once() {
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker(), counted: false }, None);
     let path = PathBuf::from(&volume.path);
     set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
@@ -218,7 +218,7 @@ fn what_is_mounted_stays_mounted_until_it_is_torn_down() {
     if !Uid::effective().is_root() {
         return;
     }
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume = p.files(Medium::Memory(1 << 20), Some(4711));
     let path = PathBuf::from(&volume.path);
     let files = payload(&[("a", "1", 0o400), ("d/x", "2", 0o600)]);
@@ -253,7 +253,7 @@ fn huge_pages_are_mounted_once_and_are_their_groups() {
     if !Uid::effective().is_root() || !known {
         return;
     }
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let medium = Medium::HugePages(2 << 20);
     let volume = p.volume(Work::EmptyDir { medium, marker: p.marker(), counted: false }, Some(4711));
     let path = PathBuf::from(&volume.path);
@@ -274,7 +274,7 @@ fn a_group_may_read_and_write_its_empty_dir() {
     if !Uid::effective().is_root() {
         return;
     }
-    let p = Place::new();
+    let p = VolumesFixture::new();
     let volume =
         p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker(), counted: false }, Some(7));
     let path = PathBuf::from(&volume.path);

@@ -62,7 +62,7 @@ struct Name {
 }
 
 /// Where a walk is.
-enum Place {
+enum WalkPosition {
     /// In the volume, with the names from its top; a descriptor unless it has to be opened again.
     Inside(Vec<OsString>, Option<OwnedFd>),
     /// On the way to the volume, with the names from the host's root.
@@ -74,7 +74,7 @@ struct Walk<'v> {
     volume: &'v Volume,
     left: VecDeque<Name>,
     links: usize,
-    place: Place,
+    place: WalkPosition,
     /// The mode of directories that are made where they are missing.
     make: Option<Mode>,
 }
@@ -113,7 +113,7 @@ impl Volume {
     /// # Errors
     /// See [`WalkError`].
     pub(super) fn find(&self, path: &Path, make: Option<Mode>) -> Result<OwnedFd, WalkError> {
-        let place = Place::Inside(Vec::new(), None);
+        let place = WalkPosition::Inside(Vec::new(), None);
         let mut walk = Walk { volume: self, left: VecDeque::new(), links: 0, place, make };
         walk.add(path, true);
         let mut taken = 0;
@@ -125,9 +125,9 @@ impl Volume {
             walk.step(next)?;
         }
         match walk.place {
-            Place::Inside(_, Some(found)) => Ok(found),
-            Place::Inside(names, None) => self.reopen(&names),
-            Place::Outside(_) => Err(WalkError::Leaves),
+            WalkPosition::Inside(_, Some(found)) => Ok(found),
+            WalkPosition::Inside(names, None) => self.reopen(&names),
+            WalkPosition::Outside(_) => Err(WalkError::Leaves),
         }
     }
 
@@ -157,25 +157,25 @@ impl Walk<'_> {
     fn step(&mut self, next: Name) -> Result<(), WalkError> {
         let is_up = next.name == "..";
         match &mut self.place {
-            Place::Inside(names, held) if is_up => {
+            WalkPosition::Inside(names, held) if is_up => {
                 if names.pop().is_some() {
                     *held = None;
                 } else if let Outside::Host([real, _]) = &self.volume.outside
                     && let Some((_, above)) = real.split_last()
                 {
-                    self.place = Place::Outside(above.to_vec());
+                    self.place = WalkPosition::Outside(above.to_vec());
                 }
                 Ok(())
             }
-            Place::Inside(..) => self.enter(next),
-            Place::Outside(_) => self.approach(next.name),
+            WalkPosition::Inside(..) => self.enter(next),
+            WalkPosition::Outside(_) => self.approach(next.name),
         }
     }
 
     /// A step outside of the volume: no directory is looked into there, so only the volume's own path can be followed.
     fn approach(&mut self, name: OsString) -> Result<(), WalkError> {
         let Outside::Host(paths) = &self.volume.outside else { return Err(WalkError::Leaves) };
-        let Place::Outside(at) = &mut self.place else { return Ok(()) };
+        let WalkPosition::Outside(at) = &mut self.place else { return Ok(()) };
         if name == ".." {
             // Of the other path a name may be a link, whose parent is elsewhere.
             if !paths[0].starts_with(at) {
@@ -186,7 +186,7 @@ impl Walk<'_> {
         }
         at.push(name);
         if paths.contains(at) {
-            self.place = Place::Inside(Vec::new(), None);
+            self.place = WalkPosition::Inside(Vec::new(), None);
         } else if !paths.iter().any(|path| path.starts_with(at)) {
             return Err(WalkError::Leaves);
         }
@@ -195,7 +195,7 @@ impl Walk<'_> {
 
     /// A step into something of the volume.
     fn enter(&mut self, next: Name) -> Result<(), WalkError> {
-        let Place::Inside(names, held) = &mut self.place else { return Ok(()) };
+        let WalkPosition::Inside(names, held) = &mut self.place else { return Ok(()) };
         let parent = match held.take() {
             Some(parent) => parent,
             None => self.volume.reopen(names)?,
@@ -220,8 +220,8 @@ impl Walk<'_> {
         let target = Path::new(&target);
         if target.is_absolute() {
             self.place = match &self.volume.outside {
-                Outside::Host(paths) if !paths.iter().any(Vec::is_empty) => Place::Outside(Vec::new()),
-                Outside::Host(_) | Outside::Top => Place::Inside(Vec::new(), None),
+                Outside::Host(paths) if !paths.iter().any(Vec::is_empty) => WalkPosition::Outside(Vec::new()),
+                Outside::Host(_) | Outside::Top => WalkPosition::Inside(Vec::new(), None),
             };
         }
         self.add(target, false);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use agent_kubelet_api::streaming::channels::{self, Translator};
 use agent_kubelet_api::streaming::tunnel::{PREFIX, Tunnel};
-use agent_kubelet_api::streaming::upgrade::Wish;
+use agent_kubelet_api::streaming::upgrade::UpgradeRequest;
 use agent_kubelet_api::streaming::{Bridge, StreamOptions};
 use agent_types::lock::Lock;
 use base64::Engine as _;
@@ -50,9 +50,13 @@ const BUFFER_BYTES: usize = 16 * 1024;
 const UNTAKEN: Duration = Duration::from_secs(10);
 
 /// What a request's headers ask for.
-pub(super) fn wish(headers: &HeaderMap) -> Wish<'_> {
+pub(super) fn wish(headers: &HeaderMap) -> UpgradeRequest<'_> {
     let text = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    Wish { connection: text(CONNECTION), upgrade: text(UPGRADE), protocols: text(SEC_WEBSOCKET_PROTOCOL) }
+    UpgradeRequest {
+        connection: text(CONNECTION),
+        upgrade: text(UPGRADE),
+        protocols: text(SEC_WEBSOCKET_PROTOCOL),
+    }
 }
 
 /// Exec or attach: the client gets its WebSocket, and hears there what becomes of its wish.
@@ -191,7 +195,7 @@ async fn spdy_to(url: &str, spawner: &dyn Spawn) -> Result<OnUpgrade, String> {
 }
 
 /// What both directions share.
-struct Shared<B> {
+struct BridgeInner<B> {
     bridge: Lock<B>,
     /// Something is due to the client, or to the runtime, that came from itself.
     to_client: Notify,
@@ -214,7 +218,7 @@ where
     R: AsyncRead + AsyncWrite + Send,
 {
     let (moved, seen) = watch::channel(());
-    let shared = Shared {
+    let shared = BridgeInner {
         bridge: Lock::new(bridge),
         to_client: Notify::new(),
         to_runtime: Notify::new(),
@@ -245,7 +249,7 @@ where
 
 /// Client to runtime. Returns when the client has gone.
 async fn up<B: Bridge>(
-    shared: &Shared<B>,
+    shared: &BridgeInner<B>,
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
 ) {
@@ -278,7 +282,7 @@ async fn up<B: Bridge>(
 
 /// Runtime to client. Returns when the client was told all, with true, or takes no more.
 async fn down<B: Bridge>(
-    shared: &Shared<B>,
+    shared: &BridgeInner<B>,
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut out: Vec<u8>,
@@ -313,7 +317,7 @@ async fn down<B: Bridge>(
 }
 
 /// Gives the runtime up when it takes no input although all outputs have ended. Never returns.
-async fn untaken<B: Bridge>(shared: &Shared<B>) {
+async fn untaken<B: Bridge>(shared: &BridgeInner<B>) {
     let mut writing = shared.writing.subscribe();
     loop {
         // An error cannot come: the sender is shared.

@@ -10,9 +10,14 @@ use super::{LogRequest, NodeApi, decoded, pairs};
 use crate::body::{Body, json as json_answer, streamed, text};
 
 /// `now`, and whether one of the two outputs may be asked for alone.
-pub(super) type Given = (Wall, bool);
+pub(super) type LogContext = (Wall, bool);
 
-pub(super) async fn answer<N: NodeApi>(node: &N, rest: &[&str], query: &str, given: Given) -> Response<Body> {
+pub(super) async fn answer<N: NodeApi>(
+    node: &N,
+    rest: &[&str],
+    query: &str,
+    given: LogContext,
+) -> Response<Body> {
     let request = match find(node, rest, query, given) {
         Ok(request) => request,
         Err(response) => return response,
@@ -32,7 +37,7 @@ fn find<N: NodeApi>(
     node: &N,
     rest: &[&str],
     query: &str,
-    (now, split): Given,
+    (now, split): LogContext,
 ) -> Result<LogRequest, Response<Body>> {
     let missing = |what: &str| message(StatusCode::BAD_REQUEST, &format!("Missing {what}."));
     let name = |at: usize| rest.get(at).and_then(|segment| decoded(segment, false)).unwrap_or_default();

@@ -206,7 +206,7 @@ impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'static>> {
         let (inner, peer) = (self.inner.clone(), peer.clone());
         Box::pin(async move {
-            let _counted = Counted::new(inner.clone(), &request);
+            let _counted = InFlightRequest::new(inner.clone(), &request);
             // A body is not read (but for a log level): it is dropped with the request, or what a stream begins with.
             let (parts, body) = request.into_parts();
             match inner.guard.admit(&peer.chain, &parts).await {
@@ -222,7 +222,7 @@ impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
                     }
                     let query = parts.uri.query().unwrap_or_default();
                     let now = (inner.clock)().wall;
-                    let asked = Asked {
+                    let asked = RequestHead {
                         method: &parts.method,
                         path: parts.uri.path(),
                         query,
@@ -241,7 +241,7 @@ impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
 
 /// A request without its body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a Method,
     /// As it is on the wire.
     pub(crate) path: &'a str,
@@ -254,22 +254,22 @@ fn accept(parts: &hyper::http::request::Parts) -> Option<&str> {
 }
 
 /// A request that is under way; whoever counts hears of its end, whatever ends it.
-struct Counted<N: NodeApi, A> {
+struct InFlightRequest<N: NodeApi, A> {
     inner: Arc<Inner<N, A>>,
     method: Method,
     path: String,
     began: Instant,
 }
 
-impl<N: NodeApi, A> Counted<N, A> {
-    fn new(inner: Arc<Inner<N, A>>, request: &Request<Incoming>) -> Counted<N, A> {
+impl<N: NodeApi, A> InFlightRequest<N, A> {
+    fn new(inner: Arc<Inner<N, A>>, request: &Request<Incoming>) -> InFlightRequest<N, A> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         inner.node.requested(method.as_str(), &path);
-        Counted { inner, method, path, began: Instant::now() }
+        InFlightRequest { inner, method, path, began: Instant::now() }
     }
 }
 
-impl<N: NodeApi, A> Drop for Counted<N, A> {
+impl<N: NodeApi, A> Drop for InFlightRequest<N, A> {
     fn drop(&mut self) {
         self.inner.node.answered(self.method.as_str(), &self.path, self.began.elapsed());
     }
@@ -279,10 +279,10 @@ impl<N: NodeApi, A> Drop for Counted<N, A> {
 pub(crate) async fn answer<N: NodeApi + NodeTools>(
     node: &N,
     paths: Paths,
-    asked: Asked<'_>,
+    asked: RequestHead<'_>,
     now: Wall,
 ) -> Response<Body> {
-    let Asked { method, path, query, accept } = asked;
+    let RequestHead { method, path, query, accept } = asked;
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     let first = segments.first().copied().unwrap_or_default();
     if !paths.debugging && DEBUGGING.contains(&first) {

@@ -1,6 +1,6 @@
 //! `/exec`, `/attach`, `/portForward`: whom the client wants to speak with, and the tunnel there.
 
-use agent_kubelet_api::streaming::upgrade::{Kind, Way, way};
+use agent_kubelet_api::streaming::upgrade::{Kind, StreamTransport, way};
 use agent_kubelet_api::streaming::{StreamOptions, ports};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
@@ -42,7 +42,8 @@ pub(super) async fn answer<N: NodeApi>(
     let kind = if path.starts_with("/portForward/") { Kind::Ports } else { Kind::Command };
     let way = way(kind, bridged::wish(request.headers()), streams.extended);
     // Ports that are tunnelled are named in the tunnel.
-    let query = request.uri().query().filter(|_| !matches!(way, Way::Tunnelled(_))).unwrap_or_default();
+    let query =
+        request.uri().query().filter(|_| !matches!(way, StreamTransport::Tunnelled(_))).unwrap_or_default();
     let asked = match find(node, request.method(), path, query) {
         Ok(asked) => asked,
         Err((status, words)) => return text(status, format!("{words}\n")),
@@ -56,13 +57,13 @@ pub(super) async fn answer<N: NodeApi>(
         Ok(url) => url,
         Err(problem) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{problem}\n")),
     };
-    if way != Way::Opaque {
+    if way != StreamTransport::Opaque {
         node.took_websocket(subresource);
     }
     match way {
-        Way::Opaque => tunnel::lead(request, &url, streams.idle, streams.spawner).await,
-        Way::Translated => bridged::translated(request, url, &options, streams),
-        Way::Tunnelled(protocols) => bridged::tunnelled(request, &url, protocols, streams).await,
+        StreamTransport::Opaque => tunnel::lead(request, &url, streams.idle, streams.spawner).await,
+        StreamTransport::Translated => bridged::translated(request, url, &options, streams),
+        StreamTransport::Tunnelled(protocols) => bridged::tunnelled(request, &url, protocols, streams).await,
     }
 }
 

@@ -139,14 +139,14 @@ async fn with_read_only(client: impl AsyncFnOnce(std::net::SocketAddr)) {
 
 async fn respond(node: &FakeNode, paths: Paths, method: Method, target: &str) -> Response<Body> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    answer(node, paths, Asked { method: &method, path, query, accept: None }, NOW).await
+    answer(node, paths, RequestHead { method: &method, path, query, accept: None }, NOW).await
 }
 
 async fn ask(node: &FakeNode, paths: Paths, method: Method, target: &str) -> (u16, String) {
-    told(respond(node, paths, method, target).await).await
+    status_and_body(respond(node, paths, method, target).await).await
 }
 
-async fn told(response: Response<Body>) -> (u16, String) {
+async fn status_and_body(response: Response<Body>) -> (u16, String) {
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())

@@ -143,13 +143,13 @@ where
     let (runtime_reads, runtime_writes) = split(runtime);
     let has_all = {
         let up = async {
-            if pass(&mut client_reads, runtime_writes).await != Ended::Broken {
+            if pass(&mut client_reads, runtime_writes).await != DirectionEnd::Broken {
                 // A runtime that takes no more may still have something to say.
                 std::future::pending().await
             }
         };
         tokio::select! {
-            ended = pass(runtime_reads, client_writes) => ended != Ended::Refused,
+            ended = pass(runtime_reads, client_writes) => ended != DirectionEnd::Refused,
             () = up => false,
             () = quiet(seen, idle) => {
                 tracing::debug!("a stream was idle for too long");
@@ -164,7 +164,7 @@ where
 
 /// How one direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum DirectionEnd {
     /// Its sender closed its half, and the receiver knows.
     Closed,
     /// Its sender broke off.
@@ -173,20 +173,20 @@ enum Ended {
     Refused,
 }
 
-async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> Ended {
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> DirectionEnd {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let (bytes, ended) = match from.read(&mut buffer).await {
             Ok(read) if read > 0 => (&buffer[..read], None),
-            Ok(_) => (&buffer[..0], Some(Ended::Closed)),
-            Err(_) => (&buffer[..0], Some(Ended::Broken)),
+            Ok(_) => (&buffer[..0], Some(DirectionEnd::Closed)),
+            Err(_) => (&buffer[..0], Some(DirectionEnd::Broken)),
         };
         let taken = match ended {
             None => to.write_all(bytes).await.is_ok() && to.flush().await.is_ok(),
             Some(_) => to.shutdown().await.is_ok(),
         };
         match ended {
-            _ if !taken => return Ended::Refused,
+            _ if !taken => return DirectionEnd::Refused,
             Some(ended) => return ended,
             None => {}
         }

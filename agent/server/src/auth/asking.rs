@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_kubelet_api::server_policy::{DeskLimits, ReviewDesk, Step};
+use agent_kubelet_api::server_policy::{DeskLimits, ReviewDesk, ReviewStep};
 use agent_types::lock::Lock;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
@@ -41,32 +41,32 @@ pub(super) enum Unanswered {
 }
 
 /// An answer of the API server: yes with a value, or no; and for how long it holds.
-pub(super) type Answer<V> = Result<(Option<V>, Duration), String>;
+pub(super) type ReviewResult<V> = Result<(Option<V>, Duration), String>;
 
 type Flight<V> = BoxFuture<'static, Result<Option<V>, Unanswered>>;
 
-struct State<V> {
+struct ReviewState<V> {
     desk: ReviewDesk<Digest, V>,
     flights: BTreeMap<Digest, WeakShared<Flight<V>>>,
 }
 
 /// Asks for reviews of one kind.
-pub(super) struct Asking<V> {
-    state: Arc<Lock<State<V>>>,
+pub(super) struct Reviewer<V> {
+    state: Arc<Lock<ReviewState<V>>>,
     clock: Clock,
 }
 
-impl<V: Clone + Send + Sync + 'static> Asking<V> {
-    pub(super) fn new(limits: DeskLimits, clock: Clock) -> Asking<V> {
-        let state = State { desk: ReviewDesk::new(limits), flights: BTreeMap::new() };
-        Asking { state: Arc::new(Lock::new(state)), clock }
+impl<V: Clone + Send + Sync + 'static> Reviewer<V> {
+    pub(super) fn new(limits: DeskLimits, clock: Clock) -> Reviewer<V> {
+        let state = ReviewState { desk: ReviewDesk::new(limits), flights: BTreeMap::new() };
+        Reviewer { state: Arc::new(Lock::new(state)), clock }
     }
 
     /// The answer to the question of `key`; `ask` sends it, if it has to be sent.
     pub(super) async fn answer(
         &self,
         key: Digest,
-        ask: impl FnOnce() -> BoxFuture<'static, Answer<V>>,
+        ask: impl FnOnce() -> BoxFuture<'static, ReviewResult<V>>,
     ) -> Result<Option<V>, Unanswered> {
         let now = (self.clock)().mono;
         // Declared before the lock is taken, so dropped after it is let go of.
@@ -74,16 +74,16 @@ impl<V: Clone + Send + Sync + 'static> Asking<V> {
         {
             let mut state = self.state.lock();
             match state.desk.request(&key, now) {
-                Step::Known(answer) => return Ok(answer),
-                Step::Busy => return Err(Unanswered::Busy),
-                Step::Ask => {
+                ReviewStep::Known(answer) => return Ok(answer),
+                ReviewStep::Busy => return Err(Unanswered::Busy),
+                ReviewStep::Ask => {
                     let begun = self.flight(key, ask());
                     // Held below for as long as this request waits.
                     state.flights.extend(begun.downgrade().map(|weak| (key, weak)));
                     flight = Some(begun);
                 }
                 // `None`: whoever waited for it has just given it up.
-                Step::Join => flight = state.flights.get(&key).and_then(WeakShared::upgrade),
+                ReviewStep::Join => flight = state.flights.get(&key).and_then(WeakShared::upgrade),
             }
             _waiting = Waiting(self.state.clone());
         }
@@ -93,8 +93,9 @@ impl<V: Clone + Send + Sync + 'static> Asking<V> {
         }
     }
 
-    fn flight(&self, key: Digest, asked: BoxFuture<'static, Answer<V>>) -> Shared<Flight<V>> {
-        let under_way = UnderWay { state: self.state.clone(), clock: self.clock.clone(), key, answer: None };
+    fn flight(&self, key: Digest, asked: BoxFuture<'static, ReviewResult<V>>) -> Shared<Flight<V>> {
+        let under_way =
+            InFlightReview { state: self.state.clone(), clock: self.clock.clone(), key, answer: None };
         let flight = async move {
             let mut under_way = under_way;
             let (answer, ttl) = asked.await.map_err(Unanswered::Failed)?;
@@ -108,7 +109,7 @@ impl<V: Clone + Send + Sync + 'static> Asking<V> {
 }
 
 /// A request that waits for a review.
-struct Waiting<V: Clone>(Arc<Lock<State<V>>>);
+struct Waiting<V: Clone>(Arc<Lock<ReviewState<V>>>);
 
 impl<V: Clone> Drop for Waiting<V> {
     fn drop(&mut self) {
@@ -117,14 +118,14 @@ impl<V: Clone> Drop for Waiting<V> {
 }
 
 /// A review that is under way; dropped before its answer it has none.
-struct UnderWay<V: Clone> {
-    state: Arc<Lock<State<V>>>,
+struct InFlightReview<V: Clone> {
+    state: Arc<Lock<ReviewState<V>>>,
     clock: Clock,
     key: Digest,
     answer: Option<(Option<V>, Duration)>,
 }
 
-impl<V: Clone> Drop for UnderWay<V> {
+impl<V: Clone> Drop for InFlightReview<V> {
     fn drop(&mut self) {
         let now = (self.clock)().mono;
         let mut state = self.state.lock();

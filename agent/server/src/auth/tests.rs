@@ -4,8 +4,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use agent_apiserver::testing::{Odd, OddCertificate};
-use agent_sim::fake_api::{FakeApi, Who};
+use agent_apiserver::testing::{CertificateDefect, OddCertificate};
+use agent_sim::fake_api::{FakeApi, Requester};
 use agent_types::api::{ApiError, ApiResult};
 use agent_types::failure::Class;
 use agent_types::time::{Mono, Wall};
@@ -28,7 +28,7 @@ impl ApiServer for TestApi {
         if !*self.up.lock().unwrap() {
             return Err(ApiError::without_status(call, Class::Unavailable, "connection refused"));
         }
-        self.api.lock().unwrap().call(Wall(0), &Who::Node("n1".to_owned()), call)
+        self.api.lock().unwrap().call(Wall(0), &Requester::Node("n1".to_owned()), call)
     }
 }
 
@@ -222,7 +222,8 @@ fn authority_of_old(name: &str, change: impl FnOnce(&mut CertificateParams)) -> 
 async fn a_certificate_of_version_1_names_a_user_if_a_client_ca_signed_it() {
     let world = world(|_| {});
     let (key, pem) = authority_of_old("ca", |_| {});
-    let named = |issuer: (&str, &KeyPair)| [OddCertificate::issued(Odd::Version1, "alice", issuer).der];
+    let named =
+        |issuer: (&str, &KeyPair)| [OddCertificate::issued(CertificateDefect::Version1, "alice", issuer).der];
     let alice = named(("ca", &key));
     let code_of = async |chain: &[CertificateDer<'_>]| code(&world.ask(chain, None, "GET", "/metrics").await);
     assert_eq!(code_of(&alice).await, 401, "another cluster's");
@@ -236,7 +237,7 @@ async fn a_certificate_of_version_1_names_a_user_if_a_client_ca_signed_it() {
     for chain in [
         named(("ca", &KeyPair::generate().unwrap())),
         named(("other", &key)),
-        [OddCertificate::new(Odd::Version1, "alice").der],
+        [OddCertificate::new(CertificateDefect::Version1, "alice").der],
         [CertificateDer::from(broken)],
     ] {
         assert_eq!(code_of(&chain).await, 401);
@@ -276,12 +277,12 @@ async fn an_authority_that_may_not_sign_for_clients_names_no_user_by_version_1()
         let world = world(|_| {});
         let (key, pem) = authority_of_old("ca", change);
         world.authorities.send_replace(Some(authorities(&pem)));
-        let alice = [OddCertificate::issued(Odd::Version1, "alice", ("ca", &key)).der];
+        let alice = [OddCertificate::issued(CertificateDefect::Version1, "alice", ("ca", &key)).der];
         assert_eq!(code(&world.ask(&alice, None, "GET", "/metrics").await), expected, "case {n}");
     }
     // A certificate of version 1 may be the authority itself, as in Go.
     let world = world(|_| {});
-    let own = OddCertificate::new(Odd::Version1, "alice");
+    let own = OddCertificate::new(CertificateDefect::Version1, "alice");
     world.authorities.send_replace(Some(authorities(&own.pem())));
     assert_eq!(world.ask(&[own.der], None, "GET", "/metrics").await.unwrap(), "alice");
 }
@@ -289,7 +290,10 @@ async fn an_authority_that_may_not_sign_for_clients_names_no_user_by_version_1()
 #[tokio::test]
 async fn a_certificate_with_a_key_on_p_521_names_a_user() {
     let world = world(|_| {});
-    let (own, other) = (OddCertificate::new(Odd::P521, "alice"), OddCertificate::new(Odd::P521, "alice"));
+    let (own, other) = (
+        OddCertificate::new(CertificateDefect::P521, "alice"),
+        OddCertificate::new(CertificateDefect::P521, "alice"),
+    );
     world.authorities.send_replace(Some(authorities(&own.pem())));
     assert_eq!(world.ask(&[own.der], None, "GET", "/metrics").await.unwrap(), "alice");
     assert_eq!(code(&world.ask(&[other.der], None, "GET", "/metrics").await), 401);

@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::sending::{Busy, Counted, SENDING, stalled};
+use super::sending::{CountedBody, RequestGuard, SENDING, stalled};
 use super::{Https, Limits, Peer, Spawn};
-use crate::places::Place;
+use crate::connections::ConnectionPermit;
 
 /// A connection that was told to go has this long.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -35,17 +35,23 @@ pub(super) async fn serve(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     from: SocketAddr,
-    place: Place,
+    permit: ConnectionPermit,
 ) {
-    let end = place.end();
+    let end = permit.end();
     tokio::select! {
         // Dropped wherever it is: its place is another connection's now.
         () = end.cancelled() => tracing::debug!(%from, "a stranger's connection made room for another one"),
-        () = talk(of, acceptor, stream, from, place) => {}
+        () = talk(of, acceptor, stream, from, permit) => {}
     }
 }
 
-async fn talk(of: Https, acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr, place: Place) {
+async fn talk(
+    of: Https,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    from: SocketAddr,
+    permit: ConnectionPermit,
+) {
     // Small pieces of logs and streams must not wait for more.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(of.limits.handshake, acceptor.accept(stream)).await {
@@ -63,20 +69,20 @@ async fn talk(of: Https, acceptor: TlsAcceptor, stream: TcpStream, from: SocketA
     let chain = session.peer_certificates().unwrap_or_default();
     let chain = chain.iter().map(|c| c.clone().into_owned()).collect();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let peer = Peer { address: from, chain, place: Arc::new(place) };
+    let peer = Peer { address: from, chain, permit: Arc::new(permit) };
     if of.handler.knows(&peer) {
         peer.admitted();
     }
     let (active, idle) = watch::channel(0_usize);
     let active = Arc::new(active);
-    let ends = Ends { idle, known: peer.place.known(), limits: of.limits };
+    let ends = CloseSignals { idle, known: peer.permit.known(), limits: of.limits };
     let handler = of.handler.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let busy = Busy::new(&active);
+        let busy = RequestGuard::new(&active);
         let answer = handler.handle(&peer, request);
         async move {
             let answer = answer.await;
-            Ok::<_, std::convert::Infallible>(answer.map(|body| Counted::new(body, busy)))
+            Ok::<_, std::convert::Infallible>(answer.map(|body| CountedBody::new(body, busy)))
         }
     });
     if is_http2 {
@@ -90,15 +96,15 @@ async fn talk(of: Https, acceptor: TlsAcceptor, stream: TcpStream, from: SocketA
     }
 }
 
-async fn http2<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, ends: Ends)
+async fn http2<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, ends: CloseSignals)
 where
     S: hyper::service::Service<
             Request<Incoming>,
-            Response = Response<Counted>,
+            Response = Response<CountedBody>,
             Error = std::convert::Infallible,
             Future = F,
         >,
-    F: Future<Output = Result<Response<Counted>, std::convert::Infallible>> + Send + 'static,
+    F: Future<Output = Result<Response<CountedBody>, std::convert::Infallible>> + Send + 'static,
 {
     let limits = of.limits;
     let known = *ends.known.borrow();
@@ -121,15 +127,15 @@ where
     let _ = timeout(LAST_WAIT, connection).await;
 }
 
-async fn http1<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, ends: Ends)
+async fn http1<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, ends: CloseSignals)
 where
     S: hyper::service::Service<
             Request<Incoming>,
-            Response = Response<Counted>,
+            Response = Response<CountedBody>,
             Error = std::convert::Infallible,
             Future = F,
         >,
-    F: Future<Output = Result<Response<Counted>, std::convert::Infallible>> + Send + 'static,
+    F: Future<Output = Result<Response<CountedBody>, std::convert::Infallible>> + Send + 'static,
 {
     let head_bytes = usize::try_from(of.limits.head_bytes).unwrap_or(usize::MAX);
     let connection = http1::Builder::new()
@@ -163,13 +169,13 @@ async fn is_idle(mut active: watch::Receiver<usize>, limit: Duration) {
 }
 
 /// When a connection is told to go.
-struct Ends {
+struct CloseSignals {
     idle: watch::Receiver<usize>,
     known: watch::Receiver<bool>,
     limits: Limits,
 }
 
-impl Ends {
+impl CloseSignals {
     async fn come(self) {
         tokio::select! {
             () = is_idle(self.idle, self.limits.idle) => {}

@@ -5,7 +5,7 @@
 //!              └─ no ─► closed
 //! ```
 //! In: address, TLS configuration, a handler, the owner of tasks. Out: answers. Invariants: at most
-//! [`Limits::places`] connections are open, by the rules of [`agent_kubelet_api::server_policy::Places`]; a
+//! [`Limits::connections`] connections are open, by the rules of [`agent_kubelet_api::server_policy::ConnectionSlots`]; a
 //! connection without an admitted request and without a verified client certificate ends after
 //! [`Limits::life_of_strangers`] in every case; a stream costs at most [`Limits::head_bytes`] before its
 //! request is authorized; the body of a request is not read before that; an answer that the client does not
@@ -24,7 +24,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_kubelet_api::server_policy::PlaceLimits;
+use agent_kubelet_api::server_policy::ConnectionLimits;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use rustls::ServerConfig;
@@ -35,8 +35,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Body;
+use crate::connections::{ConnectionLimiter, ConnectionPermit};
 use crate::listening::listen;
-use crate::places::{Doors, Place};
 
 /// How long until a failed listener is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Open connections, and how many of them strangers may have.
-    pub places: PlaceLimits,
+    pub connections: ConnectionLimits,
     /// For the TLS handshake.
     pub handshake: Duration,
     /// For the head of a request, from its first byte or the one before's end.
@@ -68,7 +68,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            places: PlaceLimits::of(1000),
+            connections: ConnectionLimits::of(1000),
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
             idle: Duration::from_secs(90),
@@ -89,13 +89,13 @@ pub struct Peer {
     /// What it showed in the handshake, leaf first; it has the key of the first, unless that cannot be verified at all
     /// ([`crate::tls::clients`]).
     pub chain: Arc<[CertificateDer<'static>]>,
-    place: Arc<Place>,
+    permit: Arc<ConnectionPermit>,
 }
 
 impl Peer {
     /// It is no stranger: a request of it was admitted, or its certificate was verified.
     pub fn admitted(&self) {
-        self.place.know();
+        self.permit.know();
     }
 }
 
@@ -139,9 +139,9 @@ impl Https {
         bound: watch::Sender<Option<SocketAddr>>,
         stop: CancellationToken,
     ) {
-        let doors = Doors::new(self.limits.places);
+        let limiter = ConnectionLimiter::new(self.limits.connections);
         while !stop.is_cancelled() {
-            match self.listen(address, &bound, &doors, &stop).await {
+            match self.listen(address, &bound, &limiter, &stop).await {
                 Ok(()) => {}
                 Err(error) => {
                     tracing::error!(%address, %error, "the HTTPS API does not listen; trying again in 5 s");
@@ -157,7 +157,7 @@ impl Https {
         &self,
         address: SocketAddr,
         bound: &watch::Sender<Option<SocketAddr>>,
-        doors: &Doors,
+        limiter: &ConnectionLimiter,
         stop: &CancellationToken,
     ) -> std::io::Result<()> {
         let listener = listen(address).await?;
@@ -172,12 +172,12 @@ impl Https {
             };
             match accepted {
                 Ok((stream, from)) => {
-                    let Some(place) = doors.take(from.ip()) else {
+                    let Some(permit) = limiter.take(from.ip()) else {
                         tracing::debug!(%from, "no place for the connection; it is closed");
                         continue;
                     };
                     let (this, acceptor) = (self.clone(), acceptor.clone());
-                    self.spawner.spawn(Box::pin(connection::serve(this, acceptor, stream, from, place)));
+                    self.spawner.spawn(Box::pin(connection::serve(this, acceptor, stream, from, permit)));
                 }
                 // The client went away while it waited.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}

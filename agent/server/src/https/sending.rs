@@ -50,34 +50,34 @@ pub(super) async fn stalled(mut sending: watch::Receiver<Option<Instant>>, limit
 }
 
 /// A request under way, until its answer was sent to the end.
-pub(super) struct Busy(Arc<watch::Sender<usize>>);
+pub(super) struct RequestGuard(Arc<watch::Sender<usize>>);
 
-impl Busy {
-    pub(super) fn new(active: &Arc<watch::Sender<usize>>) -> Busy {
+impl RequestGuard {
+    pub(super) fn new(active: &Arc<watch::Sender<usize>>) -> RequestGuard {
         active.send_modify(|count| *count += 1);
-        Busy(active.clone())
+        RequestGuard(active.clone())
     }
 }
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
 /// An answer's body that holds its connection busy.
-pub(super) struct Counted {
+pub(super) struct CountedBody {
     body: Body,
     /// Of the last frame of the body.
     rest: Bytes,
     sending: Option<Sending>,
-    _busy: Busy,
+    _busy: RequestGuard,
 }
 
-impl Counted {
+impl CountedBody {
     /// The body of an answer that the running task sends.
-    pub(super) fn new(body: Body, busy: Busy) -> Counted {
-        Counted { body, rest: Bytes::new(), sending: SENDING.try_with(Clone::clone).ok(), _busy: busy }
+    pub(super) fn new(body: Body, busy: RequestGuard) -> CountedBody {
+        CountedBody { body, rest: Bytes::new(), sending: SENDING.try_with(Clone::clone).ok(), _busy: busy }
     }
 
     fn next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
@@ -102,7 +102,7 @@ impl Counted {
     }
 }
 
-impl hyper::body::Body for Counted {
+impl hyper::body::Body for CountedBody {
     type Data = Bytes;
     type Error = Broken;
 
@@ -131,7 +131,7 @@ impl hyper::body::Body for Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         self.note(None);
     }

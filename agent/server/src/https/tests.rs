@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
-use agent_apiserver::testing::{Odd, OddCertificate};
+use agent_apiserver::testing::{CertificateDefect, OddCertificate};
 use http_body_util::{BodyExt, Empty};
 use hyper::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -105,9 +105,9 @@ async fn world(limits: Limits) -> World {
 
 /// Believes every server: what is tested is the other side.
 #[derive(Debug)]
-struct Anyone;
+struct AcceptAnyServer;
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -155,7 +155,7 @@ fn client(protocol: &str, shows: Option<&(String, String)>) -> ClientConfig {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone));
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyServer));
     let mut config = match shows {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
@@ -176,7 +176,7 @@ fn request(path: &str) -> Request<Empty<bytes::Bytes>> {
     Request::get(path).header("Host", "n").body(Empty::new()).unwrap()
 }
 
-async fn said(response: Response<Incoming>) -> String {
+async fn body_text(response: Response<Incoming>) -> String {
     assert_eq!(response.status(), StatusCode::OK);
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
@@ -184,7 +184,7 @@ async fn said(response: Response<Incoming>) -> String {
 async fn over_http1(stream: TlsStream<TcpStream>) -> String {
     let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     let connection = tokio::spawn(connection);
-    let answer = said(send.send_request(request("/one")).await.unwrap()).await;
+    let answer = body_text(send.send_request(request("/one")).await.unwrap()).await;
     drop(send);
     // How the server hangs up is its own affair.
     let _ = connection.await.unwrap();
@@ -204,7 +204,7 @@ async fn both_versions_with_and_without_a_certificate() {
     for path in ["/one", "/two"] {
         let uri = format!("https://n{path}");
         let request = Request::get(uri).body(Empty::<bytes::Bytes>::new()).unwrap();
-        assert_eq!(said(send.send_request(request).await.unwrap()).await, format!("{path} 1"));
+        assert_eq!(body_text(send.send_request(request).await.unwrap()).await, format!("{path} 1"));
     }
     connection.abort();
 }
@@ -212,7 +212,10 @@ async fn both_versions_with_and_without_a_certificate() {
 #[tokio::test]
 async fn a_client_with_a_certificate_of_version_1_proves_that_it_has_its_key() {
     let world = world(Limits::default()).await;
-    let (old, other) = (OddCertificate::new(Odd::Version1, "old"), OddCertificate::new(Odd::Version1, "old"));
+    let (old, other) = (
+        OddCertificate::new(CertificateDefect::Version1, "old"),
+        OddCertificate::new(CertificateDefect::Version1, "old"),
+    );
     for (protocol, key, has) in [
         (&rustls::version::TLS12, &old.key_pem, true),
         (&rustls::version::TLS13, &old.key_pem, true),
@@ -223,7 +226,7 @@ async fn a_client_with_a_certificate_of_version_1_proves_that_it_has_its_key() {
             .with_protocol_versions(&[protocol])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone));
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyServer));
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let key = ring::sign::any_supported_type(&key).unwrap();
         let pair = rustls::sign::CertifiedKey::new(vec![old.der.clone()], key);
@@ -294,8 +297,8 @@ async fn a_connection_without_requests_is_ended() {
 
 #[tokio::test]
 async fn one_source_does_not_take_the_places_of_others() {
-    let places = PlaceLimits { all: 8, strangers: 6, per_source: 2 };
-    let world = world(Limits { places, ..Limits::default() }).await;
+    let connections = ConnectionLimits { all: 8, strangers: 6, per_source: 2 };
+    let world = world(Limits { connections, ..Limits::default() }).await;
     let mut two = Vec::new();
     for _ in 0..2 {
         two.push(connect(world.at, "http/1.1", None).await.unwrap());
@@ -313,7 +316,7 @@ async fn one_source_does_not_take_the_places_of_others() {
     let (mut send, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(two.pop().unwrap())).await.unwrap();
     let connection = tokio::spawn(connection);
-    assert_eq!(said(send.send_request(request("/admitted")).await.unwrap()).await, "/admitted 0");
+    assert_eq!(body_text(send.send_request(request("/admitted")).await.unwrap()).await, "/admitted 0");
     assert_eq!(over_http1(connect(world.at, "http/1.1", None).await.unwrap()).await, "/one 0");
     connection.abort();
 }

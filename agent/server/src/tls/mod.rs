@@ -19,7 +19,7 @@ use rustls::server::NoServerSessionStorage;
 use rustls::{NamedGroup, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
 
 use clients::AskForCertificate;
-use serving::{ServingView, Shown};
+use serving::{CurrentCertificate, ServingView};
 
 /// A TLS setting that leaves nothing to speak with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ pub fn server_config(
     } else {
         builder.with_no_client_auth()
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Shown(serving)));
+    let mut config = builder.with_cert_resolver(Arc::new(CurrentCertificate(serving)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

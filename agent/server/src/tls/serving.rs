@@ -85,9 +85,9 @@ impl fmt::Debug for ServingKey {
 
 /// Shows whatever is current at the moment of the handshake.
 #[derive(Debug)]
-pub(super) struct Shown(pub(super) ServingView);
+pub(super) struct CurrentCertificate(pub(super) ServingView);
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.borrow().as_ref().map(|key| key.0.clone())
     }
@@ -95,7 +95,7 @@ impl ResolvesServerCert for Shown {
 
 #[cfg(test)]
 mod tests {
-    use agent_apiserver::testing::{Odd, OddCertificate};
+    use agent_apiserver::testing::{CertificateDefect, OddCertificate};
     use rcgen::{CertificateParams, KeyPair};
 
     use super::*;
@@ -126,10 +126,10 @@ mod tests {
     }
     #[test]
     fn a_certificate_of_version_1_can_be_shown() {
-        let old = OddCertificate::new(Odd::Version1, "n");
+        let old = OddCertificate::new(CertificateDefect::Version1, "n");
         let read = |key: &str| ServingKey::from_pem("f", old.pem().as_bytes(), key.as_bytes());
         assert!(read(&old.key_pem).is_ok());
-        let other = OddCertificate::new(Odd::Version1, "n");
+        let other = OddCertificate::new(CertificateDefect::Version1, "n");
         assert!(read(&other.key_pem).unwrap_err().reason.contains("not the certificate of the key"));
     }
 }

@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::resource::{Key, Resource, Selector, text};
 use super::status::Status;
-use super::{FakeApi, Verb, Who};
+use super::{FakeApi, Requester, Verb};
 
 /// The authoriser.
-pub(super) fn authorize(api: &FakeApi, who: &Who, key: &Key, verb: &Verb) -> Result<(), Status> {
+pub(super) fn authorize(api: &FakeApi, who: &Requester, key: &Key, verb: &Verb) -> Result<(), Status> {
     let node = match who {
-        Who::Admin => return Ok(()),
-        Who::Bootstrapper if key.resource == Resource::Csrs && is_read_or_create(verb) => return Ok(()),
-        Who::Bootstrapper => return Err(Status::forbidden(key, "the user cannot use this resource")),
-        Who::Node(name) => name.as_str(),
+        Requester::Admin => return Ok(()),
+        Requester::Bootstrapper if key.resource == Resource::Csrs && is_read_or_create(verb) => return Ok(()),
+        Requester::Bootstrapper => return Err(Status::forbidden(key, "the user cannot use this resource")),
+        Requester::Node(name) => name.as_str(),
     };
     let allowed = match (key.resource, verb) {
         (Resource::Nodes, Verb::Get) => key.name == node,
@@ -69,13 +69,18 @@ fn cannot(node: &str, verb: &Verb, key: &Key) -> String {
 }
 
 /// Lists and watches.
-pub(super) fn watch(api: &FakeApi, who: &Who, resource: Resource, selector: &Selector) -> Result<(), Status> {
+pub(super) fn watch(
+    api: &FakeApi,
+    who: &Requester,
+    resource: Resource,
+    selector: &Selector,
+) -> Result<(), Status> {
     let key = Key::new(resource, "", "");
     let node = match who {
-        Who::Admin => return Ok(()),
-        Who::Bootstrapper if resource == Resource::Csrs => return Ok(()),
-        Who::Bootstrapper => return Err(Status::forbidden(&key, "the user cannot list this resource")),
-        Who::Node(name) => name.as_str(),
+        Requester::Admin => return Ok(()),
+        Requester::Bootstrapper if resource == Resource::Csrs => return Ok(()),
+        Requester::Bootstrapper => return Err(Status::forbidden(&key, "the user cannot list this resource")),
+        Requester::Node(name) => name.as_str(),
     };
     let allowed = match resource {
         Resource::Pods => selector.node_name.as_deref() == Some(node),
@@ -97,8 +102,8 @@ pub(super) fn watch(api: &FakeApi, who: &Who, resource: Resource, selector: &Sel
 }
 
 /// NodeRestriction on a new object.
-pub(super) fn admit_create(api: &FakeApi, who: &Who, key: &Key, object: &Value) -> Result<(), Status> {
-    let Who::Node(node) = who else { return Ok(()) };
+pub(super) fn admit_create(api: &FakeApi, who: &Requester, key: &Key, object: &Value) -> Result<(), Status> {
+    let Requester::Node(node) = who else { return Ok(()) };
     let no = |why: &str| Err(Status::forbidden(key, why));
     match key.resource {
         Resource::Nodes if key.name != *node => no("a node may create only its own Node object"),
@@ -143,8 +148,8 @@ fn mirror_pod_allowed(api: &FakeApi, node: &str, key: &Key, pod: &Value) -> Resu
 }
 
 /// NodeRestriction on a changed object.
-pub(super) fn admit_update(who: &Who, key: &Key, old: &Value, new: &Value) -> Result<(), Status> {
-    let Who::Node(node) = who else { return Ok(()) };
+pub(super) fn admit_update(who: &Requester, key: &Key, old: &Value, new: &Value) -> Result<(), Status> {
+    let Requester::Node(node) = who else { return Ok(()) };
     let no = |why: &str| Err(Status::forbidden(key, why));
     let same = |pointer: &str| old.pointer(pointer) == new.pointer(pointer);
     match key.resource {
@@ -166,8 +171,8 @@ pub(super) fn admit_update(who: &Who, key: &Key, old: &Value, new: &Value) -> Re
 }
 
 /// NodeRestriction on a removal.
-pub(super) fn admit_delete(who: &Who, key: &Key, old: &Value) -> Result<(), Status> {
-    let Who::Node(node) = who else { return Ok(()) };
+pub(super) fn admit_delete(who: &Requester, key: &Key, old: &Value) -> Result<(), Status> {
+    let Requester::Node(node) = who else { return Ok(()) };
     if key.resource == Resource::Pods && text(old, "/spec/nodeName") != node {
         let why = "a node can only delete pods with spec.nodeName set to itself";
         return Err(Status::forbidden(key, why));

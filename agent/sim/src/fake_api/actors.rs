@@ -1,7 +1,7 @@
 //! What others than the node do through the API server: bind, delete, replace, sign, taint.
 //!
 //! In: the API and names. Out: the changed objects, as controllers and the scheduler leave them. Each is one request
-//! of [`Who::Admin`], so the same rules hold.
+//! of [`Requester::Admin`], so the same rules hold.
 
 use agent_types::time::Wall;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::graceful::DeleteOptions;
 use super::resource::{Key, Resource, put, text};
 use super::status::Status;
 use super::strategy::timestamp;
-use super::{FakeApi, Verb, Who};
+use super::{FakeApi, Requester, Verb};
 
 impl FakeApi {
     /// A user or controller creates a pod.
@@ -19,7 +19,7 @@ impl FakeApi {
     /// The server's refusal.
     pub fn create_pod(&mut self, now: Wall, pod: &Value) -> Result<Key, Status> {
         let key = Key::new(Resource::Pods, text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
-        let made = self.serve(now, &Who::Admin, &key, &Verb::Create(pod.clone()))?;
+        let made = self.serve(now, &Requester::Admin, &key, &Verb::Create(pod.clone()))?;
         Ok(Key::new(Resource::Pods, &key.namespace, text(&made, "/metadata/name")))
     }
 
@@ -52,7 +52,7 @@ impl FakeApi {
     /// The server's refusal.
     pub fn remove_object(&mut self, now: Wall, key: &Key, grace_s: Option<i64>) -> Result<(), Status> {
         let options = DeleteOptions { grace_s, ..DeleteOptions::default() };
-        self.serve(now, &Who::Admin, key, &Verb::Delete(options)).map(|_| ())
+        self.serve(now, &Requester::Admin, key, &Verb::Delete(options)).map(|_| ())
     }
 
     /// A controller takes its finalizers off an object; one that waited only for this is gone then.
@@ -61,7 +61,7 @@ impl FakeApi {
     /// 404.
     pub fn release(&mut self, now: Wall, key: &Key) -> Result<(), Status> {
         let patch = json!({ "metadata": { "finalizers": null } });
-        self.serve(now, &Who::Admin, key, &Verb::Patch(patch)).map(|_| ())
+        self.serve(now, &Requester::Admin, key, &Verb::Patch(patch)).map(|_| ())
     }
 
     /// The signer answers a certificate signing request, `Err` with a reason denies it.
@@ -81,6 +81,6 @@ impl FakeApi {
             }
             Err(reason) => json!({ "conditions": condition("Denied", reason) }),
         };
-        self.serve(now, &Who::Admin, &key, &Verb::PatchStatus(json!({ "status": status }))).map(|_| ())
+        self.serve(now, &Requester::Admin, &key, &Verb::PatchStatus(json!({ "status": status }))).map(|_| ())
     }
 }

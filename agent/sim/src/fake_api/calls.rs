@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::graceful::DeleteOptions;
 use super::resource::{Key, Resource, Selector, text};
 use super::status::Status;
-use super::{FakeApi, Verb, Who};
+use super::{FakeApi, Requester, Verb};
 
 /// Where node leases live.
 pub(super) const LEASES: &str = "kube-node-lease";
@@ -38,14 +38,14 @@ impl FakeApi {
     ///
     /// # Errors
     /// The server's refusal, classified as the driver does.
-    pub fn call(&mut self, now: Wall, who: &Who, call: &ApiCall) -> ApiResult {
+    pub fn call(&mut self, now: Wall, who: &Requester, call: &ApiCall) -> ApiResult {
         if let Some(reply) = self.reviews.of_call(call) {
             return Ok(reply);
         }
         self.try_call(now, who, call).map_err(|status| status.for_call(call))
     }
 
-    fn try_call(&mut self, now: Wall, who: &Who, call: &ApiCall) -> Result<ApiReply, Status> {
+    fn try_call(&mut self, now: Wall, who: &Requester, call: &ApiCall) -> Result<ApiReply, Status> {
         if let ApiCall::FindPod { pod, node } = call {
             return self.find(who, pod, node);
         }
@@ -72,7 +72,7 @@ impl FakeApi {
 }
 
 impl FakeApi {
-    fn find(&self, who: &Who, pod: &ObjectName, node: &str) -> Result<ApiReply, Status> {
+    fn find(&self, who: &Requester, pod: &ObjectName, node: &str) -> Result<ApiReply, Status> {
         let selector = Selector {
             namespace: Some(pod.namespace.to_string()),
             name: Some(pod.name.to_string()),
@@ -88,7 +88,7 @@ impl FakeApi {
     fn token(
         &self,
         now: Wall,
-        who: &Who,
+        who: &Requester,
         account: &ObjectName,
         request: &TokenRequest,
     ) -> Result<ApiReply, Status> {
@@ -98,9 +98,11 @@ impl FakeApi {
         let pod = self.object(&key).ok_or_else(|| Status::not_found(&key))?;
         let is = |path: &str, expected: &str| text(pod, path) == expected;
         let of_node = match who {
-            Who::Node(node) => is("/spec/nodeName", node) && is("/spec/serviceAccountName", &account.name),
-            Who::Admin => true,
-            Who::Bootstrapper => false,
+            Requester::Node(node) => {
+                is("/spec/nodeName", node) && is("/spec/serviceAccountName", &account.name)
+            }
+            Requester::Admin => true,
+            Requester::Bootstrapper => false,
         };
         if !of_node {
             return Err(Status::forbidden(&key, "no pod of this node runs as the service account"));

@@ -12,7 +12,7 @@
 //! For an HTTP fake: map method and path to `Request`, answer `Ok` with its JSON and [`Status`] with `code`
 //! and [`Status::body`]; a watch is [`FakeApi::list`] then [`FakeApi::changes_since`] with the version of the
 //! last line, [`WatchLine::body`] for each, a [`WatchLine::Bookmark`] with [`FakeApi::version`] now and then.
-//! Users, scheduler and controllers are [`Who::Admin`] and [`actors`]. [`FakeApi::forget_history`] makes the
+//! Users, scheduler and controllers are [`Requester::Admin`] and [`actors`]. [`FakeApi::forget_history`] makes the
 //! next continuation answer 410.
 //!
 //! Invariants: every change has its own version, greater than all before; a request that changes nothing
@@ -49,7 +49,7 @@ use watch::{Change, History};
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Requester {
     /// Everything is allowed: users, controllers, the test.
     Admin,
     /// `system:node:<name>`: the node authoriser and NodeRestriction are on.
@@ -159,7 +159,7 @@ impl FakeApi {
     ///
     /// # Errors
     /// 403.
-    pub fn may_watch(&self, who: &Who, resource: Resource, selector: &Selector) -> Result<(), Status> {
+    pub fn may_watch(&self, who: &Requester, resource: Resource, selector: &Selector) -> Result<(), Status> {
         access::watch(self, who, resource, selector)
     }
 
@@ -180,7 +180,13 @@ impl FakeApi {
     ///
     /// # Errors
     /// The server's refusal; nothing was changed.
-    pub fn serve(&mut self, now: Wall, who: &Who, key: &Key, verb: &Verb) -> Result<Arc<Value>, Status> {
+    pub fn serve(
+        &mut self,
+        now: Wall,
+        who: &Requester,
+        key: &Key,
+        verb: &Verb,
+    ) -> Result<Arc<Value>, Status> {
         access::authorize(self, who, key, verb)?;
         match verb {
             Verb::Get => self.existing(key),
@@ -196,7 +202,13 @@ impl FakeApi {
         self.objects.get(key).cloned().ok_or_else(|| Status::not_found(key))
     }
 
-    fn create(&mut self, now: Wall, who: &Who, key: &Key, object: &Value) -> Result<Arc<Value>, Status> {
+    fn create(
+        &mut self,
+        now: Wall,
+        who: &Requester,
+        key: &Key,
+        object: &Value,
+    ) -> Result<Arc<Value>, Status> {
         let mut object = object.clone();
         let key = self.name(key, &object)?;
         for (field, value) in
@@ -242,7 +254,13 @@ impl FakeApi {
         Ok(Key { name, ..key.clone() })
     }
 
-    fn replace(&mut self, now: Wall, who: &Who, key: &Key, object: &Value) -> Result<Arc<Value>, Status> {
+    fn replace(
+        &mut self,
+        now: Wall,
+        who: &Requester,
+        key: &Key,
+        object: &Value,
+    ) -> Result<Arc<Value>, Status> {
         let uid = text(object, "/metadata/uid");
         let Some(old) = self.objects.get(key).cloned() else {
             let creates = matches!(key.resource, Resource::Leases | Resource::Events);
@@ -277,7 +295,7 @@ impl FakeApi {
     fn patch(
         &mut self,
         _now: Wall,
-        who: &Who,
+        who: &Requester,
         key: &Key,
         patch: &Value,
         status: bool,
@@ -289,7 +307,7 @@ impl FakeApi {
 
     fn update(
         &mut self,
-        who: &Who,
+        who: &Requester,
         key: &Key,
         old: &Arc<Value>,
         mut new: Value,
@@ -314,7 +332,7 @@ impl FakeApi {
     fn delete(
         &mut self,
         now: Wall,
-        who: &Who,
+        who: &Requester,
         key: &Key,
         options: &DeleteOptions,
     ) -> Result<Arc<Value>, Status> {

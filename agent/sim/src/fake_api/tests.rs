@@ -14,8 +14,8 @@ fn at(second: i64) -> Wall {
     Wall((1_767_225_600 + second) * 1_000_000_000)
 }
 
-fn node() -> Who {
-    Who::Node(NODE.to_owned())
+fn node() -> Requester {
+    Requester::Node(NODE.to_owned())
 }
 
 fn pod(name: &str) -> Value {
@@ -248,7 +248,7 @@ fn a_node_does_only_what_is_its_own() {
     assert_eq!(api.serve(at(0), &node(), &key, &Verb::Get).map(|_| ()), Ok(()));
     assert_eq!(api.serve(at(0), &node(), &gone, &Verb::Get).unwrap_err().code, 403, "not 404");
     assert_eq!(api.serve(at(0), &node(), &gone, &Verb::PatchStatus(json!({}))).unwrap_err().code, 404);
-    let who = Who::Node("other".to_owned());
+    let who = Requester::Node("other".to_owned());
     assert_eq!(api.serve(at(0), &who, &key, &Verb::PatchStatus(json!({}))).unwrap_err().code, 403);
     assert_eq!(api.serve(at(0), &who, &key, &Verb::Delete(DeleteOptions::default())).unwrap_err().code, 403);
     assert_eq!(api.may_watch(&node(), Resource::Pods, &Selector::default()).unwrap_err().code, 403);
@@ -302,7 +302,7 @@ fn a_name_is_reused_with_a_new_uid_and_spec_changes_raise_the_generation() {
     let second = bound(&mut api, "a");
     assert_ne!(text(&see(&api, &second), "/metadata/uid"), uid);
     let image = json!({ "spec": { "containers": [{ "name": "a", "image": "other" }] } });
-    api.serve(at(1), &Who::Admin, &second, &Verb::Patch(image)).unwrap();
+    api.serve(at(1), &Requester::Admin, &second, &Verb::Patch(image)).unwrap();
     let now = see(&api, &second);
     assert_eq!(
         (number(&now, "/metadata/generation"), text(&now, "/spec/containers/0/image")),
@@ -315,16 +315,18 @@ fn a_certificate_is_asked_for_and_answered() {
     let mut api = FakeApi::default();
     let mut csr = k8s_openapi::api::certificates::v1::CertificateSigningRequest::default();
     csr.metadata.generate_name = Some("csr-".to_owned());
-    let Ok(ApiReply::Csr(made)) = api.call(at(0), &Who::Bootstrapper, &ApiCall::CreateCsr(Box::new(csr)))
+    let Ok(ApiReply::Csr(made)) =
+        api.call(at(0), &Requester::Bootstrapper, &ApiCall::CreateCsr(Box::new(csr)))
     else {
         panic!("not created")
     };
     let name = made.metadata.name.clone().unwrap();
     api.answer_csr(at(1), &name, Ok(b"PEM")).unwrap();
-    let Ok(ApiReply::Csr(answered)) = api.call(at(2), &Who::Bootstrapper, &ApiCall::GetCsr { name }) else {
+    let Ok(ApiReply::Csr(answered)) = api.call(at(2), &Requester::Bootstrapper, &ApiCall::GetCsr { name })
+    else {
         panic!("not there")
     };
     assert_eq!(answered.status.unwrap().certificate.unwrap().0, b"PEM");
     let own = ApiCall::GetNode { name: NODE.into() };
-    assert_eq!(api.call(at(2), &Who::Bootstrapper, &own).unwrap_err().code, Some(403));
+    assert_eq!(api.call(at(2), &Requester::Bootstrapper, &own).unwrap_err().code, Some(403));
 }

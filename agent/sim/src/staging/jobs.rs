@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent_types::failure::Class;
 use agent_types::ids::PodUid;
-use agent_volumes::attach::{Held, OnDisk};
-use agent_volumes::csi::publishing::{Answer, End, Facts, Paths, Publishing, Step};
+use agent_volumes::attach::{OnDisk, VolumeOnDisk};
+use agent_volumes::csi::publishing::{End, Facts, Paths, PublishAnswer, PublishStep, Publishing};
 use agent_volumes::csi::request::Capabilities;
 use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::unpublishing::{self, Unpublishing};
@@ -23,7 +23,7 @@ use super::{StagingDefect, World};
 use crate::checks::Violation;
 
 /// Where a task is going.
-enum Way {
+enum TaskDirection {
     ToPod(Box<Publishing>),
     FromPod { way: Unpublishing, volume: String, data: Option<VolumeData> },
     ToDriver { way: Unstaging, key: VolumeKey },
@@ -35,7 +35,7 @@ pub(super) struct Job {
     pub(super) pod: Option<PodUid>,
     /// Its number in the list of volumes, on the way to a pod.
     pub(super) number: Option<usize>,
-    way: Way,
+    way: TaskDirection,
     ticket: Option<Ticket>,
     /// It waits for its turn.
     pub(super) waits: bool,
@@ -76,7 +76,7 @@ impl World {
         let settled = self.agent.table.is_settled(&paths.target);
         let way = Publishing::new(&csi, pod, paths, None);
         let way = if settled { way.settled() } else { way };
-        let way = Way::ToPod(Box::new(way));
+        let way = TaskDirection::ToPod(Box::new(way));
         let (pod, number) = (Some(pod.clone()), Some(number));
         self.agent.add(Job { pod, number, way, ticket: None, waits: false, call: None });
     }
@@ -94,7 +94,7 @@ impl World {
                 (Some(data), false) => Unpublishing::of_files(data),
                 (data, _) => Unpublishing::of_device(data.as_ref()),
             };
-            let (pod, way) = (Some(pod.clone()), Way::FromPod { way, volume, data });
+            let (pod, way) = (Some(pod.clone()), TaskDirection::FromPod { way, volume, data });
             self.agent.add(Job { pod, number: None, way, ticket: None, waits: false, call: None });
         }
         false
@@ -126,7 +126,7 @@ impl World {
                     }
                 }
                 Order::Unstage(key, ticket) => {
-                    let way = Way::ToDriver { way: Unstaging::default(), key };
+                    let way = TaskDirection::ToDriver { way: Unstaging::default(), key };
                     let ticket = Some(ticket);
                     self.agent.add(Job { pod: None, number: None, way, ticket, waits: false, call: None });
                 }
@@ -146,9 +146,9 @@ impl World {
     pub(super) fn go_on(&mut self, id: u32) -> Result<(), Violation> {
         let Some(mut job) = self.agent.jobs.remove(&id) else { return Ok(()) };
         let ended = match &mut job.way {
-            Way::ToPod(_) => self.step_to_pod(&mut job)?,
-            Way::FromPod { .. } => self.step_from_pod(&mut job)?,
-            Way::ToDriver { .. } => self.step_to_driver(&mut job)?,
+            TaskDirection::ToPod(_) => self.step_to_pod(&mut job)?,
+            TaskDirection::FromPod { .. } => self.step_from_pod(&mut job)?,
+            TaskDirection::ToDriver { .. } => self.step_to_driver(&mut job)?,
         };
         match (ended, job.ticket) {
             (false, _) => drop(self.agent.jobs.insert(id, job)),
@@ -189,37 +189,38 @@ impl World {
     }
 
     fn step_to_pod(&mut self, job: &mut Job) -> Result<bool, Violation> {
-        let (Way::ToPod(way), Some(pod), Some(number)) = (&job.way, job.pod.clone(), job.number) else {
+        let (TaskDirection::ToPod(way), Some(pod), Some(number)) = (&job.way, job.pod.clone(), job.number)
+        else {
             return Ok(true);
         };
         let (mut way, step) = (way.clone(), way.step());
         let csi = way.volume().clone();
         let (key, target) = (csi.key(), target(&pod, &csi.volume));
         let answer = match step {
-            Step::End(End::Published { .. }) => {
+            PublishStep::End(End::Published { .. }) => {
                 self.agent.mounted.insert((pod, number));
                 return Ok(true);
             }
-            Step::End(_) => return Ok(true),
-            Step::Turn => match self.turn(job, &key) {
-                true => Some(Answer::Facts(self.facts(&key, &target))),
+            PublishStep::End(_) => return Ok(true),
+            PublishStep::Turn => match self.turn(job, &key) {
+                true => Some(PublishAnswer::Facts(self.facts(&key, &target))),
                 false => None,
             },
-            Step::Stage(_) => self.call(job, Call::Stage(key))?.map(Answer::Called),
-            Step::Unstage => self.call(job, Call::Unstage(key))?.map(Answer::Called),
-            Step::Publish(_) => self.call(job, Call::Publish(key, target))?.map(Answer::Called),
-            Step::Staged(is) => {
+            PublishStep::Stage(_) => self.call(job, Call::Stage(key))?.map(PublishAnswer::Called),
+            PublishStep::Unstage => self.call(job, Call::Unstage(key))?.map(PublishAnswer::Called),
+            PublishStep::Publish(_) => self.call(job, Call::Publish(key, target))?.map(PublishAnswer::Called),
+            PublishStep::Staged(is) => {
                 if let Some(ticket) = job.ticket {
                     self.agent.table.set_staged(ticket, is);
                 }
-                Some(Answer::Done)
+                Some(PublishAnswer::Done)
             }
             step => Some(self.plain_step(&step, &pod, &way, &csi)),
         };
         if let Some(answer) = answer {
             way.answered(answer);
         }
-        job.way = Way::ToPod(way);
+        job.way = TaskDirection::ToPod(way);
         Ok(false)
     }
 
@@ -229,72 +230,82 @@ impl World {
     }
 
     /// Steps that are over at once.
-    fn plain_step(&mut self, step: &Step, pod: &PodUid, way: &Publishing, csi: &CsiVolume) -> Answer {
+    fn plain_step(
+        &mut self,
+        step: &PublishStep,
+        pod: &PodUid,
+        way: &Publishing,
+        csi: &CsiVolume,
+    ) -> PublishAnswer {
         let (key, fails) = (csi.key(), self.fails());
         let disk = |done: bool| if fails { Err(io_error()) } else { Ok(done) };
         match step {
-            Step::Object => {
+            PublishStep::Object => {
                 let attach = csi.driver == STAGER;
                 let spec = json!({"volumeLifecycleModes": ["Persistent"], "attachRequired": attach,
                     "seLinuxMount": self.labelled});
                 let object = json!({"metadata": {"name": csi.driver}, "spec": spec});
-                Answer::Object(serde_json::from_value(object).map(Some).map_err(|e| e.to_string()))
+                PublishAnswer::Object(serde_json::from_value(object).map(Some).map_err(|e| e.to_string()))
             }
-            Step::Wish { attach } => {
+            PublishStep::Wish { attach } => {
                 let attached = self.agent.table.wish(pod, &key, *attach);
-                Answer::Attached(attached)
+                PublishAnswer::Attached(attached)
             }
-            Step::Attachment => {
+            PublishStep::Attachment => {
                 let found = json!({"metadata": {}, "status": {"attached": true},
                     "spec": {"attacher": "", "nodeName": "", "source": {}}});
-                Answer::Attachment(serde_json::from_value(found).map_err(|e| e.to_string()))
+                PublishAnswer::Attachment(serde_json::from_value(found).map_err(|e| e.to_string()))
             }
-            Step::Driver => Answer::Found(!fails),
-            Step::Capabilities => {
+            PublishStep::Driver => PublishAnswer::Found(!fails),
+            PublishStep::Capabilities => {
                 let stages = csi.driver == STAGER;
-                Answer::Capabilities(Ok(Capabilities { stages, ..Capabilities::default() }))
+                PublishAnswer::Capabilities(Ok(Capabilities { stages, ..Capabilities::default() }))
             }
-            Step::Facts => Answer::Facts(self.facts(&key, &target(pod, &csi.volume))),
-            Step::ReadDisk => {
-                Answer::Held(disk(true).map(|_| self.disk.on_disk().remove(&key).unwrap_or_default()))
+            PublishStep::Facts => PublishAnswer::Facts(self.facts(&key, &target(pod, &csi.volume))),
+            PublishStep::ReadDisk => {
+                PublishAnswer::Held(disk(true).map(|_| self.disk.on_disk().remove(&key).unwrap_or_default()))
             }
-            Step::Record if fails => Answer::Recorded(Err(io_error())),
-            Step::Record if self.defect == Some(StagingDefect::WritesNoTarget) => Answer::Recorded(Ok(true)),
-            Step::Record => Answer::Recorded(Ok(self.disk.record(pod, csi, csi.data(way.terms())))),
-            Step::RecordStage(_) if fails => Answer::Recorded(Err(io_error())),
-            Step::RecordStage(_) if self.defect == Some(StagingDefect::WritesNoStage) => {
-                Answer::Recorded(Ok(true))
+            PublishStep::Record if fails => PublishAnswer::Recorded(Err(io_error())),
+            PublishStep::Record if self.defect == Some(StagingDefect::WritesNoTarget) => {
+                PublishAnswer::Recorded(Ok(true))
             }
-            Step::RecordStage(staged) => {
+            PublishStep::Record => {
+                PublishAnswer::Recorded(Ok(self.disk.record(pod, csi, csi.data(way.terms()))))
+            }
+            PublishStep::RecordStage(_) if fails => PublishAnswer::Recorded(Err(io_error())),
+            PublishStep::RecordStage(_) if self.defect == Some(StagingDefect::WritesNoStage) => {
+                PublishAnswer::Recorded(Ok(true))
+            }
+            PublishStep::RecordStage(staged) => {
                 let data = csi.staged_data(way.terms());
-                Answer::Recorded(Ok(self.disk.record_stage(staged, data)))
+                PublishAnswer::Recorded(Ok(self.disk.record_stage(staged, data)))
             }
-            Step::ForgetStage(staged) => {
+            PublishStep::ForgetStage(staged) => {
                 if !fails {
                     self.disk.forget_stage(staged, &key);
                 }
-                Answer::Node(disk(true).map(drop))
+                PublishAnswer::Node(disk(true).map(drop))
             }
-            Step::Release => {
+            PublishStep::Release => {
                 if !fails {
                     self.disk.release(pod, &csi.volume);
                 }
-                Answer::Node(disk(true).map(drop))
+                PublishAnswer::Node(disk(true).map(drop))
             }
-            Step::Keep => Answer::Node(disk(true).map(drop)),
-            Step::Published { again } => {
+            PublishStep::Keep => PublishAnswer::Node(disk(true).map(drop)),
+            PublishStep::Published { again } => {
                 let of = Published { pod: pod.clone(), name: csi.volume.clone(), key, again: *again };
                 self.agent.table.set_published(&target(pod, &csi.volume), Some(of));
-                Answer::Done
+                PublishAnswer::Done
             }
             // Those of this world have no Secrets, tokens, groups, and do not grow.
-            _ => Answer::Done,
+            _ => PublishAnswer::Done,
         }
     }
 
     fn step_from_pod(&mut self, job: &mut Job) -> Result<bool, Violation> {
-        use unpublishing::Step;
-        let (Way::FromPod { way, volume, data }, Some(pod)) = (&job.way, job.pod.clone()) else {
+        use unpublishing::UnpublishStep;
+        let (TaskDirection::FromPod { way, volume, data }, Some(pod)) = (&job.way, job.pod.clone()) else {
             return Ok(true);
         };
         let (mut way, volume, data) = (way.clone(), volume.clone(), data.clone());
@@ -302,53 +313,53 @@ impl World {
         let key = data.as_ref().map(VolumeData::key);
         let done = if self.fails() { Err(io_error()) } else { Ok(()) };
         match (way.step(), key) {
-            (Step::Turn, Some(key)) => {
+            (UnpublishStep::Turn, Some(key)) => {
                 if self.turn(job, &key) {
                     way.done(Ok(()));
                 }
             }
-            (Step::Driver, _) => way.found(done.is_ok()),
-            (Step::Unpublished, _) => {
+            (UnpublishStep::Driver, _) => way.found(done.is_ok()),
+            (UnpublishStep::Unpublished, _) => {
                 self.agent.table.set_published(&at, None);
                 way.done(Ok(()));
             }
-            (Step::Unpublish, Some(key)) => {
+            (UnpublishStep::Unpublish, Some(key)) => {
                 if let Some(called) = self.call(job, Call::Unpublish(key, at))? {
                     way.called(called.map_err(|e| e.words));
                 }
             }
-            (Step::Release, _) => {
+            (UnpublishStep::Release, _) => {
                 if done.is_ok() {
                     self.disk.release(&pod, &volume);
                 }
                 way.done(done);
             }
-            (Step::Leave, _) => way.done(done),
-            (Step::Done | Step::Failed(_), _) | (_, None) => return Ok(true),
+            (UnpublishStep::Leave, _) => way.done(done),
+            (UnpublishStep::Done | UnpublishStep::Failed(_), _) | (_, None) => return Ok(true),
         }
-        job.way = Way::FromPod { way, volume, data };
+        job.way = TaskDirection::FromPod { way, volume, data };
         Ok(false)
     }
 
     fn step_to_driver(&mut self, job: &mut Job) -> Result<bool, Violation> {
-        use unstaging::Step;
-        let Way::ToDriver { way, key } = &job.way else { return Ok(true) };
+        use unstaging::UnstageStep;
+        let TaskDirection::ToDriver { way, key } = &job.way else { return Ok(true) };
         let (mut way, key) = (way.clone(), key.clone());
         let fails = self.fails();
         let io = || if fails { Err(io_error().message) } else { Ok(()) };
         match way.step() {
-            Step::Look => {
+            UnstageStep::Look => {
                 let disk = self.disk.on_disk();
                 let idle = self.may_unstage(&key, &disk);
                 way.looked(io().map(|()| idle.then(|| held(&disk, &key))));
             }
-            Step::IsThere(volume) => way.is_there(io().map(|()| self.disk.is_device_staged(&volume))),
-            Step::Unstage(_) => {
+            UnstageStep::IsThere(volume) => way.is_there(io().map(|()| self.disk.is_device_staged(&volume))),
+            UnstageStep::Unstage(_) => {
                 if let Some(called) = self.call(job, Call::Unstage(key.clone()))? {
                     way.done(called.map_err(|e| e.words));
                 }
             }
-            Step::Forget(staged) => {
+            UnstageStep::Forget(staged) => {
                 if !fails {
                     match &staged {
                         StagedAs::Files => self.disk.forget_stage(&staged, &key),
@@ -357,14 +368,14 @@ impl World {
                 }
                 way.done(io());
             }
-            end @ (Step::Done | Step::InUse | Step::Failed(_)) => {
+            end @ (UnstageStep::Done | UnstageStep::InUse | UnstageStep::Failed(_)) => {
                 if let Some(ticket) = job.ticket.take() {
-                    self.agent.table.unstaged(&key, ticket, end == Step::Done, self.now);
+                    self.agent.table.unstaged(&key, ticket, end == UnstageStep::Done, self.now);
                 }
                 return Ok(true);
             }
         }
-        job.way = Way::ToDriver { way, key };
+        job.way = TaskDirection::ToDriver { way, key };
         Ok(false)
     }
 
@@ -373,6 +384,6 @@ impl World {
     }
 }
 
-fn held(disk: &OnDisk, key: &VolumeKey) -> Held {
+fn held(disk: &OnDisk, key: &VolumeKey) -> VolumeOnDisk {
     disk.get(key).cloned().unwrap_or_default()
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_types::ids::PodUid;
-use agent_volumes::attach::{Held, OnDisk};
+use agent_volumes::attach::{OnDisk, VolumeOnDisk};
 use agent_volumes::csi::steps::{CallFailed, StagedAs};
 use agent_volumes::csi::{CsiVolume, Persistent, VolumeData};
 use agent_volumes::key::VolumeKey;
@@ -191,7 +191,7 @@ impl Disk {
             held.pods.extend(pods);
         }
         for ((pod, _), data) in &self.targets {
-            let held: &mut Held = all.entry(data.key()).or_default();
+            let held: &mut VolumeOnDisk = all.entry(data.key()).or_default();
             if !data.label().is_empty() {
                 held.labels.insert(pod.clone(), data.label().to_owned());
             }

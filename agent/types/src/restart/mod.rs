@@ -27,7 +27,7 @@ pub const REQUEUE: Duration = Duration::from_secs(10);
 pub const SERIES: Backoff = Backoff::doubling(Duration::from_secs(10), Duration::from_secs(300));
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct BackOffEntry {
     delay: Duration,
     /// When the delay was set: the moment of the restart.
     updated: Wall,
@@ -62,7 +62,7 @@ pub struct Exit<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackOff {
     series: Backoff,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, BackOffEntry>,
 }
 
 impl Default for BackOff {
@@ -82,7 +82,11 @@ impl BackOff {
     /// Does nothing for a known key.
     pub fn restore(&mut self, key: &str, delay: Duration, restarted: Wall) {
         let delay = delay.clamp(self.series.next(0), self.series.max);
-        self.entries.entry(key.to_owned()).or_insert(Entry { delay, updated: restarted, waiting: None });
+        self.entries.entry(key.to_owned()).or_insert(BackOffEntry {
+            delay,
+            updated: restarted,
+            waiting: None,
+        });
     }
 
     /// Notes an end. The first call for an instance fixes its due time.
@@ -114,7 +118,7 @@ impl BackOff {
     /// Records that the container is started again now; answers the delay that its next end will have to wait.
     pub fn restarted(&mut self, key: &str, now: Now) -> Duration {
         let series = self.series;
-        let counts = |e: &&Entry| {
+        let counts = |e: &&BackOffEntry| {
             let expired = e.waiting.as_ref().is_some_and(|wait| wait.expires <= now.mono);
             !expired && now.wall.since(e.updated) < EXPIRY
         };
@@ -122,7 +126,7 @@ impl BackOff {
             Some(e) => series.following(e.delay),
             None => series.next(0),
         };
-        self.entries.insert(key.to_owned(), Entry { delay, updated: now.wall, waiting: None });
+        self.entries.insert(key.to_owned(), BackOffEntry { delay, updated: now.wall, waiting: None });
         delay
     }
 

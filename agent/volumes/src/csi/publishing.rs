@@ -7,7 +7,7 @@
 //!        ─► tokens ─► (pod's record) ─► NodePublishVolume ─► device kept ─► group ─► NodeExpandVolume ─► published
 //! refused for good: the records that are new go again
 //! ```
-//! In: a [`CsiVolume`], answers. Out: the next [`Step`]. Invariants: the pod's record is on disk before the driver is asked for
+//! In: a [`CsiVolume`], answers. Out: the next [`PublishStep`]. Invariants: the pod's record is on disk before the driver is asked for
 //! anything; the node's record is there before NodeStageVolume; a driver that stages publishes nothing that is not staged; a
 //! record goes only if it is new and the driver refused for good; everything of a volume that outlives its pods is done in its
 //! turn. Nothing here outlives a kill: the next agent begins at the first step, and every step may be repeated.
@@ -22,69 +22,69 @@ use agent_types::ids::PodUid;
 use agent_types::objects::ObjectRef;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 
-use super::request::{Capabilities, Given, Publish, Stage};
+use super::request::{Capabilities, DriverToken, Publish, Stage};
 use super::source::SecretRef;
 use super::steps::{CallFailed, Failure, StagedAs};
 use super::{CsiVolume, Persistent, Terms};
 use crate::Resize;
-use crate::attach::{Attached, Held};
+use crate::attach::{Attached, VolumeOnDisk};
 
 /// What is next; the answer to each is named in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The CSIDriver object is read: [`Answer::Object`].
+pub enum PublishStep {
+    /// The CSIDriver object is read: [`PublishAnswer::Object`].
     Object,
-    /// The table of stages hears that the pod wants the volume, and whether nodes attach it: [`Answer::Attached`].
+    /// The table of stages hears that the pod wants the volume, and whether nodes attach it: [`PublishAnswer::Attached`].
     Wish {
         /// It has to be attached.
         attach: bool,
     },
-    /// The VolumeAttachment is read: [`Answer::Attachment`].
+    /// The VolumeAttachment is read: [`PublishAnswer::Attachment`].
     Attachment,
-    /// The node has no room for the volume: its driver is asked how much there is: [`Answer::Done`].
+    /// The node has no room for the volume: its driver is asked how much there is: [`PublishAnswer::Done`].
     AskLimits,
-    /// Is the driver registered: [`Answer::Found`].
+    /// Is the driver registered: [`PublishAnswer::Found`].
     Driver,
-    /// The driver is asked for its capabilities: [`Answer::Capabilities`].
+    /// The driver is asked for its capabilities: [`PublishAnswer::Capabilities`].
     Capabilities,
-    /// A Secret is read: [`Answer::Secret`].
+    /// A Secret is read: [`PublishAnswer::Secret`].
     Secret(SecretFor),
-    /// The volume's turn is waited for: [`Answer::Facts`].
+    /// The volume's turn is waited for: [`PublishAnswer::Facts`].
     Turn,
-    /// What this agent knows of an inline volume: [`Answer::Facts`].
+    /// What this agent knows of an inline volume: [`PublishAnswer::Facts`].
     Facts,
-    /// The disk is read: [`Answer::Held`].
+    /// The disk is read: [`PublishAnswer::Held`].
     ReadDisk,
-    /// The table of stages hears that the volume is staged, or may no longer be: [`Answer::Done`].
+    /// The table of stages hears that the volume is staged, or may no longer be: [`PublishAnswer::Done`].
     Staged(bool),
-    /// NodeUnstageVolume, for another label: [`Answer::Called`].
+    /// NodeUnstageVolume, for another label: [`PublishAnswer::Called`].
     Unstage,
-    /// The node's record goes: [`Answer::Node`].
+    /// The node's record goes: [`PublishAnswer::Node`].
     ForgetStage(StagedAs),
-    /// The pod's record is written; the answer says whether it is new: [`Answer::Recorded`].
+    /// The pod's record is written; the answer says whether it is new: [`PublishAnswer::Recorded`].
     Record,
-    /// The node's record is written; the answer says whether it is new: [`Answer::Recorded`].
+    /// The node's record is written; the answer says whether it is new: [`PublishAnswer::Recorded`].
     RecordStage(StagedAs),
-    /// NodeStageVolume: [`Answer::Called`].
+    /// NodeStageVolume: [`PublishAnswer::Called`].
     Stage(Box<Stage>),
-    /// The pod's record goes: [`Answer::Node`].
+    /// The pod's record goes: [`PublishAnswer::Node`].
     Release,
-    /// The tokens that the driver wants: [`Answer::Tokens`].
+    /// The tokens that the driver wants: [`PublishAnswer::Tokens`].
     Tokens,
-    /// NodePublishVolume: [`Answer::Called`].
+    /// NodePublishVolume: [`PublishAnswer::Called`].
     Publish(Box<Publish>),
-    /// The node keeps the block device for the pod: [`Answer::Node`].
+    /// The node keeps the block device for the pod: [`PublishAnswer::Node`].
     Keep,
-    /// The files become the group's: [`Answer::Given`].
+    /// The files become the group's: [`PublishAnswer::Given`].
     Give(u32),
-    /// What the volume holds becomes as large as the volume, if it is not: [`Answer::Grown`].
+    /// What the volume holds becomes as large as the volume, if it is not: [`PublishAnswer::Grown`].
     Grow {
         /// The volume is staged.
         staged: bool,
         /// Containers have it.
         in_use: bool,
     },
-    /// The table of stages hears that the volume is published; the driver wants to be asked again and again, or not: [`Answer::Done`].
+    /// The table of stages hears that the volume is published; the driver wants to be asked again and again, or not: [`PublishAnswer::Done`].
     Published {
         /// See above.
         again: bool,
@@ -125,7 +125,7 @@ pub enum End {
 
 /// The answer to a step.
 #[derive(Clone)]
-pub enum Answer {
+pub enum PublishAnswer {
     /// The step was done; it cannot fail.
     Done,
     /// The CSIDriver object, if there is one.
@@ -143,7 +143,7 @@ pub enum Answer {
     /// What this agent knows.
     Facts(Facts),
     /// What the disk holds of the volume.
-    Held(Result<Held, Failure>),
+    Held(Result<VolumeOnDisk, Failure>),
     /// A record is on disk; true if it is new.
     Recorded(Result<bool, Failure>),
     /// The driver answered.
@@ -173,7 +173,7 @@ pub struct Facts {
 #[derive(Clone, Default)]
 pub struct Tokens {
     /// Those that the CSIDriver names.
-    pub given: Vec<Given>,
+    pub given: Vec<DriverToken>,
     /// The first of them is to be renewed after this time; `None` if the driver is asked once only.
     pub renew_after: Option<Duration>,
 }
@@ -200,7 +200,7 @@ pub struct Paths {
 
 /// The step that is being taken. Steps that undo something carry the failure that they end with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum At {
+enum PublishPosition {
     Object,
     Wish,
     NoRoom,
@@ -256,7 +256,7 @@ pub struct Publishing {
     recorded: Option<bool>,
     tokens: Tokens,
     resize: Option<Resize>,
-    at: At,
+    at: PublishPosition,
 }
 
 impl Publishing {
@@ -278,14 +278,14 @@ impl Publishing {
             recorded: None,
             tokens: Tokens::default(),
             resize: None,
-            at: At::Object,
+            at: PublishPosition::Object,
         }
     }
 
     /// What is published stays so, whatever can be reached now: the way looks only whether the volume has grown.
     #[must_use]
     pub fn settled(self) -> Publishing {
-        Publishing { settled: true, at: At::Driver, ..self }
+        Publishing { settled: true, at: PublishPosition::Driver, ..self }
     }
 
     /// The volume, as the driver can have it.
@@ -308,42 +308,44 @@ impl Publishing {
 
     /// What is next.
     #[must_use]
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> PublishStep {
         match &self.at {
-            At::Object => Step::Object,
-            At::Wish => Step::Wish { attach: self.terms.attach },
-            At::NoRoom | At::Attachment => Step::Attachment,
-            At::AskLimits => Step::AskLimits,
-            At::Driver => Step::Driver,
-            At::Capabilities => Step::Capabilities,
-            At::Secret => self.secret().map_or(Step::Facts, Step::Secret),
-            At::StageSecret => self.stage_secret().map_or(Step::Facts, Step::Secret),
-            At::Turn => Step::Turn,
-            At::Facts => Step::Facts,
-            At::ReadDisk => Step::ReadDisk,
-            At::Unstaged => Step::Staged(false),
-            At::Unstage => Step::Unstage,
-            At::ForgetStage => Step::ForgetStage(StagedAs::Files),
-            At::UndoStage(_) => Step::ForgetStage(self.staged_as()),
-            At::RecordFirst | At::Record => Step::Record,
-            At::RecordStage => Step::RecordStage(self.staged_as()),
-            At::Stage { .. } => Step::Stage(Box::new(self.stage())),
-            At::Staged => Step::Staged(true),
-            At::Release(_) => Step::Release,
-            At::Tokens => Step::Tokens,
-            At::Publish => Step::Publish(Box::new(self.publish())),
-            At::Keep => Step::Keep,
-            At::Give(group) => Step::Give(*group),
-            At::Grow => Step::Grow { staged: self.stages(), in_use: self.in_use() },
-            At::Published => Step::Published { again: self.terms.again },
-            At::End(end) => Step::End(end.clone()),
+            PublishPosition::Object => PublishStep::Object,
+            PublishPosition::Wish => PublishStep::Wish { attach: self.terms.attach },
+            PublishPosition::NoRoom | PublishPosition::Attachment => PublishStep::Attachment,
+            PublishPosition::AskLimits => PublishStep::AskLimits,
+            PublishPosition::Driver => PublishStep::Driver,
+            PublishPosition::Capabilities => PublishStep::Capabilities,
+            PublishPosition::Secret => self.secret().map_or(PublishStep::Facts, PublishStep::Secret),
+            PublishPosition::StageSecret => {
+                self.stage_secret().map_or(PublishStep::Facts, PublishStep::Secret)
+            }
+            PublishPosition::Turn => PublishStep::Turn,
+            PublishPosition::Facts => PublishStep::Facts,
+            PublishPosition::ReadDisk => PublishStep::ReadDisk,
+            PublishPosition::Unstaged => PublishStep::Staged(false),
+            PublishPosition::Unstage => PublishStep::Unstage,
+            PublishPosition::ForgetStage => PublishStep::ForgetStage(StagedAs::Files),
+            PublishPosition::UndoStage(_) => PublishStep::ForgetStage(self.staged_as()),
+            PublishPosition::RecordFirst | PublishPosition::Record => PublishStep::Record,
+            PublishPosition::RecordStage => PublishStep::RecordStage(self.staged_as()),
+            PublishPosition::Stage { .. } => PublishStep::Stage(Box::new(self.stage())),
+            PublishPosition::Staged => PublishStep::Staged(true),
+            PublishPosition::Release(_) => PublishStep::Release,
+            PublishPosition::Tokens => PublishStep::Tokens,
+            PublishPosition::Publish => PublishStep::Publish(Box::new(self.publish())),
+            PublishPosition::Keep => PublishStep::Keep,
+            PublishPosition::Give(group) => PublishStep::Give(*group),
+            PublishPosition::Grow => PublishStep::Grow { staged: self.stages(), in_use: self.in_use() },
+            PublishPosition::Published => PublishStep::Published { again: self.terms.again },
+            PublishPosition::End(end) => PublishStep::End(end.clone()),
         }
     }
 
     /// The step was taken.
-    pub fn answered(&mut self, answer: Answer) {
-        let at = std::mem::replace(&mut self.at, At::End(End::Failed(Failure::mixed_up())));
-        self.at = self.next(at, answer).unwrap_or_else(|why| At::End(End::Failed(why)));
+    pub fn answered(&mut self, answer: PublishAnswer) {
+        let at = std::mem::replace(&mut self.at, PublishPosition::End(End::Failed(Failure::mixed_up())));
+        self.at = self.next(at, answer).unwrap_or_else(|why| PublishPosition::End(End::Failed(why)));
     }
 
     fn in_use(&self) -> bool {

@@ -73,7 +73,7 @@ pub struct Capability {
 
 /// A token as a driver gets it.
 #[derive(Clone)]
-pub struct Given {
+pub struct DriverToken {
     /// For whom.
     pub audience: String,
     /// The token.
@@ -159,14 +159,14 @@ impl fmt::Debug for Expand {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of its bytes; `None` from a driver that says nothing of either.
-    pub amounts: Option<Both>,
+    pub amounts: Option<BytesAndInodes>,
     /// How it is; `None` from a driver that does not say so.
     pub condition: Option<Condition>,
 }
 
 /// Amounts of bytes and of inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Both {
+pub struct BytesAndInodes {
     /// Of its bytes.
     pub bytes: Amounts,
     /// Of its inodes.

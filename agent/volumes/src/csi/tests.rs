@@ -54,7 +54,7 @@ fn the_driver_is_told_what_it_asked_for() {
     let open = terms(json!({}));
     assert_eq!((open.tokens[0].audience.as_str(), open.tokens[0].life_s, open.again), ("aud", 700, true));
     assert_eq!((open.tokens[0].uid.as_str(), open.tokens[0].account.as_str()), ("u", "sa"));
-    let given = [Given { audience: "aud".to_owned(), text: "t".to_owned(), ends: Wall(1_500_000_000) }];
+    let given = [DriverToken { audience: "aud".to_owned(), text: "t".to_owned(), ends: Wall(1_500_000_000) }];
     let secrets = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
     let asked = of.publish("/t", &open, &given, secrets.clone(), (ALL, Some(7)));
     let token = "{\"aud\":{\"expirationTimestamp\":\"1970-01-01T00:00:01Z\",\"token\":\"t\"}}";

@@ -3,7 +3,7 @@
 //! ```text
 //! turn ─► (device: the node leaves it) ─► driver ─► NodeUnpublishVolume ─► the pod's record goes
 //! ```
-//! In: the pod's record of the volume, answers. Out: the next [`Step`]. Invariants: the record goes after the driver has let go;
+//! In: the pod's record of the volume, answers. Out: the next [`UnpublishStep`]. Invariants: the record goes after the driver has let go;
 //! a volume that outlives its pods is unpublished in its turn only; a device without a word about whose it is was never
 //! published. Every step may be repeated, by whichever agent. Upstream: csi_mounter.go TearDownAt, csi_block.go UnmapPodDevice.
 
@@ -12,7 +12,7 @@ use super::{PLUGIN, VolumeData, unregistered};
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum UnpublishStep {
     /// The volume's turn is waited for: [`Unpublishing::done`].
     Turn,
     /// The node lets go of the block device: [`Unpublishing::done`].
@@ -36,7 +36,7 @@ pub enum Step {
 pub struct Unpublishing {
     driver: Option<String>,
     device: bool,
-    step: Step,
+    step: UnpublishStep,
 }
 
 impl Unpublishing {
@@ -44,60 +44,62 @@ impl Unpublishing {
     #[must_use]
     pub fn of_files(data: &VolumeData) -> Unpublishing {
         // An inline volume is one pod's: no other task is at it.
-        let step = if data.is_persistent() { Step::Turn } else { Step::Driver };
+        let step = if data.is_persistent() { UnpublishStep::Turn } else { UnpublishStep::Driver };
         Unpublishing { driver: Some(data.driver.clone()), device: false, step }
     }
 
     /// The way of a block device; without `data` the driver was never asked for it.
     #[must_use]
     pub fn of_device(data: Option<&VolumeData>) -> Unpublishing {
-        let step = if data.is_some() { Step::Turn } else { Step::Leave };
+        let step = if data.is_some() { UnpublishStep::Turn } else { UnpublishStep::Leave };
         Unpublishing { driver: data.map(|data| data.driver.clone()), device: true, step }
     }
 
     /// What is next.
     #[must_use]
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> UnpublishStep {
         self.step.clone()
     }
 
     /// The node did its part, or could not.
     pub fn done(&mut self, done: Result<(), Failure>) {
         self.step = match (&self.step, done) {
-            (_, Err(why)) => Step::Failed(why),
-            (Step::Turn, Ok(())) if self.device => Step::Leave,
-            (Step::Turn, Ok(())) => Step::Driver,
-            (Step::Leave, Ok(())) if self.driver.is_none() => Step::Release,
-            (Step::Leave, Ok(())) => Step::Driver,
-            (Step::Unpublished, Ok(())) => Step::Unpublish,
-            (Step::Release, Ok(())) => Step::Done,
-            (_, Ok(())) => Step::Failed(Failure::mixed_up()),
+            (_, Err(why)) => UnpublishStep::Failed(why),
+            (UnpublishStep::Turn, Ok(())) if self.device => UnpublishStep::Leave,
+            (UnpublishStep::Turn, Ok(())) => UnpublishStep::Driver,
+            (UnpublishStep::Leave, Ok(())) if self.driver.is_none() => UnpublishStep::Release,
+            (UnpublishStep::Leave, Ok(())) => UnpublishStep::Driver,
+            (UnpublishStep::Unpublished, Ok(())) => UnpublishStep::Unpublish,
+            (UnpublishStep::Release, Ok(())) => UnpublishStep::Done,
+            (_, Ok(())) => UnpublishStep::Failed(Failure::mixed_up()),
         };
     }
 
     /// The driver is registered, or is not.
     pub fn found(&mut self, found: bool) {
         self.step = match (&self.step, found) {
-            (Step::Driver, true) => Step::Unpublished,
-            (Step::Driver, false) => {
+            (UnpublishStep::Driver, true) => UnpublishStep::Unpublished,
+            (UnpublishStep::Driver, false) => {
                 let operation =
                     if self.device { "blockMapper.UnmapPodDevice" } else { "Unmounter.TearDownAt" };
                 let driver = self.driver.as_deref().unwrap_or_default();
-                Step::Failed(Failure::retry(unregistered(operation, driver)))
+                UnpublishStep::Failed(Failure::retry(unregistered(operation, driver)))
             }
-            _ => Step::Failed(Failure::mixed_up()),
+            _ => UnpublishStep::Failed(Failure::mixed_up()),
         };
     }
 
     /// The driver let go, or said why not.
     pub fn called(&mut self, called: Result<(), String>) {
         self.step = match (&self.step, called) {
-            (Step::Unpublish, Ok(())) => Step::Release,
-            (Step::Unpublish, Err(why)) => Step::Failed(Failure::retry(match self.device {
-                true => format!("blockMapper.UnmapPodDevice failed: {why}"),
-                false => format!("{PLUGIN}: Unmounter.TearDownAt failed: {why}"),
-            })),
-            _ => Step::Failed(Failure::mixed_up()),
+            (UnpublishStep::Unpublish, Ok(())) => UnpublishStep::Release,
+            (UnpublishStep::Unpublish, Err(why)) => {
+                UnpublishStep::Failed(Failure::retry(match self.device {
+                    true => format!("blockMapper.UnmapPodDevice failed: {why}"),
+                    false => format!("{PLUGIN}: Unmounter.TearDownAt failed: {why}"),
+                }))
+            }
+            _ => UnpublishStep::Failed(Failure::mixed_up()),
         };
     }
 }
@@ -116,15 +118,15 @@ mod tests {
     }
 
     /// All steps, if nothing fails.
-    fn steps(mut way: Unpublishing) -> Vec<Step> {
+    fn steps(mut way: Unpublishing) -> Vec<UnpublishStep> {
         let mut all = Vec::new();
         loop {
             let step = way.step();
             all.push(step.clone());
             match step {
-                Step::Driver => way.found(true),
-                Step::Unpublish => way.called(Ok(())),
-                Step::Done | Step::Failed(_) => return all,
+                UnpublishStep::Driver => way.found(true),
+                UnpublishStep::Unpublish => way.called(Ok(())),
+                UnpublishStep::Done | UnpublishStep::Failed(_) => return all,
                 _ => way.done(Ok(())),
             }
         }
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_record_goes_after_the_driver_has_let_go() {
-        use Step::{Done, Driver, Leave, Release, Turn, Unpublish, Unpublished};
+        use UnpublishStep::{Done, Driver, Leave, Release, Turn, Unpublish, Unpublished};
         let (shared, own) = (data("Persistent"), data("Ephemeral"));
         for (way, expected) in [
             (Unpublishing::of_files(&shared), vec![Turn, Driver, Unpublished, Unpublish, Release, Done]),
@@ -151,9 +153,9 @@ mod tests {
     fn nothing_is_forgotten_that_the_driver_may_have() {
         let words = |mut way: Unpublishing, fail: &dyn Fn(&mut Unpublishing)| loop {
             match way.step() {
-                Step::Failed(why) => return why.message,
-                Step::Release | Step::Done => panic!("it is forgotten"),
-                Step::Driver | Step::Unpublish => {
+                UnpublishStep::Failed(why) => return why.message,
+                UnpublishStep::Release | UnpublishStep::Done => panic!("it is forgotten"),
+                UnpublishStep::Driver | UnpublishStep::Unpublish => {
                     let before = way.step();
                     fail(&mut way);
                     if way.step() == before {
@@ -172,7 +174,7 @@ mod tests {
         let device = words(Unpublishing::of_device(Some(&data("Persistent"))), &missing);
         assert!(device.starts_with("kubernetes.io/csi: blockMapper.UnmapPodDevice failed to"), "{device}");
         let refuses = |way: &mut Unpublishing| match way.step() {
-            Step::Driver => way.found(true),
+            UnpublishStep::Driver => way.found(true),
             _ => way.called(Err("busy".to_owned())),
         };
         let files = words(Unpublishing::of_files(&data("Persistent")), &refuses);
@@ -182,9 +184,9 @@ mod tests {
         let mut way = Unpublishing::of_device(None);
         let why = Failure { class: Class::Invalid, message: "no".to_owned() };
         way.done(Err(why.clone()));
-        assert_eq!(way.step(), Step::Failed(why), "the node's own failure stays what it is");
+        assert_eq!(way.step(), UnpublishStep::Failed(why), "the node's own failure stays what it is");
         let mut way = Unpublishing::of_device(None);
         way.called(Ok(()));
-        assert_eq!(way.step(), Step::Failed(Failure::mixed_up()));
+        assert_eq!(way.step(), UnpublishStep::Failed(Failure::mixed_up()));
     }
 }

@@ -1,6 +1,6 @@
 //! Meaning of a flexVolume driver's answer.
 //!
-//! In: exit and output of a program. Out: [`Answer`], or a [`Refusal`] in upstream's words. Invariants: keys
+//! In: exit and output of a program. Out: [`DriverResponse`], or a [`Refusal`] in upstream's words. Invariants: keys
 //! match in any case, as in Go; a missing value has upstream's default; messages contain only a part of a
 //! driver's output, and never its input.
 
@@ -17,7 +17,7 @@ const SHOWN: usize = 200;
 
 /// How a program ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ProgramExit {
     /// It says that it was successful.
     pub success: bool,
     /// How, in the system's words.
@@ -52,7 +52,7 @@ impl Default for Capabilities {
 
 /// What a driver says of a call that was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct DriverResponse {
     /// `device`.
     pub device: String,
     /// `attached`.
@@ -76,7 +76,7 @@ pub enum Refusal {
 ///
 /// # Errors
 /// It was not done, and why.
-pub fn read(command: Command, ended: &Ended) -> Result<Answer, Refusal> {
+pub fn read(command: Command, ended: &ProgramExit) -> Result<DriverResponse, Refusal> {
     let word = command.word();
     let Some(said) =
         object(&ended.printed).or_else(|| object(&format!("{}{}", ended.printed, ended.complained)))
@@ -99,7 +99,7 @@ pub fn read(command: Command, ended: &Ended) -> Result<Answer, Refusal> {
     if !ended.success {
         return Err(Refusal::Failed(ended.how.clone()));
     }
-    Ok(Answer {
+    Ok(DriverResponse {
         device: text("device"),
         attached: said.get("attached").and_then(Value::as_bool).unwrap_or(false),
         capabilities: capabilities(said.get("capabilities")),

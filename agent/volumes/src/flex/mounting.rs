@@ -6,7 +6,7 @@
 //!                               mount ◄── mountdevice, or formatted and mounted by the node ◄── no ──┘
 //! a driver without `attach` is asked for `mount` alone
 //! ```
-//! In: a [`Flex`], the driver's capabilities, the present state, answers. Out: the next [`Step`]. Invariants:
+//! In: a [`Flex`], the driver's capabilities, the present state, answers. Out: the next [`MountingStep`]. Invariants:
 //! a step that the driver does not know has upstream's default; no call is repeated in one round. Upstream:
 //! pkg/volume/flexvolume (attacher.go, mounter.go), `GenerateMountVolumeFunc` of
 //! pkg/volume/util/operationexecutor/operation_generator.go.
@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use super::Flex;
-use super::answer::{Answer, Capabilities, Refusal};
+use super::answer::{Capabilities, DriverResponse, Refusal};
 use super::call::Call;
 use crate::{MOUNT_DEVICE, SET_UP, SetUpError, WAIT_FOR_ATTACH, claim, step_failed};
 
@@ -32,7 +32,7 @@ pub enum Attachment {
 
 /// What is here already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Here {
+pub struct ExistingMounts {
     /// It is mounted for all pods.
     pub global: bool,
     /// It is mounted for the pod.
@@ -41,7 +41,7 @@ pub struct Here {
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MountingStep {
     /// The driver is asked; the answer goes to [`Mounting::answered`].
     Call(Call),
     /// It is written down that the node attached it as this device; see [`Mounting::done`].
@@ -57,7 +57,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum MountingPosition {
     Name,
     IsAttached,
     Attach,
@@ -73,10 +73,10 @@ enum At {
 /// The way to a pod's volume.
 pub struct Mounting<'f> {
     flex: &'f Flex,
-    here: Here,
+    here: ExistingMounts,
     attachment: Attachment,
     mount: Call,
-    at: At,
+    at: MountingPosition,
     device: String,
     failure: Option<SetUpError>,
 }
@@ -86,7 +86,7 @@ impl<'f> Mounting<'f> {
     #[must_use]
     pub fn new(
         flex: &'f Flex,
-        (capabilities, attachment, here): (Capabilities, Attachment, Here),
+        (capabilities, attachment, here): (Capabilities, Attachment, ExistingMounts),
         path: &str,
         (group, secret): (Option<u32>, &BTreeMap<String, Vec<u8>>),
     ) -> Mounting<'f> {
@@ -95,7 +95,7 @@ impl<'f> Mounting<'f> {
             here,
             attachment,
             mount: flex.mount(path, group, secret),
-            at: At::Name,
+            at: MountingPosition::Name,
             device: String::new(),
             failure: None,
         };
@@ -107,84 +107,96 @@ impl<'f> Mounting<'f> {
 
     /// What is next.
     #[must_use]
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> MountingStep {
         if let Some(why) = &self.failure {
-            return Step::Failed(why.clone());
+            return MountingStep::Failed(why.clone());
         }
         match self.at {
-            At::Name => Step::Call(self.flex.get_volume_name()),
-            At::IsAttached => Step::Call(self.flex.is_attached()),
-            At::Attach => Step::Call(self.flex.attach()),
-            At::Written => Step::WriteDown(self.device.clone()),
-            At::Wait => Step::Call(self.flex.wait_for_attach(&self.device)),
-            At::Device => Step::Call(self.flex.mount_device(&self.device)),
-            At::OwnDevice => Step::MountDevice(self.device.clone()),
-            At::Mount => Step::Call(self.mount.clone()),
-            At::Bind => Step::Bind,
-            At::Done => Step::Done,
+            MountingPosition::Name => MountingStep::Call(self.flex.get_volume_name()),
+            MountingPosition::IsAttached => MountingStep::Call(self.flex.is_attached()),
+            MountingPosition::Attach => MountingStep::Call(self.flex.attach()),
+            MountingPosition::Written => MountingStep::WriteDown(self.device.clone()),
+            MountingPosition::Wait => MountingStep::Call(self.flex.wait_for_attach(&self.device)),
+            MountingPosition::Device => MountingStep::Call(self.flex.mount_device(&self.device)),
+            MountingPosition::OwnDevice => MountingStep::MountDevice(self.device.clone()),
+            MountingPosition::Mount => MountingStep::Call(self.mount.clone()),
+            MountingPosition::Bind => MountingStep::Bind,
+            MountingPosition::Done => MountingStep::Done,
         }
     }
 
     fn go_mount(&mut self) {
         // As upstream: whoever mounted it there, it is not mounted a second time.
-        self.at = if self.here.pod { At::Done } else { At::Mount };
+        self.at = if self.here.pod { MountingPosition::Done } else { MountingPosition::Mount };
     }
 
     fn fail(&mut self, why: &str) {
         let volume = &self.flex.volume;
         let failed = |step: &str| SetUpError::Failed(step_failed(step, volume, why));
         self.failure = Some(match self.at {
-            At::Name => SetUpError::Unprocessed(claim::no_name(volume, self.flex.driver.name(), why)),
-            At::IsAttached | At::Attach | At::Written => failed(ATTACH),
-            At::Wait => failed(WAIT_FOR_ATTACH),
-            At::Device | At::OwnDevice => failed(MOUNT_DEVICE),
-            At::Mount | At::Bind | At::Done => failed(SET_UP),
+            MountingPosition::Name => {
+                SetUpError::Unprocessed(claim::no_name(volume, self.flex.driver.name(), why))
+            }
+            MountingPosition::IsAttached | MountingPosition::Attach | MountingPosition::Written => {
+                failed(ATTACH)
+            }
+            MountingPosition::Wait => failed(WAIT_FOR_ATTACH),
+            MountingPosition::Device | MountingPosition::OwnDevice => failed(MOUNT_DEVICE),
+            MountingPosition::Mount | MountingPosition::Bind | MountingPosition::Done => failed(SET_UP),
         });
     }
 
     /// The driver answered.
-    pub fn answered(&mut self, answer: Result<Answer, Refusal>) {
+    pub fn answered(&mut self, answer: Result<DriverResponse, Refusal>) {
         use Refusal::NotSupported;
         match (self.at, answer) {
-            (At::Name, Ok(_) | Err(NotSupported)) => match &self.attachment {
-                Attachment::Cluster(device) => (self.device, self.at) = (device.clone(), At::Wait),
-                Attachment::Node(None) => self.at = At::Attach,
+            (MountingPosition::Name, Ok(_) | Err(NotSupported)) => match &self.attachment {
+                Attachment::Cluster(device) => {
+                    (self.device, self.at) = (device.clone(), MountingPosition::Wait)
+                }
+                Attachment::Node(None) => self.at = MountingPosition::Attach,
                 Attachment::Node(Some(device)) => {
-                    (self.device, self.at) = (device.clone(), At::IsAttached);
+                    (self.device, self.at) = (device.clone(), MountingPosition::IsAttached);
                 }
             },
-            (At::IsAttached, Ok(Answer { attached: true, .. })) => self.at = At::Wait,
+            (MountingPosition::IsAttached, Ok(DriverResponse { attached: true, .. })) => {
+                self.at = MountingPosition::Wait
+            }
             // Attaching what is attached is the driver's to find out.
-            (At::IsAttached, _) => self.at = At::Attach,
-            (At::Attach, Ok(answer)) => (self.device, self.at) = (answer.device, At::Written),
-            (At::Attach, Err(NotSupported)) => (self.device, self.at) = (String::new(), At::Written),
-            (At::Wait, Ok(answer)) => {
+            (MountingPosition::IsAttached, _) => self.at = MountingPosition::Attach,
+            (MountingPosition::Attach, Ok(answer)) => {
+                (self.device, self.at) = (answer.device, MountingPosition::Written)
+            }
+            (MountingPosition::Attach, Err(NotSupported)) => {
+                (self.device, self.at) = (String::new(), MountingPosition::Written)
+            }
+            (MountingPosition::Wait, Ok(answer)) => {
                 self.device = answer.device;
                 self.waited();
             }
-            (At::Wait, Err(NotSupported)) => self.waited(),
-            (At::Device, Ok(_)) => self.go_mount(),
+            (MountingPosition::Wait, Err(NotSupported)) => self.waited(),
+            (MountingPosition::Device, Ok(_)) => self.go_mount(),
             // A driver that attaches nothing has no device.
-            (At::Device, Err(NotSupported)) if self.device.is_empty() => self.go_mount(),
-            (At::Device, Err(NotSupported)) => self.at = At::OwnDevice,
-            (At::Mount, Ok(_)) => self.at = At::Done,
-            (At::Mount, Err(NotSupported)) => self.at = At::Bind,
+            (MountingPosition::Device, Err(NotSupported)) if self.device.is_empty() => self.go_mount(),
+            (MountingPosition::Device, Err(NotSupported)) => self.at = MountingPosition::OwnDevice,
+            (MountingPosition::Mount, Ok(_)) => self.at = MountingPosition::Done,
+            (MountingPosition::Mount, Err(NotSupported)) => self.at = MountingPosition::Bind,
             (_, Err(refusal)) => self.fail(&refusal.to_string()),
             (_, Ok(_)) => {}
         }
     }
 
     fn waited(&mut self) {
-        if self.here.global { self.go_mount() } else { self.at = At::Device }
+        if self.here.global { self.go_mount() } else { self.at = MountingPosition::Device }
     }
 
     /// The node did its part, or could not.
     pub fn done(&mut self, done: Result<(), String>) {
         match (self.at, done) {
             (_, Err(why)) => self.fail(&why),
-            (At::Written, Ok(())) => self.at = At::Wait,
-            (At::OwnDevice, Ok(())) => self.go_mount(),
-            (At::Bind, Ok(())) => self.at = At::Done,
+            (MountingPosition::Written, Ok(())) => self.at = MountingPosition::Wait,
+            (MountingPosition::OwnDevice, Ok(())) => self.go_mount(),
+            (MountingPosition::Bind, Ok(())) => self.at = MountingPosition::Done,
             (_, Ok(())) => {}
         }
     }

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Capabilities, Ended, Refusal, read};
+use super::answer::{Capabilities, DriverResponse, ProgramExit, Refusal, read};
 use super::call::{Call, Command};
-use super::mounting::{Attachment, Here, Mounting, Step};
+use super::mounting::{Attachment, ExistingMounts, Mounting, MountingStep};
 use super::*;
 use crate::{SetUpError, claim};
 
@@ -121,23 +121,23 @@ fn what_a_driver_hears() {
     assert_eq!(of.bind("/dev/x").options, ["ro"]);
 }
 
-fn said(printed: &str, success: bool) -> Ended {
+fn program_exit(printed: &str, success: bool) -> ProgramExit {
     let how = if success { "exit status: 0" } else { "exit status: 1" };
-    Ended { success, how: how.to_owned(), printed: printed.to_owned(), complained: String::new() }
+    ProgramExit { success, how: how.to_owned(), printed: printed.to_owned(), complained: String::new() }
 }
 
 #[test]
 fn what_an_answer_means() {
     let failed = |words: &str| Err(Refusal::Failed(words.to_owned()));
-    let plain = Answer::default();
+    let plain = DriverResponse::default();
     for (printed, success, expected) in [
         (r#"{"status": "Success"}"#, true, Ok(plain.clone())),
         (
             r#"{"Status": "Success", "device": "/dev/x"}"#,
             true,
-            Ok(Answer { device: "/dev/x".into(), ..plain.clone() }),
+            Ok(DriverResponse { device: "/dev/x".into(), ..plain.clone() }),
         ),
-        (r#"{"status": "Success", "attached": true}"#, true, Ok(Answer { attached: true, ..plain })),
+        (r#"{"status": "Success", "attached": true}"#, true, Ok(DriverResponse { attached: true, ..plain })),
         (r#"{"status": "Not supported"}"#, false, Err(Refusal::NotSupported)),
         (r#"{"status": "Not supported", "message": "x"}"#, true, Err(Refusal::NotSupported)),
         (
@@ -151,13 +151,17 @@ fn what_an_answer_means() {
         ("", true, failed("mount command failed, exit status: 0, its answer is no JSON: \"\"")),
         ("[]", true, failed("mount command failed, exit status: 0, its answer is no JSON: \"[]\"")),
     ] {
-        assert_eq!(read(Command::Mount, &said(printed, success)), expected, "{printed}");
+        assert_eq!(read(Command::Mount, &program_exit(printed, success)), expected, "{printed}");
     }
-    let aside = Ended { complained: "a warning\n".to_owned(), ..said(r#"{"status": "Success"}"#, true) };
-    assert_eq!(read(Command::Mount, &aside), Ok(Answer::default()));
-    let there = Ended { complained: r#"{"status": "Not supported"}"#.to_owned(), ..said("", false) };
+    let aside = ProgramExit {
+        complained: "a warning\n".to_owned(),
+        ..program_exit(r#"{"status": "Success"}"#, true)
+    };
+    assert_eq!(read(Command::Mount, &aside), Ok(DriverResponse::default()));
+    let there =
+        ProgramExit { complained: r#"{"status": "Not supported"}"#.to_owned(), ..program_exit("", false) };
     assert_eq!(read(Command::Mount, &there), Err(Refusal::NotSupported));
-    let long = read(Command::Mount, &said(&"x".repeat(10_000), true)).unwrap_err().to_string();
+    let long = read(Command::Mount, &program_exit(&"x".repeat(10_000), true)).unwrap_err().to_string();
     assert!(long.len() < 300, "{long}");
 }
 
@@ -165,7 +169,7 @@ fn what_an_answer_means() {
 fn a_driver_can_do_all_that_it_does_not_deny() {
     let of = |capabilities: Value| {
         let said_so = json!({"status": "Success", "capabilities": capabilities}).to_string();
-        read(Command::Init, &said(&said_so, true)).unwrap().capabilities
+        read(Command::Init, &program_exit(&said_so, true)).unwrap().capabilities
     };
     let all = Capabilities { attach: true, fs_group: true, metrics: false, grows: true, relabels: true };
     assert_eq!(of(json!(null)), all);
@@ -189,17 +193,20 @@ fn what_nobody_mounted_needs_no_driver() {
 }
 
 /// What the driver says to a command: a device, that it does not know it, or why not.
-type Said<'a> = (&'a str, Result<&'a str, Option<&'a str>>);
+type DriverReply<'a> = (&'a str, Result<&'a str, Option<&'a str>>);
 
 /// Goes all the way; `answers` says what the driver answers. What was asked, and how it ended.
-fn go((attach, attachment, here): (bool, Attachment, Here), answers: &[Said<'_>]) -> (Vec<String>, Step) {
+fn go(
+    (attach, attachment, here): (bool, Attachment, ExistingMounts),
+    answers: &[DriverReply<'_>],
+) -> (Vec<String>, MountingStep) {
     let flex = flex(json!({"driver": "vendor/driver"}));
     let capabilities = Capabilities { attach, ..Capabilities::default() };
     let mut way = Mounting::new(&flex, (capabilities, attachment, here), "/t", (None, &BTreeMap::new()));
     let mut asked = Vec::new();
     for _ in 0..20 {
         match way.step() {
-            Step::Call(call) => {
+            MountingStep::Call(call) => {
                 let word = call.command.word();
                 let named = call.arguments.iter().find(|a| a.starts_with("/dev/"));
                 asked.push(
@@ -211,21 +218,23 @@ fn go((attach, attachment, here): (bool, Attachment, Here), answers: &[Said<'_>]
                 );
                 let answer = answers.iter().find(|(to, _)| *to == word).map_or(Err(None), |(_, a)| *a);
                 way.answered(match answer {
-                    Ok("attached") => Ok(Answer { attached: true, ..Answer::default() }),
-                    Ok(device) => Ok(Answer { device: device.to_owned(), ..Answer::default() }),
+                    Ok("attached") => Ok(DriverResponse { attached: true, ..DriverResponse::default() }),
+                    Ok(device) => {
+                        Ok(DriverResponse { device: device.to_owned(), ..DriverResponse::default() })
+                    }
                     Err(None) => Err(Refusal::NotSupported),
                     Err(Some(why)) => Err(Refusal::Failed(why.to_owned())),
                 });
             }
-            Step::WriteDown(device) => {
+            MountingStep::WriteDown(device) => {
                 asked.push(format!("write {device}"));
                 way.done(Ok(()));
             }
-            Step::MountDevice(device) => {
+            MountingStep::MountDevice(device) => {
                 asked.push(format!("format {device}"));
                 way.done(Ok(()));
             }
-            Step::Bind => {
+            MountingStep::Bind => {
                 asked.push("bind".to_owned());
                 way.done(Ok(()));
             }
@@ -238,11 +247,11 @@ fn go((attach, attachment, here): (bool, Attachment, Here), answers: &[Said<'_>]
 #[test]
 fn drivers_are_asked_in_upstreams_order() {
     let cluster = |device: &str| Attachment::Cluster(device.to_owned());
-    let nothing = Here::default();
+    let nothing = ExistingMounts::default();
     let all = |of: &[&str]| of.iter().map(|s| (*s).to_owned()).collect::<Vec<String>>();
-    let table: [(_, &[Said<'_>], &[&str]); 9] = [
+    let table: [(_, &[DriverReply<'_>], &[&str]); 9] = [
         ((false, cluster(""), nothing), &[("mount", Ok(""))], &["mount"]),
-        ((false, cluster(""), Here { pod: true, ..nothing }), &[], &[]),
+        ((false, cluster(""), ExistingMounts { pod: true, ..nothing }), &[], &[]),
         // Of a driver that knows nothing the node binds what is there.
         ((false, cluster(""), nothing), &[], &["mount", "bind"]),
         (
@@ -264,7 +273,7 @@ fn drivers_are_asked_in_upstreams_order() {
         ),
         // Another pod has it already.
         (
-            (true, cluster("/dev/a"), Here { global: true, ..nothing }),
+            (true, cluster("/dev/a"), ExistingMounts { global: true, ..nothing }),
             &[("mount", Ok(""))],
             &["getvolumename", "waitforattach /dev/a", "mount"],
         ),
@@ -287,13 +296,13 @@ fn drivers_are_asked_in_upstreams_order() {
             &["getvolumename", "attach", "write ", "waitforattach", "mountdevice", "mount"],
         ),
         (
-            (true, Attachment::Node(Some("/dev/a".to_owned())), Here { global: true, ..nothing }),
+            (true, Attachment::Node(Some("/dev/a".to_owned())), ExistingMounts { global: true, ..nothing }),
             &[("isattached", Ok("attached")), ("mount", Ok(""))],
             &["getvolumename", "isattached", "waitforattach /dev/a", "mount"],
         ),
     ];
     for (of, answers, expected) in table {
-        assert_eq!(go(of, answers), (all(expected), Step::Done));
+        assert_eq!(go(of, answers), (all(expected), MountingStep::Done));
     }
     let lost = go((true, Attachment::Node(Some("/dev/a".to_owned())), nothing), &[("attach", Ok("/dev/c"))]);
     assert_eq!(lost.0[..4], ["getvolumename", "isattached", "attach", "write /dev/c"]);
@@ -302,13 +311,13 @@ fn drivers_are_asked_in_upstreams_order() {
 #[test]
 fn failures_name_their_step() {
     let cluster = || Attachment::Cluster("/dev/a".to_owned());
-    let unnamed = go((true, cluster(), Here::default()), &[("getvolumename", Err(Some("why")))]).1;
+    let unnamed = go((true, cluster(), ExistingMounts::default()), &[("getvolumename", Err(Some("why")))]).1;
     let words = claim::no_name("v", "vendor/driver", "why");
-    assert_eq!(unnamed, Step::Failed(SetUpError::Unprocessed(words)));
+    assert_eq!(unnamed, MountingStep::Failed(SetUpError::Unprocessed(words)));
     let go = |attachment, command| {
-        let step = go((true, attachment, Here::default()), &[(command, Err(Some("why")))]).1;
+        let step = go((true, attachment, ExistingMounts::default()), &[(command, Err(Some("why")))]).1;
         match step {
-            Step::Failed(SetUpError::Failed(why)) => why,
+            MountingStep::Failed(SetUpError::Failed(why)) => why,
             other => panic!("{other:?}"),
         }
     };

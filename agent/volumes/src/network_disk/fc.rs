@@ -103,7 +103,7 @@ fn linked(wwid: &str) -> String {
 
 /// A path of a disk, and the device that joins it with others, if one does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FcPath {
     /// For example `/dev/sdb`.
     pub path: String,
     /// For example `/dev/dm-0`.
@@ -112,7 +112,7 @@ pub struct Found {
 
 /// The device that is to be mounted, of those that were found.
 #[must_use]
-pub fn device(found: &[Found]) -> Option<String> {
+pub fn device(found: &[FcPath]) -> Option<String> {
     let joined = found.iter().find_map(|f| f.joined.clone());
     joined.or_else(|| found.first().map(|f| f.path.clone()))
 }

@@ -5,7 +5,7 @@
 //!                                                                     ▲ up to five rounds, while one has no link ┘
 //! device that joins several paths, or the first path
 //! ```
-//! In: answers to [`Step`]s. Out: [`Step`]s, the last of them the device, or upstream's message without one.
+//! In: answers to [`LoginStep`]s. Out: [`LoginStep`]s, the last of them the device, or upstream's message without one.
 //! Invariants: each step has one answer; a portal that fails does not delay another one; with existing
 //! sessions there is no login; the caller holds the target's lock, so that no logout happens meanwhile.
 //! Upstream: `AttachDisk` of pkg/volume/iscsi/iscsi_util.go.
@@ -27,7 +27,7 @@ const JOINED_LIMIT_S: u32 = 10;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LoginStep {
     /// Run iscsiadm: [`Login::ended`].
     Run(Command),
     /// See which portals of the target have sessions, and through which SCSI hosts: [`Login::hosts`].
@@ -46,7 +46,7 @@ pub enum Step {
 
 /// How a program ended that was no success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ProgramFailure {
     /// Its exit code; `None`: a signal.
     pub code: Option<i32>,
     /// How it ended.
@@ -68,7 +68,7 @@ enum Failure {
 
 #[derive(Clone, Debug)]
 struct Planned {
-    step: Step,
+    step: LoginStep,
     failure: Failure,
     /// An exit code that is a success, too.
     also: Option<i32>,
@@ -76,7 +76,7 @@ struct Planned {
 
 impl Planned {
     fn run(command: Command, failure: Failure) -> Planned {
-        Planned { step: Step::Run(command), failure, also: None }
+        Planned { step: LoginStep::Run(command), failure, also: None }
     }
 }
 
@@ -97,7 +97,7 @@ pub struct Login {
     /// By portal.
     devices: BTreeMap<String, String>,
     last_failure: String,
-    end: Option<Step>,
+    end: Option<LoginStep>,
 }
 
 impl Login {
@@ -128,11 +128,11 @@ impl Login {
 
     fn fail(&mut self, why: String) {
         self.queue.clear();
-        self.end = Some(Step::Failed(why));
+        self.end = Some(LoginStep::Failed(why));
     }
 
     /// What is to be done next.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> LoginStep {
         loop {
             if let Some(planned) = self.queue.pop_front() {
                 let step = planned.step.clone();
@@ -158,7 +158,7 @@ impl Login {
         }
         let found = self.devices.len();
         if found == 0 {
-            self.end = Some(Step::Failed(format!(
+            self.end = Some(LoginStep::Failed(format!(
                 "failed to get any path for iscsi disk, last err seen:\n{}",
                 self.last_failure
             )));
@@ -175,8 +175,8 @@ impl Login {
         let paths: Vec<String> = portals.iter().filter_map(|p| self.devices.get(p).cloned()).collect();
         let times = if portals.len() > 1 { JOINED_LIMIT_S } else { 1 };
         // Without one it is the first path.
-        self.end = paths.first().cloned().map(Step::Done);
-        let step = Step::AwaitJoined(paths, times);
+        self.end = paths.first().cloned().map(LoginStep::Done);
+        let step = LoginStep::AwaitJoined(paths, times);
         self.queue.push_back(Planned { step, failure: Failure::Ignored, also: None });
     }
 
@@ -208,7 +208,7 @@ impl Login {
         let login = iscsi.node(volume, portal, &["--login"]);
         plan.push(Planned { also: Some(SESSION_EXISTS), ..Planned::run(login, failure) });
         plan.push(Planned::run(iscsi.by_hand(portal), Failure::Ignored));
-        plan.push(Planned { step: Step::Hosts, failure: Failure::Ignored, also: None });
+        plan.push(Planned { step: LoginStep::Hosts, failure: Failure::Ignored, also: None });
         self.queue.extend(plan);
     }
 
@@ -216,10 +216,14 @@ impl Login {
     fn look(&mut self, portal: &str) {
         if let Some(host) = self.hosts.get(portal) {
             let failure = Failure::OfDisk(format!("scan of SCSI host {host} failed"));
-            self.queue.push_back(Planned { step: Step::Scan(*host), failure, also: None });
+            self.queue.push_back(Planned { step: LoginStep::Scan(*host), failure, also: None });
         }
         let link = self.iscsi.link(portal, &self.transport);
-        self.queue.push_back(Planned { step: Step::AwaitLink(link), failure: Failure::Ignored, also: None });
+        self.queue.push_back(Planned {
+            step: LoginStep::AwaitLink(link),
+            failure: Failure::Ignored,
+            also: None,
+        });
     }
 
     fn current(&self) -> Option<String> {
@@ -227,8 +231,10 @@ impl Login {
     }
 
     /// iscsiadm ended, with its output or with no success.
-    pub fn ended(&mut self, ended: Result<String, Ended>) {
-        let Some(Planned { step: Step::Run(command), failure, also }) = self.asked.take() else { return };
+    pub fn ended(&mut self, ended: Result<String, ProgramFailure>) {
+        let Some(Planned { step: LoginStep::Run(command), failure, also }) = self.asked.take() else {
+            return;
+        };
         match ended {
             Ok(output) if command == self.iscsi.show_interface() => self.shown(&output),
             Ok(_) => {}
@@ -271,7 +277,7 @@ impl Login {
                 self.queue.push_back(Planned::run(command, failure));
             }
         }
-        self.queue.push_back(Planned { step: Step::Hosts, failure: Failure::Ignored, also: None });
+        self.queue.push_back(Planned { step: LoginStep::Hosts, failure: Failure::Ignored, also: None });
     }
 
     /// Portals of the target that have sessions, and their SCSI hosts.
@@ -293,7 +299,7 @@ impl Login {
 
     /// The path of the link, or it did not come.
     pub fn linked(&mut self, path: Option<String>) {
-        let Some(Planned { step: Step::AwaitLink(link), .. }) = self.asked.take() else { return };
+        let Some(Planned { step: LoginStep::AwaitLink(link), .. }) = self.asked.take() else { return };
         match (path, self.current()) {
             (Some(path), Some(portal)) => {
                 self.devices.insert(portal, path);
@@ -309,7 +315,7 @@ impl Login {
     pub fn joined(&mut self, device: Option<String>) {
         self.asked = None;
         if let Some(device) = device {
-            self.end = Some(Step::Done(device));
+            self.end = Some(LoginStep::Done(device));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::fc::{Found, device};
+use super::fc::{FcPath, device};
 use super::iscsi::{Chap, is_gone, parameters, transport};
 use super::*;
 
@@ -178,8 +178,10 @@ fn a_fabrics_disk_is_found_by_its_links() {
         ids.choose(&["scsi-VENDOR_17".to_owned(), "scsi-VENDOR_17-part1".to_owned()]),
         ["scsi-VENDOR_17"]
     );
-    let found =
-        |path: &str, joined: Option<&str>| Found { path: path.to_owned(), joined: joined.map(str::to_owned) };
+    let found = |path: &str, joined: Option<&str>| FcPath {
+        path: path.to_owned(),
+        joined: joined.map(str::to_owned),
+    };
     assert_eq!(
         device(&[found("/dev/sda", None), found("/dev/sdb", Some("/dev/dm-0"))]),
         Some("/dev/dm-0".to_owned())

@@ -33,7 +33,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-pub use request::{Asker, Wanted};
+pub use request::{Asker, RequestedCertificate};
 
 use request::{Refusal, Verdict};
 
@@ -51,7 +51,7 @@ const PENDING: &str = "credential bundle is not issued yet";
 
 /// One source of one volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
+pub struct CertificateSource {
     /// The pod.
     pub pod: PodKey,
     /// Name of the volume.
@@ -60,15 +60,15 @@ pub struct Place {
     pub index: usize,
 }
 
-impl Place {
+impl CertificateSource {
     /// The source number `index` of a volume.
     #[must_use]
-    pub fn new(p: &Pod, volume: &str, index: usize) -> Place {
-        Place { pod: pod::key(p), volume: volume.to_owned(), index }
+    pub fn new(p: &Pod, volume: &str, index: usize) -> CertificateSource {
+        CertificateSource { pod: pod::key(p), volume: volume.to_owned(), index }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CertificateSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "source {} of volume {:?} of pod {}", self.index, self.volume, self.pod)
     }
@@ -122,7 +122,7 @@ pub enum CertificateEvent {
     /// The watch of the node's requests said something.
     Watched(WatchEvent<PodCertificateRequest>),
     /// A request was made: its name and when; or why not.
-    Asked(Place, Result<(String, Wall), String>),
+    Asked(CertificateSource, Result<(String, Wall), String>),
     /// The deadline came.
     Tick,
 }
@@ -131,7 +131,7 @@ pub enum CertificateEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateAction {
     /// Make a key and a request for it; answer with [`CertificateEvent::Asked`].
-    Ask(Place, Wanted),
+    Ask(CertificateSource, RequestedCertificate),
     /// The volumes of this pod have something new.
     Changed(PodUid),
     /// Tell of the pod, as a warning.
@@ -177,7 +177,7 @@ enum Request {
 
 #[derive(Clone, Debug)]
 struct Projection {
-    wanted: Wanted,
+    wanted: RequestedCertificate,
     issued: Option<Issued>,
     request: Request,
     failures: u32,
@@ -190,7 +190,7 @@ struct Projection {
 #[derive(Clone, Debug, Default)]
 pub struct PodCertificates {
     seed: u64,
-    places: BTreeMap<Place, Projection>,
+    places: BTreeMap<CertificateSource, Projection>,
     /// What the watch shows, by namespace and name.
     seen: BTreeMap<(String, String), Arc<PodCertificateRequest>>,
     next: Option<Mono>,
@@ -207,7 +207,7 @@ impl PodCertificates {
     ///
     /// # Errors
     /// There is none, and why.
-    pub fn held(&self, place: &Place) -> Result<(&str, &Arc<[u8]>), String> {
+    pub fn held(&self, place: &CertificateSource) -> Result<(&str, &Arc<[u8]>), String> {
         let Some(projection) = self.places.get(place) else {
             return Err(format!("no credentials yet for {place}"));
         };
@@ -220,7 +220,7 @@ impl PodCertificates {
     }
 
     /// Every place there is.
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
+    pub fn places(&self) -> impl Iterator<Item = &CertificateSource> {
         self.places.keys()
     }
 
@@ -237,8 +237,8 @@ impl PodCertificates {
 
     /// The requests whose keys are needed.
     #[must_use]
-    pub fn needed(&self) -> BTreeSet<(Place, String)> {
-        let of = |(place, projection): (&Place, &Projection)| {
+    pub fn needed(&self) -> BTreeSet<(CertificateSource, String)> {
+        let of = |(place, projection): (&CertificateSource, &Projection)| {
             let waits = match &projection.request {
                 Request::Waits { name, .. } => Some(name.clone()),
                 _ => None,
@@ -295,7 +295,7 @@ impl PodCertificates {
         }
     }
 
-    fn asked(&mut self, now: Now, place: &Place, answer: Result<(String, Wall), String>) {
+    fn asked(&mut self, now: Now, place: &CertificateSource, answer: Result<(String, Wall), String>) {
         let spread = |request: &str| spread(self.seed, place, request);
         let answer = answer.map(|(name, made)| {
             let abandon = later(made, ABANDON + spread(&name));
@@ -378,7 +378,7 @@ impl Projection {
     }
 
     /// A certificate that was not replaced in time is told of, once each.
-    fn late(&mut self, now: Wall, place: &Place, out: &mut Outbox<CertificateAction>) {
+    fn late(&mut self, now: Wall, place: &CertificateSource, out: &mut Outbox<CertificateAction>) {
         let Some(issued) = &mut self.issued else { return };
         let mut tell = |reason, words: &str| {
             out.push(CertificateAction::Tell(place.pod.clone(), reason, words.to_owned()));
@@ -434,7 +434,7 @@ fn later(at: Wall, by: Duration) -> Wall {
 }
 
 /// How much later than it might this node does something about a request.
-fn spread(seed: u64, place: &Place, request: &str) -> Duration {
+fn spread(seed: u64, place: &CertificateSource, request: &str) -> Duration {
     let hash = Sha256::new()
         .chain_update(seed.to_le_bytes())
         .chain_update(place.to_string())

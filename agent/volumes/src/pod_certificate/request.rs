@@ -1,6 +1,6 @@
 //! What a pod's volumes ask of signers, and what is said of a request.
 //!
-//! In: a pod; a PodCertificateRequest of the API. Out: [`Wanted`], the object to create, its [`Verdict`]. Pure.
+//! In: a pod; a PodCertificateRequest of the API. Out: [`RequestedCertificate`], the object to create, its [`Verdict`]. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::CertificateSource;
 use crate::references::parts;
 
 /// What a source asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct RequestedCertificate {
     /// Who is to sign.
     pub signer: String,
     /// For example `ECDSAP256`.
@@ -43,29 +43,29 @@ pub struct Asker {
 }
 
 /// The sources of a pod that ask for certificates.
-pub(super) fn of_pod(p: &Pod) -> Vec<(Place, Wanted)> {
+pub(super) fn of_pod(p: &Pod) -> Vec<(CertificateSource, RequestedCertificate)> {
     let account = pod::spec(p).service_account_name.clone().unwrap_or_default();
     let mut found = Vec::new();
     for volume in pod::spec(p).volumes.iter().flatten() {
         for (index, part) in parts(volume).enumerate() {
             let Some(source) = &part.pod_certificate else { continue };
-            let wanted = Wanted {
+            let wanted = RequestedCertificate {
                 signer: source.signer_name.clone(),
                 key_type: source.key_type.clone(),
                 life_s_max: source.max_expiration_seconds,
                 annotations: source.user_annotations.clone().unwrap_or_default(),
                 account: account.clone(),
             };
-            found.push((Place::new(p, &volume.name, index), wanted));
+            found.push((CertificateSource::new(p, &volume.name, index), wanted));
         }
     }
     found
 }
 
-impl Wanted {
+impl RequestedCertificate {
     /// The object that asks for it; `pkcs10` is a request over the key, DER.
     #[must_use]
-    pub fn request(&self, place: &Place, asker: Asker, pkcs10: Vec<u8>) -> PodCertificateRequest {
+    pub fn request(&self, place: &CertificateSource, asker: Asker, pkcs10: Vec<u8>) -> PodCertificateRequest {
         let key = &place.pod;
         PodCertificateRequest {
             metadata: ObjectMeta {

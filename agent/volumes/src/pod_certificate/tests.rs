@@ -25,8 +25,8 @@ fn p(uid: &str) -> Arc<Pod> {
     Arc::new(serde_json::from_value(p).unwrap())
 }
 
-fn place(uid: &str) -> Place {
-    Place::new(&p(uid), "v", 1)
+fn place(uid: &str) -> CertificateSource {
+    CertificateSource::new(&p(uid), "v", 1)
 }
 
 fn chain() -> String {
@@ -104,7 +104,7 @@ fn changed() -> CertificateAction {
 }
 
 fn ask() -> CertificateAction {
-    let wanted = Wanted {
+    let wanted = RequestedCertificate {
         signer: "one".to_owned(),
         key_type: "ED25519".to_owned(),
         life_s_max: Some(3600),

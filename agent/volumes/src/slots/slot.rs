@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 /// Why a volume is to be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum SetUpReason {
     /// It is new, failed, or a source changed.
     Stale,
     /// It was not attached to the node.
@@ -53,18 +53,18 @@ pub(super) enum Why {
 pub(super) enum Work {
     Due {
         not_before: Mono,
-        why: Why,
+        why: SetUpReason,
     },
     Busy {
         /// A source changed since it began: another set-up follows at once.
         overtaken: bool,
         /// Why it began.
-        why: Why,
+        why: SetUpReason,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SlotState {
     /// The pod does not have the volume.
     Missing {
         work: Work,
@@ -84,30 +84,30 @@ pub(super) enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) kind: Kind,
-    pub(super) state: State,
+    pub(super) state: SlotState,
     /// Set-ups that failed since the last one that did not.
     pub(super) failures: u32,
 }
 
 impl Slot {
     pub(super) fn new(kind: Kind, not_before: Mono) -> Slot {
-        let work = Work::Due { not_before, why: Why::Stale };
-        Slot { kind, state: State::Missing { work, maps: None }, failures: 0 }
+        let work = Work::Due { not_before, why: SetUpReason::Stale };
+        Slot { kind, state: SlotState::Missing { work, maps: None }, failures: 0 }
     }
 
     pub(super) fn work(&self) -> Option<&Work> {
         match &self.state {
-            State::Missing { work, .. } | State::Stale(work) => Some(work),
-            State::Fresh { .. } => None,
+            SlotState::Missing { work, .. } | SlotState::Stale(work) => Some(work),
+            SlotState::Fresh { .. } => None,
         }
     }
 
     pub(super) fn is_mounted(&self) -> bool {
-        !matches!(self.state, State::Missing { .. })
+        !matches!(self.state, SlotState::Missing { .. })
     }
 
     /// Why it is to be set up, unless that is under way.
-    pub(super) fn why(&self) -> Option<Why> {
+    pub(super) fn why(&self) -> Option<SetUpReason> {
         match self.work() {
             Some(Work::Due { why, .. }) => Some(*why),
             _ => None,
@@ -115,37 +115,37 @@ impl Slot {
     }
 
     pub(super) fn is_unattached(&self) -> bool {
-        matches!(self.why(), Some(Why::Unattached { .. }))
+        matches!(self.why(), Some(SetUpReason::Unattached { .. }))
     }
 
     /// When it is to be set up; `None`: it is up to date for good, or a set-up is under way.
     pub(super) fn due(&self) -> Option<Mono> {
         match &self.state {
-            State::Missing { work: Work::Due { not_before, .. }, .. }
-            | State::Stale(Work::Due { not_before, .. }) => Some(*not_before),
-            State::Fresh { renew } => *renew,
+            SlotState::Missing { work: Work::Due { not_before, .. }, .. }
+            | SlotState::Stale(Work::Due { not_before, .. }) => Some(*not_before),
+            SlotState::Fresh { renew } => *renew,
             _ => None,
         }
     }
 
     pub(super) fn set(&mut self, work: Work) {
         match &mut self.state {
-            State::Missing { work: own, .. } => *own = work,
-            state => *state = State::Stale(work),
+            SlotState::Missing { work: own, .. } => *own = work,
+            state => *state = SlotState::Stale(work),
         }
     }
 
     /// The reason for the set-up that is to come or under way.
-    pub(super) fn why_mut(&mut self) -> Option<&mut Why> {
+    pub(super) fn why_mut(&mut self) -> Option<&mut SetUpReason> {
         match &mut self.state {
-            State::Missing { work: Work::Due { why, .. } | Work::Busy { why, .. }, .. }
-            | State::Stale(Work::Due { why, .. } | Work::Busy { why, .. }) => Some(why),
-            State::Fresh { .. } => None,
+            SlotState::Missing { work: Work::Due { why, .. } | Work::Busy { why, .. }, .. }
+            | SlotState::Stale(Work::Due { why, .. } | Work::Busy { why, .. }) => Some(why),
+            SlotState::Fresh { .. } => None,
         }
     }
 
     /// A set-up failed, or could not begin: the next one waits, unless a source changed meanwhile.
-    pub(super) fn failed(&mut self, why: Why, now: Mono) {
+    pub(super) fn failed(&mut self, why: SetUpReason, now: Mono) {
         let series = if self.kind == Kind::Claim { CLAIM_BACKOFF } else { Backoff::OPERATION };
         let wait = series.next(self.failures);
         self.failures = self.failures.saturating_add(1);

@@ -10,7 +10,7 @@ fn at(ms: u64) -> Mono {
 
 fn volumes() -> PodVolumes {
     let mut volumes = PodVolumes::default();
-    volumes.desire([Desired { name: "a", ..Desired::default() }].into_iter());
+    volumes.desire([DesiredVolume { name: "a", ..DesiredVolume::default() }].into_iter());
     volumes
 }
 

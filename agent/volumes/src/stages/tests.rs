@@ -1,18 +1,18 @@
 //! The table of stages: turns, looks at the disk, what goes back to drivers.
 
 use super::*;
-use crate::attach::Held;
+use crate::attach::VolumeOnDisk;
 
 fn key(handle: &str) -> VolumeKey {
     VolumeKey { driver: "d".to_owned(), handle: handle.to_owned() }
 }
 
-fn held(pods: &[&str], staged: bool) -> Held {
+fn held(pods: &[&str], staged: bool) -> VolumeOnDisk {
     let pods = pods.iter().map(|p| PodUid::from(*p)).collect();
-    Held { pods, staged, attached: true, ..Held::default() }
+    VolumeOnDisk { pods, staged, attached: true, ..VolumeOnDisk::default() }
 }
 
-fn disk(all: &[(&str, Held)]) -> OnDisk {
+fn disk(all: &[(&str, VolumeOnDisk)]) -> OnDisk {
     all.iter().map(|(handle, held)| (key(handle), held.clone())).collect()
 }
 

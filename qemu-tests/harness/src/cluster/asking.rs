@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// What came of the questions.
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
+pub struct QueryResults {
     /// Questions that were answered with success.
     pub count: usize,
     /// The time of the slowest of them.
@@ -24,12 +24,12 @@ pub struct Answers {
     pub failures: Vec<String>,
 }
 
-impl Answers {
+impl QueryResults {
     /// The answers, or the failures as an error.
     ///
     /// # Errors
     /// A question failed, or there was no time for three.
-    pub fn all(self) -> Result<Answers> {
+    pub fn all(self) -> Result<QueryResults> {
         ensure!(self.failures.is_empty(), "while it was asked: {:?}", self.failures);
         ensure!(self.count >= 3, "only {} answers", self.count);
         Ok(self)
@@ -44,11 +44,11 @@ pub fn during<T>(
     client: &ClusterClient,
     paths: &[String],
     work: impl FnOnce() -> Result<T>,
-) -> Result<(T, Answers)> {
+) -> Result<(T, QueryResults)> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            let mut answers = Answers::default();
+            let mut answers = QueryResults::default();
             for path in paths.iter().cycle() {
                 let asked = Instant::now();
                 match client.raw(path) {

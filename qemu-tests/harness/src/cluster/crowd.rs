@@ -16,7 +16,7 @@ pub const QUIET: &str = "quiet";
 
 /// What a pod of a kind comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comes {
+pub enum PodOutcome {
     /// Runs, and never ends by itself.
     Quiet,
     /// Runs and is Ready; a container may have been begun anew (a hook that was asked while the runtime was away).
@@ -37,65 +37,65 @@ pub struct Kind {
     /// Name of the kind, a prefix of its pods' names.
     pub name: &'static str,
     /// What its pods come to.
-    pub comes: Comes,
+    pub comes: PodOutcome,
     spec: fn(&mut Value),
 }
 
 /// All of them.
 pub const KINDS: [Kind; 16] = [
-    kind("plain", Comes::Quiet, |_| {}),
-    kind("init", Comes::Quiet, |spec| {
+    kind("plain", PodOutcome::Quiet, |_| {}),
+    kind("init", PodOutcome::Quiet, |spec| {
         spec["initContainers"] = json!([named("a", "exit 0"), named("b", "sleep 0.2")])
     }),
-    kind("sidecar", Comes::Quiet, |spec| {
+    kind("sidecar", PodOutcome::Quiet, |spec| {
         spec["initContainers"] = json!([named("a", "exit 0"), sidecar("beside")]);
     }),
-    kind("probes", Comes::Quiet, probes),
-    kind("volumes", Comes::Quiet, volumes),
-    kind("two", Comes::Quiet, |spec| push(spec, named("d", STAYS))),
-    kind("deaf", Comes::Quiet, |spec| {
+    kind("probes", PodOutcome::Quiet, probes),
+    kind("volumes", PodOutcome::Quiet, volumes),
+    kind("two", PodOutcome::Quiet, |spec| push(spec, named("d", STAYS))),
+    kind("deaf", PodOutcome::Quiet, |spec| {
         spec["containers"][0]["command"] = json!(["deaf"]);
         spec["terminationGracePeriodSeconds"] = json!(2);
     }),
-    kind("hooks", Comes::Runs, |spec| {
+    kind("hooks", PodOutcome::Runs, |spec| {
         let run = |script: &str| json!({"exec": {"command": ["sh", "-c", script]}});
         spec["containers"][0]["lifecycle"] = json!({"postStart": run("exit 0"), "preStop": run("sleep 0.2")});
         spec["terminationGracePeriodSeconds"] = json!(3);
     }),
-    kind("crashes", Comes::Crashes, |spec| script(spec, "sleep 0.3; exit 3")),
-    kind("crashes-beside", Comes::Crashes, |spec| {
+    kind("crashes", PodOutcome::Crashes, |spec| script(spec, "sleep 0.3; exit 3")),
+    kind("crashes-beside", PodOutcome::Crashes, |spec| {
         spec["initContainers"] = json!([sidecar("beside")]);
         push(spec, named("d", "exit 4"));
     }),
-    kind("unhealthy", Comes::Crashes, |spec| {
+    kind("unhealthy", PodOutcome::Crashes, |spec| {
         let asks = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
         spec["containers"][0]["livenessProbe"] = asks;
     }),
-    kind("job", Comes::Succeeds, |spec| {
+    kind("job", PodOutcome::Succeeds, |spec| {
         spec["restartPolicy"] = json!("Never");
         script(spec, "sleep 0.5");
     }),
-    kind("job-again", Comes::Succeeds, |spec| {
+    kind("job-again", PodOutcome::Succeeds, |spec| {
         spec["restartPolicy"] = json!("OnFailure");
         script(spec, "[ -e /m/once ] || { touch /m/once; exit 1; }");
         spec["volumes"] = json!([{"name": "m", "emptyDir": {}}]);
         spec["containers"][0]["volumeMounts"] = json!([{"name": "m", "mountPath": "/m"}]);
     }),
-    kind("job-fails", Comes::Fails, |spec| {
+    kind("job-fails", PodOutcome::Fails, |spec| {
         spec["restartPolicy"] = json!("Never");
         script(spec, "exit 5");
     }),
-    kind("init-fails", Comes::Fails, |spec| {
+    kind("init-fails", PodOutcome::Fails, |spec| {
         spec["restartPolicy"] = json!("Never");
         spec["initContainers"] = json!([named("a", "exit 6")]);
     }),
-    kind("no-image", Comes::Waits("ErrImageNeverPull"), |spec| {
+    kind("no-image", PodOutcome::Waits("ErrImageNeverPull"), |spec| {
         spec["containers"][0]["image"] = json!("127.0.0.1:5001/e2e/none:1");
         spec["containers"][0]["imagePullPolicy"] = json!("Never");
     }),
 ];
 
-const fn kind(name: &'static str, comes: Comes, spec: fn(&mut Value)) -> Kind {
+const fn kind(name: &'static str, comes: PodOutcome, spec: fn(&mut Value)) -> Kind {
     Kind { name, comes, spec }
 }
 
@@ -107,7 +107,7 @@ impl Kind {
         (self.spec)(&mut pod["spec"]);
         // A back-off that a test can wait out is asked for nowhere: crash loops are looked at, not awaited.
         pod["metadata"]["labels"]["kind"] = json!(self.name);
-        if self.comes == Comes::Quiet {
+        if self.comes == PodOutcome::Quiet {
             pod["metadata"]["labels"][QUIET] = json!("yes");
         }
         pod
@@ -122,14 +122,14 @@ impl Kind {
         }
         let mut all = statuses(pod);
         match self.comes {
-            Comes::Quiet | Comes::Runs => ready::pod(pod) && ready::phase(pod) == "Running",
-            Comes::Crashes => ready::phase(pod) == "Running" && all.any(|c| c.restart_count > 0),
-            Comes::Succeeds => {
+            PodOutcome::Quiet | PodOutcome::Runs => ready::pod(pod) && ready::phase(pod) == "Running",
+            PodOutcome::Crashes => ready::phase(pod) == "Running" && all.any(|c| c.restart_count > 0),
+            PodOutcome::Succeeds => {
                 let phase = ready::phase(pod);
                 phase == "Succeeded" || (phase == "Failed" && all.any(was_lost))
             }
-            Comes::Fails => ready::phase(pod) == "Failed",
-            Comes::Waits(reason) => {
+            PodOutcome::Fails => ready::phase(pod) == "Failed",
+            PodOutcome::Waits(reason) => {
                 let waits = |c: &ContainerStatus| {
                     c.state.as_ref()?.waiting.as_ref()?.reason.as_deref().map(|r| r == reason)
                 };
@@ -209,7 +209,7 @@ mod tests {
             let made = kind.pod("a", "n");
             let pod: Pod = serde_json::from_value(made.clone()).unwrap();
             assert!(!kind.is_settled(&pod), "{}: nothing is known of it", kind.name);
-            assert_eq!(made["metadata"]["labels"][QUIET] == "yes", kind.comes == Comes::Quiet);
+            assert_eq!(made["metadata"]["labels"][QUIET] == "yes", kind.comes == PodOutcome::Quiet);
         }
     }
 

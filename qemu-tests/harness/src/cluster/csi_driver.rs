@@ -51,7 +51,7 @@ pub const CAPACITY: i64 = 12_345_000;
 
 /// What a driver says.
 #[derive(Clone, Debug, Default)]
-pub struct Says {
+pub struct DriverInfo {
     /// Name of the driver.
     pub name: String,
     /// What it calls the node.
@@ -82,7 +82,7 @@ pub struct Says {
 
 #[derive(Clone)]
 struct Service {
-    says: Arc<Mutex<Says>>,
+    says: Arc<Mutex<DriverInfo>>,
     told: watch::Sender<Vec<RegistrationStatus>>,
     /// The node's root as the host reaches it.
     root: PathBuf,
@@ -110,7 +110,7 @@ pub struct Staged {
 }
 
 impl Service {
-    fn says(&self) -> Says {
+    fn says(&self) -> DriverInfo {
         self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -120,7 +120,7 @@ impl Service {
     }
 
     /// Never comes back, if it is not to say that it did this.
-    async fn said(&self, call: &str) {
+    async fn hang_if_asked(&self, call: &str) {
         if self.says().hangs_in.is_some_and(|dir| dir.join(call).exists()) {
             std::future::pending::<()>().await;
         }
@@ -231,7 +231,7 @@ impl Node for Service {
         self.published.send_modify(|all| {
             all.remove(&asked.target_path);
         });
-        self.said("unpublish").await;
+        self.hang_if_asked("unpublish").await;
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
     }
 
@@ -300,7 +300,7 @@ impl Node for Service {
             grown.map_err(|e| Status::internal(format!("{e:#}")))?;
         }
         self.staged.send_modify(|all| all.grown.push(asked));
-        self.said("expand").await;
+        self.hang_if_asked("expand").await;
         Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
     }
 
@@ -376,7 +376,7 @@ pub(super) fn socket(root: &Path, name: &str) -> PathBuf {
 pub struct CsiDriver {
     socket: PathBuf,
     server: JoinHandle<()>,
-    says: Arc<Mutex<Says>>,
+    says: Arc<Mutex<DriverInfo>>,
     told: watch::Receiver<Vec<RegistrationStatus>>,
     published: watch::Receiver<Published>,
     staged: watch::Receiver<Staged>,
@@ -388,7 +388,7 @@ impl CsiDriver {
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn start(handle: &Handle, root: &Path, says: Says) -> Result<CsiDriver> {
+    pub fn start(handle: &Handle, root: &Path, says: DriverInfo) -> Result<CsiDriver> {
         let socket = socket(root, &says.name);
         let (to_published, published) = watch::channel(Published::new());
         let (to_staged, staged) = watch::channel(Staged::default());
@@ -422,7 +422,7 @@ impl CsiDriver {
     }
 
     /// From now on it says this.
-    pub fn say(&self, says: Says) {
+    pub fn say(&self, says: DriverInfo) {
         *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
 

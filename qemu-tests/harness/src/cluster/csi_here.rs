@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::csi_driver::{CsiDriver, Says, socket};
+use super::csi_driver::{CsiDriver, DriverInfo, socket};
 
 /// Name of its verb.
 pub const VERB: &str = "csi-driver";
@@ -35,12 +35,12 @@ pub fn state(staged: usize, published: usize, grown: usize, wrong: usize) -> Str
 pub fn serve(name: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     fs::create_dir_all(HANGS).with_context(|| format!("make {HANGS}"))?;
-    let says = Says {
+    let says = DriverInfo {
         name: name.to_owned(),
         node_id: "here".to_owned(),
         stages: true,
         hangs_in: Some(HANGS.into()),
-        ..Says::default()
+        ..DriverInfo::default()
     };
     // What a power cut has left; nobody listens there.
     let left = socket(Path::new("/"), name);

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::{Value, json};
 
 use super::flags::Settings;
-use super::join::{Way, start_kubelet};
+use super::join::{JoinMethod, start_kubelet};
 use super::node_api::NodeApi;
 use super::plane::Cluster;
 use super::ready;
@@ -44,7 +44,7 @@ impl Joined {
         let mut joined = Joined { nodes: Vec::new(), cluster };
         for name in names {
             let mut node = joined.cluster.start_node(artefacts, name, agent.clone())?;
-            start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+            start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
             joined.nodes.push(node);
         }
         for name in names {

@@ -98,7 +98,7 @@ impl Drivers {
     ///
     /// # Errors
     /// If the driver was not called yet.
-    pub fn told(&self, which: &str) -> Result<Vec<String>> {
+    pub fn driver_log(&self, which: &str) -> Result<Vec<String>> {
         let text = fs::read_to_string(self.state.join(which)).with_context(|| format!("read {which}"))?;
         Ok(text.lines().map(str::to_owned).collect())
     }

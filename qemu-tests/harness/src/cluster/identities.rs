@@ -18,7 +18,7 @@ use super::bootstrap::{self, Token};
 use super::churn::Churn;
 use super::fixture::{await_ready, await_words};
 use super::flags::Settings;
-use super::join::{BOOTSTRAP, CERT_DIR, KUBECONFIG, Way, forget, start_kubelet, write};
+use super::join::{BOOTSTRAP, CERT_DIR, JoinMethod, KUBECONFIG, forget, start_kubelet, write};
 use super::plane::Cluster;
 use super::swaps::Swaps;
 use crate::built;
@@ -68,7 +68,7 @@ impl Identities {
         let pairs = rotates.inside(CERT_DIR);
         fs::create_dir_all(&pairs).with_context(|| format!("make {}", pairs.display()))?;
         let swaps = Swaps::follow(&pairs)?;
-        start_kubelet(&mut rotates, Way::BootstrapKubeconfig)?;
+        start_kubelet(&mut rotates, JoinMethod::BootstrapKubeconfig)?;
         let asks = cluster.start_node(artefacts, ASKS, agent)?;
         await_ready(&cluster, ROTATES, 60)?;
         let churn = Some(Churn::start(cluster.kubeconfig(), ROTATES)?);
@@ -110,7 +110,7 @@ impl Identities {
     ///
     /// # Errors
     /// What it says instead.
-    pub fn is_told(&mut self, way: Way, words: &[&str]) -> Result<String> {
+    pub fn is_told(&mut self, way: JoinMethod, words: &[&str]) -> Result<String> {
         start_kubelet(&mut self.asks, way)?;
         let said = self.asks.await_agent_status(30, words)?;
         await_words(&mut self.asks, 5, words)?;
@@ -155,7 +155,7 @@ impl Identities {
         if self.old.is_none() {
             self.reset()?;
             self.give_token(&self.cluster.token().clone())?;
-            start_kubelet(&mut self.asks, Way::BootstrapKubeconfig)?;
+            start_kubelet(&mut self.asks, JoinMethod::BootstrapKubeconfig)?;
             await_ready(&self.cluster, ASKS, 60)?;
             self.keep_identity()?;
         }

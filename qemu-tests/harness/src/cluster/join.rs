@@ -25,7 +25,7 @@ pub const JOIN_FILE: &str = "/var/lib/kubelet/join.yaml";
 
 /// How a kubelet finds its way into the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum JoinMethod {
     /// A kubeconfig with a bootstrap token, as upstream has it.
     BootstrapKubeconfig,
     /// The agent's join file.
@@ -65,11 +65,11 @@ pub fn kubelet_configuration_with([available, inodes]: [&str; 2]) -> String {
 
 /// Flags for a way in.
 #[must_use]
-pub fn flags(way: Way) -> Vec<String> {
+pub fn flags(way: JoinMethod) -> Vec<String> {
     let mut flags = vec![format!("--kubeconfig={KUBECONFIG}"), format!("--cert-dir={CERT_DIR}")];
     flags.push(match way {
-        Way::BootstrapKubeconfig => format!("--bootstrap-kubeconfig={BOOTSTRAP}"),
-        Way::JoinFile => format!("--join={JOIN_FILE}"),
+        JoinMethod::BootstrapKubeconfig => format!("--bootstrap-kubeconfig={BOOTSTRAP}"),
+        JoinMethod::JoinFile => format!("--join={JOIN_FILE}"),
     });
     flags
 }
@@ -144,7 +144,7 @@ pub fn forget(node: &NativeNode) -> Result<()> {
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn start_kubelet(node: &mut NativeNode, way: Way) -> Result<()> {
+pub fn start_kubelet(node: &mut NativeNode, way: JoinMethod) -> Result<()> {
     start_kubelet_with(node, way, &[])
 }
 
@@ -152,7 +152,7 @@ pub fn start_kubelet(node: &mut NativeNode, way: Way) -> Result<()> {
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn start_kubelet_with(node: &mut NativeNode, way: Way, more: &[String]) -> Result<()> {
+pub fn start_kubelet_with(node: &mut NativeNode, way: JoinMethod, more: &[String]) -> Result<()> {
     let mut flags = flags(way);
     flags.extend_from_slice(more);
     node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_flags_are_upstreams() {
-        let flags = flags(Way::BootstrapKubeconfig);
+        let flags = flags(JoinMethod::BootstrapKubeconfig);
         assert!(flags.iter().all(|f| f.starts_with("--")) && flags.len() == 3, "{flags:?}");
         assert!(kubelet_configuration().contains("\nserverTLSBootstrap: true\n"));
     }

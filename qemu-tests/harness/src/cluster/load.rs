@@ -53,7 +53,7 @@ pub struct Load {
 
 /// What was seen.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct LoadResult {
     /// Bytes that went into execs and came back.
     pub echoed: usize,
     /// Bytes of the log that followers got.
@@ -95,7 +95,7 @@ pub fn echoer(node: &str) -> Value {
 ///
 /// # Errors
 /// A stream that breaks or brings other bytes.
-pub fn run(cluster: &Cluster, address: SocketAddr, pid: i32, load: Load) -> Result<Seen> {
+pub fn run(cluster: &Cluster, address: SocketAddr, pid: i32, load: Load) -> Result<LoadResult> {
     let Credentials::Certificate { certificate, key } = cluster.pki().node_admin()? else {
         bail!("the administrator has no certificate");
     };
@@ -134,7 +134,7 @@ pub fn run(cluster: &Cluster, address: SocketAddr, pid: i32, load: Load) -> Resu
     let short = echoed.iter().enumerate().filter(|(_, bytes)| **bytes != load.echo_bytes);
     let short = short.map(|(n, bytes)| format!("exec {n}: {bytes} of {} bytes came back", load.echo_bytes));
     let problems = short.chain(logs.into_iter().filter_map(|(_, problem)| problem)).collect();
-    Ok(Seen {
+    Ok(LoadResult {
         echoed: echoed.iter().sum(),
         followed,
         took_s,

@@ -24,7 +24,7 @@ use super::programs::{self, Programs};
 use super::proxy::Proxy;
 use super::wires::{BRIDGE, Wire};
 use super::{audit, join};
-use crate::native::node::{NativeNode, Place};
+use crate::native::node::{NativeNode, NodePlacement};
 use crate::native::protocol::{Layout, PlaneSpec};
 use crate::native::supervised::{Supervised, tail};
 use crate::resource::Resource;
@@ -225,7 +225,7 @@ impl Cluster {
     /// Which step failed.
     pub fn start_node(&mut self, artefacts: &Path, name: &str, agent: PathBuf) -> Result<NativeNode> {
         let wire = self.next_wire()?;
-        let place = Place { name: name.to_owned(), pods: wire.pods(), wired: true };
+        let place = NodePlacement { name: name.to_owned(), pods: wire.pods(), wired: true };
         let plane = self.pid()?;
         let logs = artefacts.join(name);
         let node = NativeNode::start_at(&self.run, &logs, agent, place, |node| wire.plug(plane, node))?;

@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use super::fixture::await_ready;
 use super::flags::Settings;
-use super::join::{self, Way};
+use super::join::{self, JoinMethod};
 use super::plane::Cluster;
 use super::programs;
 use super::vm_node::{READY_LIMIT_S, VmNode};
@@ -86,7 +86,7 @@ fn boot(cluster: &mut Cluster, artefacts: &Path, names: &[String]) -> Result<Vec
 fn start_node(cluster: &mut Cluster, artefacts: &Path, name: &str, agent: &Path) -> Result<NativeNode> {
     let mut node = cluster.start_node(artefacts, name, agent.to_owned())?;
     let start = Instant::now();
-    join::start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    join::start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(cluster, name, 120)?;
     say::line(format!("{name} is Ready after {:.1} s", start.elapsed().as_secs_f64()));
     Ok(node)

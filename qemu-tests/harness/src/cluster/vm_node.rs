@@ -16,7 +16,7 @@ use super::bootstrap::Token;
 use super::flags::ADDRESS;
 use super::plane::{Cluster, server_url};
 use super::wires::Wire;
-use crate::vm::lab::{Board, Cable, Lab};
+use crate::vm::lab::{Cable, Lab, MachineHardware};
 use crate::vm::machine::Vm;
 
 /// How long a boot to a Ready node may take under TCG on a busy machine, seconds.
@@ -175,8 +175,14 @@ impl VmNode {
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
-        let board =
-            Board { uuid: &uuid, clock, disk, keeps_last_words, watchdog: self.has_watchdog, memory_mib };
+        let board = MachineHardware {
+            uuid: &uuid,
+            clock,
+            disk,
+            keeps_last_words,
+            watchdog: self.has_watchdog,
+            memory_mib,
+        };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }

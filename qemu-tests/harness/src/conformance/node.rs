@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::skips::{self, Skip};
-use super::{NODE, Options, artefacts, boot, images, lines, plugged, told};
+use super::{NODE, Options, artefacts, boot, images, lines, plugged, write_results};
 use crate::built;
 use crate::case::human;
 use crate::cluster::fixture::{await_ready, await_serving};
 use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::join::{JoinMethod, start_kubelet};
 use crate::cluster::plane::{Cluster, server_url};
 use crate::cluster::programs;
 use crate::cluster::second_disk::SecondDisk;
@@ -85,7 +85,7 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<
         .fetch(shell, &format!("{DIR}/report.json"))
         .with_context(|| format!("the suite left no report: see {}/e2e.log", artefacts.display()))?;
     fs::write(artefacts.join("report.json"), &report).context("write the report")?;
-    let counts = told(&artefacts, &report)?;
+    let counts = write_results(&artefacts, &report)?;
     say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
     drop(vm);
     Ok(counts)
@@ -108,7 +108,7 @@ pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> 
     let configuration = fs::read_to_string(&path).context("read the kubelet's configuration")?;
     fs::write(&path, format!("{configuration}readOnlyPort: {READ_ONLY_PORT}\n"))
         .context("write the kubelet's configuration")?;
-    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&cluster, NODE, 120)?;
     await_serving(&cluster, NODE, 60)?;
     let output = node.inside(OUTPUT);
@@ -128,7 +128,7 @@ pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> 
         format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
     })?;
     fs::write(artefacts.join("report.json"), &report).context("write the report")?;
-    let counts = told(&artefacts, &report)?;
+    let counts = write_results(&artefacts, &report)?;
     say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
     drop(node);
     Ok(counts)

@@ -1,7 +1,7 @@
 //! What a node holds besides what the runtime lists: directories, mounts, cgroups, processes, addresses. Taken before
 //! the first pod and after the last one, it says what pods have left behind.
 //!
-//! What comes in: a node. What goes out: [`Held`]. Invariant: nothing is changed by looking.
+//! What comes in: a node. What goes out: [`HostLeftovers`]. Invariant: nothing is changed by looking.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,14 +22,14 @@ const DIRECTORIES: [&str; 5] = [
 
 /// What was found, one word of its kind and its name each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held(BTreeSet<String>);
+pub struct HostLeftovers(BTreeSet<String>);
 
-impl Held {
+impl HostLeftovers {
     /// Looks at the node as it is now.
     ///
     /// # Errors
     /// If the runtime does not answer, or the node has ended.
-    pub fn by(node: &NativeNode) -> Result<Held> {
+    pub fn by(node: &NativeNode) -> Result<HostLeftovers> {
         let view = node.cri().view()?;
         let mut held: BTreeSet<String> = view.sandboxes.iter().map(|s| format!("sandbox {}", s.id)).collect();
         held.extend(view.containers.iter().map(|c| format!("container {}", c.id)));
@@ -45,12 +45,12 @@ impl Held {
             held.extend(groups.iter().map(|group| format!("cgroup {}{}", group.display(), occupied(group))));
         }
         held.extend(shims(node)?.iter().map(|pid| format!("shim {pid}")));
-        Ok(Held(held))
+        Ok(HostLeftovers(held))
     }
 
     /// What is there and was not before.
     #[must_use]
-    pub fn beyond(&self, before: &Held) -> Vec<String> {
+    pub fn beyond(&self, before: &HostLeftovers) -> Vec<String> {
         self.0.difference(&before.0).filter(|what| !is_bookkeeping(what)).cloned().collect()
     }
 }
@@ -90,7 +90,7 @@ pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize
 
 /// What a failure says of `left`: a cgroup once for all its hierarchies, with containerd's last words about it.
 #[must_use]
-pub fn told(left: &[String], containerd_log: &str) -> String {
+pub fn leftovers_text(left: &[String], containerd_log: &str) -> String {
     let once = |what: &String| {
         let group = what.split_once("/k8s.io/").filter(|_| what.starts_with("cgroup "));
         group.map_or_else(|| what.clone(), |(_, rest)| format!("cgroup k8s.io/{rest}"))
@@ -158,8 +158,8 @@ fn below(dir: &Path, groups: &mut Vec<PathBuf>) {
 mod tests {
     use super::*;
 
-    fn held(all: &[&str]) -> Held {
-        Held(all.iter().map(|what| (*what).to_owned()).collect())
+    fn held(all: &[&str]) -> HostLeftovers {
+        HostLeftovers(all.iter().map(|what| (*what).to_owned()).collect())
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         let left = [&left[..], &["shim 1".to_owned()]].concat();
         let log = format!("begins \"{id}\"\nanother\nends \"{id}\"\n");
         let wanted = format!("cgroup k8s.io/{id}\n  begins \"{id}\"\n  ends \"{id}\"\nshim 1");
-        assert_eq!(told(&left, &log), wanted);
+        assert_eq!(leftovers_text(&left, &log), wanted);
     }
 
     #[test]

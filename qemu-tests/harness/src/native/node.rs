@@ -32,7 +32,7 @@ pub struct NativeNode {
     // Dropped before the resources below are removed: see Drop.
     supervised: Option<Supervised>,
     pid: i32,
-    place: Place,
+    place: NodePlacement,
     work: PathBuf,
     logs: PathBuf,
     leftovers: Vec<Resource>,
@@ -47,7 +47,7 @@ pub fn next_number() -> u32 {
 
 /// Where a node stands: its name and its network.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct NodePlacement {
     /// The node's name.
     pub name: String,
     /// Its pods' subnet.
@@ -56,11 +56,11 @@ pub struct Place {
     pub wired: bool,
 }
 
-impl Place {
+impl NodePlacement {
     /// A node without a cluster.
     #[must_use]
-    pub fn alone() -> Place {
-        Place { name: config::NODE_NAME.into(), pods: "10.88.0.0/16".into(), wired: false }
+    pub fn alone() -> NodePlacement {
+        NodePlacement { name: config::NODE_NAME.into(), pods: "10.88.0.0/16".into(), wired: false }
     }
 }
 
@@ -70,7 +70,7 @@ impl NativeNode {
     /// # Errors
     /// What is missing on this machine, or which step failed.
     pub fn start(run: &Arc<Run>, artefacts: &Path, agent: PathBuf) -> Result<NativeNode> {
-        NativeNode::start_at(run, artefacts, agent, Place::alone(), |_| Ok(()))
+        NativeNode::start_at(run, artefacts, agent, NodePlacement::alone(), |_| Ok(()))
     }
 
     /// Starts a node at a place; `plug` is called with its first process when its namespaces stand.
@@ -81,7 +81,7 @@ impl NativeNode {
         run: &Arc<Run>,
         artefacts: &Path,
         agent: PathBuf,
-        place: Place,
+        place: NodePlacement,
         plug: impl FnOnce(i32) -> Result<()>,
     ) -> Result<NativeNode> {
         let number = next_number();

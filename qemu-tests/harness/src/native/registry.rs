@@ -33,7 +33,7 @@ pub fn may(path: &str, authorization: Option<&str>) -> bool {
 
 /// What a request path asks for. Pure.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum RegistryRequest {
     /// `/v2/`: is this a registry?
     Base,
     /// A blob or a manifest by digest (hex part).
@@ -46,26 +46,26 @@ pub enum Wanted {
 
 /// Understands a request path.
 #[must_use]
-pub fn parse_path(path: &str) -> Wanted {
-    let Some(rest) = path.strip_prefix("/v2/") else { return Wanted::Unknown };
+pub fn parse_path(path: &str) -> RegistryRequest {
+    let Some(rest) = path.strip_prefix("/v2/") else { return RegistryRequest::Unknown };
     let rest = rest.split('?').next().unwrap_or(rest);
     if rest.is_empty() {
-        return Wanted::Base;
+        return RegistryRequest::Base;
     }
     for kind in ["/manifests/", "/blobs/"] {
         let Some((name, reference)) = rest.split_once(kind) else { continue };
         if let Some(hex) = reference.strip_prefix("sha256:") {
             let valid = hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
-            return if valid { Wanted::Blob(hex.to_owned()) } else { Wanted::Unknown };
+            return if valid { RegistryRequest::Blob(hex.to_owned()) } else { RegistryRequest::Unknown };
         }
         if kind == "/manifests/" {
             return match tag_file(name, reference) {
-                Some(file) => Wanted::Tag(file),
-                None => Wanted::Unknown,
+                Some(file) => RegistryRequest::Tag(file),
+                None => RegistryRequest::Unknown,
             };
         }
     }
-    Wanted::Unknown
+    RegistryRequest::Unknown
 }
 
 /// Name of the file that holds a tag's digest; `None` if the name could leave the directory.
@@ -155,10 +155,10 @@ fn answer(stream: TcpStream, dir: &Path) -> Result<()> {
 fn find(dir: &Path, path: &str) -> (&'static str, &'static str, String, Vec<u8>) {
     let missing = ("404 Not Found", "application/json", String::new(), b"{}".to_vec());
     let hex = match parse_path(path) {
-        Wanted::Base => return ("200 OK", "application/json", String::new(), b"{}".to_vec()),
-        Wanted::Unknown => return missing,
-        Wanted::Blob(hex) => hex,
-        Wanted::Tag(file) => match fs::read_to_string(dir.join("tags").join(file)) {
+        RegistryRequest::Base => return ("200 OK", "application/json", String::new(), b"{}".to_vec()),
+        RegistryRequest::Unknown => return missing,
+        RegistryRequest::Blob(hex) => hex,
+        RegistryRequest::Tag(file) => match fs::read_to_string(dir.join("tags").join(file)) {
             Ok(hex) => hex.trim().to_owned(),
             Err(_) => return missing,
         },
@@ -188,13 +188,13 @@ mod tests {
     fn paths() {
         let hex = "a".repeat(64);
         for (path, want) in [
-            ("/v2/", Wanted::Base),
-            ("/v2/e2e/busybox/manifests/1", Wanted::Tag("e2e-busybox@1".into())),
-            (&format!("/v2/e2e/busybox/manifests/sha256:{hex}?ns=x"), Wanted::Blob(hex.clone())),
-            (&format!("/v2/e2e/busybox/blobs/sha256:{hex}"), Wanted::Blob(hex.clone())),
-            ("/v2/e2e/busybox/blobs/sha256:../../etc/passwd", Wanted::Unknown),
-            ("/v2/x/manifests/../../../etc/passwd", Wanted::Unknown),
-            ("/etc/passwd", Wanted::Unknown),
+            ("/v2/", RegistryRequest::Base),
+            ("/v2/e2e/busybox/manifests/1", RegistryRequest::Tag("e2e-busybox@1".into())),
+            (&format!("/v2/e2e/busybox/manifests/sha256:{hex}?ns=x"), RegistryRequest::Blob(hex.clone())),
+            (&format!("/v2/e2e/busybox/blobs/sha256:{hex}"), RegistryRequest::Blob(hex.clone())),
+            ("/v2/e2e/busybox/blobs/sha256:../../etc/passwd", RegistryRequest::Unknown),
+            ("/v2/x/manifests/../../../etc/passwd", RegistryRequest::Unknown),
+            ("/etc/passwd", RegistryRequest::Unknown),
         ] {
             assert_eq!(parse_path(path), want, "{path}");
         }

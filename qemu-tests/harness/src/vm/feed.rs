@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 #[derive(Default)]
-struct State {
+struct FeedState {
     lines: Vec<String>,
     ended: bool,
 }
@@ -18,7 +18,7 @@ struct State {
 /// Lines as they come.
 #[derive(Clone, Default)]
 pub struct Feed {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<(Mutex<FeedState>, Condvar)>,
 }
 
 impl Feed {
@@ -50,7 +50,7 @@ impl Feed {
         Ok(feed)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut FeedState)) {
         let (state, changed) = &*self.shared;
         change(&mut state.lock().unwrap_or_else(PoisonError::into_inner));
         changed.notify_all();

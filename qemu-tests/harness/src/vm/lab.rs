@@ -114,7 +114,7 @@ pub struct Cable {
 
 /// What a machine has of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Board<'a> {
+pub struct MachineHardware<'a> {
     /// System UUID.
     pub uuid: &'a str,
     /// What its clock shows when it is switched on, if not the time.
@@ -267,7 +267,7 @@ impl Lab {
     ///
     /// # Errors
     /// If QEMU does not start.
-    pub fn boot_plugged(&self, cable: &Cable, board: Board<'_>, config: &str) -> Result<Vm> {
+    pub fn boot_plugged(&self, cable: &Cable, board: MachineHardware<'_>, config: &str) -> Result<Vm> {
         let credential = format!("io.systemd.credential:orlop.config={config}");
         let oem_string = self.file("oem-string", &credential)?;
         let erst = board.keeps_last_words.then(|| self.last_words()).transpose()?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use orlop_config::ledger::{Entry, HostMessage};
+use orlop_config::ledger::{HostMessage, LedgerEntry};
 use orlop_image::qemu::{Accelerator, Machine, Qmp, SOCKETS, arguments};
 
 use super::feed::Feed;
@@ -166,7 +166,7 @@ impl Vm {
     ///
     /// # Errors
     /// At the deadline: what came last, there and on the console.
-    pub fn await_phase(&self, phase: &str, limit_s: u64) -> Result<Entry> {
+    pub fn await_phase(&self, phase: &str, limit_s: u64) -> Result<LedgerEntry> {
         self.await_message(&format!("the phase {phase}"), limit_s, |m| match m {
             HostMessage::Ledger(e) if e.phase == phase => Some(e),
             _ => None,

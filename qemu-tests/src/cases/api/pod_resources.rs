@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
 use orlop_harness::native::pod_resources::PodResources;
 use serde_json::json;
 use tonic::Code;
 
 /// Cases of this file.
-pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(
+pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: GROUP }.case(
     "api/pod-resources",
     15,
     "pods and their containers on the pod resources socket until they end, and no more than its rate",

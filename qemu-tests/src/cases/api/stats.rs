@@ -14,7 +14,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, await_pod_gone, burner, holder, named_container,
 };
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 pub const RECORD: &str = "ORLOP_E2E_RECORD_STATS";
 
 /// Cases of this file.
-pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(
+pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: GROUP }.case(
     "api/stats",
     60,
     "figures of a pod that burns, holds and writes are right, and no field is missing that upstream tells",

@@ -41,13 +41,13 @@ const WAYS: [(&str, &[(&str, &str)]); 2] = [
 const FIRST: &str = "172.30.0.10";
 
 /// What a kubectl with input said.
-struct Said {
+struct KubectlOutput {
     code: Option<i32>,
     output: Vec<u8>,
 }
 
 /// Runs kubectl with a file as its input, at most a minute.
-fn kubectl(at: &Place<'_>, args: &[&str], input: &[u8]) -> Result<Said> {
+fn kubectl(at: &KubectlContext<'_>, args: &[&str], input: &[u8]) -> Result<KubectlOutput> {
     let (run, dir) = (at.run, at.dir);
     fs::create_dir_all(dir)?;
     let (stdin, stdout) = (dir.join("stdin"), dir.join("stdout"));
@@ -62,11 +62,11 @@ fn kubectl(at: &Place<'_>, args: &[&str], input: &[u8]) -> Result<Said> {
     let Some(status) = guarded.wait(Duration::from_secs(60))? else {
         bail!("kubectl {} does not end; it said {:.500}", args.join(" "), fs::read_to_string(&stdout)?);
     };
-    Ok(Said { code: status.code(), output: fs::read(&stdout)? })
+    Ok(KubectlOutput { code: status.code(), output: fs::read(&stdout)? })
 }
 
 /// Where kubectl is started, and how it is to go.
-struct Place<'a> {
+struct KubectlContext<'a> {
     run: &'a Arc<Run>,
     dir: &'a Path,
     joined: &'a Joined,
@@ -98,7 +98,7 @@ fn streams(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.run_pod(api_pod("streams", "first", &script, 1))?;
     for (way, variables) in WAYS {
         let before = websockets(joined)?;
-        let place = Place { run: &run, dir: &dir, joined, variables };
+        let place = KubectlContext { run: &run, dir: &dir, joined, variables };
         all_streams(&place).with_context(|| format!("over {way}"))?;
         let after = websockets(joined)?;
         let [exec, attach, ports] = [0, 1, 2].map(|n| after[n] - before[n]);
@@ -122,7 +122,7 @@ fn streams(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-fn all_streams(at: &Place<'_>) -> Result<()> {
+fn all_streams(at: &KubectlContext<'_>) -> Result<()> {
     let ask = |args: &[&str], input: &[u8]| kubectl(at, args, input);
     let said = ask(&["exec", "streams", "--", "sh", "-c", "echo out; echo err >&2; exit 3"], b"")?;
     ensure!(said.output == b"out\n", "exec: {:?}", String::from_utf8_lossy(&said.output));
@@ -155,7 +155,7 @@ fn all_streams(at: &Place<'_>) -> Result<()> {
 }
 
 /// `kubectl exec -it`: the container's terminal has the size of kubectl's, and ends with the shell's exit code.
-fn at_a_terminal(at: &Place<'_>) -> Result<()> {
+fn at_a_terminal(at: &KubectlContext<'_>) -> Result<()> {
     let mut command = at.joined.cluster.kubectl_command(&["exec", "-it", "streams", "--", "sh"]);
     command.envs(at.variables.iter().copied());
     let typed = format!("{}; tty; exit 5\n", terminal::ASK_SIZE);
@@ -165,7 +165,7 @@ fn at_a_terminal(at: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-fn port_forward(at: &Place<'_>) -> Result<()> {
+fn port_forward(at: &KubectlContext<'_>) -> Result<()> {
     let (dir, joined) = (at.dir, at.joined);
     let stdout = dir.join("port-forward");
     let mut command = joined.cluster.kubectl_command(&["port-forward", "pod/streams", ":8080"]);
@@ -194,7 +194,7 @@ fn port_forward(at: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-fn listen(at: &Place<'_>) -> Result<()> {
+fn listen(at: &KubectlContext<'_>) -> Result<()> {
     let joined = at.joined;
     let mut pod = api_pod("listens", "first", attach::SCRIPT, 1);
     pod["spec"]["restartPolicy"] = json!("Never");

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, await_pod_gone, burner, holder};
 use orlop_harness::cluster::metrics_server;
 use orlop_harness::say;
 use serde_json::{Value, json};
 
 /// Cases of this file.
-pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(
+pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: GROUP }.case(
     "api/top",
     60,
     "metrics-server and kubectl top show both nodes, and a pod that burns and holds, with the right figures",

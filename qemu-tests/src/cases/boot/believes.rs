@@ -4,7 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::say;
 use orlop_harness::vm::fat;
 use orlop_harness::vm::lab::{Firmware, Lab};
@@ -13,7 +13,7 @@ use orlop_harness::vm::machine::Vm;
 use crate::cases::boot::boots::BOOT_LIMIT_S;
 use crate::cases::boot::refused::{STATE, await_problem, used_lab};
 
-const ALONE: Place = Place { level: Level::L4v, group: None };
+const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
 /// Cases of this file; the first goes before the others of its group, which damage the disk.
 pub const CASES: &[Case] = &[

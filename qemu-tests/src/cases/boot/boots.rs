@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use orlop_config::ledger::{Entry, HostMessage};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_config::ledger::{HostMessage, LedgerEntry};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::run::Run;
 use orlop_harness::say;
 use orlop_harness::vm::disk;
@@ -14,7 +14,7 @@ use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 
 /// All cases that ask the shared VM.
-pub(crate) const HERE: Place = Place { level: Level::L4v, group: Some("vm") };
+pub(crate) const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("vm") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -90,7 +90,7 @@ pub(crate) fn node<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Node> {
 }
 
 /// One line per entry, times in seconds.
-pub(crate) fn render(entries: &[Entry]) -> Vec<String> {
+pub(crate) fn render(entries: &[LedgerEntry]) -> Vec<String> {
     let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
     entries
         .iter()
@@ -101,7 +101,7 @@ pub(crate) fn render(entries: &[Entry]) -> Vec<String> {
         .collect()
 }
 
-fn entries(vm: &Vm) -> Vec<Entry> {
+fn entries(vm: &Vm) -> Vec<LedgerEntry> {
     vm.messages()
         .into_iter()
         .filter_map(|m| match m {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::HostMessage;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::say;
 use orlop_harness::vm::disk;
 use orlop_harness::vm::lab::{Firmware, Lab};
@@ -13,8 +13,8 @@ use orlop_harness::vm::machine::Vm;
 
 use crate::cases::boot::boots::{BOOT_LIMIT_S, config_with_pod};
 
-const ALONE: Place = Place { level: Level::L4v, group: None };
-pub(crate) const STATE: Place = Place { level: Level::L4v, group: Some("vm-state") };
+const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
+pub(crate) const STATE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("vm-state") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -72,7 +72,7 @@ fn pod(name: &str, context: &Value) -> Value {
 }
 
 /// The lines of one pod, once it has said all. The node's own shell waits for them.
-fn said(node: &mut Node, name: &str) -> Result<String> {
+fn pod_output(node: &mut Node, name: &str) -> Result<String> {
     let wait = format!(
         "n=0; until grep -qx over=yes {OUT}/{name} 2>/dev/null || [ $n -ge {LIMIT_S} ]; do \
          n=$((n+1)); sleep 1; done; cat {OUT}/{name}"
@@ -123,7 +123,7 @@ fn apparmor(cx: &mut CaseContext<'_>) -> Result<()> {
         node.must(&format!("printf %s '{manifest}' > {MANIFESTS}/.new && mv {MANIFESTS}/.new {file}"))?;
     }
     for (name, _, profile, seccomp, mounts, writes) in pods {
-        let said = said(node, name)?;
+        let said = pod_output(node, name)?;
         let line = |key: &str| {
             said.lines()
                 .find_map(|l| l.strip_prefix(key))

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, human};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, await_serving,
     named_container,
@@ -27,7 +27,7 @@ use crate::cases::defence::eviction::{
     FULL, ROOM_MIB, await_failed, ensure_evicted, filler, hard, lay_full, start_agent,
 };
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

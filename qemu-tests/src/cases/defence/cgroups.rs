@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use orlop_config::ledger::HostMessage;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::run::Run;
 use orlop_harness::say;
 use orlop_harness::vm::lab::{Firmware, Lab};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cases::boot::boots::BOOT_LIMIT_S;
 
-const HERE: Place = Place { level: Level::L4v, group: Some("defence-cgroups") };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("defence-cgroups") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
 use orlop_harness::cluster::flags::{ADDRESS, Settings};
 use orlop_harness::cluster::plane::Cluster;
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::cases::defence::memory::filling::{scripted, start};
 use crate::cases::join::vm::tools::{PROGRAMS, disk, unpack};
 
-const HERE: Place = Place { level: Level::L4v, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -9,18 +9,20 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodStatus};
 use nix::sys::statvfs::statvfs;
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_ready, named_container,
 };
-use orlop_harness::cluster::join::{Way, flags, kubelet_configuration, kubelet_configuration_with, write};
+use orlop_harness::cluster::join::{
+    JoinMethod, flags, kubelet_configuration, kubelet_configuration_with, write,
+};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::say;
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -163,7 +165,7 @@ fn start_full(cx: &mut CaseContext<'_>, configured: impl Fn(u64, u64) -> String)
 }
 
 pub(crate) fn start_agent(node: &mut NativeNode) -> Result<()> {
-    let mut flags = flags(Way::BootstrapKubeconfig);
+    let mut flags = flags(JoinMethod::BootstrapKubeconfig);
     flags.push(format!("--root-dir={ROOT_DIR}"));
     node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::native::images::{SPARES, busybox, model, spare};
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::native::pods::Pod;
 use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
 
-const HERE: Place = Place { level: Level::L4n, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -10,7 +10,7 @@ mod swap;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Node, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::plane::Cluster;
@@ -22,7 +22,7 @@ use serde_json::json;
 use self::filling::{Crossing, cross, empty, fill, holder, left, scripted};
 use crate::cases::join::vm::tools::{disk, unpack};
 
-const HERE: Place = Place { level: Level::L4v, group: Some("defence-memory") };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("defence-memory") };
 
 /// Cases of this file, in the order in which they follow each other in the group.
 pub const CASES: &[Case] = &[

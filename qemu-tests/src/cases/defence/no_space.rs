@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::statvfs::statvfs;
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, human};
 use orlop_harness::cluster::fixture::{Joined, await_ready, await_serving};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, kubelet_configuration_with, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, kubelet_configuration_with, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
-use orlop_harness::native::held::Held;
+use orlop_harness::native::held::HostLeftovers;
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::say;
 
 use crate::cases::lifecycle::churn::Crowd;
 
-const HERE: Place = Place { level: Level::L4n, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -43,7 +43,7 @@ const ROOMY: &str = "size=1g,nr_inodes=1m";
 
 /// What is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Want {
+enum MissingSpace {
     Nothing,
     Bytes,
     Inodes,
@@ -60,16 +60,16 @@ fn mount(node: &NativeNode, arguments: &[&str]) -> Result<bool> {
     Ok(status.success())
 }
 
-fn make_scarce(node: &NativeNode, want: Want) -> Result<()> {
+fn make_scarce(node: &NativeNode, want: MissingSpace) -> Result<()> {
     for _ in 0..20 {
         let disk = statvfs(&node.inside(ROOT_DIR)).context("the kubelet's file system")?;
         // In whole pages: a file that is there may still grow to the end of its last one.
         let pages = (disk.blocks() - disk.blocks_free()) * disk.fragment_size() / 4096;
         let inodes = disk.files() - disk.files_free();
         let size = match want {
-            Want::Nothing => ROOMY.to_owned(),
-            Want::Bytes => format!("size={},nr_inodes=1m", pages.max(1) * 4096),
-            Want::Inodes => format!("size=1g,nr_inodes={}", inodes.max(1)),
+            MissingSpace::Nothing => ROOMY.to_owned(),
+            MissingSpace::Bytes => format!("size={},nr_inodes=1m", pages.max(1) * 4096),
+            MissingSpace::Inodes => format!("size=1g,nr_inodes={}", inodes.max(1)),
         };
         // What is used grew meanwhile: once more.
         if mount(node, &["-o", &format!("remount,{size}"), ROOT_DIR])? {
@@ -98,7 +98,7 @@ fn start(cx: &CaseContext<'_>) -> Result<Joined> {
     // Nobody is evicted for it.
     let configuration = kubelet_configuration_with(["0%", "0%"]);
     fs::write(node.inside("/run/e2e/kubelet.yaml"), configuration).context("write the configuration")?;
-    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&cluster, NODE, 90)?;
     await_serving(&cluster, NODE, 60)?;
     Ok(Joined { nodes: vec![node], cluster })
@@ -106,13 +106,13 @@ fn start(cx: &CaseContext<'_>) -> Result<Joined> {
 
 fn no_space(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = start(cx)?;
-    let before = Held::by(&joined.nodes[0])?;
+    let before = HostLeftovers::by(&joined.nodes[0])?;
     let mut crowd = Crowd::begin(joined, cx.seed, PODS)?;
     let ids = crowd.stable_ids()?;
     let (mut scarce, mut kills, mut changes) = (0, 0, 0);
     let end = Instant::now() + STORM;
     while Instant::now() < end {
-        let want = [Want::Bytes, Want::Inodes][crowd.rng.below(2) as usize];
+        let want = [MissingSpace::Bytes, MissingSpace::Inodes][crowd.rng.below(2) as usize];
         make_scarce(crowd.node(), want)?;
         scarce += 1;
         for _ in 0..4 {
@@ -122,17 +122,17 @@ fn no_space(cx: &mut CaseContext<'_>) -> Result<()> {
         if crowd.rng.below(3) == 0 {
             // It ends by nothing else: an agent that is not there cannot be killed.
             crowd.node().kill_agent()?;
-            start_kubelet(crowd.node(), Way::BootstrapKubeconfig)?;
+            start_kubelet(crowd.node(), JoinMethod::BootstrapKubeconfig)?;
             kills += 1;
         }
-        for want in [want, Want::Nothing] {
+        for want in [want, MissingSpace::Nothing] {
             make_scarce(crowd.node(), want)?;
             let phase = Duration::from_millis(u64::from(crowd.rng.below(PHASE_MS_MAX)));
             crowd.node().pass(phase)?;
             crowd.look()?;
         }
     }
-    make_scarce(crowd.node(), Want::Nothing)?;
+    make_scarce(crowd.node(), MissingSpace::Nothing)?;
     let began = Instant::now();
     crowd.at_rest()?;
     let rest = human(began.elapsed());

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::audit;
 use orlop_harness::cluster::bootstrap::Token;
 use orlop_harness::cluster::fixture::await_ready;
 use orlop_harness::cluster::identities::{
     ASKS, ASKS_ADDRESS, GROUP, Identities, LIFETIME, ROTATES, ROTATES_ADDRESS,
 };
-use orlop_harness::cluster::join::{CERT_DIR, Way, start_kubelet};
+use orlop_harness::cluster::join::{CERT_DIR, JoinMethod, start_kubelet};
 use orlop_harness::cluster::pki::{Pair, write_private};
 use orlop_harness::cluster::swaps::CURRENT;
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::process::must;
 use orlop_harness::say;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file. The last one looks at what happened on its node while the others ran.
 pub const CASES: &[Case] = &[
@@ -91,7 +91,7 @@ fn api_contract(cx: &mut CaseContext<'_>) -> Result<()> {
 fn expired(cx: &mut CaseContext<'_>) -> Result<()> {
     let ids = Identities::shared(cx)?;
     ids.reset_to_expired()?;
-    ids.is_told(Way::BootstrapKubeconfig, &["client certificate expired at", "kubeadm token create"])?;
+    ids.is_told(JoinMethod::BootstrapKubeconfig, &["client certificate expired at", "kubeadm token create"])?;
     let agent = ids.asks.agent_pid()?;
     let token = ids.cluster.token().clone();
     ids.give_token(&token)?;
@@ -101,7 +101,7 @@ fn expired(cx: &mut CaseContext<'_>) -> Result<()> {
     ids.give_token(&token)?;
     let before = ids.cluster.audit()?.len();
     let start = Instant::now();
-    start_kubelet(&mut ids.asks, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut ids.asks, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&ids.cluster, ASKS, 60)?;
     say::line(format!("  with a token Ready {:.1} s after the start", start.elapsed().as_secs_f64()));
     let requests = ids.cluster.audit()?;
@@ -188,7 +188,7 @@ fn killed_meanwhile(ids: &mut Identities) -> Result<()> {
         let known = ids.requests(&user)?;
         let already = ids.swaps.seen()?;
         // A certificate most of whose life is over is replaced at once, or within ten seconds.
-        start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
+        start_kubelet(&mut ids.rotates, JoinMethod::BootstrapKubeconfig)?;
         match moment {
             Moment::Requested => ids.await_request(&user, &known).map(|_| ())?,
             Moment::Written => ids.swaps.await_name(already, ".pem.new", Duration::from_secs(30))?,
@@ -198,7 +198,7 @@ fn killed_meanwhile(ids: &mut Identities) -> Result<()> {
         whole_pair(&ids.rotates).with_context(|| format!("after a kill at {moment:?}"))?;
     }
     let swaps = ids.swaps.count()?;
-    start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut ids.rotates, JoinMethod::BootstrapKubeconfig)?;
     ids.swaps.await_count(swaps + 1, Duration::from_secs(30))?;
     ids.rotates.await_agent_status(30, &[])?;
     ids.churn.as_mut().context("nobody else ends it")?.await_round(Duration::from_secs(60))

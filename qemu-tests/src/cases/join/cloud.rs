@@ -4,15 +4,15 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving, await_words,
 };
-use orlop_harness::cluster::join::{Way, flags};
+use orlop_harness::cluster::join::{JoinMethod, flags};
 use orlop_harness::cluster::plane::Cluster;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -29,7 +29,7 @@ fn external(cx: &mut CaseContext<'_>) -> Result<()> {
     let (agent, artefacts) = (built::agent(&cx.run, false)?, cx.artefacts.clone());
     let joined = Joined::shared(cx)?;
     let mut node = joined.cluster.start_node(&artefacts, NAME, agent)?;
-    let mut flags = flags(Way::BootstrapKubeconfig);
+    let mut flags = flags(JoinMethod::BootstrapKubeconfig);
     flags.push("--cloud-provider=external".to_owned());
     flags.push("--node-labels=orlop.test/cloud=yes".to_owned());
     node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())?;

@@ -2,15 +2,15 @@
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Event, Pod, Secret};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready};
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::native::images::private_busybox;
 use orlop_harness::native::registry::{HOST, PASSWORD, USER};
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -98,7 +98,7 @@ fn pulled_by_others(cx: &mut CaseContext<'_>) -> Result<()> {
     );
 
     joined.nodes[1].kill_agent()?;
-    start_kubelet(&mut joined.nodes[1], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[1], JoinMethod::BootstrapKubeconfig)?;
     let client = joined.cluster.client();
     let create = |name: &str, policy: &str, secrets: &[&str]| {
         client.create::<Pod>(&client.of("default"), private_pod(name, "second", policy, secrets))

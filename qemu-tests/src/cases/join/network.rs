@@ -4,16 +4,16 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use orlop_config::node::{Source, derive, load};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_words, container,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet, write};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet, write};
 use orlop_harness::cluster::plane::{Cluster, server_url};
 use orlop_harness::native::node::NativeNode;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -33,7 +33,7 @@ fn renumbered(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut node = joined.cluster.start_node(&artefacts, NAME, agent)?;
     bridge(&mut node)?;
     let (cluster, client) = (&joined.cluster, joined.cluster.client());
-    start_kubelet(&mut node, Way::JoinFile)?;
+    start_kubelet(&mut node, JoinMethod::JoinFile)?;
     give_range(cluster, None, "10.89.1.0/24")?;
     let before = await_ready(cluster, NAME, 60)?.metadata.uid;
     has_address(joined, "early", "10.89.1.")?;

@@ -6,17 +6,17 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, container,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::ready;
 use orlop_harness::native::pods::Pod as StaticPod;
 use orlop_harness::say;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -312,7 +312,7 @@ fn stopped(cx: &mut CaseContext<'_>) -> Result<()> {
         (ready::node_condition(all.get("second")?, "Ready")? == "Unknown").then_some(())
     })?;
     let silent = start.elapsed();
-    start_kubelet(&mut joined.nodes[1], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[1], JoinMethod::BootstrapKubeconfig)?;
     let start = Instant::now();
     await_ready(&joined.cluster, "second", 60)?;
     say::line(format!(

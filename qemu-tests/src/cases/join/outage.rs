@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready,
 };
@@ -15,7 +15,7 @@ use orlop_harness::native::pods::Pod as StaticPod;
 use orlop_harness::say;
 use orlop_proto::cri::v1::Container;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, await_pod_gone};
-use orlop_harness::cluster::join::{Way, start_kubelet, start_kubelet_with};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet, start_kubelet_with};
 use orlop_harness::native::images::{install_busybox, private_busybox};
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::native::registry::{HOST, PASSWORD, USER};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::cases::join::images::{await_waiting, private_pod};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -100,7 +100,7 @@ fn credential_provider(cx: &mut CaseContext<'_>) -> Result<()> {
     client.delete::<Secret>(&client.of("default"), "spare", None)?;
     client.delete::<ServiceAccount>(&client.of("default"), "puller", None)?;
     joined.nodes[1].kill_agent()?;
-    start_kubelet(&mut joined.nodes[1], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[1], JoinMethod::BootstrapKubeconfig)?;
     joined.cluster.ensure_nothing_forbidden()
 }
 
@@ -144,5 +144,5 @@ fn start_with_plugin(node: &mut NativeNode) -> Result<()> {
         format!("--image-credential-provider-config={DIR}/config.json"),
         format!("--image-credential-provider-bin-dir={DIR}/bin"),
     ];
-    start_kubelet_with(node, Way::BootstrapKubeconfig, &flags)
+    start_kubelet_with(node, JoinMethod::BootstrapKubeconfig, &flags)
 }

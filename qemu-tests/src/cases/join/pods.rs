@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::native::images;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -84,7 +84,7 @@ fn debug(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(said == "hello", "exec in a debugger: {said:?}");
     // Neither an end nor another agent starts one again, and the pod is what it was.
     joined.nodes[0].kill_agent()?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     look(&joined.cluster, "later", &[], "exit 0")?;
     await_ephemeral(&joined.cluster, "later", "over", ended)?;
     let after = await_ephemeral(&joined.cluster, "stays", "running", runs)?;

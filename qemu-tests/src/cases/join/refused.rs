@@ -5,16 +5,16 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::bootstrap::{Token, add_token};
 use orlop_harness::cluster::fixture::await_words;
 use orlop_harness::cluster::identities::{GROUP, Identities};
-use orlop_harness::cluster::join::{BOOTSTRAP, JOIN_FILE, KUBECONFIG, Trust, Way, join_file, write};
+use orlop_harness::cluster::join::{BOOTSTRAP, JOIN_FILE, JoinMethod, KUBECONFIG, Trust, join_file, write};
 use orlop_harness::cluster::pki::OTHER_NAME;
 use orlop_harness::cluster::plane::server_url;
 use serde_json::Value;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -45,7 +45,7 @@ fn wrong_ca(cx: &mut CaseContext<'_>) -> Result<()> {
     ids.reset()?;
     tell(ids, &token, &Trust::Data(ids.cluster.pki().other_ca.pem.clone()))?;
     ids.is_told(
-        Way::JoinFile,
+        JoinMethod::JoinFile,
         &["signed by an authority that this node does not trust", "compare the CA data of this node"],
     )?;
     let agent = ids.asks.agent_pid()?;
@@ -63,7 +63,7 @@ fn wrong_hash(cx: &mut CaseContext<'_>) -> Result<()> {
     tell(ids, &token, &Trust::Hashes(vec![ids.cluster.pki().other_ca.public_key_hash.clone()]))?;
     let words =
         ["none of the cluster's CAs has a hash from join.caCertHashes", "set the hash to that", &right];
-    ids.is_told(Way::JoinFile, &words)?;
+    ids.is_told(JoinMethod::JoinFile, &words)?;
     let agent = ids.asks.agent_pid()?;
     tell(ids, &token, &Trust::Hashes(vec![right]))?;
     ids.is_mended(agent)
@@ -76,7 +76,7 @@ fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
     // By hash: cluster-info is no longer signed for it. Mended in the cluster, nothing changes on the node.
     ids.reset()?;
     tell(ids, &expired, &Trust::Hashes(vec![ids.cluster.pki().ca.public_key_hash.clone()]))?;
-    ids.is_told(Way::JoinFile, &["is not signed for token id", "expired", "kubeadm token create"])?;
+    ids.is_told(JoinMethod::JoinFile, &["is not signed for token id", "expired", "kubeadm token create"])?;
     let agent = ids.asks.agent_pid()?;
     let client = ids.cluster.client();
     let secrets = client.of::<Secret>("kube-system");
@@ -90,7 +90,10 @@ fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
     ids.reset()?;
     let never = Token { id: expired.id, secret: other.secret.clone() };
     ids.give_token(&never)?;
-    ids.is_told(Way::BootstrapKubeconfig, &["the first-boot token was refused", "kubeadm token create"])?;
+    ids.is_told(
+        JoinMethod::BootstrapKubeconfig,
+        &["the first-boot token was refused", "kubeadm token create"],
+    )?;
     let agent = ids.asks.agent_pid()?;
     ids.give_token(&other)?;
     ids.is_mended(agent)
@@ -102,8 +105,10 @@ fn approval(cx: &mut CaseContext<'_>) -> Result<()> {
     let token = ids.token_by_hand()?;
     ids.give_token(&token)?;
     let user = format!("system:bootstrap:{}", token.id);
-    let waits =
-        ids.is_told(Way::BootstrapKubeconfig, &["waits for approval", "kubectl certificate approve csr-"])?;
+    let waits = ids.is_told(
+        JoinMethod::BootstrapKubeconfig,
+        &["waits for approval", "kubectl certificate approve csr-"],
+    )?;
     let agent = ids.asks.agent_pid()?;
     let first = waits.rsplit(' ').next().context("the request's name is the last word")?.to_owned();
     // The token is this node's alone.
@@ -128,7 +133,7 @@ fn wrong_server(cx: &mut CaseContext<'_>) -> Result<()> {
     kubeconfig["clusters"][0]["cluster"]["tls-server-name"] = OTHER_NAME.into();
     write(&ids.asks, BOOTSTRAP, &kubeconfig.to_string())?;
     ids.is_told(
-        Way::BootstrapKubeconfig,
+        JoinMethod::BootstrapKubeconfig,
         &["signed by an authority that this node does not trust", "the address is another cluster's"],
     )?;
     let agent = ids.asks.agent_pid()?;
@@ -141,7 +146,7 @@ fn wrong_server(cx: &mut CaseContext<'_>) -> Result<()> {
     let server = format!("tls-server-name: {OTHER_NAME}\n    server:");
     fs::write(&own, right.replacen("server:", &server, 1)).context("write the node's kubeconfig")?;
     let words = "signed by an authority that this node does not trust";
-    ids.is_told(Way::BootstrapKubeconfig, &[words, "compare the CA data of this node"])?;
+    ids.is_told(JoinMethod::BootstrapKubeconfig, &[words, "compare the CA data of this node"])?;
     await_words(&mut ids.asks, 10, &["node status not reported", words])?;
     let agent = ids.asks.agent_pid()?;
     fs::write(&own, right).context("write the node's kubeconfig")?;

@@ -3,15 +3,15 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodCondition};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_ready, named_container,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::say;
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -68,7 +68,7 @@ fn has(joined: &Joined, container: &str, resources: &Value) -> Result<ContainerS
 }
 
 /// Waits for a condition with this reason.
-fn told(joined: &Joined, name: &str, reason: &str) -> Result<PodCondition> {
+fn await_condition(joined: &Joined, name: &str, reason: &str) -> Result<PodCondition> {
     let client = joined.cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 60, &format!("{name} {reason}"), |all| {
         condition(all.get("resized")?, name).filter(|c| c.reason.as_deref() == Some(reason))
@@ -122,7 +122,7 @@ fn resize(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // Less than it uses: an error until it asks for something that can be.
     ask(joined, "holds", &amounts(("20m", "100m"), ("16Mi", "32Mi")))?;
-    let error = told(joined, "PodResizeInProgress", "Error")?.message.unwrap_or_default();
+    let error = await_condition(joined, "PodResizeInProgress", "Error")?.message.unwrap_or_default();
     ensure!(error.contains("cannot decrease memory limits: attempting to set"), "{error}");
     await_event(&joined.cluster, "ResizeError", "resized", 30)?;
     ensure!(kernel(joined, "holds")?.0 == 96 << 20, "the limit was lowered");
@@ -172,7 +172,7 @@ fn deferred(joined: &mut Joined, has_now: &Value) -> Result<()> {
     let half = format!("{}m", cores * 500);
     let wanted = amounts((&half, &half), ("48Mi", "80Mi"));
     ask(joined, "holds", &wanted)?;
-    let pending = told(joined, "PodResizePending", "Deferred")?;
+    let pending = await_condition(joined, "PodResizePending", "Deferred")?;
     say::line(format!("  {}", pending.message.clone().unwrap_or_default()));
     ensure!(
         pending
@@ -184,7 +184,7 @@ fn deferred(joined: &mut Joined, has_now: &Value) -> Result<()> {
     await_event(&joined.cluster, "ResizeDeferred", "resized", 30)?;
     let node = joined.nodes.first_mut().context("the node")?;
     node.kill_agent()?;
-    start_kubelet(node, Way::BootstrapKubeconfig)?;
+    start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&joined.cluster, "first", 60)?;
     let client = joined.cluster.client();
     let pods = client.of::<Pod>("default");
@@ -249,7 +249,7 @@ fn killed(joined: &mut Joined) -> Result<()> {
             node.start_containerd()?;
         } else {
             node.kill_agent()?;
-            start_kubelet(node, Way::BootstrapKubeconfig)?;
+            start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
         }
         let status = has(joined, "holds", &resources)?;
         ensure!(status.restart_count == 0, "it was restarted: {status:?}");

@@ -4,18 +4,18 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving, container,
 };
 use orlop_harness::cluster::join::{
-    BOOTSTRAP, CERT_DIR, JOIN_FILE, KUBECONFIG, Way, kubelet_configuration, start_kubelet, write,
+    BOOTSTRAP, CERT_DIR, JOIN_FILE, JoinMethod, KUBECONFIG, kubelet_configuration, start_kubelet, write,
 };
 use orlop_harness::cluster::kubeconfig::render;
 use orlop_harness::cluster::plane::server_url;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -164,7 +164,7 @@ fn kubeconfig(cx: &mut CaseContext<'_>) -> Result<()> {
     let configuration = kubelet_configuration();
     ensure!(configuration.contains(line), "the configuration names no client CA: {configuration}");
     write(&node, "/run/e2e/kubelet.yaml", &configuration.replace(line, ""))?;
-    start_kubelet(&mut node, Way::JoinFile)?;
+    start_kubelet(&mut node, JoinMethod::JoinFile)?;
     node.await_agent_status(60, &[])?;
     talks("by-join")?;
     cluster.ensure_nothing_forbidden()?;

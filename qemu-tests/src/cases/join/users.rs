@@ -5,14 +5,14 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, api_pod, await_pod_gone};
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::native::node::NativeNode;
 use orlop_proto::cri::v1::StopContainerRequest;
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -67,7 +67,7 @@ fn uid(pod: &Pod) -> &str {
 }
 
 /// What the pod saw of itself.
-fn said(node: &NativeNode, pod: &Pod) -> Result<Vec<String>> {
+fn pod_output(node: &NativeNode, pod: &Pod) -> Result<Vec<String>> {
     let volume = format!("/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/disk", uid(pod));
     let own = fs::metadata(node.inside(&format!("{volume}/mine")))?;
     ensure!((own.uid(), own.gid()) == (0, 2000), "on disk its file is {}:{}'s", own.uid(), own.gid());
@@ -77,7 +77,7 @@ fn said(node: &NativeNode, pod: &Pod) -> Result<Vec<String>> {
 
 fn check(node: &NativeNode, pod: &Pod, masked: bool) -> Result<u64> {
     let first = recorded(node, pod)?;
-    let seen = said(node, pod)?;
+    let seen = pod_output(node, pod)?;
     let map = format!("0 {first} 65536");
     let expected = [
         map.as_str(),
@@ -120,7 +120,7 @@ fn user_namespaces(cx: &mut CaseContext<'_>) -> Result<()> {
     // What a new agent makes of the old one's records: another pod has other ids, a new instance the same.
     let node = &mut joined.nodes[0];
     node.kill_agent()?;
-    start_kubelet(node, Way::BootstrapKubeconfig)?;
+    start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
     let three = joined.run_pod(pod("users-three", "Default"))?;
     let third = check(&joined.nodes[0], &three, true)?;
     ensure!(third != ids.0 && third != ids.1, "the third pod has ids of another one");

@@ -16,7 +16,7 @@ use orlop_harness::cluster::fixture::{
     STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving,
 };
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use orlop_harness::cluster::{metrics_server, ready, wires};
@@ -48,7 +48,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.boot(Some(cluster.token()))?;
     // A native node joins while the VM boots.
     let mut native = cluster.start_node(&cx.artefacts, "native", agent)?;
-    start_kubelet(&mut native, Way::JoinFile)?;
+    start_kubelet(&mut native, JoinMethod::JoinFile)?;
     await_ready(&cluster, "native", 120)?;
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     vm.give_range(&cluster)?;

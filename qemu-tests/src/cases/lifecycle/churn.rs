@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use orlop_harness::case::{Case, CaseContext, Level, Place, human};
-use orlop_harness::cluster::crowd::{Comes, KINDS, Kind, OBJECTS, statuses};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, human};
+use orlop_harness::cluster::crowd::{KINDS, Kind, OBJECTS, PodOutcome, statuses};
 use orlop_harness::cluster::fixture::Joined;
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::truth::{Instances, Truth};
 use orlop_harness::native::cri::View;
-use orlop_harness::native::held::{Held, forgive_lost_tasks, told};
+use orlop_harness::native::held::{HostLeftovers, forgive_lost_tasks, leftovers_text};
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::rng::Rng;
 use orlop_harness::say;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -48,7 +48,7 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     let seconds = std::env::var(CHURN_VARIABLE).map_or(Ok(CHURN_S), |s| s.parse());
     let seconds = seconds.with_context(|| format!("{CHURN_VARIABLE} is a number of seconds"))?;
     let joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &[NODE])?;
-    let before = Held::by(&joined.nodes[0])?;
+    let before = HostLeftovers::by(&joined.nodes[0])?;
     let truth = Truth::start(joined.cluster.client());
     let mut crowd = Crowd::begin(joined, cx.seed, PODS)?;
     let ids = crowd.stable_ids()?;
@@ -78,17 +78,17 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
 
 /// What the runtime has forgotten.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lost {
+pub(crate) struct RuntimeLeak {
     /// Tasks whose cgroups stay: their starts were cut off by the agent's death, or by its own.
     tasks: usize,
     /// Shims that the agent has ended.
     shims: usize,
 }
 
-impl Lost {
+impl RuntimeLeak {
     pub(crate) fn say(self) {
         if self.tasks + self.shims > 0 {
-            let Lost { tasks, shims } = self;
+            let RuntimeLeak { tasks, shims } = self;
             say::line(format!(
                 "  containerd forgot {tasks} tasks; the agent ended {shims} shims that it had forgotten"
             ));
@@ -197,13 +197,13 @@ impl Crowd {
             self.node().pass(down)?;
             let agent_first = self.rng.below(2) == 0;
             if agent && agent_first {
-                start_kubelet(self.node(), Way::BootstrapKubeconfig)?;
+                start_kubelet(self.node(), JoinMethod::BootstrapKubeconfig)?;
             }
             if runtime {
                 self.node().start_containerd()?;
             }
             if agent && !agent_first {
-                start_kubelet(self.node(), Way::BootstrapKubeconfig)?;
+                start_kubelet(self.node(), JoinMethod::BootstrapKubeconfig)?;
             }
             self.look()?;
         }
@@ -239,7 +239,8 @@ impl Crowd {
         self.await_settled(REST_S)?;
         self.look()?;
         let client = self.joined.cluster.client();
-        for (name, kind) in self.wanted.iter().filter(|(_, k)| [Comes::Quiet, Comes::Runs].contains(&k.comes))
+        for (name, kind) in
+            self.wanted.iter().filter(|(_, k)| [PodOutcome::Quiet, PodOutcome::Runs].contains(&k.comes))
         {
             let pod =
                 client.get(&client.of::<Pod>("default"), name)?.with_context(|| format!("{name} is gone"))?;
@@ -256,7 +257,7 @@ impl Crowd {
     pub(crate) fn stable_ids(&self) -> Result<BTreeMap<(String, String), String>> {
         let client = self.joined.cluster.client();
         let mut ids = BTreeMap::new();
-        for (n, kind) in (0..).zip(KINDS).filter(|(_, kind)| kind.comes == Comes::Quiet) {
+        for (n, kind) in (0..).zip(KINDS).filter(|(_, kind)| kind.comes == PodOutcome::Quiet) {
             let name = name_of(n);
             let pod = client
                 .get(&client.of::<Pod>("default"), &name)?
@@ -273,7 +274,7 @@ impl Crowd {
     }
 
     /// Deletes everything and waits until nothing is left but what containerd has lost by its own word.
-    pub(crate) fn end(&mut self, before: &Held) -> Result<Lost> {
+    pub(crate) fn end(&mut self, before: &HostLeftovers) -> Result<RuntimeLeak> {
         let client = self.joined.cluster.client();
         for name in self.wanted.keys() {
             client.delete::<Pod>(&client.of("default"), name, None)?;
@@ -284,13 +285,13 @@ impl Crowd {
         let node = &self.joined.nodes[0];
         let (mut left, mut log) = (Vec::new(), String::new());
         let waited = node.wait(LOST_SHIMS_S, "nothing to be left of the pods", |_| {
-            left = Held::by(node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(before));
+            left = HostLeftovers::by(node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(before));
             log = fs::read_to_string(node.logs().join("containerd.log")).unwrap_or_default();
             let lost = forgive_lost_tasks(&mut left, &log);
             left.is_empty().then_some(lost)
         });
-        let tasks = waited.with_context(|| format!("left behind: {}", told(&left, &log)))?;
-        Ok(Lost { tasks, shims: ended_shims(node)? })
+        let tasks = waited.with_context(|| format!("left behind: {}", leftovers_text(&left, &log)))?;
+        Ok(RuntimeLeak { tasks, shims: ended_shims(node)? })
     }
 }
 

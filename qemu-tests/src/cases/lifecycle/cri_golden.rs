@@ -15,7 +15,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, await_pod_gone, await_pod_ready};
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::say;
@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 pub const RECORD: &str = "ORLOP_E2E_RECORD_CRI";
 
 /// Cases of this file.
-pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(
+pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: GROUP }.case(
     "lifecycle/cri-golden",
     40,
     "the runtime is told the same of a pod as the upstream kubelet tells it",
@@ -52,7 +52,7 @@ fn golden(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut seen = Map::new();
     for name in &names {
         let pod = await_pod_ready(&joined.cluster, name, 120)?;
-        seen.insert(name.clone(), told(&joined.nodes[0], &names_of_chance(&node, &pod), name)?);
+        seen.insert(name.clone(), runtime_view(&joined.nodes[0], &names_of_chance(&node, &pod), name)?);
     }
     for name in &names {
         client.delete::<Pod>(&client.of("default"), name, Some(0))?;
@@ -98,7 +98,7 @@ fn names_of_chance(node: &Node, pod: &Pod) -> BTreeMap<String, &'static str> {
 }
 
 /// What the runtime was told of the pod: the sandbox's configuration, and each container's by name.
-fn told(node: &NativeNode, chance: &BTreeMap<String, &'static str>, name: &str) -> Result<Value> {
+fn runtime_view(node: &NativeNode, chance: &BTreeMap<String, &'static str>, name: &str) -> Result<Value> {
     let view = node.cri().view()?;
     let mut client = node.cri().runtime_client();
     let sandbox = view.sandboxes_of(name).first().map(|s| s.id.clone()).context("no sandbox")?;

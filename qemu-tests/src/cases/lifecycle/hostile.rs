@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, human};
 use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::hostile::{ALL, Hostile, shown};
 use orlop_harness::say;
 use serde_json::json;
 
-const HERE: Place = Place { level: Level::L4n, group: Some("hostile") };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: Some("hostile") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::native::pods::Pod;
 
 use crate::cases::lifecycle::static_pods::{await_gone, ready_node, run_pod};
 
-const HERE: Place = Place { level: Level::L4n, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use orlop_harness::case::{Case, CaseContext, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
 use orlop_harness::native::node::NativeNode;
@@ -126,7 +126,7 @@ fn readiness(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // A new agent has to find out by itself, and says nothing else meanwhile.
     joined.nodes[0].kill_agent()?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     let cluster = &joined.cluster;
     let words = json!({"exec": {"command": ["sh", "-c", "echo not yet; exit 1"]}, "periodSeconds": 1});
     create(cluster, sharing_pod("says-no", SHARED, STAYS, 1, &json!({ "readinessProbe": words })))?;

@@ -7,13 +7,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::Mode;
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place, human};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, human};
 use orlop_harness::native::cri::View;
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::native::pods::Pod;
 use orlop_harness::say;
 
-const HERE: Place = Place { level: Level::L4n, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::await_words;
 use orlop_harness::cluster::pki::{Authority, Pair};
 use orlop_harness::native::images;
@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::cases::lifecycle::static_pods::await_gone;
 
-const HERE: Place = Place { level: Level::L4n, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -9,7 +9,7 @@ use orlop_harness::cluster::fixture::await_started_anew;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::vm_node::VmNode;
 
-use super::five::{self, Later};
+use super::five::{self, StopDurations};
 use super::interrupted::{await_terminated, ensure_last_end, unclean};
 use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
 
@@ -95,7 +95,7 @@ fn panic_in_the_first_group(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
 /// The power goes when those of the first group have ended and this pod is ending.
 fn cut_in_a_later_group(cluster: &Cluster, vm: &mut VmNode, name: &str) -> Result<()> {
     let takes = |pod| if pod == name { 600 } else { 1 };
-    five::run(cluster, Later { middle: takes("middle"), critical: takes("critical") })?;
+    five::run(cluster, StopDurations { middle: takes("middle"), critical: takes("critical") })?;
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "one", 60)?;
     // Its group is next when nothing of the others is left, volumes included.

@@ -10,13 +10,15 @@ use orlop_harness::built;
 use orlop_harness::case::CaseContext;
 use orlop_harness::cluster::fixture::await_ready;
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
 use orlop_harness::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use serde_json::{Value, json};
 
-use super::{OFF_LIMIT_S, Periods, VM, Written, await_boot, boot_id, ensure_terminated, five, whole_receipt};
+use super::{
+    OFF_LIMIT_S, Periods, ReceiptFile, VM, await_boot, boot_id, ensure_terminated, five, whole_receipt,
+};
 
 const NATIVE: &str = "native";
 /// What a node that is told to be out of service has.
@@ -82,7 +84,7 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     Periods::ByPriority.configure(&mut vm);
     vm.boot(Some(cluster.token()))?;
     let mut native = cluster.start_node(&cx.artefacts, NATIVE, agent)?;
-    start_kubelet(&mut native, Way::JoinFile)?;
+    start_kubelet(&mut native, JoinMethod::JoinFile)?;
     await_ready(&cluster, NATIVE, 120)?;
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     vm.give_range(&cluster)?;
@@ -114,7 +116,7 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     let written = whole_receipt(&mut vm, &before, "poweroff")?;
     let (ours, theirs): (Vec<_>, Vec<_>) =
         written.pods.into_iter().partition(|pod| five::NAMES.contains(&pod.name.as_str()));
-    five::ensure_written(&cluster, &Written { pods: ours, ..written })?;
+    five::ensure_written(&cluster, &ReceiptFile { pods: ours, ..written })?;
     ensure!(theirs.len() == 3 && theirs.iter().all(|pod| pod.ended && pod.told), "{theirs:?}");
     five::clear(&cluster)?;
     client.wait::<Pod, _>(&client.of("default"), 60, "the ended replicas to be taken away", |all| {

@@ -11,7 +11,7 @@ use orlop_harness::cluster::ready;
 use orlop_harness::cluster::vm_node::VmNode;
 
 use super::{
-    BEYOND_S, GROUPS, LATE_S, Written, await_settled, ensure_no_unclean_shutdown, pod, receipt, run_pods,
+    BEYOND_S, GROUPS, LATE_S, ReceiptFile, await_settled, ensure_no_unclean_shutdown, pod, receipt, run_pods,
     terminated,
 };
 
@@ -30,16 +30,16 @@ pub(super) fn create_class(cluster: &Cluster) -> Result<()> {
 
 /// How long the pods of the second and the third group take to end, seconds.
 #[derive(Clone, Copy)]
-pub(super) struct Later {
+pub(super) struct StopDurations {
     pub(super) middle: u32,
     pub(super) critical: u32,
 }
 
 /// As good as at once: what takes long is the first group.
-pub(super) const SOON: Later = Later { middle: 1, critical: 1 };
+pub(super) const SOON: StopDurations = StopDurations { middle: 1, critical: 1 };
 
 /// They run on the VM.
-pub(super) fn run(cluster: &Cluster, later: Later) -> Result<()> {
+pub(super) fn run(cluster: &Cluster, later: StopDurations) -> Result<()> {
     run_pods(
         cluster,
         vec![
@@ -78,8 +78,8 @@ pub(super) fn ensure_in_order(cluster: &Cluster) -> Result<()> {
 }
 
 /// The receipt says that they, and nobody else, ended and were told of [`SOON`]; the first group had all of its time.
-pub(super) fn ensure_written(cluster: &Cluster, written: &Written) -> Result<()> {
-    let Written { pods, began, took } = written;
+pub(super) fn ensure_written(cluster: &Cluster, written: &ReceiptFile) -> Result<()> {
+    let ReceiptFile { pods, began, took } = written;
     let (given, had) = (GROUPS[0].1, terminated(cluster, "six-hundred")? - began);
     // Both are whole seconds. A busy machine can only make it longer.
     ensure!(had >= given - 1, "group 0 has {given} s, and was cut after {had}");

@@ -9,7 +9,7 @@ use orlop_harness::say;
 
 use super::interrupted::{await_terminated, delete, ensure_last_end};
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, Periods, Written, await_boot, await_lock, await_settled,
+    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, Periods, ReceiptFile, await_boot, await_lock, await_settled,
     boot_id, fixture, pod, receipt, run_pods, terminated,
 };
 
@@ -48,7 +48,7 @@ pub(super) fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(took >= f64::from(u32::try_from(LIMIT_S)?), "the unit did not hang: {took:.1} s");
 
     await_boot(cluster, vm, &before)?;
-    let Written { pods, took, .. } = receipt(vm, &before, "reboot")?;
+    let ReceiptFile { pods, took, .. } = receipt(vm, &before, "reboot")?;
     ensure!(took <= PERIODS_S.0 + BEYOND_S, "the pods' part took {took} s");
     let mut pods: Vec<_> = pods.iter().map(|p| (p.name.as_str(), p.ended)).collect();
     pods.sort_unstable();

@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use orlop_harness::built;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving, uid,
 };
 use orlop_harness::cluster::flags::{CERTIFICATE_GATES, Settings};
-use orlop_harness::cluster::join::{Way, start_kubelet_with};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet_with};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::native::node::NativeNode;
 use rcgen::{
@@ -25,7 +25,7 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: Some("certificates-cluster") };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: Some("certificates-cluster") };
 const NODE: &str = "first";
 const SIGNER: &str = "example.com/pods";
 
@@ -46,7 +46,11 @@ pub const CASES: &[Case] = &[
 ];
 
 fn start(node: &mut NativeNode) -> Result<()> {
-    start_kubelet_with(node, Way::BootstrapKubeconfig, &[format!("--feature-gates={CERTIFICATE_GATES}")])
+    start_kubelet_with(
+        node,
+        JoinMethod::BootstrapKubeconfig,
+        &[format!("--feature-gates={CERTIFICATE_GATES}")],
+    )
 }
 
 /// One node in a cluster that has what these cases need.

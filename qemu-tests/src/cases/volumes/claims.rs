@@ -7,17 +7,17 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words, uid,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use serde_json::{Value, json};
 
 use crate::cases::volumes::files::mounts;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -166,7 +166,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
         reads["spec"]["restartPolicy"] = json!("Never");
         reads
     })?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     let seen = words_of(joined, "reads")?;
     ensure!(seen == "written\nrefused\n", "{seen}");
     let after = await_pod_ready(&joined.cluster, "keeps", 60)?;
@@ -193,7 +193,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.nodes[0].kill_agent()?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "keeps", None)?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     await_pod_gone(&joined.cluster, "keeps", 60)?;
     ensure!(count(joined)? == 0, "{place} is still mounted");
     ensure!(fs::read_to_string(on_disk.join("f"))? == "written\n", "what the pod wrote is lost");

@@ -7,15 +7,15 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
-use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
+use orlop_harness::cluster::csi_driver::{CsiDriver, DriverInfo};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -36,13 +36,13 @@ pub const CASES: &[Case] = &[
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 const LABEL: &str = "topology.e2e.example/rack";
 
-pub(crate) fn says(name: &str) -> Says {
-    Says {
+pub(crate) fn says(name: &str) -> DriverInfo {
+    DriverInfo {
         name: name.to_owned(),
         node_id: format!("id-of-{name}"),
         volumes_max: 7,
         topology: [(LABEL.to_owned(), "r7".to_owned())].into(),
-        ..Says::default()
+        ..DriverInfo::default()
     }
 }
 
@@ -81,7 +81,7 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(owner.len() == 1 && owner[0].kind == "Node" && owner[0].uid == uid, "it is owned by {owner:?}");
 
     let root = joined.nodes[0].inside("/");
-    let hangs = Says { hangs: true, ..says("hangs.e2e.example") };
+    let hangs = DriverInfo { hangs: true, ..says("hangs.e2e.example") };
     let _hangs = CsiDriver::start(&handle, &root, hangs)?;
     let first = CsiDriver::start(&handle, &root, says("a.e2e.example"))?;
     first.await_told(30, |told| told.plugin_registered && told.error.is_empty())?;
@@ -108,8 +108,8 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // An agent that is killed finds both again; what one says of itself has changed meanwhile.
     joined.nodes[0].kill_agent()?;
-    first.say(Says { volumes_max: 9, ..says("a.e2e.example") });
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    first.say(DriverInfo { volumes_max: 9, ..says("a.e2e.example") });
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     await_ready(&joined.cluster, "first", 60)?;
     await_drivers(joined, &json!([driver("b.e2e.example", 7), driver("a.e2e.example", 9)]))?;
 
@@ -176,7 +176,7 @@ fn inline(cx: &mut CaseContext<'_>) -> Result<()> {
     let refuses = Some("not today".to_owned());
     let mut alone = says(DRIVER);
     alone.topology.clear();
-    let driver = CsiDriver::start(&handle, &root, Says { refuses, ..alone.clone() })?;
+    let driver = CsiDriver::start(&handle, &root, DriverInfo { refuses, ..alone.clone() })?;
     await_told(joined, "inline", "rpc error: code = Internal desc = not today")?;
     driver.say(alone);
     let before = await_pod_ready(&joined.cluster, "inline", 60)?;
@@ -205,7 +205,7 @@ fn inline(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // An agent that is killed keeps the pod's volume; one that was dead when the pod was deleted unpublishes it.
     joined.nodes[0].kill_agent()?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     await_ready(&joined.cluster, "first", 60)?;
     let after = await_pod_ready(&joined.cluster, "inline", 30)?;
     let instance = |pod: &Pod| {
@@ -216,7 +216,7 @@ fn inline(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.nodes[0].kill_agent()?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "inline", None)?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     await_pod_gone(&joined.cluster, "inline", 60)?;
     ensure!(driver.published().is_empty(), "still published: {:?}", driver.published().keys());
     ensure!(!on_disk.exists(), "{} is still there", on_disk.display());

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::csi_block::{DEVICE_BYTES, Devices};
-use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::csi_driver::{CsiDriver, DriverInfo};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, last_words, uid,
 };
@@ -24,7 +24,7 @@ use crate::cases::volumes::csi_claims::{
     attach, await_attachment, await_grown, await_in_use, is_to_grow, restart, touch,
 };
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -134,9 +134,9 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 /// An agent dies when the driver has made the device larger and has not said so: the next one asks again, and says so.
-fn grows(joined: &mut Joined, driver: &CsiDriver, alone: &Says, hangs: &Path) -> Result<()> {
+fn grows(joined: &mut Joined, driver: &CsiDriver, alone: &DriverInfo, hangs: &Path) -> Result<()> {
     fs::create_dir_all(hangs).and_then(|()| fs::write(hangs.join("expand"), "")).context("have it hang")?;
-    driver.say(Says { hangs_in: Some(hangs.to_owned()), ..alone.clone() });
+    driver.say(DriverInfo { hangs_in: Some(hangs.to_owned()), ..alone.clone() });
     is_to_grow(&joined.cluster, "block", "2Mi")?;
     touch(&joined.cluster, "block-one", "1")?;
     driver.await_staged(30, |all| all.grown.len() == 1)?;
@@ -163,9 +163,9 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let source = json!({"csi": {"driver": DRIVER, "volumeHandle": HANDLE, "fsType": "ext4"}});
     put_device(&joined.cluster, "block", &source)?;
     let root = joined.nodes[0].inside("/");
-    let mut alone = Says { stages: true, ..says(DRIVER) };
+    let mut alone = DriverInfo { stages: true, ..says(DRIVER) };
     alone.topology.clear();
-    let refuses = Says { refuses: Some("no device today".to_owned()), ..alone.clone() };
+    let refuses = DriverInfo { refuses: Some("no device today".to_owned()), ..alone.clone() };
     let driver = CsiDriver::start(&handle, &root, refuses)?;
 
     let write = format!("echo precious > /dev/d && sync && test -b /dev/d && {STAYS}");

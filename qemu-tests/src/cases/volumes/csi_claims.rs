@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Patch, PatchParams};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
-use orlop_harness::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
+use orlop_harness::cluster::csi_driver::{CAPACITY, CsiDriver, DriverInfo};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready, uid,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_proto::csi::v1::VolumeCapability;
 use orlop_proto::csi::v1::volume_capability::AccessType;
@@ -26,7 +26,7 @@ use tonic::Code;
 use crate::cases::volumes::claims::{create, pod, put_claim, put_volume};
 use crate::cases::volumes::csi::{await_drivers, await_event, await_told, says};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -75,7 +75,7 @@ fn put_secret(joined: &Joined, name: &str) -> Result<()> {
 }
 
 pub(crate) fn restart(joined: &mut Joined) -> Result<()> {
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     await_ready(&joined.cluster, "first", 60).map(drop)
 }
 
@@ -120,8 +120,8 @@ pub(crate) fn touch(cluster: &Cluster, name: &str, times: &str) -> Result<()> {
 }
 
 /// The cluster made the volume larger; so does its driver on the node, once it no longer refuses.
-fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
-    driver.say(Says { refuses_growth: Some((Code::Internal, "no room".to_owned())), ..alone.clone() });
+fn grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> {
+    driver.say(DriverInfo { refuses_growth: Some((Code::Internal, "no room".to_owned())), ..alone.clone() });
     let client = joined.cluster.client();
     let api = client.of::<PersistentVolumeClaim>("default");
     is_to_grow(&joined.cluster, "csi", "2Mi")?;
@@ -171,9 +171,9 @@ pub(crate) fn is_to_grow(cluster: &Cluster, claim: &str, size: &str) -> Result<(
 }
 
 /// What the driver calls impossible is the controller's again: the node does not ask a second time.
-fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
+fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> {
     let refuses = Some((Code::OutOfRange, "too large".to_owned()));
-    driver.say(Says { refuses_growth: refuses, ..alone.clone() });
+    driver.say(DriverInfo { refuses_growth: refuses, ..alone.clone() });
     is_to_grow(&joined.cluster, "csi", "3Mi")?;
     touch(&joined.cluster, "csi-two", "3")?;
     let client = joined.cluster.client();
@@ -273,9 +273,9 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     put_volume(&joined.cluster, "csi", &source, "ReadWriteOnce")?;
     put_claim(&joined.cluster, "csi", "ReadWriteOnce")?;
     let root = joined.nodes[0].inside("/");
-    let mut alone = Says { stages: true, ..says(DRIVER) };
+    let mut alone = DriverInfo { stages: true, ..says(DRIVER) };
     alone.topology.clear();
-    let refuses = Says { refuses_stage: Some("no stage today".to_owned()), ..alone.clone() };
+    let refuses = DriverInfo { refuses_stage: Some("no stage today".to_owned()), ..alone.clone() };
     let driver = CsiDriver::start(&handle, &root, refuses)?;
 
     let mut one = pod("csi-one", STAYS, "csi", false);
@@ -293,7 +293,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let words = "MountVolume.MountDevice failed for volume \"pv-csi\" : rpc error: code = Internal desc = no stage today";
     await_told(joined, "csi-one", words)?;
     // An agent dies in the middle of staging: the next one asks for the same again.
-    driver.say(Says { hangs_after_stage: true, ..alone.clone() });
+    driver.say(DriverInfo { hangs_after_stage: true, ..alone.clone() });
     driver.await_staged(30, |all| all.times == 1)?;
     joined.nodes[0].kill_agent()?;
     driver.say(alone.clone());
@@ -353,11 +353,11 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(driver.staged().now.len() == 1, "no longer staged under a pod");
     await_in_use(joined, UNIQUE, true)?;
     // This agent has not asked yet.
-    driver.say(Says { ill: Some("a disk of it is gone".to_owned()), ..alone.clone() });
+    driver.say(DriverInfo { ill: Some("a disk of it is gone".to_owned()), ..alone.clone() });
     ensure_ill(joined, "csi-two")?;
 
     // A driver that does not let go keeps no pod back, and the volume in use until it does, also under another agent.
-    driver.say(Says { refuses_unstage: Some("still busy".to_owned()), ..alone.clone() });
+    driver.say(DriverInfo { refuses_unstage: Some("still busy".to_owned()), ..alone.clone() });
     delete_pod(joined, "csi-two")?;
     await_pod_gone(&joined.cluster, "csi-two", 60)?;
     ensure!(driver.published().is_empty(), "published at {:?}", driver.published().keys());

@@ -5,8 +5,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Patch, PatchParams};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
-use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
+use orlop_harness::cluster::csi_driver::{CsiDriver, DriverInfo};
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone};
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use crate::cases::volumes::claims::{create, pod, put_claim, put_volume};
 use crate::cases::volumes::csi::{await_drivers, await_event, says};
 use crate::cases::volumes::csi_claims::{await_attachment, delete_pod};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -41,7 +41,7 @@ fn limits(cx: &mut CaseContext<'_>) -> Result<()> {
     let handle = client.handle().clone();
     let spec = json!({"metadata": {"name": DRIVER}, "spec": {"nodeAllocatableUpdatePeriodSeconds": 10}});
     client.create::<CSIDriver>(&client.all(), spec)?;
-    let mut has = Says { volumes_max: 7, ..says(DRIVER) };
+    let mut has = DriverInfo { volumes_max: 7, ..says(DRIVER) };
     has.topology.clear();
     let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), has.clone())?;
     await_count(joined, 7)?;

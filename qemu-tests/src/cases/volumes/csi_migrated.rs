@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
-use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
+use orlop_harness::cluster::csi_driver::{CsiDriver, DriverInfo};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, uid,
 };
@@ -20,7 +20,7 @@ use crate::cases::volumes::csi_claims::{
     attach, await_grown, await_in_use, delete_pod, is_to_grow, restart, touch,
 };
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -59,7 +59,11 @@ fn put_driver(joined: &Joined, name: &str, attach: bool) -> Result<()> {
 fn start(joined: &Joined, name: &str, topology: &[(&str, &str)]) -> Result<CsiDriver> {
     let topology = topology.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let handle = joined.cluster.client().handle().clone();
-    CsiDriver::start(&handle, &joined.nodes[0].inside("/"), Says { stages: true, topology, ..says(name) })
+    CsiDriver::start(
+        &handle,
+        &joined.nodes[0].inside("/"),
+        DriverInfo { stages: true, topology, ..says(name) },
+    )
 }
 
 fn target(pod: &Pod, volume: &str) -> Result<String> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use nix::sys::statvfs::statvfs;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::csi_block::{Devices, may_grow};
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::cases::volumes::claims::{
 };
 use crate::cases::volumes::csi_claims::{await_grown, delete_pod, is_to_grow, restart, touch};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -2,13 +2,13 @@
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, api_pod, await_event, await_pod_gone, container, last_words,
 };
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

@@ -9,16 +9,16 @@ use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Event, Pod, Secret};
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::client::Object;
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words, uid,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::native::node::NativeNode;
 use serde_json::{Value, json};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -187,7 +187,7 @@ fn update(cx: &mut CaseContext<'_>) -> Result<()> {
     config(joined, "three")?;
     secret(joined, "three")?;
     let node = joined.nodes.first_mut().context("no node")?;
-    start_kubelet(node, Way::BootstrapKubeconfig)?;
+    start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
     let after = await_end(joined, "three", 60)?;
     let stays = |pod: &Pod| {
         let status = statuses(pod).into_iter().find(|s| s.name == "stays");
@@ -381,7 +381,7 @@ fn killed(cx: &mut CaseContext<'_>) -> Result<()> {
         let node = joined.nodes.first_mut().context("no node")?;
         node.pass(Duration::from_millis(u64::from(moments.below(1500))))?;
         node.kill_agent()?;
-        start_kubelet(node, Way::BootstrapKubeconfig)?;
+        start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
     }
     await_pod_ready(&joined.cluster, "comes3", 90)?;
     let kept = await_pod_ready(&joined.cluster, "keeps", 30)?;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use nix::sys::statvfs::statvfs;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::csi_block::{Devices, may_grow};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready, uid,
@@ -19,7 +19,7 @@ use crate::cases::volumes::claims::{await_told, create, pod, put_claim, put_volu
 use crate::cases::volumes::csi_claims::{await_grown, await_in_use, delete_pod, is_to_grow, restart, touch};
 use crate::cases::volumes::network_disks::{ensure_mounted, files, forget, gone, reads, writes};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -54,7 +54,7 @@ fn place(pod: &Pod, driver: &str, volume: &str) -> Result<String> {
 
 /// How often the driver that mounts was told this.
 fn times(drivers: &Drivers, line: &str) -> Result<usize> {
-    Ok(drivers.told("log")?.iter().filter(|told| told.starts_with(line)).count())
+    Ok(drivers.driver_log("log")?.iter().filter(|told| told.starts_with(line)).count())
 }
 
 fn flex(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -130,7 +130,7 @@ fn flex(cx: &mut CaseContext<'_>) -> Result<()> {
 /// The driver heard what upstream's would.
 fn heard(drivers: &Drivers, at: &str) -> Result<()> {
     let begins = format!("mount {at} ");
-    let told = drivers.told("log")?;
+    let told = drivers.driver_log("log")?;
     let told =
         told.iter().find_map(|line| line.strip_prefix(&begins)).context("it was not asked to mount")?;
     let options: Value = serde_json::from_str(told).context("its options")?;
@@ -193,7 +193,7 @@ fn attached(joined: &mut Joined, drivers: &Drivers) -> Result<()> {
     await_in_use(joined, &unique, true)?;
     await_pod_ready(&joined.cluster, "flex-one", 150)?;
     ensure_mounted(joined, &global, 1)?;
-    let told = drivers.told("attaching")?;
+    let told = drivers.driver_log("attaching")?;
     let waited = format!("waitforattach {} ", device.display());
     ensure!(told.iter().any(|line| line.starts_with(&waited)), "it was told {told:?}");
 
@@ -210,7 +210,7 @@ fn attached(joined: &mut Joined, drivers: &Drivers) -> Result<()> {
         await_event(&joined.cluster, "VolumeResizeFailed", "flex-one", 60)?;
     }
     let asked = |line: &String| line.starts_with("expandfs {") && line.ends_with(" 33554432 1048576");
-    ensure!(drivers.told("attaching")?.iter().any(asked), "it was not asked to make anything larger");
+    ensure!(drivers.driver_log("attaching")?.iter().any(asked), "it was not asked to make anything larger");
 
     // The next agent finds it, and another pod shares it; the first goes while nobody looks.
     joined.nodes[0].kill_agent()?;

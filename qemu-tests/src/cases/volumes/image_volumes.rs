@@ -2,18 +2,18 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, last_words, named_container,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::native::images::{model, private_busybox};
 use orlop_harness::native::registry::{HOST, PASSWORD, USER};
 use serde_json::{Value, json};
 
 use crate::cases::join::images::await_waiting;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -78,7 +78,7 @@ fn image(cx: &mut CaseContext<'_>) -> Result<()> {
 
     let node = joined.nodes.first_mut().context("no node")?;
     node.kill_agent()?;
-    start_kubelet(node, Way::BootstrapKubeconfig)?;
+    start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
     // Made by the new agent, beside what the old one made.
     let read = "cat /v0/models/a/weights > /dev/termination-log";
     let mut later = mounting("image-later", read, &[json!({"reference": model(), "pullPolicy": "Never"})]);

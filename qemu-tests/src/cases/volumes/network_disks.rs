@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::csi_block::Devices;
 use orlop_harness::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready};
 use orlop_harness::cluster::iscsi::{Initiator, PORTAL};
@@ -16,7 +16,7 @@ use crate::cases::volumes::claims::{await_told, create, pod, put_claim, put_volu
 use crate::cases::volumes::csi_block::{put_device, with_device};
 use crate::cases::volumes::csi_claims::{await_in_use, delete_pod, restart};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

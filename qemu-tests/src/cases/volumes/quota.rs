@@ -8,7 +8,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::plane::Cluster;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::cases::defence::memory::filling::scripted;
 use crate::cases::join::vm::tools::{disk, unpack};
 
-const HERE: Place = Place { level: Level::L4v, group: None };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -61,7 +61,7 @@ fn run(cluster: &Cluster, pod: Value) -> Result<()> {
 }
 
 /// Bytes and inodes of the pod's volume, as the summary has them.
-fn told(cluster: &Cluster, pod: &str) -> Result<(u64, u64)> {
+fn volume_usage(cluster: &Cluster, pod: &str) -> Result<(u64, u64)> {
     let text = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/stats/summary")])?;
     let summary: Value = serde_json::from_str(&text).context("the summary")?;
     let pods = summary["pods"].as_array().context("no pods")?;
@@ -76,7 +76,7 @@ fn told(cluster: &Cluster, pod: &str) -> Result<(u64, u64)> {
 fn await_told(cluster: &Cluster, vm: &mut VmNode, pod: &str, mebi: u64, inodes: u64) -> Result<()> {
     let mut last = None;
     for _ in 0..LIMIT_S / 4 {
-        let found = told(cluster, pod);
+        let found = volume_usage(cluster, pod);
         if let Ok((bytes, found)) = found
             && (mebi * MIB..mebi * MIB + SMALL).contains(&bytes)
             && found == inodes

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::CSIDriver;
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::csi_block::Devices;
-use orlop_harness::cluster::csi_driver::{CsiDriver, Says};
+use orlop_harness::cluster::csi_driver::{CsiDriver, DriverInfo};
 use orlop_harness::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
 };
-use orlop_harness::cluster::join::{Way, start_kubelet};
+use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::ready;
 use orlop_harness::native::steps::StepKiller;
 use orlop_harness::rng::Rng;
@@ -27,7 +27,7 @@ use crate::cases::volumes::csi::{await_drivers, says};
 use crate::cases::volumes::csi_block::{held, put_device};
 use crate::cases::volumes::files::mounts;
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -112,7 +112,7 @@ fn kind(step: &str) -> String {
 
 fn restart(joined: &mut Joined) -> Result<()> {
     joined.nodes[0].await_agent_exit()?;
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     await_ready(&joined.cluster, "first", 60).map(drop)
 }
 
@@ -163,10 +163,15 @@ fn ensure_nothing_left(joined: &Joined, driver: &CsiDriver, uid: &str) -> Result
 }
 
 /// What was killed before, and how often.
-type Met = BTreeMap<String, u32>;
+type KillCounts = BTreeMap<String, u32>;
 
 /// One life of the pod, with a kill before step `nth` of each way; says whether both ways have more steps.
-fn one_life(joined: &mut Joined, driver: &CsiDriver, nth: usize, met: &mut (Met, Met)) -> Result<bool> {
+fn one_life(
+    joined: &mut Joined,
+    driver: &CsiDriver,
+    nth: usize,
+    met: &mut (KillCounts, KillCounts),
+) -> Result<bool> {
     let is_there = |joined: &Joined| Ok(the_pod_now(joined)?.is_some_and(|pod| ready::pod(&pod)));
     let on_the_way_in = without_step(joined, nth, |joined| create(&joined.cluster, the_pod()), is_there)?;
     let about =
@@ -221,12 +226,12 @@ fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
     let source = json!({"csi": {"driver": DRIVER, "volumeHandle": NAME, "fsType": "ext4"}});
     put_volume(&joined.cluster, NAME, &source, "ReadWriteOnce")?;
     put_claim(&joined.cluster, NAME, "ReadWriteOnce")?;
-    let mut plain = Says { stages: true, ..says(DRIVER) };
+    let mut plain = DriverInfo { stages: true, ..says(DRIVER) };
     plain.topology.clear();
     let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), plain)?;
     let (_devices, disk) = put_devices(joined)?;
 
-    let mut met = (Met::new(), Met::new());
+    let mut met = (KillCounts::new(), KillCounts::new());
     let (mut nth, mut lives) = (1, 0);
     while one_life(joined, &driver, nth, &mut met)? {
         lives += 1;

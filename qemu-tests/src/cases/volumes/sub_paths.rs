@@ -4,13 +4,13 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Patch, PatchParams};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{GROUP, Joined, api_pod, named_container};
 use serde_json::{Value, json};
 
 use crate::cases::volumes::claims::{DISKS, create, local, pod, put_claim, put_volume, remove, words_of};
 
-const HERE: Place = Place { level: Level::L4n, group: GROUP };
+const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

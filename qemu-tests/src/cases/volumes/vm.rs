@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node};
-use orlop_harness::case::{Case, CaseContext, Level, Place};
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, uid_of};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::iscsi_target::{self, Target};
@@ -22,7 +22,7 @@ use crate::cases::volumes::csi_claims::{await_grown, is_to_grow, touch};
 use crate::cases::volumes::csi_power::PROGRAM;
 
 /// The cases that share the machine.
-pub(crate) const HERE: Place = Place { level: Level::L4v, group: Some("volumes-vm") };
+pub(crate) const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("volumes-vm") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[

@@ -126,10 +126,10 @@ fn what_a_pod_asks_for_as_a_whole_counts_and_overhead_beside_it() {
 
 const SIGNALS: [Signal; 9] = orlop_config::kubelet::eviction::SIGNALS;
 
-type Made = (i32, Option<u8>, Option<(u8, u8, u8)>);
+type GeneratedPod = (i32, Option<u8>, Option<(u8, u8, u8)>);
 
-fn made(of: &[Made]) -> (Vec<Arc<Pod>>, Uses) {
-    let pod = |(index, (priority, asked, _)): (usize, &Made)| {
+fn made(of: &[GeneratedPod]) -> (Vec<Arc<Pod>>, Uses) {
+    let pod = |(index, (priority, asked, _)): (usize, &GeneratedPod)| {
         let asked = asked.map_or_else(|| json!({}), |n| json!({"memory": n, "ephemeral-storage": n}));
         pod_of(&format!("p{index}"), *priority, &asked)
     };

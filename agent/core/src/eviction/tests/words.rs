@@ -61,7 +61,7 @@ fn amounts_are_told_as_upstream_tells_them() {
     );
 }
 
-fn told(p: &Pod, found: Option<&PodUse>, resource: Resource) -> (String, Vec<String>) {
+fn message_of(p: &Pod, found: Option<&PodUse>, resource: Resource) -> (String, Vec<String>) {
     let threshold = Threshold {
         signal: Signal::MemoryAvailable,
         value: Amount::Units(100 * MI, "100Mi".to_owned()),
@@ -88,8 +88,8 @@ fn messages_name_containers_beyond_their_requests() {
     };
     found.containers.extend([named("within", 10 * MI), named("d", 1000), named("debugger", 9 * MI)]);
     let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. ";
-    assert_eq!(told(&p, None, Resource::Memory), (low.to_owned(), Vec::new()));
-    let (message, annotations) = told(&p, Some(&found), Resource::Memory);
+    assert_eq!(message_of(&p, None, Resource::Memory), (low.to_owned(), Vec::new()));
+    let (message, annotations) = message_of(&p, Some(&found), Resource::Memory);
     let c = "Container c was using 20Mi, request is 10Mi, has larger consumption of memory. ";
     let d = "Container d was using 1000, request is 0, has larger consumption of memory. ";
     assert_eq!(message, format!("{low}{c}{d}"));
@@ -97,14 +97,14 @@ fn messages_name_containers_beyond_their_requests() {
         annotations,
         ["offending_containers=c,d", "offending_containers_usage=20Mi,1000", "starved_resource=memory"]
     );
-    let (message, _) = told(&p, Some(&found), Resource::EphemeralStorage);
+    let (message, _) = message_of(&p, Some(&found), Resource::EphemeralStorage);
     assert!(
         message.contains(
             "Container c was using 5Mi, request is 0, has larger consumption of ephemeral-storage. "
         ),
         "{message}"
     );
-    let (message, annotations) = told(&p, Some(&found), Resource::Inodes);
+    let (message, annotations) = message_of(&p, Some(&found), Resource::Inodes);
     assert!(!message.contains("Container"), "{message}");
     assert_eq!(
         annotations,
@@ -116,7 +116,7 @@ fn messages_name_containers_beyond_their_requests() {
 fn a_pod_that_asks_as_a_whole_is_named_as_a_whole() {
     let spec = json!({"containers": [{"name": "x"}], "resources": {"requests": {"memory": "64Mi"}}});
     let (message, annotations) =
-        told(&pod_with("p", spec), Some(&using(70 * MI, 1, Space::default())), Resource::Memory);
+        message_of(&pod_with("p", spec), Some(&using(70 * MI, 1, Space::default())), Resource::Memory);
     assert!(
         message.ends_with("Pod p was using 70Mi, request is 64Mi, has larger consumption of memory. "),
         "{message}"

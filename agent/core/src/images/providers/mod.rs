@@ -141,7 +141,7 @@ pub enum Scope {
 
 /// What a program answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ProviderResponse {
     /// For which images it holds.
     pub scope: Scope,
     /// Lifetime of the answer; `None`: that of the configuration.
@@ -201,7 +201,11 @@ struct Body {
 ///
 /// # Errors
 /// [`AnswerError`].
-pub fn answer(provider: &Provider, printed: &[u8], token: Option<&str>) -> Result<Answer, AnswerError> {
+pub fn answer(
+    provider: &Provider,
+    printed: &[u8],
+    token: Option<&str>,
+) -> Result<ProviderResponse, AnswerError> {
     let head: Head = serde_json::from_slice(printed).map_err(|_| AnswerError::Unreadable)?;
     if head.api_version != provider.api_version {
         let expected = provider.api_version.clone();
@@ -225,17 +229,17 @@ pub fn answer(provider: &Provider, printed: &[u8], token: Option<&str>) -> Resul
         other => return Err(AnswerError::Scope(other.to_owned())),
     };
     // A negative time is over at once.
-    Ok(Answer { scope, kept: body.cache_duration.map(duration::Duration::to_std), auth })
+    Ok(ProviderResponse { scope, kept: body.cache_duration.map(duration::Duration::to_std), auth })
 }
 
 /// What holds of a plugin's answers.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct CredentialCache {
     kept: BTreeMap<(String, Option<For>), (Auth, Mono)>,
     purged: Option<Mono>,
 }
 
-impl Answers {
+impl CredentialCache {
     /// A valid answer for the image and its scope.
     pub fn find(&mut self, image: &str, whom: Option<&For>, now: Mono) -> Option<Auth> {
         if self.purged.is_none_or(|last| now.since(last) > PURGE_EVERY) {
@@ -249,7 +253,14 @@ impl Answers {
     }
 
     /// Keeps an answer for its lifetime, or for that of the configuration.
-    pub fn keep(&mut self, image: &str, whom: Option<For>, answer: &Answer, default: Duration, now: Mono) {
+    pub fn keep(
+        &mut self,
+        image: &str,
+        whom: Option<For>,
+        answer: &ProviderResponse,
+        default: Duration,
+        now: Mono,
+    ) {
         let time = answer.kept.unwrap_or(default);
         if !time.is_zero() {
             self.kept.insert((answer.scope.key(image), whom), (answer.auth.clone(), now.after(time)));

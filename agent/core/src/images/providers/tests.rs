@@ -93,7 +93,7 @@ fn answers_that_are_used_and_not() {
 #[test]
 fn an_answer_holds_for_its_images_its_account_and_its_time() {
     let at = |seconds: u64| Mono(0).after(Duration::from_secs(seconds));
-    let of = |scope, kept: Option<u64>| Answer {
+    let of = |scope, kept: Option<u64>| ProviderResponse {
         scope,
         kept: kept.map(Duration::from_secs),
         auth: [("a.example".to_owned(), Login { username: "u".to_owned(), password: "p".to_owned() })].into(),
@@ -104,14 +104,14 @@ fn an_answer_holds_for_its_images_its_account_and_its_time() {
         (Scope::Registry, true, true, false),
         (Scope::Global, true, true, true),
     ] {
-        let mut answers = Answers::default();
+        let mut answers = CredentialCache::default();
         answers.keep("a.example/x", None, &of(scope, None), default, at(0));
         let mut holds = |image| answers.find(image, None, at(60)).is_some();
         let seen = (holds("a.example/x"), holds("a.example/y"), holds("b.example/x"));
         assert_eq!(seen, (same, other_image, other_registry), "{scope:?}");
         assert_eq!(answers.find("a.example/x", None, at(61)), None);
     }
-    let mut answers = Answers::default();
+    let mut answers = CredentialCache::default();
     answers.keep("a.example/x", None, &of(Scope::Image, Some(0)), default, at(0));
     answers.keep("a.example/y", None, &of(Scope::Image, None), Duration::ZERO, at(0));
     assert!(answers.kept.is_empty(), "neither is to be kept");
@@ -120,7 +120,7 @@ fn an_answer_holds_for_its_images_its_account_and_its_time() {
         For::new(provider(Some(per_token)).token.as_ref().unwrap(), account(name), token)
     };
     for (per_token, other_token) in [(false, true), (true, false)] {
-        let mut answers = Answers::default();
+        let mut answers = CredentialCache::default();
         let first = whom("sa", "t1", per_token);
         answers.keep("a.example/x", Some(first.clone()), &of(Scope::Image, None), default, at(0));
         assert!(answers.find("a.example/x", Some(&first), at(1)).is_some());

@@ -94,7 +94,7 @@ fn who_may_use_what_was_pulled() {
     let default = policy(Verification::NeverVerifyPreloadedImages, &[]);
     let by_secret = Record::new(ID, at(0)).with(IMAGE, Some(&secret("s", "h")), at(1)).unwrap();
     let open = Record::new(ID, at(0)).with(IMAGE, None, at(1)).unwrap();
-    let pulled = |record: &Record| Known::Pulled(record.clone());
+    let pulled = |record: &Record| ImagePullState::Pulled(record.clone());
     let table = [
         (pulled(&by_secret), vec![credential("s", "h")], Access::Granted),
         (pulled(&by_secret), vec![credential("x", "y"), credential("s", "h")], Access::Granted),
@@ -104,9 +104,9 @@ fn who_may_use_what_was_pulled() {
         (pulled(&by_secret), vec![], Access::MustPull),
         (pulled(&open), vec![], Access::Granted),
         (pulled(&Record::new(ID, at(0))), vec![credential("s", "h")], Access::MustPull),
-        (Known::Preloaded, vec![], Access::Allowed),
-        (Known::Pulling, vec![credential("s", "h")], Access::MustPull),
-        (Known::Unreadable, vec![credential("s", "h")], Access::MustPull),
+        (ImagePullState::Preloaded, vec![], Access::Allowed),
+        (ImagePullState::Pulling, vec![credential("s", "h")], Access::MustPull),
+        (ImagePullState::Unreadable, vec![credential("s", "h")], Access::MustPull),
     ];
     for (known, credentials, expected) in table {
         assert_eq!(access(&default, IMAGE, &known, &credentials), expected, "{known:?} {credentials:?}");
@@ -138,7 +138,7 @@ fn service_accounts() {
     assert!(record.has_accounts(IMAGE) && !record.has_accounts("other:1"));
     let text = r#""r.example:5000/team/app":{"kubernetesServiceAccounts":[{"uid":"uid-a","namespace":"ns","name":"a"},{"uid":"uid-b","namespace":"ns","name":"b"}]}"#;
     assert!(String::from_utf8(record.to_bytes()).unwrap().contains(text));
-    let known = Known::Pulled(record.clone());
+    let known = ImagePullState::Pulled(record.clone());
     let seen = |credentials: &[Credential]| access(&default, IMAGE, &known, credentials);
     assert_eq!(seen(&[of("a")]), Access::Granted);
     assert_eq!(seen(&[credential("s", "h"), of("b")]), Access::Granted);
@@ -150,17 +150,17 @@ fn service_accounts() {
 
 #[test]
 fn policies() {
-    let open = Known::Pulled(Record::new(ID, at(0)).with(IMAGE, None, at(1)).unwrap());
-    let others = Known::Pulled(Record::new(ID, at(0)));
+    let open = ImagePullState::Pulled(Record::new(ID, at(0)).with(IMAGE, None, at(1)).unwrap());
+    let others = ImagePullState::Pulled(Record::new(ID, at(0)));
     let allowed = policy(Verification::NeverVerifyAllowlistedImages, &["r.example:5000/team/*", "pause"]);
     let table = [
         (policy(Verification::NeverVerify, &[]), IMAGE, &others, true),
-        (policy(Verification::AlwaysVerify, &[]), IMAGE, &Known::Preloaded, false),
+        (policy(Verification::AlwaysVerify, &[]), IMAGE, &ImagePullState::Preloaded, false),
         (policy(Verification::AlwaysVerify, &[]), IMAGE, &open, true),
         (allowed.clone(), IMAGE, &others, true),
         (allowed.clone(), "pause:3", &others, true),
         (allowed.clone(), "pause/more:3", &others, false),
-        (allowed, "r.example:5000/teams/app", &Known::Preloaded, false),
+        (allowed, "r.example:5000/teams/app", &ImagePullState::Preloaded, false),
         (Policy { verification: None, allowlist: Vec::new() }, IMAGE, &others, true),
     ];
     for (policy, image, known, granted) in table {

@@ -19,7 +19,7 @@ fn api(pods: &[&Arc<Pod>]) -> ManagerEvent {
 }
 
 /// The allocation that the worker of `uid` gets, in thousandths of a core.
-fn told(manager: &mut PodManager, event: ManagerEvent, uid: &str) -> Option<i64> {
+fn desired_cpu(manager: &mut PodManager, event: ManagerEvent, uid: &str) -> Option<i64> {
     let mut out = Outbox::new();
     manager.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
     let desired = |action| match action {
@@ -56,12 +56,12 @@ fn nobody_is_told_before_it_is_on_disk() {
         "who asks for nothing need not wait"
     );
     assert_eq!(act(&mut m, Mono(1), api(&[&a])), Vec::<String>::new());
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(400));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(true), "a"), Some(400));
     // A larger request while it runs: the worker gets other changes with the present allocation.
     let words = act(&mut m, Mono(1), api(&[&asks("a", "900m")]));
     assert_eq!(words, ["Requested((\"cpu\", \"requests\", \"increase\"))", "a:desired", "write2"]);
-    assert_eq!(told(&mut m, api(&[&asks("a", "900m")]), "a"), Some(400));
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(900));
+    assert_eq!(desired_cpu(&mut m, api(&[&asks("a", "900m")]), "a"), Some(400));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(true), "a"), Some(900));
 }
 
 #[test]
@@ -86,15 +86,15 @@ fn a_disk_that_is_full_holds_up_resizes_and_not_pods() {
     act(&mut m, Mono(1), ManagerEvent::Node(None));
     act(&mut m, Mono(1), listed(&[]));
     act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &[&asks("a", "400m")]));
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(false), "a"), Some(400));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(false), "a"), Some(400));
     act(&mut m, Mono(1), api(&[&asks("a", "500m")]));
     let due = m.deadline().unwrap();
     assert_eq!(due, Mono(1).after(Duration::from_secs(10)));
     assert_eq!(act(&mut m, due, ManagerEvent::Tick), ["write1"]);
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(false), "a"), None, "it keeps what it has");
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(false), "a"), None, "it keeps what it has");
     let due = m.deadline().unwrap();
     assert_eq!(act(&mut m, due, ManagerEvent::Tick), ["write1"]);
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(500));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(true), "a"), Some(500));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn who_goes_holds_nobody_up() {
     assert_eq!(later, Mono(2).after(Duration::from_secs(30)));
     let words = act(&mut m, Mono(3), update(PodOp::Add, Source::Api, &[&b]));
     assert!(words.last().is_some_and(|word| word.starts_with("write")), "{words:?}");
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "b"), Some(100));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(true), "b"), Some(100));
     assert_eq!(m.deadline().filter(|at| *at <= later), None, "and it is written by now");
 }
 
@@ -229,7 +229,7 @@ fn a_new_agent_goes_by_what_is_on_disk() {
     act(&mut m, Mono(1), listed(&[]));
     let words = act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &[&asks("a", "1100m")])).join(" ");
     assert_eq!(words, "+a@0 a:desired synced a:Deferred");
-    assert_eq!(told(&mut m, api(&[&asks("a", "1200m")]), "a"), Some(300), "it is not refused");
+    assert_eq!(desired_cpu(&mut m, api(&[&asks("a", "1200m")]), "a"), Some(300), "it is not refused");
     // Containers that have more take that room.
     let leftovers = Leftovers { actuated: given("900m"), ..leftovers };
     let mut m = beginning(&[&asks("a", "300m")], leftovers);
@@ -304,7 +304,7 @@ fn a_critical_pod_is_given_more_once_room_is_made_for_it() {
     assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("n", "100m")])).contains("!n:OutOfcpu"));
     let words = act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("a")));
     assert_eq!(words, ["write3"], "granted, and on its way to the disk");
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "c"), Some(500));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(true), "c"), Some(500));
     // What it has now is counted once: 500m, 400m.
     assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("o", "150m")])).contains("!o:OutOfcpu"));
     assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("l", "100m")])).contains("+l@0"));
@@ -330,7 +330,7 @@ fn another_request_of_a_critical_pod_is_judged_anew() {
     assert!(words.contains("!b:Preempting for cpu"), "the other one is needed, too: {words}");
     act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("a")));
     act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("b")));
-    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "c"), Some(900));
+    assert_eq!(desired_cpu(&mut m, ManagerEvent::Recorded(true), "c"), Some(900));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_pod_whose_volume_finds_no_room_is_refused_once_it_has_waited_long() {
     w.settle();
     let words = "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[v], unattached volumes=[v], \
                  failed to process volumes=[]: context deadline exceeded";
-    assert_eq!(w.told(ATTACH_LIMIT), [words]);
+    assert_eq!(w.events_of(ATTACH_LIMIT), [words]);
     let status = w.statuses.last().unwrap();
     assert_eq!(
         (status.phase.as_deref(), status.reason.as_deref()),
@@ -78,7 +78,7 @@ fn one_that_is_late_for_another_reason_goes_on_waiting() {
     w.answer(id, Ok(EffectOk::Unattached { full: false }));
     // Asked once for each wait.
     let (id, quietly) = overdue(&mut w);
-    assert!(quietly > 1 && w.told(ATTACH_LIMIT).is_empty());
+    assert!(quietly > 1 && w.events_of(ATTACH_LIMIT).is_empty());
     w.answer(id, Ok(EffectOk::Volume(Mounted::default())));
     w.settle();
     assert_eq!(w.phase(), "Running");

@@ -84,7 +84,7 @@ fn a_cgroup_that_cannot_be_made_holds_the_sandbox_back() {
     w.desire(&pod());
     w.settle();
     assert_eq!(w.count("run_sandbox"), 0);
-    assert_eq!(w.told("FailedCreatePodContainer"), ["unable to ensure pod container exists: no bus"]);
+    assert_eq!(w.events_of("FailedCreatePodContainer"), ["unable to ensure pod container exists: no bus"]);
     w.runtime.refuse.clear();
     w.wait(Duration::from_secs(20));
     w.settle();

@@ -44,6 +44,6 @@ fn a_volume_that_is_not_there_is_told() {
     w.desire(&pod("none"));
     w.settle();
     assert_eq!(w.waiting_reason("a"), "CreateContainerConfigError");
-    let told = w.told("Failed");
+    let told = w.events_of("Failed");
     assert_eq!(told, ["Error: cannot find the volume \"none\" referenced by FileKeyRef"]);
 }

@@ -59,8 +59,8 @@ fn the_next_container_waits_for_post_start() {
 fn a_post_start_hook_that_fails_kills_its_container_which_is_restarted() {
     let mut w = World::with(&hooked(json!({"postStart": exec()})));
     w.end_hook(failed(Class::Invalid));
-    assert_eq!(w.told("FailedPostStartHook"), ["PostStartHook failed"]);
-    assert_eq!(w.told("Killing"), ["FailedPostStartHook"]);
+    assert_eq!(w.events_of("FailedPostStartHook"), ["PostStartHook failed"]);
+    assert_eq!(w.events_of("Killing"), ["FailedPostStartHook"]);
     assert_eq!(stops(&w), ["stop_container c2 20"]);
     let shown: Vec<String> = w
         .statuses
@@ -81,7 +81,7 @@ fn nobody_waits_for_the_post_start_hook_of_a_container_that_ended() {
     let (id, _, _) = w.hooks[0].clone();
     assert!(w.cancelled.contains(&id));
     w.end_hook(failed(Class::DeadlineExceeded));
-    assert!(w.told("FailedPostStartHook").is_empty() && stops(&w).is_empty());
+    assert!(w.events_of("FailedPostStartHook").is_empty() && stops(&w).is_empty());
     assert_eq!(w.hooks.len(), 1, "of the next instance");
 }
 
@@ -99,8 +99,8 @@ fn pre_stop_runs_before_the_stop_and_out_of_the_grace() {
         assert_eq!((cancelled, stops(&w).len() == 2), (takes >= 20, takes >= 20), "after {takes} s");
         w.end_hook(if cancelled { failed(Class::DeadlineExceeded) } else { FINE });
         assert_eq!(stops(&w)[1], format!("stop_container c2 {left}"), "after {takes} s");
-        assert_eq!((w.finished, w.told("FailedPreStopHook").len()), (Some(false), 0));
-        assert_eq!(w.told("Killing").len(), 2);
+        assert_eq!((w.finished, w.events_of("FailedPreStopHook").len()), (Some(false), 0));
+        assert_eq!(w.events_of("Killing").len(), 2);
     }
 }
 
@@ -119,17 +119,17 @@ fn a_hook_that_outlasts_the_grace_goes_on_until_its_container_is_gone() {
         let refused = EffectError { class: Class::Unavailable, message: "away".to_owned() };
         w.runtime.refuse.insert("stop_container", refused);
         w.wait(secs(19));
-        assert!(w.told("FailedKillPod").is_empty(), "the stop waits for the hook");
+        assert!(w.events_of("FailedKillPod").is_empty(), "the stop waits for the hook");
         w.wait(secs(2));
         let (id, _, _) = w.hooks[0].clone();
-        assert!(!w.told("FailedKillPod").is_empty(), "the grace is over: it is stopped");
+        assert!(!w.events_of("FailedKillPod").is_empty(), "the grace is over: it is stopped");
         assert!(!w.cancelled.contains(&id), "the hook goes on");
         w.runtime.refuse.clear();
         w.wait(secs(20));
         assert!(stops(&w).contains(&"stop_container c2 2"), "{:?}", stops(&w));
         assert!(w.cancelled.contains(&id), "its container is gone");
         w.end_hook(failed(Class::DeadlineExceeded));
-        assert!(w.told("FailedPreStopHook").is_empty());
+        assert!(w.events_of("FailedPreStopHook").is_empty());
     }
 }
 
@@ -139,7 +139,7 @@ fn a_pre_stop_hook_that_fails_is_told_and_the_stop_follows() {
     w.kill(KillReason::Removed, None);
     w.settle();
     w.end_hook(failed(Class::Invalid));
-    assert_eq!(w.told("FailedPreStopHook"), ["PreStopHook failed"]);
+    assert_eq!(w.events_of("FailedPreStopHook"), ["PreStopHook failed"]);
     assert_eq!(w.finished, Some(false));
 }
 
@@ -147,8 +147,8 @@ fn a_pre_stop_hook_that_fails_is_told_and_the_stop_follows() {
 fn a_hook_that_cannot_be_run_is_a_failure() {
     let w = World::with(&hooked(json!({"preStop": {"httpGet": {"port": "nowhere"}}, "postStart": {}})));
     // The first restart is immediate, the second backs off.
-    assert_eq!(w.told("FailedPostStartHook").len(), 2);
-    assert_eq!(w.told("FailedPreStopHook").len(), 2, "each kill after it had its own");
+    assert_eq!(w.events_of("FailedPostStartHook").len(), 2);
+    assert_eq!(w.events_of("FailedPreStopHook").len(), 2, "each kill after it had its own");
     assert!(w.hooks.is_empty());
 }
 
@@ -175,7 +175,7 @@ fn deletion_does_not_wait_for_post_start() {
     let (id, _, _) = w.hooks[0].clone();
     assert!(w.cancelled.contains(&id));
     assert_eq!(w.end_hook(failed(Class::DeadlineExceeded)), "PostStart a");
-    assert!(w.told("FailedPostStartHook").is_empty());
+    assert!(w.events_of("FailedPostStartHook").is_empty());
     assert_eq!(w.end_hook(FINE), "PreStop a");
     assert_eq!(w.finished, Some(false));
 }
@@ -207,7 +207,7 @@ fn a_pod_that_ends_by_itself_stops_its_sidecars_one_after_the_other_after_all_th
     let mut w = World::with(&with_sidecars("Never", &json!({"preStop": exec()})));
     w.exit("a", 0);
     assert_eq!((w.hooks.len(), stops(&w).len()), (2, 0), "both at once, and nobody is stopped before them");
-    assert_eq!(w.told("Killing"), ["Stopping container s1", "Stopping container s2"]);
+    assert_eq!(w.events_of("Killing"), ["Stopping container s1", "Stopping container s2"]);
     assert_eq!(w.end_hook(FINE), "PreStop s1");
     assert!(stops(&w).is_empty(), "it is the other one's turn");
     assert_eq!(w.end_hook(FINE), "PreStop s2");
@@ -239,7 +239,7 @@ fn when_the_grace_is_over_sidecars_are_stopped_at_once_next_to_a_container_that_
     w.kill(KillReason::Removed, None);
     wait_but(&mut w, &deaf, secs(19));
     let all = ["Stopping container a", "Stopping container s1", "Stopping container s2"];
-    assert_eq!(w.told("Killing"), all, "told at once, whoever's turn it is");
+    assert_eq!(w.events_of("Killing"), all, "told at once, whoever's turn it is");
     assert!(stops(&w).is_empty());
     wait_but(&mut w, &deaf, secs(2));
     assert_eq!(stops(&w), ["stop_container c2 2", "stop_container c3 2"]);
@@ -279,7 +279,7 @@ fn a_probe_that_ends_a_pod_which_never_restarts_ends_it_as_a_whole() {
     w.step(PodEvent::ProbeDone { id, outcome: Outcome::Failure("no".to_owned()) });
     w.settle();
     assert_eq!((w.worker.state_name(), w.hooks.len()), ("terminating", 1));
-    assert_eq!(w.told("Killing"), ["Stopping container a", "Stopping container s"]);
+    assert_eq!(w.events_of("Killing"), ["Stopping container a", "Stopping container s"]);
     // What is down stays down while the hook runs.
     w.exit("s", 1);
     w.wait(secs(5));
@@ -331,7 +331,7 @@ fn a_fallback_to_plain_text_is_told() {
     let mut w = World::with(&hooked(json!({"postStart": exec()})));
     w.end_hook(Ok(EffectOk::Hook { fell_back: Some("10.0.0.9:443".to_owned()) }));
     let text = "request to HTTPS lifecycle hook 10.0.0.9:443 got HTTP response, retry with HTTP succeeded";
-    assert_eq!(w.told("LifecycleHTTPFallback"), [text]);
+    assert_eq!(w.events_of("LifecycleHTTPFallback"), [text]);
     assert_eq!(w.count("start_container"), 2);
 }
 
@@ -348,6 +348,6 @@ fn nobody_waits_for_the_pre_stop_hook_of_a_container_that_ended_and_its_successo
     w.wait(secs(1000));
     assert_eq!(w.count("start_container"), begun);
     assert_eq!(w.end_hook(failed(Class::DeadlineExceeded)), "PreStop a");
-    assert_eq!((w.count("start_container"), w.told("FailedPreStopHook").len()), (begun + 1, 0));
+    assert_eq!((w.count("start_container"), w.events_of("FailedPreStopHook").len()), (begun + 1, 0));
     assert_eq!(w.hooks[0].1.hook, Hook::PostStart);
 }

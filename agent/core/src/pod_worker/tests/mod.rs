@@ -60,7 +60,7 @@ fn a_pod_comes_up_in_order_and_rests() {
     assert_eq!(w.phase(), "Running");
     assert_eq!(w.worker.state_name(), "syncing");
     assert_eq!(w.worker.deadline(), None, "nothing to wait for");
-    assert_eq!(w.told("Started").len(), 2);
+    assert_eq!(w.events_of("Started").len(), 2);
     let ready = w.statuses.last().and_then(|s| s.conditions.clone()).unwrap_or_default();
     assert!(ready.iter().all(|c| c.status == "True"), "{ready:?}");
 }
@@ -73,7 +73,7 @@ fn a_crash_loop_follows_the_numbers_and_says_so() {
     w.exit("a", 1);
     assert_eq!(w.waiting_reason("a"), "CrashLoopBackOff");
     assert_eq!(w.phase(), "Running");
-    assert_eq!(w.told("BackOff"), ["Back-off restarting failed container a in pod p_default(u1)"]);
+    assert_eq!(w.events_of("BackOff"), ["Back-off restarting failed container a in pod p_default(u1)"]);
     w.wait(Duration::from_millis(9_900));
     assert_eq!(w.count("start_container"), 2);
     w.wait(Duration::from_millis(200));
@@ -162,7 +162,7 @@ fn removal_stops_with_the_pods_grace_then_leaves_nothing() {
     assert_eq!(stops, ["stop_container c2 20", "stop_container c3 20"]);
     assert_eq!(w.finished, Some(false));
     assert!(w.runtime.containers.is_empty() && w.runtime.sandboxes.is_empty() && !w.dirs);
-    assert_eq!(w.told("Killing"), ["Stopping container a", "Stopping container b"]);
+    assert_eq!(w.events_of("Killing"), ["Stopping container a", "Stopping container b"]);
     assert!(w.worker.in_flight() == 0 && w.worker.deadline().is_none());
 }
 
@@ -190,7 +190,7 @@ fn grace_only_shrinks_and_a_longer_stop_is_repeated_shorter() {
     w.settle();
     let stops: Vec<_> = w.applied.iter().filter(|a| a.starts_with("stop_container")).collect();
     assert_eq!(stops, ["stop_container c2 5"]);
-    assert!(w.told("FailedKillPod").is_empty());
+    assert!(w.events_of("FailedKillPod").is_empty());
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_dead_sandbox_is_replaced_and_containers_keep_counting() {
     let wall = w.wall();
     w.runtime.stop_sandbox(wall, &id);
     w.observe();
-    assert_eq!(w.told("SandboxChanged").len(), 1);
+    assert_eq!(w.events_of("SandboxChanged").len(), 1);
     assert_eq!(w.count("run_sandbox"), 2);
     assert!(w.applied.contains(&"create_container a/1".to_owned()), "{:?}", w.applied);
     w.wait(secs(1));
@@ -345,7 +345,7 @@ fn a_changed_image_replaces_that_container_only() {
         {"name": "a", "image": "img:2"}, {"name": "b", "image": "img:1"}]}));
     w.desire(&changed);
     w.settle();
-    assert_eq!(w.told("Killing"), ["Container a definition changed, will be restarted"]);
+    assert_eq!(w.events_of("Killing"), ["Container a definition changed, will be restarted"]);
     let images: Vec<_> =
         ["a", "b"].map(|n| w.runtime.containers[&w.runtime.running(n)[0]].image.clone()).into();
     assert_eq!(images, ["img:2", "img:1"]);
@@ -410,14 +410,14 @@ fn image_pulls_fail_back_off_and_recover() {
     assert_eq!(w.waiting_reason("a"), "ErrImagePull");
     w.wait(secs(3));
     assert_eq!(w.waiting_reason("a"), "ImagePullBackOff");
-    assert_eq!(w.told("Failed")[1..], ["Error: ErrImagePull", "Error: ImagePullBackOff"]);
-    let tried = w.told("Pulling").len();
+    assert_eq!(w.events_of("Failed")[1..], ["Error: ErrImagePull", "Error: ImagePullBackOff"]);
+    let tried = w.events_of("Pulling").len();
     w.wait(secs(9));
-    assert_eq!((tried, w.told("Pulling").len()), (1, 2));
+    assert_eq!((tried, w.events_of("Pulling").len()), (1, 2));
     w.runtime.refuse.clear();
     w.wait(secs(25));
     assert_eq!(w.phase(), "Running");
-    assert_eq!(w.told("Pulled").len(), 1);
+    assert_eq!(w.events_of("Pulled").len(), 1);
 }
 
 #[test]
@@ -426,9 +426,9 @@ fn a_bad_container_does_not_stop_the_next_one() {
         {"name": "a", "image": "img:1", "workingDir": "bad"}, {"name": "b", "image": "img:1"}]})));
     assert_eq!(w.waiting_reason("a"), "CreateContainerConfigError");
     assert_eq!(w.runtime.running("b").len(), 1);
-    let tries = w.told("Failed").len();
+    let tries = w.events_of("Failed").len();
     w.wait(secs(16));
-    assert_eq!((tries, w.told("Failed").len()), (1, 2), "10 s x (1..1.5)");
+    assert_eq!((tries, w.events_of("Failed").len()), (1, 2), "10 s x (1..1.5)");
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_failing_sandbox_is_retried_with_the_requeue_period() {
     w.desire(&one("Always"));
     w.settle();
     w.wait(secs(60));
-    let tries = w.told("FailedCreatePodSandBox");
+    let tries = w.events_of("FailedCreatePodSandBox");
     assert!((4..=7).contains(&tries.len()), "{}", tries.len());
     assert_eq!(tries[0], "Failed to create pod sandbox: cni");
     assert_eq!(w.phase(), "Pending");
@@ -489,7 +489,7 @@ fn active_deadline_fails_the_pod() {
     w.wait(secs(2));
     assert_eq!((w.phase(), w.worker.state_name()), ("Failed", "terminated"));
     assert_eq!(w.statuses.last().and_then(|s| s.reason.clone()).as_deref(), Some("DeadlineExceeded"));
-    assert_eq!(w.told("DeadlineExceeded").len(), 1);
+    assert_eq!(w.events_of("DeadlineExceeded").len(), 1);
 }
 
 #[test]
@@ -578,7 +578,7 @@ fn network_not_ready_waits_and_is_told() {
     w.desire(&one("Always"));
     w.settle();
     w.wait(secs(10));
-    assert_eq!(w.told("NetworkNotReady"), ["network is not ready: cni plugin not initialized"]);
+    assert_eq!(w.events_of("NetworkNotReady"), ["network is not ready: cni plugin not initialized"]);
     assert_eq!(w.count("run_sandbox"), 0);
     w.step(PodEvent::Network(Ok(())));
     w.settle();

@@ -67,7 +67,7 @@ fn readiness_is_in_the_status_as_soon_as_it_is_known() {
     assert_eq!(w.statuses.len(), published, "nothing new");
     answer(&mut w, &bad());
     assert!(!is_ready(&w));
-    assert_eq!(w.told("Unhealthy"), ["Readiness probe failed: no"]);
+    assert_eq!(w.events_of("Unhealthy"), ["Readiness probe failed: no"]);
     assert_eq!(w.count("stop_container"), 0, "readiness kills nothing");
 }
 
@@ -84,8 +84,8 @@ fn liveness_kills_with_its_own_grace_and_the_policy_decides_what_follows() {
         let mut w = World::with(&probed(policy, json!({ "livenessProbe": probe })));
         assert!(is_ready(&w));
         assert_eq!(answer(&mut w, &bad()), Kind::Liveness);
-        assert_eq!(w.told("Killing"), [message]);
-        assert_eq!(w.told("Unhealthy"), ["Liveness probe failed: no"]);
+        assert_eq!(w.events_of("Killing"), [message]);
+        assert_eq!(w.events_of("Unhealthy"), ["Liveness probe failed: no"]);
         let grace = if restarts > 1 { " 9" } else { " 20" };
         assert!(
             w.applied.iter().any(|a| a.starts_with("stop_container") && a.ends_with(grace)),
@@ -171,7 +171,7 @@ fn probes_of_sidecars_go_on_while_the_pod_ends() {
         w.probes.iter().map(|(_, call)| (call.name.clone(), call.kind)).collect();
     assert_eq!(asked, [("s".to_owned(), Kind::Liveness)]);
     answer(&mut w, &bad());
-    assert_eq!(w.told("Unhealthy"), ["Liveness probe failed: no"]);
+    assert_eq!(w.events_of("Unhealthy"), ["Liveness probe failed: no"]);
     w.wait(secs(20));
     assert_eq!((w.count("stop_container"), w.count("start_container")), (0, 2), "nothing comes of it");
 }

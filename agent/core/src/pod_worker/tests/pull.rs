@@ -64,7 +64,7 @@ fn a_pull_has_the_secrets_that_fit_and_says_which_are_unusable() {
         .collect();
     assert_eq!(given, ["r.example"]);
     let text = "Unable to retrieve some image pull secrets (broken, gone); attempting to pull the image may not succeed.";
-    assert_eq!(w.told("FailedToRetrieveImagePullSecret"), [text]);
+    assert_eq!(w.events_of("FailedToRetrieveImagePullSecret"), [text]);
     w.settle();
     assert_eq!(w.phase(), "Running");
 }
@@ -122,7 +122,7 @@ fn an_image_volume_that_cannot_be_had_is_what_its_container_waits_for() {
         w.desire(&p);
         w.settle();
         assert_eq!(w.waiting_reason("b"), "", "the other one runs");
-        (w.waiting_reason("a"), w.told("Failed"))
+        (w.waiting_reason("a"), w.events_of("Failed"))
     };
     let absent = |w: &mut World| w.runtime.absent_images.push("m.example/m:1".to_owned());
     let error = |reason: &str| (reason.to_owned(), vec![format!("Error: {reason}")]);
@@ -155,7 +155,7 @@ fn an_image_that_cannot_be_had_is_told_with_its_reason() {
         prepare(&mut w);
         w.desire(&p);
         w.settle();
-        (w.waiting_reason("a"), w.told("Failed"))
+        (w.waiting_reason("a"), w.events_of("Failed"))
     };
     let error = |reason: &str| (reason.to_owned(), vec![format!("Error: {reason}")]);
     let absent = |w: &mut World| w.runtime.absent_images.push("img:1".to_owned());
@@ -186,7 +186,7 @@ fn the_event_of_a_pull_has_its_length_as_go_prints_it() {
         // Three answers, of a millisecond each, lie between the issue of the pull and its end.
         w.now = w.now.after(Duration::from_millis(millis - 3));
         w.perform(pull);
-        let told = w.told("Pulled");
+        let told = w.events_of("Pulled");
         assert!(told[0].contains(&format!(" in {text} ({text} including waiting)")), "{told:?}");
     }
 }

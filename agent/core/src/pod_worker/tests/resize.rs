@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::{Value, json};
 
 use super::world::{Call, World, make_pod};
-use crate::allocation::actuate::Step;
+use crate::allocation::actuate::ActuateStep;
 use crate::allocation::resize::PendingResize;
 use crate::pod_worker::PodEvent;
 use crate::pod_worker::effect::{Effect, EffectError};
@@ -52,8 +52,8 @@ fn a_container_that_runs_is_given_more_without_a_restart() {
     assert_eq!(memory(&w).as_deref(), Some("128Mi"));
     assert_eq!(w.count("stop_container"), 0);
     let what = r#"{"containers":[{"name":"a","resources":{"limits":{"cpu":"1","memory":"128Mi"},"requests":{"cpu":"1","memory":"128Mi"}}}],"generation":2}"#;
-    assert_eq!(w.told("ResizeStarted"), [format!("Pod resize started: {what}")]);
-    assert_eq!(w.told("ResizeCompleted"), [format!("Pod resize completed: {what}")]);
+    assert_eq!(w.events_of("ResizeStarted"), [format!("Pod resize started: {what}")]);
+    assert_eq!(w.events_of("ResizeCompleted"), [format!("Pod resize completed: {what}")]);
     assert_eq!(w.worker.deadline(), None);
 }
 
@@ -64,9 +64,9 @@ fn one_whose_policy_wants_it_begins_anew() {
     w.desire(&pod("128Mi", 2, policy));
     w.settle();
     assert_eq!((w.count("resize"), w.count("stop_container"), w.count("create_container")), (0, 1, 2));
-    assert_eq!(w.told("Killing"), ["Container a resize requires restart"]);
+    assert_eq!(w.events_of("Killing"), ["Container a resize requires restart"]);
     assert_eq!((progress(&w), memory(&w).as_deref()), (None, Some("128Mi")));
-    assert_eq!(w.told("ResizeCompleted").len(), 1);
+    assert_eq!(w.events_of("ResizeCompleted").len(), 1);
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn what_cannot_be_done_is_told_once_and_tried_again() {
         "cannot decrease memory limits: busy"
     );
     w.wait(Duration::from_secs(60));
-    assert_eq!(w.told("ResizeError").len(), 1);
+    assert_eq!(w.events_of("ResizeError").len(), 1);
     assert_eq!(memory(&w).as_deref(), Some("64Mi"));
     w.runtime.refuse.clear();
     w.wait(Duration::from_secs(600));
     assert_eq!((progress(&w), memory(&w).as_deref()), (None, Some("32Mi")));
-    assert_eq!(w.told("ResizeCompleted").len(), 1);
+    assert_eq!(w.events_of("ResizeCompleted").len(), 1);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn an_agent_that_was_killed_in_the_middle_goes_on() {
     w.desire(&Arc::new(shown));
     w.settle();
     assert_eq!((w.count("resize"), progress(&w), memory(&w).as_deref()), (1, None, Some("128Mi")));
-    assert_eq!((w.count("create_container"), w.told("ResizeCompleted").len()), (1, 1));
+    assert_eq!((w.count("create_container"), w.events_of("ResizeCompleted").len()), (1, 1));
 }
 
 #[test]
@@ -122,9 +122,12 @@ fn a_request_that_waits_is_told_once_for_each_reason_and_generation() {
     }
     let shown = condition(&w, "PodResizePending").unwrap();
     assert_eq!((shown.message.as_deref(), shown.observed_generation), (Some("used: 2"), Some(3)));
-    assert_eq!(w.told("ResizeDeferred"), ["Pod resize Deferred: used: 1", "Pod resize Deferred: used: 2"]);
+    assert_eq!(
+        w.events_of("ResizeDeferred"),
+        ["Pod resize Deferred: used: 1", "Pod resize Deferred: used: 2"]
+    );
     w.step(PodEvent::ResizePending(pending("Infeasible", "never", 4)));
-    assert_eq!(w.told("ResizeInfeasible"), ["Pod resize Infeasible: never"]);
+    assert_eq!(w.events_of("ResizeInfeasible"), ["Pod resize Infeasible: never"]);
     w.step(PodEvent::ResizePending(None));
     assert_eq!(condition(&w, "PodResizePending"), None);
     w.step(PodEvent::ResizePending(pending("Deferred", "used: 3", 5)));
@@ -139,12 +142,12 @@ fn a_container_that_ended_meanwhile_is_looked_at_again() {
     w.desire(&pod("128Mi", 2, json!(null)));
     let id = *w.pending.keys().next().unwrap();
     let Effect::Resize { steps } = &w.pending[&id].effect else { panic!("{:?}", w.pending) };
-    assert!(matches!(steps.last(), Some(Step::Container { name, .. }) if name == "a"));
+    assert!(matches!(steps.last(), Some(ActuateStep::Container { name, .. }) if name == "a"));
     w.end("a", 1);
     let error = EffectError { class: Class::NotFound, message: "gone".to_owned() };
     w.answer(id, Err(error));
     w.wait(Duration::from_secs(30));
-    assert_eq!(w.told("ResizeError"), Vec::<String>::new());
+    assert_eq!(w.events_of("ResizeError"), Vec::<String>::new());
     assert_eq!((progress(&w), memory(&w).as_deref(), w.phase()), (None, Some("128Mi"), "Running"));
 }
 
@@ -171,7 +174,7 @@ fn one_that_begins_to_run_meanwhile_has_what_it_was_made_with() {
     }
     let open = |w: &World| {
         let shown = progress(w);
-        assert_eq!((shown, w.told("ResizeCompleted").len()), (Some((None, Some(2))), 0));
+        assert_eq!((shown, w.events_of("ResizeCompleted").len()), (Some((None, Some(2))), 0));
     };
     open(&w);
     // It runs, and no look has shown it yet.
@@ -179,7 +182,7 @@ fn one_that_begins_to_run_meanwhile_has_what_it_was_made_with() {
     open(&w);
     w.settle();
     assert_eq!((w.count("resize"), progress(&w), memory(&w).as_deref()), (1, None, Some("128Mi")));
-    assert_eq!(w.told("ResizeCompleted").len(), 1);
+    assert_eq!(w.events_of("ResizeCompleted").len(), 1);
 }
 
 #[test]
@@ -203,5 +206,5 @@ fn a_pod_that_ends_is_not_told_to_have_what_it_does_not_get_any_more() {
     w.kill(KillReason::DeadlineExceeded, Some(30));
     w.desire(&pod("128Mi", 2, json!(null)));
     assert_eq!(progress(&w), Some((None, Some(2))));
-    assert_eq!((w.count("resize"), w.told("ResizeStarted").len()), (0, 0));
+    assert_eq!((w.count("resize"), w.events_of("ResizeStarted").len()), (0, 0));
 }

@@ -56,7 +56,7 @@ fn a_class_is_waited_for_and_asked_for_before_each_sandbox() {
     let id = asked(&mut w);
     answer(&mut w, id, Fetched::Missing);
     let missing = "Failed to create pod sandbox: runtimeclass.node.k8s.io \"sealed\" not found";
-    assert_eq!(w.told("FailedCreatePodSandBox"), [missing]);
+    assert_eq!(w.events_of("FailedCreatePodSandBox"), [missing]);
     assert!(w.pending.is_empty(), "it waits: {:?}", w.pending);
     w.step(PodEvent::SourcesChanged);
     assert!(!w.pending.is_empty(), "it is looked up at once");
@@ -67,7 +67,10 @@ fn a_class_is_waited_for_and_asked_for_before_each_sandbox() {
     // The class may have been replaced meanwhile.
     let refused = EffectError { class: Class::Invalid, message: "no runtime for \"kata\"".to_owned() };
     w.answer(run, Err(refused));
-    assert_eq!(w.told("FailedCreatePodSandBox")[1], "Failed to create pod sandbox: no runtime for \"kata\"");
+    assert_eq!(
+        w.events_of("FailedCreatePodSandBox")[1],
+        "Failed to create pod sandbox: no runtime for \"kata\""
+    );
     w.step(PodEvent::SourcesChanged);
     assert!(run_by(&w).is_empty(), "what the runtime refused waits for its time");
     let id = asked(&mut w);

@@ -22,14 +22,14 @@ fn a_look_that_fails_is_told_once_until_one_succeeds() {
     refuse(&mut w, Class::Invalid);
     w.desire(&make_pod(json!({"restartPolicy": "Always", "containers": [{"name": "a", "image": "img:2"}]})));
     w.wait(secs(60));
-    assert_eq!(w.told("FailedSync"), ["error determining status: no"]);
+    assert_eq!(w.events_of("FailedSync"), ["error determining status: no"]);
     w.runtime.refuse.clear();
     w.wait(secs(60));
     refuse(&mut w, Class::Invalid);
     w.desire(&one("Always"));
     w.wait(secs(60));
-    assert_eq!(w.told("FailedSync").len(), 2);
-    assert!(w.told("FailedPodSandBoxStatus").is_empty());
+    assert_eq!(w.events_of("FailedSync").len(), 2);
+    assert!(w.events_of("FailedPodSandBoxStatus").is_empty());
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn a_new_sandbox_that_cannot_be_looked_at_is_told_as_that() {
     }
     refuse(&mut w, Class::Invalid);
     w.wait(secs(60));
-    assert_eq!(w.told("FailedPodSandBoxStatus"), ["Unable to get pod sandbox status: no"]);
-    assert!(w.told("FailedSync").is_empty());
+    assert_eq!(w.events_of("FailedPodSandBoxStatus"), ["Unable to get pod sandbox status: no"]);
+    assert!(w.events_of("FailedSync").is_empty());
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_runtime_that_is_away_is_not_the_pods_trouble() {
     let mut w = World::with(&one("Always"));
     refuse(&mut w, Class::Unavailable);
     changes(&mut w);
-    assert!(w.told("FailedSync").is_empty(), "{:?}", w.events);
+    assert!(w.events_of("FailedSync").is_empty(), "{:?}", w.events);
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn what_is_odd_about_a_resolver_is_told_with_each_sandbox() {
     let mut w = World::with(&make_pod(spec));
     w.exit("a", 1);
     w.wait(secs(60));
-    assert_eq!(w.told("DNSConfigForming"), ["too long"]);
-    assert!(World::with(&one("Always")).told("DNSConfigForming").is_empty());
+    assert_eq!(w.events_of("DNSConfigForming"), ["too long"]);
+    assert!(World::with(&one("Always")).events_of("DNSConfigForming").is_empty());
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn a_change_that_needs_a_feature_of_other_nodes_is_told() {
     };
     let mut w = World::with(&of(json!("1")));
     w.desire(&of(json!("1")));
-    assert!(w.told("FailedNodeDeclaredFeaturesCheck").is_empty());
+    assert!(w.events_of("FailedNodeDeclaredFeaturesCheck").is_empty());
     w.desire(&of(json!("2")));
     assert_eq!(
-        w.told("FailedNodeDeclaredFeaturesCheck"),
+        w.events_of("FailedNodeDeclaredFeaturesCheck"),
         ["Pod requires node features that are not available: InPlacePodLevelResourcesVerticalScaling"]
     );
 }

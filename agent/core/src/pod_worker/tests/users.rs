@@ -13,7 +13,7 @@ fn pod(host_users: Value) -> Arc<Pod> {
 }
 
 /// The ids in the runtime's calls for the pod: of the sandbox, of each container.
-fn told(w: &mut World) -> Vec<(&'static str, Option<u32>)> {
+fn mapped_ids(w: &mut World) -> Vec<(&'static str, Option<u32>)> {
     let mut seen = Vec::new();
     while let Some((id, call)) = w.pending.iter().next() {
         let id = *id;
@@ -37,13 +37,13 @@ fn a_pods_ids_are_known_before_anything_is_made() {
     let mut w = World::new();
     w.desire(&pod(json!(false)));
     let ids = Some(131_072);
-    assert_eq!(told(&mut w), [("asked", None), ("sandbox", ids), ("container", ids)]);
+    assert_eq!(mapped_ids(&mut w), [("asked", None), ("sandbox", ids), ("container", ids)]);
     w.settle();
     assert_eq!(w.phase(), "Running");
     for of_the_host in [json!(true), json!(null)] {
         let mut w = World::new();
         w.desire(&pod(of_the_host));
-        assert_eq!(told(&mut w), [("sandbox", None), ("container", None)]);
+        assert_eq!(mapped_ids(&mut w), [("sandbox", None), ("container", None)]);
     }
 }
 
@@ -54,7 +54,7 @@ fn a_new_agent_asks_again_for_what_it_did_not_give() {
     w.settle();
     w.restart_agent();
     w.desire(&pod(json!(false)));
-    assert_eq!(told(&mut w), [], "what runs wants nothing");
+    assert_eq!(mapped_ids(&mut w), [], "what runs wants nothing");
     w.exit("a", 1);
     w.settle();
     assert_eq!(w.count("map_users"), 2);

@@ -102,7 +102,7 @@ fn a_failure_is_told_and_tried_again_and_a_changed_source_does_not_wait() {
         w.step(PodEvent::Tick);
     }
     let words = "MountVolume.SetUp failed for volume \"v0\" : secret \"s\" not found";
-    assert_eq!(w.told("FailedMount"), [words; 6]);
+    assert_eq!(w.events_of("FailedMount"), [words; 6]);
     assert_eq!(w.waiting_reason("c"), "ContainerCreating");
     let id = set_ups(&w)[0];
     w.answer(id, refused());
@@ -127,7 +127,7 @@ fn a_running_pod_is_not_touched_by_a_new_agent_or_a_failed_refresh() {
     w.runtime.refuse.insert("set_up_volume", EffectError { class: Class::Invalid, message: "no".to_owned() });
     w.step(PodEvent::SourcesChanged);
     w.settle();
-    assert_eq!((w.phase(), w.told("FailedMount").len()), ("Running", 1));
+    assert_eq!((w.phase(), w.events_of("FailedMount").len()), ("Running", 1));
     w.exit("c", 1);
     w.wait(Duration::from_secs(15));
     assert_eq!(w.runtime.running("c").len(), 1, "what is mounted stays mounted");
@@ -171,14 +171,14 @@ fn parts_of_volumes_are_mounted_before_their_container_is_made_and_told_if_they_
     w.exit("c", 1);
     w.wait(Duration::from_secs(15));
     assert_eq!(w.waiting_reason("c"), "CreateContainerConfigError");
-    assert!(w.told("Failed").iter().all(|text| text == "Error: it leads out of the volume"));
+    assert!(w.events_of("Failed").iter().all(|text| text == "Error: it leads out of the volume"));
 
     let w = World::with(&make_pod(json!({"volumes": volumes(1), "containers": [container("$(UNSET)")]})));
     assert_eq!(
         (w.waiting_reason("c").as_str(), w.count("mount_sub_paths")),
         ("CreateContainerConfigError", 0)
     );
-    assert_eq!(w.told("Failed")[0], "Error: missing value for UNSET");
+    assert_eq!(w.events_of("Failed")[0], "Error: missing value for UNSET");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     w.wait(ASK_AFTER);
     let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process \
                  volumes=[data]: error processing PVC default/c: PVC is not bound";
-    assert_eq!(w.told("FailedMount"), [words]);
+    assert_eq!(w.events_of("FailedMount"), [words]);
     assert_eq!((w.waiting_reason("c").as_str(), w.count("set_up_volume")), ("ContainerCreating", 1));
     for _ in 0..6 {
         w.wait(Duration::from_secs(8));
@@ -247,14 +247,14 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound.clone())))));
     let refused = EffectError { class: Class::Invalid, message: "path \"/mnt/x\" does not exist".to_owned() };
     answer(&mut w, "set_up_volume", Err(refused));
-    let told = w.told("FailedMount").pop().unwrap();
+    let told = w.events_of("FailedMount").pop().unwrap();
     assert_eq!(told, "MountVolume.SetUp failed for volume \"pv\" : path \"/mnt/x\" does not exist");
     w.now = w.worker.deadline().unwrap();
     w.step(PodEvent::Tick);
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound.clone())))));
     let conflict = selinux::conflict("pv", "a", "b");
     answer(&mut w, "set_up_volume", Ok(EffectOk::Unprocessed { why: conflict.clone() }));
-    let told = w.told("FailedMount").pop().unwrap();
+    let told = w.events_of("FailedMount").pop().unwrap();
     assert!(told.ends_with(&format!("failed to process volumes=[data]: {conflict}")), "{told}");
     w.now = w.worker.deadline().unwrap();
     w.step(PodEvent::Tick);
@@ -264,7 +264,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     answer(&mut w, "set_up_volume", Ok(EffectOk::Volume(mounted)));
     w.settle();
     assert_eq!(
-        (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
+        (w.phase(), w.events_of("AlreadyMountedVolume").as_slice()),
         ("Running", ["shared".to_owned()].as_slice())
     );
     let claim = ClaimId { name: "c".to_owned(), uid: "claim-1".to_owned() };
@@ -284,7 +284,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         let volume = EffectOk::Volume(Mounted { resize: Some(resize), ..Mounted::default() });
         answer(&mut w, "set_up_volume", Ok(volume));
         w.settle();
-        assert_eq!((w.told(reason).as_slice(), w.phase()), ([words.to_owned()].as_slice(), "Running"));
+        assert_eq!((w.events_of(reason).as_slice(), w.phase()), ([words.to_owned()].as_slice(), "Running"));
     }
     // Of the claim, too, and of no other event.
     let of_claim: Vec<_> = w.events.iter().filter_map(|e| Some((e.reason, e.claim.clone()?))).collect();
@@ -304,7 +304,7 @@ fn a_volume_whose_files_are_being_given_is_waited_for_and_events_say_how_far_tha
         w.now.0 += 10 * SECOND;
         let (path, took) = (path.clone(), Duration::from_secs(s));
         w.answer(id, Ok(EffectOk::Giving { path, entries: 1_000 * s, took }));
-        w.told(reason).len()
+        w.events_of(reason).len()
     };
     let told = [10, 20, 30, 40, 80, 90, 100, 149, 150].map(|s| giving(&mut w, s));
     assert_eq!(told, [0, 0, 1, 1, 1, 2, 2, 2, 3]);
@@ -318,9 +318,9 @@ fn a_volume_whose_files_are_being_given_is_waited_for_and_events_say_how_far_tha
         format!("Setting volume ownership for {place}, processed 90000 files."),
         format!("Setting volume ownership for {place}, processed 150000 files."),
     ];
-    assert_eq!(w.told(reason), words);
+    assert_eq!(w.events_of(reason), words);
     settle_others(&mut w);
-    assert!(w.told("FailedMount").is_empty() && w.count("run_sandbox") == 0, "nothing failed");
+    assert!(w.events_of("FailedMount").is_empty() && w.count("run_sandbox") == 0, "nothing failed");
     let id = set_ups(&w)[0];
     w.answer(id, done());
     settle_others(&mut w);
@@ -329,7 +329,7 @@ fn a_volume_whose_files_are_being_given_is_waited_for_and_events_say_how_far_tha
     w.step(PodEvent::SourcesChanged);
     assert_eq!([20, 30].map(|s| giving(&mut w, s)), [3, 4]);
     assert_eq!(w.phase(), "Running");
-    assert!(w.told(reason)[3].contains("consider using OnRootMismatch"));
+    assert!(w.events_of(reason)[3].contains("consider using OnRootMismatch"));
 }
 
 #[test]
@@ -354,16 +354,19 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
     };
     w.now = w.worker.deadline().unwrap();
     w.step(PodEvent::Tick);
-    let told = w.told("FailedMount").len();
+    let told = w.events_of("FailedMount").len();
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
     answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached { full: false }));
-    assert_eq!((w.told("FailedMount").len(), w.waiting_reason("c").as_str()), (told, "ContainerCreating"));
+    assert_eq!(
+        (w.events_of("FailedMount").len(), w.waiting_reason("c").as_str()),
+        (told, "ContainerCreating")
+    );
     // News of it: it is looked at again at once, and the claim is not asked for again.
     let asked = w.count("resolve_claim");
     w.step(PodEvent::SourcesChanged);
     answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached { full: false }));
     for _ in 0..40 {
-        if w.told("FailedMount").len() > told {
+        if w.events_of("FailedMount").len() > told {
             break;
         }
         w.now = w.worker.deadline().unwrap();
@@ -375,14 +378,14 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
     assert_eq!(w.count("resolve_claim"), asked);
     let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data], failed to process \
                  volumes=[]: context deadline exceeded";
-    assert_eq!(w.told("FailedMount").last().map(String::as_str), Some(words));
+    assert_eq!(w.events_of("FailedMount").last().map(String::as_str), Some(words));
     if !w.pending.iter().any(|(_, call)| call.effect.verb() == "set_up_volume") {
         w.step(PodEvent::SourcesChanged);
     }
     let failed = "MountVolume.MountDevice failed for volume \"pv\" : no".to_owned();
     let error = EffectError { class: Class::Retryable { after_ms: 0 }, message: failed.clone() };
     answer(&mut w, "set_up_volume", Err(error));
-    assert_eq!(w.told("FailedMount").pop(), Some(failed), "whoever took the step says which it was");
+    assert_eq!(w.events_of("FailedMount").pop(), Some(failed), "whoever took the step says which it was");
 }
 
 #[test]
@@ -413,13 +416,13 @@ fn a_volume_that_nobody_mounts_is_told_and_waited_for_unless_no_container_has_it
         ),
     ] {
         let mut w = made(volume.clone(), true);
-        assert_eq!(w.told("FailedMount"), [format!("{before}{words}")]);
+        assert_eq!(w.events_of("FailedMount"), [format!("{before}{words}")]);
         assert_eq!((w.waiting_reason("c").as_str(), w.count("set_up_volume")), ("ContainerCreating", 0));
         w.wait(Duration::from_secs(8));
-        assert!(w.told("FailedMount").len() > 1, "not looked at again");
+        assert!(w.events_of("FailedMount").len() > 1, "not looked at again");
         let mut unused = made(volume, false);
         unused.settle();
-        assert_eq!((unused.phase(), unused.told("FailedMount").len()), ("Running", 0));
+        assert_eq!((unused.phase(), unused.events_of("FailedMount").len()), ("Running", 0));
     }
 }
 
@@ -438,11 +441,11 @@ fn a_volume_of_a_driver_by_another_name_is_told_by_its_disks_name() {
         settle_others(w);
     };
     answer(&mut w, Ok(EffectOk::Unattached { full: false }));
-    assert_eq!(w.told("FailedMount"), Vec::<String>::new());
+    assert_eq!(w.events_of("FailedMount"), Vec::<String>::new());
     w.step(PodEvent::SourcesChanged);
     answer(&mut w, Err(EffectError { class: Class::Invalid, message: "no".to_owned() }));
     let words = "MountVolume.SetUp failed for volume \"cinder.csi.openstack.org-disk\" : no";
-    assert_eq!((w.told("FailedMount"), w.count("resolve_claim")), (vec![words.to_owned()], 0));
+    assert_eq!((w.events_of("FailedMount"), w.count("resolve_claim")), (vec![words.to_owned()], 0));
     w.step(PodEvent::SourcesChanged);
     answer(&mut w, done());
     assert_eq!(w.phase(), "Running");

@@ -31,10 +31,10 @@ use agent_volumes::env_file::EnvFile;
 use agent_volumes::{bound, sub_path};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 
-use crate::allocation::actuate::Step;
+use crate::allocation::actuate::ActuateStep;
 use crate::container_spec;
 use crate::container_spec::dns::DnsWarning;
-use crate::container_spec::given::Given;
+use crate::container_spec::inputs::ContainerInputs;
 use crate::lifecycle_hooks::HookCall;
 use crate::pod_specs::PodSpecs;
 use crate::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult, Mounted};
@@ -74,7 +74,7 @@ impl PodSpecs for TinySpecs {
         p: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        Given { image, pod_ips, .. }: Given<'_>,
+        ContainerInputs { image, pod_ips, .. }: ContainerInputs<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         let spec = container.find(p).expect("the worker asks for containers of the pod");
         assert!(!pod_ips.is_empty(), "a container is made when the pod has an address");
@@ -124,7 +124,7 @@ impl PodSpecs for TinySpecs {
         &self,
         p: &Pod,
         container: ContainerRef<'_>,
-        given: Given<'_>,
+        given: ContainerInputs<'_>,
     ) -> Result<Vec<sub_path::SubPath>, SpecError> {
         container_spec::sub_paths(p, container, given, &NodeContext::new("n"))
     }
@@ -239,7 +239,7 @@ impl Runtime {
             }
             Effect::Resize { steps } => {
                 for step in steps {
-                    if let Step::Container { id, record, .. } = step {
+                    if let ActuateStep::Container { id, record, .. } = step {
                         self.give(id, record);
                     }
                 }
@@ -612,7 +612,7 @@ impl World {
         found.and_then(|w| w.reason).unwrap_or_default()
     }
 
-    pub(super) fn told(&self, reason: &str) -> Vec<String> {
+    pub(super) fn events_of(&self, reason: &str) -> Vec<String> {
         self.events.iter().filter(|e| e.reason == reason).map(|e| e.message.clone()).collect()
     }
 

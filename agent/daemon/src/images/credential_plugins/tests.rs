@@ -10,7 +10,7 @@ use agent_types::time::Wall;
 use agent_volumes::bound::Bound;
 use agent_volumes::claim::{ClaimError, ClaimRef};
 use agent_volumes::csi::source::SecretRef;
-use agent_volumes::pod_certificate::{Certified, Place};
+use agent_volumes::pod_certificate::{CertificateSource, Certified};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_values::{Claimed, FoundAccount, FoundSecret, HeldToken, no_cluster};
 use crate::tasks::mailbox::Sender;
@@ -43,7 +43,7 @@ impl Sources for Accounts {
         Box::pin(std::future::ready(Ok(HeldToken { text, renew: Wall(i64::MAX), ends: Wall(i64::MAX) })))
     }
 
-    fn certificate(&self, of: &Place) -> Result<Certified, String> {
+    fn certificate(&self, of: &CertificateSource) -> Result<Certified, String> {
         panic!("{of} is asked for");
     }
 
@@ -92,7 +92,7 @@ impl Sources for Accounts {
         self: Arc<Self>,
         _: watch::Receiver<DesiredPods>,
         _: Sender<ManagerEvent>,
-        _: Outlets,
+        _: NodeEvents,
     ) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }

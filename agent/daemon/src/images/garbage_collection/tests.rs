@@ -26,24 +26,24 @@ struct Images {
     stuck: Mutex<BTreeSet<String>>,
 }
 
-type Told<T> = Result<T, DriverError>;
+type DriverResult<T> = Result<T, DriverError>;
 
-fn no<T>(operation: &'static str, object: &str) -> Told<T> {
+fn no<T>(operation: &'static str, object: &str) -> DriverResult<T> {
     let message = "refused".to_owned();
     Err(DriverError { operation, object: object.to_owned(), class: Class::Invalid, message })
 }
 
 impl ImageService for Images {
-    async fn image_status(&self, image: &str) -> Told<Option<ImageInfo>> {
+    async fn image_status(&self, image: &str) -> DriverResult<Option<ImageInfo>> {
         Ok(self.there.lock().unwrap().get(image).cloned())
     }
-    async fn pull(&self, image: &str, _: Option<&Credential>) -> Told<ImageInfo> {
+    async fn pull(&self, image: &str, _: Option<&Credential>) -> DriverResult<ImageInfo> {
         no("PullImage", image)
     }
-    async fn list_images(&self) -> Told<Vec<ImageInfo>> {
+    async fn list_images(&self) -> DriverResult<Vec<ImageInfo>> {
         Ok(self.there.lock().unwrap().values().cloned().collect())
     }
-    async fn remove_image(&self, image: &str) -> Told<()> {
+    async fn remove_image(&self, image: &str) -> DriverResult<()> {
         if self.stuck.lock().unwrap().contains(image) {
             return no("RemoveImage", image);
         }
@@ -53,24 +53,24 @@ impl ImageService for Images {
 }
 
 impl ImagesInUse for Images {
-    async fn images_in_use(&self) -> Told<BTreeSet<String>> {
+    async fn images_in_use(&self) -> DriverResult<BTreeSet<String>> {
         Ok(self.used.lock().unwrap().clone())
     }
 }
 
 impl Statistics for Images {
-    async fn container_stats(&self) -> Told<Vec<RuntimeUsage>> {
+    async fn container_stats(&self) -> DriverResult<Vec<RuntimeUsage>> {
         Ok(Vec::new())
     }
-    async fn image_filesystem(&self) -> Told<Option<Layer>> {
+    async fn image_filesystem(&self) -> DriverResult<Option<Layer>> {
         Ok(Some(Layer { at: Wall(0), mountpoint: "/".to_owned(), used_bytes: None, inodes_used: None }))
     }
-    async fn storage_places(&self) -> Told<StoragePlaces> {
+    async fn storage_places(&self) -> DriverResult<StoragePlaces> {
         no("ImageFsInfo", "")
     }
 }
 
-struct Place {
+struct GcFixture {
     images: Arc<Images>,
     uses: ImageUses,
     tasks: Tasks,
@@ -81,7 +81,7 @@ struct Place {
 }
 
 /// `high_percent` 0 makes any disk too full, 100 turns the timer off.
-fn place(high_percent: u8, ids: &[&str]) -> Place {
+fn place(high_percent: u8, ids: &[&str]) -> GcFixture {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let (images, uses) = (Arc::new(Images::default()), ImageUses::default());
     for id in ids {
@@ -105,7 +105,7 @@ fn place(high_percent: u8, ids: &[&str]) -> Place {
         images: images.clone(),
         uses: uses.clone(),
         records: Arc::new(PullRecords::new(root.path(), records)),
-        outlets: Outlets::new(
+        node_events: NodeEvents::new(
             StatusStore::default(),
             Metrics::new(Arc::new(VirtualClock::new())),
             None,
@@ -118,10 +118,10 @@ fn place(high_percent: u8, ids: &[&str]) -> Place {
         Policy { high_percent, low_percent: 0, minimum_age: Duration::from_mins(2), maximum_age: None };
     let (gc, asked) = requests();
     start(policy, around, asked);
-    Place { gc, deleted, manager, images, uses, tasks, _root: root }
+    GcFixture { gc, deleted, manager, images, uses, tasks, _root: root }
 }
 
-impl Place {
+impl GcFixture {
     async fn pass(&self, minutes: u64) {
         self.tasks.wait_until(self.tasks.now().mono.after(Duration::from_mins(minutes))).await;
     }

@@ -91,7 +91,7 @@ fn pod_with(uid: &str) -> PodCgroup {
 async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
+    let node_events = NodeEvents::new(StatusStore::default(), metrics.clone(), None, None, None);
     let fake = Fake::default();
     for uid in ["old-1", "new-1", "waits-1"] {
         let path = name().child(&pod::component(uid)).path(DRIVER);
@@ -108,7 +108,7 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
         async move { pods.ensure(&own).await }
     };
     let ensured = tokio::spawn(ensured);
-    manager.start(known, outlets, &tasks);
+    manager.start(known, node_events, &tasks);
     ensured.await.unwrap().unwrap();
     let said = fake.until("kubepods-podnew_1.slice 7 true").await;
     assert_eq!(said.last().map(String::as_str), Some("kubepods-podnew_1.slice 7 true"));
@@ -148,14 +148,14 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
 async fn a_class_that_uses_more_than_is_left_to_it_is_not_killed_for_it() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
+    let node_events = NodeEvents::new(StatusStore::default(), metrics.clone(), None, None, None);
     let fake = Fake(Arc::new(Memory { in_use: 150, ..Memory::default() }));
     let reserve = Some(MemoryReserve { allocatable: 100, percent: 50 });
     let config =
         Config { kubepods: name(), classes: Classes { reserve, ..Classes::default() }, ..Config::default() };
     let plan = ContainerManagerPlan { driver: Arc::new(fake.clone()), config };
     let (_view, known) = watch::channel(KnownPods { synced: true, ..KnownPods::default() });
-    ContainerManager::new(plan, &metrics, &tasks).start(known, outlets, &tasks);
+    ContainerManager::new(plan, &metrics, &tasks).start(known, node_events, &tasks);
     fake.until("kubepods-besteffort.slice 1 true").await;
     let limits = fake.0.limits.lock().unwrap().clone();
     let of = |unit: &str| limits.iter().find(|(name, _)| name == unit).and_then(|(_, limit)| *limit);

@@ -21,7 +21,7 @@ use agent_core::eviction::{
     THRESHOLD_MET, Uses,
 };
 use agent_core::pod_manager::ManagerEvent;
-use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::ShownPod;
 use agent_kubelet_api::stats::shown::shown;
 use agent_types::event::EventKind;
 use agent_types::ids::PodUid;
@@ -32,7 +32,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::node::NodeHandles;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::StatusStore;
 use crate::tasks::actor::{Shell, Tasks};
@@ -42,18 +42,18 @@ use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 pub use crate::node::eviction::senses::LinuxSenses;
 
 /// An answer that comes later.
-pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type EvictionFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What eviction sees and can do about it without ending anybody.
 pub trait Senses: Send + Sync + 'static {
     /// What is left, and which file systems there are.
-    fn observe(&self) -> Later<'_, (Observations, Option<Layout>)>;
+    fn observe(&self) -> EvictionFuture<'_, (Observations, Option<Layout>)>;
     /// What these pods use; disks are walked only for [`Measure::Storage`].
-    fn uses(&self, measure: Measure, pods: Vec<Shown>) -> Later<'_, Result<Uses, String>>;
+    fn uses(&self, measure: Measure, pods: Vec<ShownPod>) -> EvictionFuture<'_, Result<Uses, String>>;
     /// Frees what nobody uses.
-    fn reclaim(&self, what: Reclaim) -> Later<'_, ()>;
+    fn reclaim(&self, what: Reclaim) -> EvictionFuture<'_, ()>;
     /// Returns when tasks wait for memory; never where the kernel does not say so.
-    fn pressed(&self) -> Later<'_, ()>;
+    fn pressed(&self) -> EvictionFuture<'_, ()>;
 }
 
 /// Who was told to go, and was not gone when the last agent ended.
@@ -106,7 +106,7 @@ impl PreparedEviction {
     pub fn start(self, deps: Deps<'_>) -> Owner {
         let PreparedEviction { config, senses, own, inbox } = self;
         let Deps { node, going, desired, statuses } = deps;
-        let NodeHandles { manager, outlets, tasks } = node.clone();
+        let NodeHandles { manager, node_events, tasks } = node.clone();
         if config.minds_memory() {
             tasks.start(follow_pressure(senses.clone(), own.clone()));
         }
@@ -118,7 +118,7 @@ impl PreparedEviction {
             desired,
             statuses,
             manager,
-            outlets,
+            node_events,
         };
         tasks.own(machine, shell, inbox);
         Owner::new("eviction", own)
@@ -139,7 +139,7 @@ struct EvictionShell {
     desired: watch::Receiver<DesiredPods>,
     statuses: StatusStore,
     manager: Sender<ManagerEvent>,
-    outlets: Outlets,
+    node_events: NodeEvents,
 }
 
 impl EvictionShell {
@@ -154,7 +154,7 @@ impl EvictionShell {
         desired.iter().filter(|(uid, _)| is_active(uid)).map(|(_, pod)| Arc::clone(pod)).collect()
     }
 
-    fn shown(&self, only: Option<&BTreeSet<PodUid>>) -> Vec<Shown> {
+    fn shown(&self, only: Option<&BTreeSet<PodUid>>) -> Vec<ShownPod> {
         let desired = self.desired.borrow();
         let pods = desired.iter().filter(|(uid, _)| only.is_none_or(|only| only.contains(*uid)));
         pods.map(|(uid, pod)| shown(pod, self.statuses.get(uid).as_deref())).collect()
@@ -221,15 +221,15 @@ impl Shell for EvictionShell {
             EvictionAction::Pressures(pressures) => {
                 // Nobody is let in any more before anybody hears of it.
                 self.manager.send(ManagerEvent::Pressures(pressures));
-                self.outlets.pressures(pressures);
+                self.node_events.pressures(pressures);
                 let (memory, disk, pid) = (pressures.memory, pressures.disk, pressures.pid);
                 tracing::info!(memory, disk, pid, "what the node is short of");
             }
             EvictionAction::ThresholdMet(message) => {
-                self.outlets.of_node(Fact::of_node(EventKind::Warning, THRESHOLD_MET, message));
+                self.node_events.of_node(Fact::of_node(EventKind::Warning, THRESHOLD_MET, message));
             }
             EvictionAction::Decided(signal, at) => {
-                self.outlets.metrics().eviction_decided(signal.as_str(), now.wall.since(at));
+                self.node_events.metrics().eviction_decided(signal.as_str(), now.wall.since(at));
             }
             EvictionAction::Report(report) => EvictionShell::report(&report),
         }

@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use agent_core::eviction::{Measure, PERIOD, Reclaim, Uses};
 use agent_kubelet_api::drivers::{Runtime, Statistics as RuntimeStatistics, StoragePlaces};
-use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::ShownPod;
 use agent_kubelet_api::stats::cgroup::Extent;
-use agent_linux::eviction_signals::{self, Places};
+use agent_linux::eviction_signals::{self, SignalPaths};
 use agent_linux::pressure::{self, Trigger};
 use agent_types::lock::Lock;
 use agent_types::resources::observation::{Layout, Observations};
 use agent_types::time::Mono;
 
 use crate::images::garbage_collection::GarbageCollection;
-use crate::node::eviction::{Later, Senses};
+use crate::node::eviction::{EvictionFuture, Senses};
 use crate::pods::pod_dirs::chain;
-use crate::serving::statistics::{Place, Statistics};
+use crate::serving::statistics::{Statistics, StatisticsContext};
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
@@ -39,7 +39,7 @@ pub struct LinuxSenses<R> {
     images: Arc<R>,
     statistics: Statistics<R>,
     /// Held for a moment only; when the runtime is asked (again).
-    places: Lock<(Places, Mono)>,
+    places: Lock<(SignalPaths, Mono)>,
     trigger: Option<Trigger>,
     garbage: GarbageCollection,
     tasks: Tasks,
@@ -61,12 +61,12 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
         let trigger = trigger.inspect_err(|error| {
             tracing::info!(error = chain(error), "no hints that memory is short; it is looked at by time");
         });
-        let places = Places {
+        let places = SignalPaths {
             root_dir: PathBuf::from(&settings.options.root_dir),
             pods: kubepods.clone(),
-            ..Places::default()
+            ..SignalPaths::default()
         };
-        let place = Place::new(settings, node_name, kubepods, tasks.now().wall);
+        let place = StatisticsContext::new(settings, node_name, kubepods, tasks.now().wall);
         let period = orlop_config::Duration::from_secs(i64::try_from(PERIOD.as_secs()).unwrap_or(i64::MAX));
         // The figures of the API are as old as its configuration allows; these are not.
         let statistics = Statistics::new(place, period, PATIENCE / 2, runtime, images.clone(), tasks.clone());
@@ -81,7 +81,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
     }
 
     /// With the runtime's, as far as it has said.
-    async fn places(&self) -> Places {
+    async fn places(&self) -> SignalPaths {
         let now = self.tasks.now().mono;
         let (mut places, next) = self.places.lock().clone();
         if places.images.is_some() || next > now {
@@ -104,7 +104,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
 }
 
 impl<R: Runtime + RuntimeStatistics> Senses for LinuxSenses<R> {
-    fn observe(&self) -> Later<'_, (Observations, Option<Layout>)> {
+    fn observe(&self) -> EvictionFuture<'_, (Observations, Option<Layout>)> {
         Box::pin(async move {
             let (places, at) = (self.places().await, self.tasks.now().wall);
             let read = move || (eviction_signals::observe(&places, at), places.layout());
@@ -113,7 +113,7 @@ impl<R: Runtime + RuntimeStatistics> Senses for LinuxSenses<R> {
         })
     }
 
-    fn uses(&self, measure: Measure, pods: Vec<Shown>) -> Later<'_, Result<Uses, String>> {
+    fn uses(&self, measure: Measure, pods: Vec<ShownPod>) -> EvictionFuture<'_, Result<Uses, String>> {
         Box::pin(async move {
             let (extent, storage) = match measure {
                 Measure::Memory => (Extent::Resource, false),
@@ -126,7 +126,7 @@ impl<R: Runtime + RuntimeStatistics> Senses for LinuxSenses<R> {
         })
     }
 
-    fn reclaim(&self, what: Reclaim) -> Later<'_, ()> {
+    fn reclaim(&self, what: Reclaim) -> EvictionFuture<'_, ()> {
         Box::pin(async move {
             // Containers first: their images are in use until then.
             if what.containers {
@@ -149,7 +149,7 @@ impl<R: Runtime + RuntimeStatistics> Senses for LinuxSenses<R> {
         })
     }
 
-    fn pressed(&self) -> Later<'_, ()> {
+    fn pressed(&self) -> EvictionFuture<'_, ()> {
         Box::pin(async move {
             if let Some(trigger) = &self.trigger {
                 match trigger.pressed().await {

@@ -27,27 +27,27 @@ struct FakeSenses {
 }
 
 impl Senses for FakeSenses {
-    fn observe(&self) -> Later<'_, (Observations, Option<Layout>)> {
+    fn observe(&self) -> EvictionFuture<'_, (Observations, Option<Layout>)> {
         let available = *self.left.lock().unwrap() << 20;
         let observation = Observation { at: Wall(0), available, capacity: 1 << 40 };
         let found = [(Signal::MemoryAvailable, observation)].into();
         Box::pin(async move { (found, Some(Layout::default())) })
     }
 
-    fn uses(&self, _measure: Measure, pods: Vec<Shown>) -> Later<'_, Result<Uses, String>> {
+    fn uses(&self, _measure: Measure, pods: Vec<ShownPod>) -> EvictionFuture<'_, Result<Uses, String>> {
         let uses = self.uses.lock().unwrap().clone();
-        let of = move |pod: &Shown| {
+        let of = move |pod: &ShownPod| {
             let memory = Some(uses.get(&pod.name)? << 20);
             Some((pod.uid.as_str().into(), PodUse { memory, ..PodUse::default() }))
         };
         Box::pin(async move { Ok(pods.iter().filter_map(of).collect()) })
     }
 
-    fn reclaim(&self, _what: Reclaim) -> Later<'_, ()> {
+    fn reclaim(&self, _what: Reclaim) -> EvictionFuture<'_, ()> {
         Box::pin(async {})
     }
 
-    fn pressed(&self) -> Later<'_, ()> {
+    fn pressed(&self) -> EvictionFuture<'_, ()> {
         Box::pin(self.press.notified())
     }
 }
@@ -76,10 +76,10 @@ async fn the_kernels_hint_ends_the_right_pod_and_the_next_one_waits_for_its_room
     let (manager, mut inbox) = tasks.mailbox::<ManagerEvent>();
     let (own, mine) = tasks.mailbox();
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(statuses.clone(), metrics, None, None, Some(own.clone()));
+    let node_events = NodeEvents::new(statuses.clone(), metrics, None, None, Some(own.clone()));
     let config = serde_json::from_value(json!({"evictionHard": {"memory.available": "100Mi"}})).unwrap();
     let config = EvictionConfig::new(&config).unwrap();
-    let node = NodeHandles { manager, outlets: outlets.clone(), tasks: tasks.clone() };
+    let node = NodeHandles { manager, node_events: node_events.clone(), tasks: tasks.clone() };
     let eviction = PreparedEviction { config, senses: senses.clone(), own, inbox: mine };
     eviction.start(Deps { node: &node, going: BTreeSet::new(), desired, statuses });
     assert!(tokio::time::timeout(std::time::Duration::from_secs(9), inbox.recv()).await.is_err());
@@ -95,7 +95,7 @@ async fn the_kernels_hint_ends_the_right_pod_and_the_next_one_waits_for_its_room
     assert!(tokio::time::timeout(std::time::Duration::from_secs(20), inbox.recv()).await.is_err());
     senses.uses.lock().unwrap().remove("hog");
     *senses.left.lock().unwrap() = 60;
-    outlets.released(&"hog".into());
+    node_events.released(&"hog".into());
     let next = inbox.recv().await;
     assert!(matches!(next, ManagerEvent::Evict(_)), "{next:?}");
 }

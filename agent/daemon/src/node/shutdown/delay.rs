@@ -11,7 +11,7 @@ use agent_types::backoff::Backoff;
 use agent_types::event::EventKind;
 use agent_types::time::Mono;
 
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 
 /// A lock that is away for longer is the Node's to show.
 const TELL_AFTER: Duration = Duration::from_secs(15);
@@ -20,7 +20,7 @@ const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(250), Duratio
 
 /// Tells of a lock that is not there.
 pub(super) struct Delay {
-    outlets: Outlets,
+    node_events: NodeEvents,
     without_since: Option<Mono>,
     /// What the Node shows as the reason.
     told: Option<String>,
@@ -28,8 +28,8 @@ pub(super) struct Delay {
 
 impl Delay {
     /// The node is not waited for yet.
-    pub(super) fn new(outlets: Outlets, now: Mono) -> Delay {
-        Delay { outlets, without_since: Some(now), told: None }
+    pub(super) fn new(node_events: NodeEvents, now: Mono) -> Delay {
+        Delay { node_events, without_since: Some(now), told: None }
     }
 
     /// There is a lock.
@@ -37,9 +37,9 @@ impl Delay {
         self.without_since = None;
         if self.told.take().is_some() {
             let again = "systemd-logind waits for this node's pods again";
-            self.outlets.of_node(Fact::of_node(EventKind::Normal, NO_DELAY, again));
+            self.node_events.of_node(Fact::of_node(EventKind::Normal, NO_DELAY, again));
         }
-        self.outlets.shutdown_delay(Ok(()));
+        self.node_events.shutdown_delay(Ok(()));
     }
 
     /// There is none, and this is why.
@@ -50,9 +50,9 @@ impl Delay {
         }
         if self.told.replace(why.to_owned()).is_none() {
             let words = format!("systemd-logind does not wait for this node's pods: {why}");
-            self.outlets.of_node(Fact::of_node(EventKind::Warning, NO_DELAY, words));
+            self.node_events.of_node(Fact::of_node(EventKind::Warning, NO_DELAY, words));
         }
-        self.outlets.shutdown_delay(Err(why.to_owned()));
+        self.node_events.shutdown_delay(Err(why.to_owned()));
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use tokio::sync::Notify;
     use tokio_util::sync::CancellationToken;
 
-    use crate::node::node_events::ApiOutlets;
+    use crate::node::node_events::ApiMailboxes;
     use crate::node::shutdown::delay::*;
     use crate::pods::status::StatusStore;
     use crate::serving::metrics::Metrics;
@@ -90,16 +90,16 @@ mod tests {
         let tasks = Tasks::new(clock.clone(), CancellationToken::new());
         let (node, mut to_node) = tasks.mailbox::<NodeStatusEvent>();
         let (recorder, mut to_recorder) = tasks.mailbox::<RecorderEvent>();
-        let api = ApiOutlets {
+        let api = ApiMailboxes {
             status: tasks.mailbox().0,
             mirrors: tasks.mailbox().0,
             recorder,
             node,
             read_node: Arc::new(Notify::new()),
         };
-        let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), Some(api), None, None);
+        let node_events = NodeEvents::new(StatusStore::default(), Metrics::new(clock), Some(api), None, None);
         let at = |seconds: u64| Mono(seconds * 1_000_000_000);
-        let mut delay = Delay::new(outlets, at(0));
+        let mut delay = Delay::new(node_events, at(0));
         let mut heard = || {
             let mut said = Vec::new();
             while let Some(NodeStatusEvent::Input(NodeInput::ShutdownDelay(delay))) =

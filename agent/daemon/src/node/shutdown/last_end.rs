@@ -11,7 +11,7 @@ use agent_core::node_shutdown::{LastEnd, UNCLEAN_SHUTDOWN};
 use agent_linux::hardware_watchdog::{CLASS, UDEV_QUEUE, boot_status, udev_is_idle};
 use agent_types::event::EventKind;
 
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
@@ -23,16 +23,16 @@ const DRIVERS: Duration = Duration::from_secs(10);
 const DRIVERS_MAX: Duration = Duration::from_secs(60);
 
 /// Tells it; `is_news`: nobody was told in this boot yet.
-pub(super) async fn tell(end: LastEnd, is_news: bool, outlets: Outlets, tasks: Tasks) {
-    outlets.last_end(end.clone());
+pub(super) async fn tell(end: LastEnd, is_news: bool, node_events: NodeEvents, tasks: Tasks) {
+    node_events.last_end(end.clone());
     let watchdogs = watchdogs(Path::new(CLASS), Path::new(UDEV_QUEUE), &tasks).await;
     let whole = end.clone().told_by(&watchdogs);
     if whole != end {
         tracing::warn!(reason = whole.reason(), "{}", whole.message());
-        outlets.last_end(whole.clone());
+        node_events.last_end(whole.clone());
     }
     if is_news && whole.unclean.is_some() {
-        outlets.of_node(Fact::of_node(EventKind::Warning, UNCLEAN_SHUTDOWN, whole.message()));
+        node_events.of_node(Fact::of_node(EventKind::Warning, UNCLEAN_SHUTDOWN, whole.message()));
     }
 }
 

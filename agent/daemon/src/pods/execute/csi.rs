@@ -10,15 +10,17 @@ use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_linux::volumes::{Give, VolumeError};
+use agent_linux::volumes::{SetFsGroup, VolumeError};
 use agent_plugins::PluginError;
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::PodKey;
 use agent_types::objects::{ObjectRef, Objects, look_up};
 use agent_types::time::Wall;
 use agent_volumes::SetUp;
-use agent_volumes::csi::publishing::{Answer, End, Facts, Paths, Publishing, SecretFor, Step, Tokens};
-use agent_volumes::csi::request::{Given, Publish, Stage};
+use agent_volumes::csi::publishing::{
+    End, Facts, Paths, PublishAnswer, PublishStep, Publishing, SecretFor, Tokens,
+};
+use agent_volumes::csi::request::{DriverToken, Publish, Stage};
 use agent_volumes::csi::source::SecretRef;
 use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::{CsiVolume, Terms};
@@ -71,7 +73,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let mut job = Job { executor, key, set_up, node, paths, endpoint, turn: None, giving: None };
     loop {
         match way.step() {
-            Step::End(end) => return job.end(end),
+            PublishStep::End(end) => return job.end(end),
             step => {
                 let answer = job.take(step, &way).await?;
                 way.answered(answer);
@@ -82,32 +84,34 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 
 impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     /// Takes a step. The error is that the agent stops.
-    async fn take(&mut self, step: Step, way: &Publishing) -> Result<Answer, EffectError> {
+    async fn take(&mut self, step: PublishStep, way: &Publishing) -> Result<PublishAnswer, EffectError> {
         Ok(match step {
-            Step::Object => {
+            PublishStep::Object => {
                 let object = self.executor.sources.csi_driver(way.volume().driver.clone()).await;
-                Answer::Object(object.map(|object| object.map(Box::new)))
+                PublishAnswer::Object(object.map(|object| object.map(Box::new)))
             }
-            Step::Attachment => self.attachment(way.volume()).await,
-            Step::Secret(of) => Answer::Secret(self.secret_for(of).await),
-            Step::Tokens => Answer::Tokens(self.tokens(way.terms()).await),
-            Step::Driver => {
+            PublishStep::Attachment => self.attachment(way.volume()).await,
+            PublishStep::Secret(of) => PublishAnswer::Secret(self.secret_for(of).await),
+            PublishStep::Tokens => PublishAnswer::Tokens(self.tokens(way.terms()).await),
+            PublishStep::Driver => {
                 let endpoint = self.node.registered.endpoint(&way.volume().driver);
                 let found = endpoint.is_some();
                 self.endpoint = endpoint.unwrap_or_default();
-                Answer::Found(found)
+                PublishAnswer::Found(found)
             }
-            Step::AskLimits => {
+            PublishStep::AskLimits => {
                 let csi = way.volume();
                 tracing::info!(driver = csi.driver, volume = csi.handle, "the node has no room for a volume");
                 self.node.limits.ask(&csi.driver).await;
                 self.executor.metrics.no_room_for_volume();
-                Answer::Done
+                PublishAnswer::Done
             }
-            Step::Grow { staged, in_use } => Answer::Grown(self.expand(way, staged, in_use).await),
-            Step::Give(group) => {
+            PublishStep::Grow { staged, in_use } => {
+                PublishAnswer::Grown(self.expand(way, staged, in_use).await)
+            }
+            PublishStep::Give(group) => {
                 let given = self.give(group, way.volume()).await;
-                Answer::Given(
+                PublishAnswer::Given(
                     given
                         .map(|given| match given {
                             Ok(_) => true,
@@ -119,35 +123,38 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                         .map_err(failure),
                 )
             }
-            Step::Capabilities | Step::Unstage | Step::Stage(_) | Step::Publish(_) => {
-                self.call(step, way.volume()).await
-            }
-            Step::Wish { .. } | Step::Turn | Step::Facts | Step::Staged(_) | Step::Published { .. } => {
-                self.of_table(step, way.volume()).await?
-            }
+            PublishStep::Capabilities
+            | PublishStep::Unstage
+            | PublishStep::Stage(_)
+            | PublishStep::Publish(_) => self.call(step, way.volume()).await,
+            PublishStep::Wish { .. }
+            | PublishStep::Turn
+            | PublishStep::Facts
+            | PublishStep::Staged(_)
+            | PublishStep::Published { .. } => self.of_table(step, way.volume()).await?,
             step => self.write(step, way).await,
         })
     }
 
     /// The driver is asked.
-    async fn call(&self, step: Step, csi: &CsiVolume) -> Answer {
+    async fn call(&self, step: PublishStep, csi: &CsiVolume) -> PublishAnswer {
         match step {
-            Step::Capabilities => {
+            PublishStep::Capabilities => {
                 let driver = agent_plugins::capabilities(&self.endpoint).await;
-                Answer::Capabilities(driver.map_err(|e| {
+                PublishAnswer::Capabilities(driver.map_err(|e| {
                     tracing::debug!(driver = csi.driver, error = %e, "a driver does not say what it can do");
                     e.words()
                 }))
             }
-            Step::Unstage => {
+            PublishStep::Unstage => {
                 let at = self.executor.dirs.stage_of(&csi.key());
-                Answer::Called(
+                PublishAnswer::Called(
                     agent_plugins::unstage(&self.endpoint, &csi.handle, &at).await.map_err(call_failed),
                 )
             }
-            Step::Stage(request) => Answer::Called(self.stage(&request, csi).await),
-            Step::Publish(request) => Answer::Called(self.publish(&request, csi).await),
-            _ => Answer::Done,
+            PublishStep::Stage(request) => PublishAnswer::Called(self.stage(&request, csi).await),
+            PublishStep::Publish(request) => PublishAnswer::Called(self.publish(&request, csi).await),
+            _ => PublishAnswer::Done,
         }
     }
 
@@ -166,84 +173,84 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     }
 
     /// The owner of the table of stages is asked, or hears of it.
-    async fn of_table(&mut self, step: Step, csi: &CsiVolume) -> Result<Answer, EffectError> {
+    async fn of_table(&mut self, step: PublishStep, csi: &CsiVolume) -> Result<PublishAnswer, EffectError> {
         let (volumes, key, pod) = (&self.node.volumes, csi.key(), &self.key.uid);
         Ok(match step {
-            Step::Wish { attach } => Answer::Attached(volumes.wish(pod, &key, attach).await),
-            Step::Turn => {
+            PublishStep::Wish { attach } => PublishAnswer::Attached(volumes.wish(pod, &key, attach).await),
+            PublishStep::Turn => {
                 self.turn = Some(volumes.turn(&key).await.ok_or_else(|| gave_up(STOPS))?);
                 self.facts(csi).await?
             }
-            Step::Facts => self.facts(csi).await?,
-            Step::Staged(is) => {
+            PublishStep::Facts => self.facts(csi).await?,
+            PublishStep::Staged(is) => {
                 if let Some(turn) = &self.turn {
                     turn.set_staged(is);
                 }
-                Answer::Done
+                PublishAnswer::Done
             }
-            Step::Published { again } => {
+            PublishStep::Published { again } => {
                 let (pod, name) = (pod.clone(), self.set_up.name.clone());
                 volumes.published(&self.paths.target, Published { pod, name, key, again });
-                Answer::Done
+                PublishAnswer::Done
             }
-            _ => Answer::Done,
+            _ => PublishAnswer::Done,
         })
     }
 
-    async fn facts(&self, csi: &CsiVolume) -> Result<Answer, EffectError> {
+    async fn facts(&self, csi: &CsiVolume) -> Result<PublishAnswer, EffectError> {
         let facts = self.node.volumes.facts(&csi.key(), &self.paths.target).await;
         let facts = facts.ok_or_else(|| gave_up(STOPS))?;
         let walked = self.executor.ownership.has(&self.key.uid, &self.set_up.name);
-        Ok(Answer::Facts(Facts { walked, ..facts }))
+        Ok(PublishAnswer::Facts(Facts { walked, ..facts }))
     }
 
     /// The disk is read or written.
-    async fn write(&self, step: Step, way: &Publishing) -> Answer {
+    async fn write(&self, step: PublishStep, way: &Publishing) -> PublishAnswer {
         let (tasks, at) = (&self.executor.tasks, self.executor.dirs.clone());
         let (csi, uid, target) = (way.volume(), self.key.uid.clone(), self.paths.target.clone());
         let (key, device) = (csi.key(), csi.block.as_ref().map(|_| csi.volume.clone()));
         match step {
-            Step::ReadDisk => {
+            PublishStep::ReadDisk => {
                 let read = tasks.blocking(move || at.csi_on_disk()).await;
                 let held = of_disk(read).map(|mut all| all.remove(&key).unwrap_or_default());
-                Answer::Held(held)
+                PublishAnswer::Held(held)
             }
-            Step::Record => {
+            PublishStep::Record => {
                 let data = csi.data(way.terms());
                 let recorded = tasks.blocking_of_pod(&self.key.uid, move || match device {
                     Some(volume) => at.prepare_device(&uid, &volume, &data),
                     None => at.prepare_target(&uid, &target, &data),
                 });
-                Answer::Recorded(of_volume(recorded.await))
+                PublishAnswer::Recorded(of_volume(recorded.await))
             }
-            Step::RecordStage(staged) => {
+            PublishStep::RecordStage(staged) => {
                 let data = csi.staged_data(way.terms());
                 let recorded = tasks.blocking_of_volume(&csi.handle, move || match staged {
                     StagedAs::Device(volume) => at.prepare_device_stage(&volume),
                     StagedAs::Files => at.prepare_stage(&key, &data),
                 });
-                Answer::Recorded(of_volume(recorded.await).map(|(_, new)| new))
+                PublishAnswer::Recorded(of_volume(recorded.await).map(|(_, new)| new))
             }
-            Step::ForgetStage(staged) => {
+            PublishStep::ForgetStage(staged) => {
                 let forgotten = tasks.blocking_of_volume(&csi.handle, move || match staged {
                     StagedAs::Device(volume) => at.device_unstaged(&volume),
                     StagedAs::Files => at.unstaged(&key),
                 });
-                Answer::Node(of_disk(forgotten.await))
+                PublishAnswer::Node(of_disk(forgotten.await))
             }
-            Step::Release => {
+            PublishStep::Release => {
                 let released = tasks.blocking_of_pod(&self.key.uid, move || match device {
                     Some(volume) => at.release_device(&uid, &volume),
                     None => at.release_target(&uid, Path::new(&target)),
                 });
-                Answer::Node(of_disk(released.await))
+                PublishAnswer::Node(of_disk(released.await))
             }
-            Step::Keep => {
+            PublishStep::Keep => {
                 let volume = csi.volume.clone();
                 let kept = tasks.blocking_of_pod(&self.key.uid, move || at.keep_device(&uid, &volume));
-                Answer::Node(of_volume(kept.await))
+                PublishAnswer::Node(of_volume(kept.await))
             }
-            _ => Answer::Done,
+            _ => PublishAnswer::Done,
         }
     }
 
@@ -262,10 +269,10 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         }
     }
 
-    async fn attachment(&self, csi: &CsiVolume) -> Answer {
+    async fn attachment(&self, csi: &CsiVolume) -> PublishAnswer {
         let name = csi.attachment();
         let found = self.executor.sources.attachment(name.clone()).await;
-        Answer::Attachment(found.map(Box::new).inspect_err(|why| {
+        PublishAnswer::Attachment(found.map(Box::new).inspect_err(|why| {
             tracing::debug!(volume = csi.handle, attachment = name, why, "VolumeAttachment is not read");
         }))
     }
@@ -279,7 +286,8 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let executor = self.executor;
         let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.paths.target.clone());
         let by_root = csi.by_root;
-        let work = move |give: Give<'_>| at.give_target(&uid, &target, group, by_root, give).map(|()| None);
+        let work =
+            move |give: SetFsGroup<'_>| at.give_target(&uid, &target, group, by_root, give).map(|()| None);
         let shared = format!("{}/{}", csi.driver, csi.handle);
         given(executor, self.key, self.set_up, &shared, work).await
     }
@@ -312,7 +320,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             if terms.again {
                 renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
             }
-            given.push(Given { audience: token.audience.clone(), text: held.text, ends: held.ends });
+            given.push(DriverToken { audience: token.audience.clone(), text: held.text, ends: held.ends });
         }
         Ok(Tokens { given, renew_after: renew.map(|at| at.since(now).max(RENEW_MIN)) })
     }

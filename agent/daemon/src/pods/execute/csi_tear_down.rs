@@ -11,7 +11,7 @@ use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::ids::PodUid;
 use agent_volumes::csi::VolumeData;
 use agent_volumes::csi::steps::Failure;
-use agent_volumes::csi::unpublishing::{Step, Unpublishing};
+use agent_volumes::csi::unpublishing::{UnpublishStep, Unpublishing};
 use futures_util::future::join_all;
 
 use super::csi::{STOPS, failure, of_disk, refusal};
@@ -89,29 +89,29 @@ impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
             let (at, of, target) = (self.executor.dirs.clone(), self.uid.clone(), self.target.to_owned());
             let device = self.device.unwrap_or_default().to_owned();
             match (way.step(), self.data) {
-                (Step::Turn, Some(data)) => {
+                (UnpublishStep::Turn, Some(data)) => {
                     self.turn = node.volumes.turn(&data.key()).await;
                     way.done(self.turn.as_ref().map(drop).ok_or_else(|| failure(gave_up(STOPS))));
                 }
-                (Step::Leave, _) => {
+                (UnpublishStep::Leave, _) => {
                     let left = tasks.blocking_of_pod(self.uid, move || at.leave_device(&of, &device));
                     way.done(of_disk(left.await));
                 }
-                (Step::Driver, Some(data)) => {
+                (UnpublishStep::Driver, Some(data)) => {
                     let found = node.registered.endpoint(&data.driver);
                     way.found(found.is_some());
                     endpoint = found.unwrap_or_default();
                 }
-                (Step::Unpublished, _) => {
+                (UnpublishStep::Unpublished, _) => {
                     // Also if it fails it may no longer be there.
                     node.volumes.unpublished(&target.display().to_string());
                     way.done(Ok(()));
                 }
-                (Step::Unpublish, Some(data)) => {
+                (UnpublishStep::Unpublish, Some(data)) => {
                     let released = agent_plugins::unpublish(&endpoint, &data.handle, self.target).await;
                     way.called(released.map_err(|e| e.to_string()));
                 }
-                (Step::Release, _) => {
+                (UnpublishStep::Release, _) => {
                     let is_device = self.device.is_some();
                     let released = tasks.blocking_of_pod(self.uid, move || match is_device {
                         true => at.release_device(&of, &device),
@@ -119,11 +119,13 @@ impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
                     });
                     way.done(of_disk(released.await));
                 }
-                (Step::Turn | Step::Driver | Step::Unpublish, None) => {
+                (UnpublishStep::Turn | UnpublishStep::Driver | UnpublishStep::Unpublish, None) => {
                     return Err(refusal("nothing says whose volume it is".to_owned()));
                 }
-                (Step::Done, _) => return Ok(()),
-                (Step::Failed(Failure { class, message }), _) => return Err(EffectError { class, message }),
+                (UnpublishStep::Done, _) => return Ok(()),
+                (UnpublishStep::Failed(Failure { class, message }), _) => {
+                    return Err(EffectError { class, message });
+                }
             }
         }
     }

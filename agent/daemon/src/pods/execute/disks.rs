@@ -15,7 +15,7 @@ use agent_linux::volumes::disk as on_disk;
 use agent_types::failure::Class;
 use agent_types::ids::PodKey;
 use agent_volumes::bind::{Bind, OfClaim};
-use agent_volumes::disk::{self, Content, Next};
+use agent_volumes::disk::{self, Content, DiskStep};
 use agent_volumes::{Resize, SetUp, Work};
 use tokio::time::timeout;
 
@@ -129,17 +129,17 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
         let next = disk::next(&of, seen, checked)
             .map_err(|message| EffectError { class: Class::Invalid, message })?;
         let command = match &next {
-            Next::Nothing => return Ok(true),
-            Next::Format(command) => {
+            DiskStep::Nothing => return Ok(true),
+            DiskStep::Format(command) => {
                 tracing::info!(disk = of.source, command = command.0, "a blank disk is formatted");
                 answer(on(on_disk::begin).await)?;
                 command
             }
-            Next::Mount(command) => {
+            DiskStep::Mount(command) => {
                 answer(on(on_disk::make_place).await)?;
                 command
             }
-            Next::Check(command) => command,
+            DiskStep::Check(command) => command,
         };
         let (program, arguments) = command;
         let failure = programs::run(program, arguments).await.err().and_then(|failed| {
@@ -149,7 +149,7 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
         });
         let ended = match next {
             // Whichever way it ended: after a failure an operator may put data there that are no half of a mkfs.
-            Next::Format(_) => answer(on(on_disk::finish).await),
+            DiskStep::Format(_) => answer(on(on_disk::finish).await),
             _ => Ok(()),
         };
         if let Some(message) = failure {

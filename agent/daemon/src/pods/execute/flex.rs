@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_linux::volumes::flex::{Held, Seen};
-use agent_linux::volumes::{Give, flex as on_disk};
+use agent_linux::volumes::flex::{FlexPodVolume, FlexVolumeState};
+use agent_linux::volumes::{SetFsGroup, flex as on_disk};
 use agent_types::ids::{PodKey, PodUid};
 use agent_volumes::attach::Attached;
 use agent_volumes::flex::answer::{Capabilities, Refusal};
 use agent_volumes::flex::call::Call;
-use agent_volumes::flex::mounting::{Attachment, Here, Mounting, Step};
+use agent_volumes::flex::mounting::{Attachment, ExistingMounts, Mounting, MountingStep};
 use agent_volumes::flex::{Flex, Record, Release, release};
 use agent_volumes::{Resize, SetUp, SetUpError, claim};
 use futures_util::future::join_all;
@@ -62,7 +62,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         false => Attached::Yes,
     };
     let seen = match in_use {
-        true => Seen { mounted: true, ready: true, ..Seen::default() },
+        true => FlexVolumeState { mounted: true, ready: true, ..FlexVolumeState::default() },
         false => look(executor, key, volume, flex).await?,
     };
     if !(seen.mounted && seen.ready) {
@@ -129,7 +129,7 @@ async fn look<R: Runtime, I: ImageService>(
     key: &PodKey,
     volume: &SetUp,
     flex: &Flex,
-) -> Result<Seen, EffectError> {
+) -> Result<FlexVolumeState, EffectError> {
     let (at, uid, of, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), flex.clone());
     answer(executor.tasks.blocking_of_pod(&key.uid, move || at.look_flex(&uid, &of, &what)).await)
 }
@@ -155,25 +155,25 @@ async fn mount<R: Runtime, I: ImageService>(
     answer(
         executor.tasks.blocking_of_pod(&key.uid, move || at.prepare_flex(&uid, &of, &what, global)).await,
     )?;
-    let here = Here { global: seen.global, pod: seen.mounted };
+    let here = ExistingMounts { global: seen.global, pod: seen.mounted };
     let mut way =
         Mounting::new(flex, (capabilities, attachment, here), &volume.path, (volume.fs_group, &secret));
     loop {
         match way.step() {
-            Step::Call(call) => way.answered(node.flex.call(&flex.driver, &call).await),
-            Step::WriteDown(device) => {
+            MountingStep::Call(call) => way.answered(node.flex.call(&flex.driver, &call).await),
+            MountingStep::WriteDown(device) => {
                 let record = Record { device: Some(device), ..flex.record(false) };
                 way.done(write(executor, record).await.map_err(|e| e.message));
             }
-            Step::MountDevice(device) => way.done(mount_device(executor, flex, &device).await),
-            Step::Bind => {
+            MountingStep::MountDevice(device) => way.done(mount_device(executor, flex, &device).await),
+            MountingStep::Bind => {
                 let (at, uid, of, what) = on();
                 let bound =
                     executor.tasks.blocking_of_pod(&key.uid, move || at.bind_flex(&uid, &of, &what)).await;
                 way.done(answer(bound).map_err(|e| e.message));
             }
-            Step::Done => break,
-            Step::Failed(why) => {
+            MountingStep::Done => break,
+            MountingStep::Failed(why) => {
                 let (at, uid, of, _) = on();
                 answer(executor.tasks.blocking_of_pod(&key.uid, move || at.abandon_flex(&uid, &of)).await)?;
                 return match why {
@@ -185,7 +185,7 @@ async fn mount<R: Runtime, I: ImageService>(
     }
     let gives = capabilities.fs_group && !flex.read_only;
     let ((at, uid, of, what), group) = (on(), volume.fs_group.filter(|_| gives));
-    let finish = move |give: Give<'_>| at.finish_flex(&uid, &of, &what, group, give).map(|()| None);
+    let finish = move |give: SetFsGroup<'_>| at.finish_flex(&uid, &of, &what, group, give).map(|()| None);
     let shared = if capabilities.attach { &flex.global } else { &volume.path };
     if let Err(giving) = given(executor, key, volume, shared, finish).await? {
         return Ok(Err(giving));
@@ -267,7 +267,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
 async fn let_go<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
-    held: &Held,
+    held: &FlexPodVolume,
 ) -> Result<(), EffectError> {
     let drivers = executor.sources.csi().flex;
     let path = held.path.display().to_string();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use agent_volumes::flex::answer::Ended;
+use agent_volumes::flex::answer::ProgramExit;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
@@ -77,7 +77,11 @@ impl Drop for Group {
 
 /// Runs a program to its end, which comes after `limit` at the latest. Who is killed is killed with all that he started; what
 /// he leaves behind when he ends by himself is his business.
-pub(crate) async fn ask(program: &Path, arguments: &[String], limit: Duration) -> Result<Ended, Failed> {
+pub(crate) async fn ask(
+    program: &Path,
+    arguments: &[String],
+    limit: Duration,
+) -> Result<ProgramExit, Failed> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let failed = |e: std::io::Error| {
@@ -91,7 +95,12 @@ pub(crate) async fn ask(program: &Path, arguments: &[String], limit: Duration) -
         let (printed, complained) = tokio::join!(text(stdout), text(stderr));
         let status = child.wait().await.map_err(failed)?;
         let (success, how) = (status.success(), status.to_string());
-        Ok(Ended { success, how, printed: printed.map_err(failed)?, complained: complained.map_err(failed)? })
+        Ok(ProgramExit {
+            success,
+            how,
+            printed: printed.map_err(failed)?,
+            complained: complained.map_err(failed)?,
+        })
     };
     match tokio::time::timeout(limit, ended).await {
         Ok(ended) => {

@@ -17,7 +17,7 @@ use agent_types::runtime::image::ImageInfo;
 use agent_types::time::Wall;
 use tracing::warn;
 
-use super::{Executor, error, said};
+use super::{Executor, error, runtime_error};
 use crate::images::pull_records::{Check, PullRecords};
 use crate::tasks::stops::AgentStops;
 
@@ -77,7 +77,7 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     executor.metrics.pull_records(intents, pulled);
     begun.map_err(|e| error(e.into()))?;
     // Dropped before its end, the intent stays on disk: the runtime may go on pulling.
-    let under_way = UnderWay { records: executor.records.clone(), image: Some(written) };
+    let under_way = PullInProgress { records: executor.records.clone(), image: Some(written) };
     let result = attempt_all(executor, image, credentials).await;
     let now = executor.tasks.now().wall;
     let (outcome, told) = match result {
@@ -96,12 +96,12 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
 }
 
 /// A pull whose intent is on disk.
-struct UnderWay {
+struct PullInProgress {
     records: Arc<PullRecords>,
     image: Option<String>,
 }
 
-impl UnderWay {
+impl PullInProgress {
     fn end(mut self, outcome: Result<(ImageId, Option<Source>), ()>, now: Wall) {
         let Some(image) = self.image.take() else { return };
         match outcome {
@@ -111,7 +111,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PullInProgress {
     fn drop(&mut self) {
         if let Some(image) = &self.image {
             self.records.abandoned(image);
@@ -133,7 +133,7 @@ async fn attempt_all<R: Runtime, I: ImageService>(
     for credential in attempts {
         match executor.images.pull(image, credential).await {
             Ok(info) => return Ok((info, credential.and_then(|c| c.source.clone()))),
-            Err(e) => failures.push(said(e)),
+            Err(e) => failures.push(runtime_error(e)),
         }
     }
     Err(one_of(failures))

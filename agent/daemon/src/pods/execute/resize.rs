@@ -1,11 +1,11 @@
 //! Giving containers that run other amounts, step by step.
 //!
-//! In: [`Step`]s. Out: one answer: all were taken, or the first that failed. Invariants: what a container was given is
+//! In: [`ActuateStep`]s. Out: one answer: all were taken, or the first that failed. Invariants: what a container was given is
 //! remembered after the runtime has said that it has it, before the next step. Upstream: doPodResizeAction.
 
 use std::collections::BTreeMap;
 
-use agent_core::allocation::actuate::{Step, too_low};
+use agent_core::allocation::actuate::{ActuateStep, too_low};
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult};
 use agent_kubelet_api::drivers::{Amounts, ImageService, Runtime};
 use agent_types::failure::{Class, DriverError};
@@ -14,8 +14,8 @@ use agent_types::runtime::config::LinuxResources;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Executor, error, no_cgroups, said};
-use crate::pods::pod_dirs::Whose;
+use super::{Executor, error, no_cgroups, runtime_error};
+use crate::pods::pod_dirs::ResourcesOwner;
 use crate::tasks::stops::AgentStops;
 
 /// [`Amounts`] as an object.
@@ -70,7 +70,7 @@ impl<A: Amounts> ContainerAmounts for A {
 pub(super) async fn resize<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,
-    steps: Vec<Step>,
+    steps: Vec<ActuateStep>,
 ) -> EffectResult {
     let began = this.tasks.now().mono;
     let mut result = Ok(EffectOk::Done);
@@ -87,11 +87,11 @@ pub(super) async fn resize<R: Runtime, I: ImageService>(
 async fn take<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,
-    step: Step,
+    step: ActuateStep,
 ) -> Result<(), EffectError> {
     match step {
-        Step::CheckMemory { pod, running, containers } => {
-            let in_use = this.amounts.memory_in_use(&running).await.map_err(said)?;
+        ActuateStep::CheckMemory { pod, running, containers } => {
+            let in_use = this.amounts.memory_in_use(&running).await.map_err(runtime_error)?;
             let pod = match (pod, &this.cgroups) {
                 (Some((cgroup, limit)), Some(cgroups)) => {
                     Some((limit, cgroups.memory_in_use(&cgroup.name).await.map_err(error)?))
@@ -101,18 +101,18 @@ async fn take<R: Runtime, I: ImageService>(
             let message = too_low(pod, &containers, &in_use);
             message.map_or(Ok(()), |message| Err(EffectError { class: Class::Conflict, message }))
         }
-        Step::Sandbox { id, overhead, resources } => {
-            this.amounts.update_sandbox(&id, &overhead, &resources).await.map_err(said)
+        ActuateStep::Sandbox { id, overhead, resources } => {
+            this.amounts.update_sandbox(&id, &overhead, &resources).await.map_err(runtime_error)
         }
-        Step::PodCgroup(cgroup) => {
+        ActuateStep::PodCgroup(cgroup) => {
             let Some(cgroups) = &this.cgroups else { return Err(no_cgroups()) };
             cgroups.ensure(&cgroup).await.map_err(error)
         }
-        Step::Container { id, name, resources, record } => {
-            this.amounts.update_container(&id, &resources).await.map_err(said)?;
-            remember(this, key, Whose::Container(name), *record).await
+        ActuateStep::Container { id, name, resources, record } => {
+            this.amounts.update_container(&id, &resources).await.map_err(runtime_error)?;
+            remember(this, key, ResourcesOwner::Container(name), *record).await
         }
-        Step::PodLevel { record } => remember(this, key, Whose::Pod, *record).await,
+        ActuateStep::PodLevel { record } => remember(this, key, ResourcesOwner::Pod, *record).await,
     }
 }
 
@@ -120,7 +120,7 @@ async fn take<R: Runtime, I: ImageService>(
 pub(super) async fn remember<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,
-    whose: Whose,
+    whose: ResourcesOwner,
     actuates: ResourceRequirements,
 ) -> Result<(), EffectError> {
     let (dirs, uid) = (this.dirs.clone(), key.uid.clone());

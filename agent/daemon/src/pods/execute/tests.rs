@@ -24,7 +24,7 @@ use crate::images::pulls::PullLimits;
 use crate::tasks::mailbox::Inbox;
 use crate::testing::VirtualClock;
 
-type Answered<T> = Result<T, DriverError>;
+type DriverResult<T> = Result<T, DriverError>;
 
 /// Answers `stop_container` when `open` is notified, images at once or never, everything else with an error.
 #[derive(Default)]
@@ -38,7 +38,7 @@ pub(super) struct Slow {
     containers: Mutex<Vec<ContainerObserved>>,
 }
 
-fn no<T>(operation: &'static str) -> Answered<T> {
+fn no<T>(operation: &'static str) -> DriverResult<T> {
     Err(DriverError {
         operation,
         object: "x".to_owned(),
@@ -65,29 +65,29 @@ impl Drop for SetOnDrop<'_> {
 }
 
 impl Runtime for Slow {
-    async fn version(&self) -> Answered<RuntimeVersion> {
+    async fn version(&self) -> DriverResult<RuntimeVersion> {
         no("version")
     }
-    async fn status(&self) -> Answered<RuntimeStatus> {
+    async fn status(&self) -> DriverResult<RuntimeStatus> {
         no("status")
     }
-    async fn cgroup_driver(&self) -> Answered<Option<CgroupDriver>> {
+    async fn cgroup_driver(&self) -> DriverResult<Option<CgroupDriver>> {
         no("cgroup_driver")
     }
-    async fn list(&self) -> Answered<Vec<ListedPod>> {
+    async fn list(&self) -> DriverResult<Vec<ListedPod>> {
         no("list")
     }
-    async fn inspect(&self, _: &PodUid) -> Answered<(Option<PodKey>, PodObservation)> {
+    async fn inspect(&self, _: &PodUid) -> DriverResult<(Option<PodKey>, PodObservation)> {
         let containers = self.containers.lock().unwrap().clone().into();
         Ok((None, PodObservation { containers, ..PodObservation::default() }))
     }
-    async fn run_sandbox(&self, _: &SandboxConfig) -> Answered<SandboxId> {
+    async fn run_sandbox(&self, _: &SandboxConfig) -> DriverResult<SandboxId> {
         no("run_sandbox")
     }
-    async fn stop_sandbox(&self, _: &SandboxId) -> Answered<()> {
+    async fn stop_sandbox(&self, _: &SandboxId) -> DriverResult<()> {
         no("stop_sandbox")
     }
-    async fn remove_sandbox(&self, _: &SandboxId) -> Answered<()> {
+    async fn remove_sandbox(&self, _: &SandboxId) -> DriverResult<()> {
         no("remove_sandbox")
     }
     async fn create_container(
@@ -95,39 +95,44 @@ impl Runtime for Slow {
         _: &SandboxId,
         _: &ContainerConfig,
         _: &SandboxConfig,
-    ) -> Answered<ContainerId> {
+    ) -> DriverResult<ContainerId> {
         no("create_container")
     }
-    async fn start_container(&self, _: &ContainerId) -> Answered<()> {
+    async fn start_container(&self, _: &ContainerId) -> DriverResult<()> {
         no("start_container")
     }
-    async fn stop_container(&self, _: &ContainerId, _: u32) -> Answered<()> {
+    async fn stop_container(&self, _: &ContainerId, _: u32) -> DriverResult<()> {
         let _dropped = SetOnDrop(&self.dropped);
         self.open.notified().await;
         Ok(())
     }
-    async fn remove_container(&self, _: &ContainerId) -> Answered<()> {
+    async fn remove_container(&self, _: &ContainerId) -> DriverResult<()> {
         no("remove_container")
     }
 }
 
 impl agent_kubelet_api::drivers::Amounts for Slow {
-    async fn update_container(&self, _: &ContainerId, _: &LinuxResources) -> Answered<()> {
+    async fn update_container(&self, _: &ContainerId, _: &LinuxResources) -> DriverResult<()> {
         no("update_container")
     }
-    async fn update_sandbox(&self, _: &SandboxId, _: &LinuxResources, _: &LinuxResources) -> Answered<()> {
+    async fn update_sandbox(
+        &self,
+        _: &SandboxId,
+        _: &LinuxResources,
+        _: &LinuxResources,
+    ) -> DriverResult<()> {
         Ok(())
     }
-    async fn memory_in_use(&self, _: &[ContainerId]) -> Answered<BTreeMap<ContainerId, u64>> {
+    async fn memory_in_use(&self, _: &[ContainerId]) -> DriverResult<BTreeMap<ContainerId, u64>> {
         Ok([("a".into(), 5)].into())
     }
 }
 
 impl ImageService for Slow {
-    async fn image_status(&self, _: &str) -> Answered<Option<ImageInfo>> {
+    async fn image_status(&self, _: &str) -> DriverResult<Option<ImageInfo>> {
         Ok(None)
     }
-    async fn pull(&self, image: &str, _: Option<&Credential>) -> Answered<ImageInfo> {
+    async fn pull(&self, image: &str, _: Option<&Credential>) -> DriverResult<ImageInfo> {
         let now = self.pulling.fetch_add(1, Ordering::AcqRel) + 1;
         self.pulling_max.fetch_max(now, Ordering::AcqRel);
         self.pulls_open.notified().await;
@@ -142,10 +147,10 @@ impl ImageService for Slow {
             pinned: false,
         })
     }
-    async fn list_images(&self) -> Answered<Vec<ImageInfo>> {
+    async fn list_images(&self) -> DriverResult<Vec<ImageInfo>> {
         no("list_images")
     }
-    async fn remove_image(&self, _: &str) -> Answered<()> {
+    async fn remove_image(&self, _: &str) -> DriverResult<()> {
         no("remove_image")
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_linux::volumes::{Give, VolumeError, env_file};
+use agent_linux::volumes::{SetFsGroup, VolumeError, env_file};
 use agent_types::failure::Class;
 use agent_types::ids::PodKey;
 use agent_types::objects::{ObjectRef, Objects};
 use agent_types::time::Wall;
 use agent_volumes::env_file::{EnvFile, EnvFiles};
 use agent_volumes::network_disk::NetworkDisk;
-use agent_volumes::payload::{self, Known, Payload};
+use agent_volumes::payload::{self, Payload, SourceValues};
 use agent_volumes::sub_path::SubPath;
 use agent_volumes::{FileSource, SetUp, Work};
 use tokio::sync::OwnedMutexGuard;
@@ -23,7 +23,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::{Executor, csi, disks, flex, network_disks, nfs};
 use crate::pods::pod_dirs::chain;
 use crate::tasks::stops::AgentStops;
-use crate::volumes::ownership::Going;
+use crate::volumes::ownership::OwnershipProgress;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
 /// again (upstream looks once a minute).
@@ -84,7 +84,7 @@ pub(super) async fn set_up_bind<R: Runtime, I: ImageService>(
         return answer(executor.tasks.blocking_of_pod(&key.uid, work).await).map(Ok);
     };
     let of = volume.clone();
-    let work = move |give: Give<'_>| {
+    let work = move |give: SetFsGroup<'_>| {
         let _alone = alone;
         at.set_up_bind(&uid, &of, give)
     };
@@ -97,13 +97,13 @@ pub(super) async fn given<R: Runtime, I: ImageService>(
     key: &PodKey,
     volume: &SetUp,
     shared: &str,
-    work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
+    work: impl FnOnce(SetFsGroup<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
 ) -> Result<Result<Option<String>, EffectOk>, EffectError> {
     let done = executor.ownership.run(&executor.tasks, &key.uid, &volume.name, shared, work).await?;
     Ok(done.map_err(|going| giving(volume, going)))
 }
 
-fn giving(volume: &SetUp, going: Going) -> EffectOk {
+fn giving(volume: &SetUp, going: OwnershipProgress) -> EffectOk {
     EffectOk::Giving { path: volume.path.clone(), entries: going.entries, took: going.took }
 }
 
@@ -158,7 +158,7 @@ async fn collect<R: Runtime, I: ImageService>(
     sources: &[FileSource],
     projected: bool,
 ) -> Result<(Payload, Option<Wall>), EffectError> {
-    let mut known = Known::default();
+    let mut known = SourceValues::default();
     let mut renew: Option<Wall> = None;
     for source in sources {
         match source {

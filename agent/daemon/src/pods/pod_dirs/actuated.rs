@@ -22,7 +22,7 @@ const FILE_MODE: u32 = 0o600;
 
 /// Whose amounts they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum ResourcesOwner {
     /// A container's, by its name.
     Container(String),
     /// The pod's own (`spec.resources`).
@@ -71,13 +71,13 @@ impl PodDirs {
     pub fn record_actuated(
         &self,
         uid: &PodUid,
-        whose: Whose,
+        whose: ResourcesOwner,
         resources: ResourceRequirements,
     ) -> Result<(), DriverError> {
         let mut have = self.actuated.lock();
         let known = have.all.get(uid).and_then(|pod| match &whose {
-            Whose::Container(name) => pod.containers.get(name),
-            Whose::Pod => pod.pod.as_ref(),
+            ResourcesOwner::Container(name) => pod.containers.get(name),
+            ResourcesOwner::Pod => pod.pod.as_ref(),
         });
         let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
         if known == Some(&resources) || (known.is_none() && is_nothing) {
@@ -85,8 +85,8 @@ impl PodDirs {
         }
         let pod = have.all.entry(uid.clone()).or_default();
         match whose {
-            Whose::Container(name) => drop(pod.containers.insert(name, resources)),
-            Whose::Pod => pod.pod = Some(resources),
+            ResourcesOwner::Container(name) => drop(pod.containers.insert(name, resources)),
+            ResourcesOwner::Pod => pod.pod = Some(resources),
         }
         Ok(self.write_actuated(&mut have)?)
     }
@@ -149,8 +149,8 @@ mod tests {
         PodDirs::new(at, &at.join("logs"), &at.join("links"))
     }
 
-    fn of(container: &str) -> Whose {
-        Whose::Container(container.to_owned())
+    fn of(container: &str) -> ResourcesOwner {
+        ResourcesOwner::Container(container.to_owned())
     }
 
     fn cpu(amount: &str) -> ResourceRequirements {
@@ -166,7 +166,7 @@ mod tests {
         first.record_allocated(&given).unwrap();
         first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
         first.record_actuated(&"u".into(), of("none"), ResourceRequirements::default()).unwrap();
-        first.record_actuated(&"u".into(), Whose::Pod, cpu("2")).unwrap();
+        first.record_actuated(&"u".into(), ResourcesOwner::Pod, cpu("2")).unwrap();
         let second = dirs(at.path());
         let (allocated, actuated) = second.restore_allocations().unwrap();
         assert_eq!(allocated, given);

@@ -11,25 +11,25 @@ pub(super) struct ByName(Arc<(Mutex<BTreeSet<Vec<u8>>>, Condvar)>);
 
 /// Holds a name until it is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct NameLock {
     locks: ByName,
     name: Vec<u8>,
 }
 
 impl ByName {
     /// Waits until the name is free, and holds it.
-    pub(super) fn lock(&self, name: &[u8]) -> Held {
+    pub(super) fn lock(&self, name: &[u8]) -> NameLock {
         let (held, freed) = &*self.0;
         // Every change of the set is whole, also if a holder panicked.
         let held = held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held =
             freed.wait_while(held, |held| held.contains(name)).unwrap_or_else(PoisonError::into_inner);
         held.insert(name.to_vec());
-        Held { locks: self.clone(), name: name.to_vec() }
+        NameLock { locks: self.clone(), name: name.to_vec() }
     }
 }
 
-impl Drop for Held {
+impl Drop for NameLock {
     fn drop(&mut self) {
         let (held, freed) = &*self.locks.0;
         held.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);

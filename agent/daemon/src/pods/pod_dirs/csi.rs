@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use agent_linux::files;
-use agent_linux::volumes::{Give, VolumeError, csi, csi_block, device, flex, network_disk};
+use agent_linux::volumes::{SetFsGroup, VolumeError, csi, csi_block, device, flex, network_disk};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::PodUid;
 use agent_volumes::attach::OnDisk;
@@ -40,7 +40,7 @@ impl PodDirs {
         target: &str,
         group: u32,
         by_root: bool,
-        give: Give<'_>,
+        give: SetFsGroup<'_>,
     ) -> Result<(), VolumeError> {
         self.own_target(uid, target)?;
         // Without a lock: it takes as long as there are files, and the tearing down ends it first.

@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use agent_linux::volumes::flex::{self, Held, Seen};
-use agent_linux::volumes::{Give, VolumeError};
+use agent_linux::volumes::flex::{self, FlexPodVolume, FlexVolumeState};
+use agent_linux::volumes::{SetFsGroup, VolumeError};
 use agent_types::failure::DriverError;
 use agent_types::ids::PodUid;
 use agent_volumes::SetUp;
@@ -19,7 +19,7 @@ impl PodDirs {
     ///
     /// # Errors
     /// A path elsewhere, or what cannot be read.
-    pub fn look_flex(&self, uid: &PodUid, volume: &SetUp, of: &Flex) -> Result<Seen, VolumeError> {
+    pub fn look_flex(&self, uid: &PodUid, volume: &SetUp, of: &Flex) -> Result<FlexVolumeState, VolumeError> {
         let own = self.own_flex(uid, volume)?;
         Ok(flex::look(&own, volume, of)?)
     }
@@ -64,7 +64,7 @@ impl PodDirs {
         volume: &SetUp,
         of: &Flex,
         group: Option<u32>,
-        give: Give<'_>,
+        give: SetFsGroup<'_>,
     ) -> Result<(), VolumeError> {
         self.own_flex(uid, volume)?;
         // Without a lock: what belongs to the driver may take its time.
@@ -85,7 +85,7 @@ impl PodDirs {
     ///
     /// # Errors
     /// What cannot be read, or is still in use.
-    pub fn flex_held(&self, uid: &PodUid) -> Result<Vec<Held>, DriverError> {
+    pub fn flex_held(&self, uid: &PodUid) -> Result<Vec<FlexPodVolume>, DriverError> {
         let own = self.pod_dir(uid)?;
         let _one = self.lock(uid);
         let held = flex::held(&own)?;

@@ -151,17 +151,17 @@ fn at(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesEr
 mod tests {
     use super::*;
 
-    struct Place {
+    struct LogLinksFixture {
         dir: tempfile::TempDir,
         links: LogLinks,
     }
 
-    impl Place {
-        fn new() -> Place {
+    impl LogLinksFixture {
+        fn new() -> LogLinksFixture {
             let dir = tempfile::tempdir().unwrap();
             let links = LogLinks::new(&dir.path().join("containers"), &dir.path().join("pods"));
             links.sweep().unwrap();
-            Place { dir, links }
+            LogLinksFixture { dir, links }
         }
 
         fn log(&self, below: &str) -> String {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn made_moved_and_removed_one_pod_at_a_time() {
-        let p = Place::new();
+        let p = LogLinksFixture::new();
         let (zero, one) = (p.log("ns_web_u-1/c/0.log"), p.log("ns_web_u-1/c/1.log"));
         let other = p.log("ns_db_u-2/c/0.log");
         p.sync("u-2", &[("db", &other)]);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn no_link_without_a_log_and_no_foreign_link_is_touched() {
-        let p = Place::new();
+        let p = LogLinksFixture::new();
         let log = p.log("ns_web_u-1/c/0.log");
         std::fs::write(p.links.directory.join("file"), "").unwrap();
         symlink("/nowhere/ns_web_u-1/c/0.log", p.links.directory.join("foreign")).unwrap();

@@ -81,24 +81,24 @@ mod tests {
 
     use super::*;
 
-    struct Place {
+    struct LogDirsFixture {
         dir: tempfile::TempDir,
         dirs: PodDirs,
     }
 
-    fn place(names: &[&str]) -> Place {
+    fn place(names: &[&str]) -> LogDirsFixture {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let dirs = PodDirs::new(&at("kubelet"), &at("logs"), &at("links"));
         fs::create_dir_all(at("logs/ns_web_u-1/c")).unwrap();
-        let place = Place { dir, dirs };
+        let place = LogDirsFixture { dir, dirs };
         for name in names {
             fs::write(place.path(name), "").unwrap();
         }
         place
     }
 
-    impl Place {
+    impl LogDirsFixture {
         fn path(&self, name: &str) -> String {
             self.dir.path().join("logs/ns_web_u-1/c").join(name).display().to_string()
         }

@@ -19,7 +19,8 @@ use agent_types::ids::PodUid;
 use agent_types::lock::Lock;
 use agent_types::time::{Now, Wall};
 use agent_volumes::pod_certificate::{
-    Asker, CertificateAction, CertificateEvent, Certified, Place, PodCertificates, Wanted,
+    Asker, CertificateAction, CertificateEvent, CertificateSource, Certified, PodCertificates,
+    RequestedCertificate,
 };
 use agent_volumes::references::parts_of_pod;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,16 +29,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ObjectWatches, ask};
 use crate::cluster::calls::Caller;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::desired_pods::DesiredPods;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 use crate::tasks::stops::AgentStops;
 
 /// What volumes may be given.
-type Held = Arc<Lock<BTreeMap<Place, Result<Certified, String>>>>;
+type IssuedCertificates = Arc<Lock<BTreeMap<CertificateSource, Result<Certified, String>>>>;
 /// Keys by their request.
-type Keys = BTreeMap<(Place, String), Arc<[u8]>>;
+type Keys = BTreeMap<(CertificateSource, String), Arc<[u8]>>;
 
 /// The certificates of this node's pods.
 pub(super) struct CertificateStore<A> {
@@ -45,7 +46,7 @@ pub(super) struct CertificateStore<A> {
     watches: Arc<dyn ObjectWatches>,
     /// `None`: the feature gate is off.
     seed: Option<u64>,
-    held: Held,
+    held: IssuedCertificates,
 }
 
 impl<A: ApiServer> CertificateStore<A> {
@@ -58,13 +59,13 @@ impl<A: ApiServer> CertificateStore<A> {
     ) -> CertificateStore<A> {
         let maker =
             Maker { caller, tasks, node_name, made: Arc::default(), one: Arc::new(Semaphore::new(1)) };
-        CertificateStore { maker, watches, seed, held: Held::default() }
+        CertificateStore { maker, watches, seed, held: IssuedCertificates::default() }
     }
 
     fn shell(
         &self,
         own: Sender<CertificateEvent>,
-        listeners: (Sender<ManagerEvent>, Outlets),
+        listeners: (Sender<ManagerEvent>, NodeEvents),
     ) -> CertificateShell<A> {
         CertificateShell {
             maker: self.maker.clone(),
@@ -79,7 +80,7 @@ impl<A: ApiServer> CertificateStore<A> {
     }
 
     /// The certificate of a volume's source.
-    pub(super) fn certificate(&self, of: &Place) -> Result<Certified, String> {
+    pub(super) fn certificate(&self, of: &CertificateSource) -> Result<Certified, String> {
         let none = || Err(format!("no credentials yet for {of}"));
         self.held.lock().get(of).cloned().unwrap_or_else(none)
     }
@@ -89,12 +90,12 @@ impl<A: ApiServer> CertificateStore<A> {
         &self,
         mut desired: watch::Receiver<DesiredPods>,
         manager: Sender<ManagerEvent>,
-        outlets: Outlets,
+        node_events: NodeEvents,
     ) {
         let Some(seed) = self.seed else { return };
         let tasks = &self.maker.tasks;
         let (own, inbox) = tasks.mailbox();
-        tasks.own(PodCertificates::new(seed), self.shell(own.clone(), (manager, outlets)), inbox);
+        tasks.own(PodCertificates::new(seed), self.shell(own.clone(), (manager, node_events)), inbox);
         let mut told = DesiredPods::new();
         loop {
             let asking = |(_, pod): &(&PodUid, &Arc<Pod>)| asks(pod);
@@ -142,7 +143,11 @@ impl<A> Clone for Maker<A> {
 
 impl<A: ApiServer> Maker<A> {
     /// Asks for a certificate: the request's name and when it was made.
-    async fn make(&self, place: &Place, wanted: &Wanted) -> Result<(String, Wall), String> {
+    async fn make(
+        &self,
+        place: &CertificateSource,
+        wanted: &RequestedCertificate,
+    ) -> Result<(String, Wall), String> {
         let other = || "an answer to another question".to_owned();
         let account =
             ObjectName { namespace: place.pod.namespace.clone(), name: wanted.account.as_str().into() };
@@ -182,13 +187,13 @@ impl<A: ApiServer> Maker<A> {
 struct CertificateShell<A> {
     maker: Maker<A>,
     watches: Arc<dyn ObjectWatches>,
-    held: Held,
+    held: IssuedCertificates,
     keys: Keys,
     /// Who is to hear of it once it can be had.
     changed: BTreeSet<PodUid>,
     own: Sender<CertificateEvent>,
     watching: Option<CancellationToken>,
-    listeners: (Sender<ManagerEvent>, Outlets),
+    listeners: (Sender<ManagerEvent>, NodeEvents),
 }
 
 impl<A: ApiServer> CertificateShell<A> {
@@ -265,7 +270,7 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
         self.listeners.1.pod_certificates(&machine.states(now.wall));
         let needed = machine.needed();
         self.keys.retain(|named, _| needed.contains(named));
-        let credential = |place: &Place| {
+        let credential = |place: &CertificateSource| {
             let (request, chain) = machine.held(place)?;
             let key = self.keys.get(&(place.clone(), request.to_owned()));
             let key = key.cloned().ok_or_else(|| format!("the key of request {request:?} is gone"))?;
@@ -307,10 +312,10 @@ mod tests {
         let (_, client) = watch::channel(Some(Arc::new(Signer::default())));
         let (caller, watches) = (Caller::new(tasks.clone(), client), Arc::new(Requests::default()));
         let store = CertificateStore::new(caller, tasks.clone(), watches, "n".into(), Some(1));
-        let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
+        let node_events = NodeEvents::new(StatusStore::default(), Metrics::new(clock), None, None, None);
         let (own, _inbox) = tasks.mailbox();
         let (to_manager, mut manager) = tasks.mailbox::<ManagerEvent>();
-        let mut shell = store.shell(own, (to_manager, outlets));
+        let mut shell = store.shell(own, (to_manager, node_events));
         shell.perform(tasks.now(), CertificateAction::Changed("u".into()));
         let heard = tokio::time::timeout(Duration::from_secs(1), manager.recv()).await;
         assert!(heard.is_err(), "what it has now is not yet what it heard of: {heard:?}");

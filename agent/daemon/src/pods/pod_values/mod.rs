@@ -24,7 +24,7 @@ use agent_types::time::Wall;
 use agent_volumes::bound::Bound;
 use agent_volumes::claim::{ClaimError, ClaimRef};
 use agent_volumes::csi::source::SecretRef;
-use agent_volumes::pod_certificate::{Certified, Place};
+use agent_volumes::pod_certificate::{CertificateSource, Certified};
 use agent_volumes::token::TokenRef;
 use agent_volumes::watched::ObjectNews;
 use futures_util::future::BoxFuture;
@@ -46,7 +46,7 @@ use crate::cluster::calls::Caller;
 use crate::cluster::watches::Opening;
 use crate::cluster::{ApiDrivers, ClusterPlan};
 use crate::node::NodeHandles;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::desired_pods::DesiredPods;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
@@ -127,7 +127,7 @@ pub trait Sources: Send + Sync + 'static {
     ///
     /// # Errors
     /// Nothing yet, or nothing ever, and why.
-    fn certificate(&self, of: &Place) -> Result<Certified, String>;
+    fn certificate(&self, of: &CertificateSource) -> Result<Certified, String>;
 
     /// A service account of the namespace `namespace`, as it is now.
     fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>>;
@@ -165,7 +165,7 @@ pub trait Sources: Send + Sync + 'static {
         self: Arc<Self>,
         desired: watch::Receiver<DesiredPods>,
         to: Sender<ManagerEvent>,
-        outlets: Outlets,
+        node_events: NodeEvents,
     ) -> BoxFuture<'static, ()>;
 }
 
@@ -273,7 +273,7 @@ pub fn of_cluster<A: ApiServer>(
 
 /// Starts following the pods that the node wants, for as long as it runs.
 pub fn start(sources: Arc<dyn Sources>, desired: watch::Receiver<DesiredPods>, node: &NodeHandles) {
-    node.tasks.start(sources.follow(desired, node.manager.clone(), node.outlets.clone()));
+    node.tasks.start(sources.follow(desired, node.manager.clone(), node.node_events.clone()));
 }
 
 struct ClusterSources<A> {
@@ -293,7 +293,7 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         Box::pin(self.tokens.token(token))
     }
 
-    fn certificate(&self, of: &Place) -> Result<Certified, String> {
+    fn certificate(&self, of: &CertificateSource) -> Result<Certified, String> {
         self.certificates.certificate(of)
     }
 
@@ -341,10 +341,10 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         self: Arc<Self>,
         desired: watch::Receiver<DesiredPods>,
         to: Sender<ManagerEvent>,
-        outlets: Outlets,
+        node_events: NodeEvents,
     ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let certificates = self.certificates.follow(desired.clone(), to.clone(), outlets);
+            let certificates = self.certificates.follow(desired.clone(), to.clone(), node_events);
             // Both run until the node stops.
             tokio::join!(self.objects.follow(desired, to), certificates);
         })
@@ -373,7 +373,7 @@ impl Sources for NoSources {
         Box::pin(std::future::ready(Err(why)))
     }
 
-    fn certificate(&self, _: &Place) -> Result<Certified, String> {
+    fn certificate(&self, _: &CertificateSource) -> Result<Certified, String> {
         Err("the node belongs to no cluster".to_owned())
     }
 
@@ -418,7 +418,7 @@ impl Sources for NoSources {
         self: Arc<Self>,
         _: watch::Receiver<DesiredPods>,
         _: Sender<ManagerEvent>,
-        _: Outlets,
+        _: NodeEvents,
     ) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }

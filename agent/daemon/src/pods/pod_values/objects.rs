@@ -40,13 +40,13 @@ pub(super) struct ObjectStore<A> {
     /// Trust bundles are watched: the feature gate is on.
     bundles: bool,
     tasks: Tasks,
-    state: Arc<Lock<State>>,
+    state: Arc<Lock<ObjectsState>>,
     /// Counts what was learned.
     learned: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct ObjectsState {
     watched: WatchedObjects,
     running: BTreeMap<ObjectRef, CancellationToken>,
     fetched: BTreeMap<ObjectRef, (Mono, Fetched)>,
@@ -173,7 +173,7 @@ impl<A: ApiServer> ObjectStore<A> {
         self.perform(&mut state, actions, to);
     }
 
-    fn perform(&self, state: &mut State, actions: Vec<WatchAction>, to: &Sender<ManagerEvent>) {
+    fn perform(&self, state: &mut ObjectsState, actions: Vec<WatchAction>, to: &Sender<ManagerEvent>) {
         for action in actions {
             match action {
                 WatchAction::Begin(object)

@@ -207,11 +207,11 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
         "serviceAccountName": "sa", "containers": [], "volumes": [{"name": "v", "projected": {"sources": [
             {"podCertificate": {"signerName": "s", "keyType": "ECDSAP256", "keyPath": "k"}}]}}]}}))
         .unwrap();
-    let place = Place::new(&pod, "v", 0);
+    let place = CertificateSource::new(&pod, "v", 0);
     let (desired_view, desired) = watch::channel(DesiredPods::from([("u".into(), Arc::new(pod))]));
     let (to_manager, mut manager) = tasks.mailbox::<ManagerEvent>();
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
+    let node_events = NodeEvents::new(StatusStore::default(), metrics.clone(), None, None, None);
     let state = |metrics: &Metrics| {
         let text = metrics.text_without_pods();
         text.lines().find(|line| line.starts_with("kubelet_podcertificate_states")).map(str::to_owned)
@@ -219,7 +219,7 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     let stands =
         |is: &str| Some(format!("kubelet_podcertificate_states{{signer_name=\"s\",state=\"{is}\"}} 1"));
     let following = store.clone();
-    tasks.start(async move { following.follow(desired, to_manager, outlets).await });
+    tasks.start(async move { following.follow(desired, to_manager, node_events).await });
     let pass = || tasks.wait_until(tasks.now().mono.after(Duration::from_secs(1)));
     pass().await;
     let why = store.certificate(&place).unwrap_err();

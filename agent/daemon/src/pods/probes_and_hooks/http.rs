@@ -64,7 +64,7 @@ impl HttpError {
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// Status code of the last answer.
     pub status: u16,
     /// The first bytes of its body, [`ANSWER_BYTES_MAX`] of a container's.
@@ -76,7 +76,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// [`HttpError`], which names no headers; the machine's certificate authorities cannot be read.
-pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result<Answer, HttpError> {
+pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result<HttpResponse, HttpError> {
     let tls = match get.scheme {
         // Read anew each time: it may have been replaced, and is large to keep.
         Scheme::Https => agent_apiserver::machine_client()
@@ -87,8 +87,10 @@ pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result
     };
     let client = HttpClient { tls: TlsConnector::from(tls), names: Names::of_system() };
     match client.ask(get, agent, |_| None, body_max).await? {
-        Step::Answered(answer) => Ok(answer),
-        Step::Redirected(next) => Err(HttpError::Get { url: next.url(), message: "redirected".to_owned() }),
+        RedirectStep::Answered(answer) => Ok(answer),
+        RedirectStep::Redirected(next) => {
+            Err(HttpError::Get { url: next.url(), message: "redirected".to_owned() })
+        }
     }
 }
 
@@ -122,12 +124,12 @@ impl HttpClient {
             ));
         };
         match result {
-            Ok(Answer { status: 200..=299, .. }) => Outcome::Success,
-            Ok(Answer { status: 300..=399, body }) => Outcome::Warning(format!(
+            Ok(HttpResponse { status: 200..=299, .. }) => Outcome::Success,
+            Ok(HttpResponse { status: 300..=399, body }) => Outcome::Warning(format!(
                 "Probe terminated redirects, Response body: {}",
                 String::from_utf8_lossy(&body)
             )),
-            Ok(Answer { status, .. }) => {
+            Ok(HttpResponse { status, .. }) => {
                 Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
             }
             Err(error @ (HttpError::Get { .. } | HttpError::NoTls { .. })) => {
@@ -141,19 +143,19 @@ impl HttpClient {
     ///
     /// # Errors
     /// [`HttpError`]: no connection, no HTTP, a body that broke off, too many redirects.
-    pub async fn get(&self, get: &HttpGet, agent: &str) -> Result<Answer, HttpError> {
+    pub async fn get(&self, get: &HttpGet, agent: &str) -> Result<HttpResponse, HttpError> {
         let mut at = get.clone();
         for _ in 0..REDIRECTS_MAX {
             match self.once(&at, agent, &get.host).await? {
-                Step::Redirected(next) => at = *next,
-                Step::Answered(answer) => return Ok(answer),
+                RedirectStep::Redirected(next) => at = *next,
+                RedirectStep::Answered(answer) => return Ok(answer),
             }
         }
         let message = format!("stopped after {REDIRECTS_MAX} redirects");
         Err(HttpError::Get { url: at.target, message })
     }
 
-    async fn once(&self, get: &HttpGet, agent: &str, host: &str) -> Result<Step, HttpError> {
+    async fn once(&self, get: &HttpGet, agent: &str, host: &str) -> Result<RedirectStep, HttpError> {
         let follow = |response: &Response<Incoming>| {
             let next = get.redirected(redirection(response)?)?;
             // Anybody else's answer says nothing about this container.
@@ -168,7 +170,7 @@ impl HttpClient {
         agent: &str,
         follow: impl Fn(&Response<Incoming>) -> Option<HttpGet>,
         body_max: usize,
-    ) -> Result<Step, HttpError> {
+    ) -> Result<RedirectStep, HttpError> {
         let failed = |message: String| HttpError::Get { url: get.url(), message };
         let request = request(get, agent).map_err(failed)?;
         let stream = net::dial(&self.names, &get.host, get.port).await.map_err(failed)?;
@@ -187,9 +189,9 @@ impl HttpClient {
     }
 }
 
-enum Step {
+enum RedirectStep {
     Redirected(Box<HttpGet>),
-    Answered(Answer),
+    Answered(HttpResponse),
 }
 
 /// One request and what matters of its answer. The connection is driven here and ends with it.
@@ -199,7 +201,7 @@ async fn exchange<S>(
     follow: impl Fn(&Response<Incoming>) -> Option<HttpGet>,
     failed: impl Fn(String) -> HttpError,
     body_max: usize,
-) -> Result<Step, HttpError>
+) -> Result<RedirectStep, HttpError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -208,8 +210,8 @@ where
     let talk = async {
         let response = sender.send_request(request).await.map_err(|e| failed(innermost(&e)))?;
         match follow(&response) {
-            Some(next) => Ok(Step::Redirected(Box::new(next))),
-            None => read(response, body_max).await.map(Step::Answered),
+            Some(next) => Ok(RedirectStep::Redirected(Box::new(next))),
+            None => read(response, body_max).await.map(RedirectStep::Answered),
         }
     };
     tokio::pin!(talk, connection);
@@ -222,7 +224,7 @@ where
     }
 }
 
-async fn read(response: Response<Incoming>, body_max: usize) -> Result<Answer, HttpError> {
+async fn read(response: Response<Incoming>, body_max: usize) -> Result<HttpResponse, HttpError> {
     let (status, mut incoming) = (response.status().as_u16(), response.into_body());
     let mut body = Vec::new();
     while body.len() < body_max {
@@ -237,7 +239,7 @@ async fn read(response: Response<Incoming>, body_max: usize) -> Result<Answer, H
             }
         }
     }
-    Ok(Answer { status, body })
+    Ok(HttpResponse { status, body })
 }
 
 /// `Location` of an answer that asks to go elsewhere with the same method.

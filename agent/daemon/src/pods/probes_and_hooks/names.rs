@@ -28,26 +28,26 @@ const SLOW: Duration = Duration::from_secs(2);
 const SLOW_NAMES_MAX: usize = 4096;
 
 /// Addresses of a name, or the reason why it has none.
-type Answer = Result<Arc<[IpAddr]>, String>;
+type LookupResult = Result<Arc<[IpAddr]>, String>;
 type Resolve = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// Looks up names. Clones share everything.
 #[derive(Clone)]
 pub(super) struct Names {
     resolve: Arc<Resolve>,
-    known: Arc<Lock<Known>>,
+    known: Arc<Lock<LookupState>>,
     quick: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
 
 #[derive(Default)]
-struct Known {
+struct LookupState {
     /// Look-ups under way; each answers once.
-    under_way: BTreeMap<String, watch::Receiver<Option<Answer>>>,
+    under_way: BTreeMap<String, watch::Receiver<Option<LookupResult>>>,
     slow: BTreeSet<String>,
 }
 
-impl Known {
+impl LookupState {
     fn ended(&mut self, name: &str, took: Duration) {
         self.under_way.remove(name);
         if took < SLOW {
@@ -77,7 +77,7 @@ impl Names {
     ///
     /// # Errors
     /// The resolver's words.
-    pub(super) async fn addresses(&self, host: &str) -> Answer {
+    pub(super) async fn addresses(&self, host: &str) -> LookupResult {
         if let Ok(address) = host.parse() {
             return Ok(Arc::new([address]));
         }
@@ -90,12 +90,12 @@ impl Names {
         answered.unwrap_or_else(|| Err(AgentStops.into()))
     }
 
-    fn under_way(&self, host: &str) -> Option<watch::Receiver<Option<Answer>>> {
+    fn under_way(&self, host: &str) -> Option<watch::Receiver<Option<LookupResult>>> {
         self.known.lock().under_way.get(host).cloned()
     }
 
     /// Waits for a thread, and begins a look-up unless another asker was quicker.
-    async fn begin(&self, host: &str) -> watch::Receiver<Option<Answer>> {
+    async fn begin(&self, host: &str) -> watch::Receiver<Option<LookupResult>> {
         let threads = if self.known.lock().slow.contains(host) { &self.slow } else { &self.quick };
         // No semaphore here is ever closed.
         let place = threads.clone().acquire_owned().await.ok();
@@ -114,7 +114,7 @@ impl Names {
         &self,
         host: String,
         place: Option<OwnedSemaphorePermit>,
-        send: watch::Sender<Option<Answer>>,
+        send: watch::Sender<Option<LookupResult>>,
     ) {
         let names = self.clone();
         let begun = Instant::now();
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_name_is_slow_or_quick_by_its_last_look_up() {
-        let mut known = Known::default();
+        let mut known = LookupState::default();
         known.ended("a", SLOW);
         assert!(known.slow.contains("a"));
         known.ended("a", SLOW - Duration::from_millis(1));

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use agent_apiserver::testing::{Odd, OddCertificate};
+use agent_apiserver::testing::{CertificateDefect, OddCertificate};
 use agent_core::lifecycle_hooks::{Hook, HookAction};
 use agent_core::probe::Kind;
 use agent_core::probe::check::{HttpGet, Scheme};
@@ -254,7 +254,7 @@ async fn https_server(config: Arc<rustls::ServerConfig>) -> u16 {
 
 #[tokio::test]
 async fn any_certificate_will_do() {
-    for odd in [Odd::Version1, Odd::P521, Odd::Ended] {
+    for odd in [CertificateDefect::Version1, CertificateDefect::P521, CertificateDefect::Ended] {
         let port = https_server(OddCertificate::new(odd, "elsewhere.example").server_config()).await;
         let https = Check::HttpGet(HttpGet { scheme: Scheme::Https, ..get(port, "/200") });
         assert_eq!(ask(https).await, Outcome::Success, "{odd:?}");

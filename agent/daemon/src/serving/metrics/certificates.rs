@@ -9,7 +9,7 @@ use agent_core::certs::CertFact;
 use agent_kubelet_api::metrics::families;
 use agent_types::time::{Now, Wall};
 
-use super::{Metrics, State};
+use super::{Metrics, MetricsState};
 
 /// The two certificates of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Certificate {
 
 /// When they end; the outer `None` is a certificate that is not managed here, the inner one that there is none yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct CertificateExpirations {
     client: Option<Option<Wall>>,
     serving: Option<Option<Wall>>,
 }
@@ -80,7 +80,7 @@ impl Metrics {
     }
 }
 
-impl State {
+impl MetricsState {
     pub(super) fn tell_certificates(&mut self, now: Now) {
         let left = |end: Option<Wall>| end.map_or(f64::INFINITY, |end| seconds(end.0) - seconds(now.wall.0));
         if let Some(end) = self.certificates.client {

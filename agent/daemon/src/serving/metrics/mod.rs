@@ -42,15 +42,15 @@ const IMAGE_MOUNT_FAILED: &str = "ImageVolumeMountFailed";
 
 /// The node's numbers; clones share them.
 #[derive(Clone)]
-pub struct Metrics(Arc<Shared>);
+pub struct Metrics(Arc<MetricsInner>);
 
-struct Shared {
+struct MetricsInner {
     clock: Arc<dyn Clock>,
     began: Now,
-    state: Lock<State>,
+    state: Lock<MetricsState>,
 }
 
-struct State {
+struct MetricsState {
     /// `/metrics`.
     main: Registry,
     /// `/metrics/probes`.
@@ -61,16 +61,16 @@ struct State {
     node_start: NodeStart,
     workers: BTreeMap<PodUid, pods::Work>,
     /// Removed and wanted again while a worker was ending them.
-    again: BTreeMap<PodUid, pods::Again>,
+    again: BTreeMap<PodUid, pods::RecreatedPod>,
     mirrors: BTreeSet<String>,
     /// What the runtime was last seen to hold of each pod.
-    held: BTreeMap<PodUid, runtime::Held>,
+    held: BTreeMap<PodUid, runtime::RuntimePodCounts>,
     relisted: Option<Mono>,
     /// Pods with a new user namespace in which nothing has run or failed yet.
     new_users: BTreeSet<PodUid>,
     /// Volumes that were set up, by name.
     volumes: BTreeMap<PodUid, BTreeMap<String, Plugin>>,
-    certificates: certificates::Ends,
+    certificates: certificates::CertificateExpirations,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -118,7 +118,7 @@ impl Metrics {
         for is_static in ["", "true"] {
             main.add(&families::RESTARTED_PODS, [is_static], 0.0);
         }
-        let state = State {
+        let state = MetricsState {
             main,
             probes: Registry::new(),
             slis: Registry::new(),
@@ -131,16 +131,16 @@ impl Metrics {
             relisted: None,
             new_users: BTreeSet::new(),
             volumes: BTreeMap::new(),
-            certificates: certificates::Ends::default(),
+            certificates: certificates::CertificateExpirations::default(),
         };
-        Metrics(Arc::new(Shared { clock, began, state: Lock::new(state) }))
+        Metrics(Arc::new(MetricsInner { clock, began, state: Lock::new(state) }))
     }
 
     fn now(&self) -> Now {
         self.0.clock.now()
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut MetricsState) -> T) -> T {
         f(&mut self.0.state.lock())
     }
 

@@ -15,7 +15,7 @@ use agent_volumes::csi::limits::ATTACH_LIMIT;
 use agent_volumes::plan::plugin_of;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 
-use super::{Metrics, State};
+use super::{Metrics, MetricsState};
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::PodViews;
 
@@ -91,7 +91,7 @@ pub(super) struct Work {
 
 /// A pod that was removed while it had a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RecreatedPod {
     Removed,
     Wanted,
 }
@@ -109,14 +109,14 @@ impl Metrics {
                 if update.op == PodOp::Remove {
                     state.starts.forget(&uid);
                     if state.workers.contains_key(&uid) {
-                        state.again.insert(uid, Again::Removed);
+                        state.again.insert(uid, RecreatedPod::Removed);
                     } else {
                         state.again.remove(&uid);
                     }
                     continue;
                 }
                 if let Some(again) = state.again.get_mut(&uid) {
-                    *again = Again::Wanted;
+                    *again = RecreatedPod::Wanted;
                 }
                 if state.starts.seen(pod, now) {
                     let containers = u32::try_from(pod::containers(pod).len()).unwrap_or(u32::MAX);
@@ -130,7 +130,7 @@ impl Metrics {
     pub fn worker_began(&self, key: &PodKey) {
         let now = self.now().mono;
         self.with(|state| {
-            let again = state.again.remove(&key.uid) == Some(Again::Wanted);
+            let again = state.again.remove(&key.uid) == Some(RecreatedPod::Wanted);
             let named = !key.name.is_empty();
             let work = Work { lifecycle: Lifecycle::Sync, is_static: None, named, again };
             state.workers.insert(key.uid.clone(), work);
@@ -176,7 +176,7 @@ impl Metrics {
     pub fn worker_ended(&self, uid: &PodUid) {
         self.with(|state| {
             state.workers.remove(uid);
-            if state.again.get(uid) == Some(&Again::Removed) {
+            if state.again.get(uid) == Some(&RecreatedPod::Removed) {
                 state.again.remove(uid);
             }
         });
@@ -333,7 +333,7 @@ pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).unwrap_or(u32::MAX).into()
 }
 
-impl State {
+impl MetricsState {
     /// Wanted volumes are those of pods that may still run, volumes that are there those that were set up.
     pub(super) fn tell_volumes(&mut self, desired: &DesiredPods, statuses: &PodViews) {
         self.main.clear(families::TOTAL_VOLUMES.name);

@@ -7,7 +7,7 @@ use agent_core::pod_manager::ResizeNote;
 use agent_core::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE};
 use agent_kubelet_api::metrics::families;
 
-use super::{Metrics, State};
+use super::{Metrics, MetricsState};
 use crate::pods::status::PodViews;
 
 impl Metrics {
@@ -32,7 +32,7 @@ impl Metrics {
     }
 }
 
-impl State {
+impl MetricsState {
     /// What statuses show.
     pub(super) fn tell_resizes(&mut self, statuses: &PodViews) {
         let mut pending = BTreeMap::<String, u32>::new();

@@ -8,11 +8,11 @@ use agent_types::ids::{PodKey, PodUid};
 use agent_types::runtime::observed::{ContainerState, ListedPod, PodSnapshot, SandboxState};
 
 use super::certificates::seconds;
-use super::{Metrics, State};
+use super::{Metrics, MetricsState};
 
 /// What the runtime holds of one pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct RuntimePodCounts {
     ready: bool,
     /// Containers by state, as in [`STATES`].
     containers: [u32; 4],
@@ -21,18 +21,21 @@ pub(super) struct Held {
 /// Names of states, in the order of the CRI enum.
 const STATES: [&str; 4] = ["created", "running", "exited", "unknown"];
 
-impl Held {
-    fn listed(pod: &ListedPod) -> Held {
-        let mut held = Held { ready: pod.sandboxes.values().any(|ready| *ready), ..Held::default() };
+impl RuntimePodCounts {
+    fn listed(pod: &ListedPod) -> RuntimePodCounts {
+        let mut held = RuntimePodCounts {
+            ready: pod.sandboxes.values().any(|ready| *ready),
+            ..RuntimePodCounts::default()
+        };
         for state in pod.containers.values() {
             held.containers[usize::try_from(*state).unwrap_or(3).min(3)] += 1;
         }
         held
     }
 
-    fn seen(pod: &PodSnapshot) -> Held {
+    fn seen(pod: &PodSnapshot) -> RuntimePodCounts {
         let ready = pod.sandboxes.iter().any(|s| s.state == SandboxState::Ready);
-        let mut held = Held { ready, ..Held::default() };
+        let mut held = RuntimePodCounts { ready, ..RuntimePodCounts::default() };
         for container in &pod.containers {
             let at = match container.state {
                 ContainerState::Created => 0,
@@ -58,8 +61,8 @@ impl Metrics {
             }
             state.relisted = Some(now.mono);
             if let Some(pods) = pods {
-                let held: BTreeMap<PodUid, Held> =
-                    pods.iter().map(|pod| (pod.pod.uid.clone(), Held::listed(pod))).collect();
+                let held: BTreeMap<PodUid, RuntimePodCounts> =
+                    pods.iter().map(|pod| (pod.pod.uid.clone(), RuntimePodCounts::listed(pod))).collect();
                 state.held = held;
                 state.heard(now.wall.0);
             }
@@ -79,7 +82,7 @@ impl Metrics {
                 state.held.remove(&pod.pod.uid);
                 state.new_users.remove(&pod.pod.uid);
             } else {
-                state.held.insert(pod.pod.uid.clone(), Held::seen(pod));
+                state.held.insert(pod.pod.uid.clone(), RuntimePodCounts::seen(pod));
             }
             state.heard(now.wall.0);
         });
@@ -88,7 +91,7 @@ impl Metrics {
     /// A sandbox was asked for, `own_users`: with a user namespace of its own.
     ///
     /// What such a namespace breaks is seen when something is to run in it: the first container that fails before any has run
-    /// makes this attempt a failed one (`State::user_namespace_tried`).
+    /// makes this attempt a failed one (`MetricsState::user_namespace_tried`).
     pub fn sandbox(&self, pod: &PodUid, handler: &str, own_users: bool, took: Duration, made: bool) {
         self.with(|state| {
             state.main.count(&families::STARTED_PODS, []);
@@ -155,7 +158,7 @@ impl Metrics {
     }
 }
 
-impl State {
+impl MetricsState {
     /// A container of the pod failed to start (`failed`), or one has run.
     pub(super) fn user_namespace_tried(&mut self, pod: &PodUid, failed: bool) {
         if self.new_users.remove(pod) && failed {

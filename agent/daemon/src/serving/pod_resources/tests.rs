@@ -14,9 +14,9 @@ use tonic::transport::Endpoint;
 use super::*;
 
 /// A clock that stands still.
-struct Still;
+struct StoppedClock;
 
-impl Clock for Still {
+impl Clock for StoppedClock {
     fn now(&self) -> Now {
         Now { mono: Mono(5_000_000_000), wall: Wall(1_700_000_000_000_000_000) }
     }
@@ -38,8 +38,8 @@ fn pod(name: &str) -> Arc<Pod> {
 
 async fn serve() -> Served {
     let root = tempfile::tempdir().unwrap();
-    let tasks = Tasks::new(Arc::new(Still), CancellationToken::new());
-    let (statuses, metrics) = (StatusStore::default(), Metrics::new(Arc::new(Still)));
+    let tasks = Tasks::new(Arc::new(StoppedClock), CancellationToken::new());
+    let (statuses, metrics) = (StatusStore::default(), Metrics::new(Arc::new(StoppedClock)));
     let pods: DesiredPods = ["a", "b"].into_iter().map(|name| (name.into(), pod(name))).collect();
     let resources = PodResources {
         desired: watch::channel(pods).1,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use agent_sim::fake_api::{FakeApi, Key, Resource, Who};
+use agent_sim::fake_api::{FakeApi, Key, Requester, Resource};
 use agent_types::api::{ApiCall, ApiReply, ApiResult};
 use agent_types::time::Wall;
 use k8s_openapi::ByteString;
@@ -47,7 +47,7 @@ impl Signer {
         let certificate = ByteString(request.signed_by(&self.issuer).unwrap().pem().into_bytes());
         let status = json!({"status": {"certificate": certificate,
             "conditions": [{"type": "Approved", "status": "True"}]}});
-        api.serve(now, &Who::Admin, &key, &agent_sim::fake_api::Verb::PatchStatus(status)).unwrap();
+        api.serve(now, &Requester::Admin, &key, &agent_sim::fake_api::Verb::PatchStatus(status)).unwrap();
         self.asked.send_modify(|asked| asked.push(object["spec"].clone()));
     }
 }
@@ -59,7 +59,7 @@ impl ApiServer for NodeApi {
     async fn call(&self, call: &ApiCall) -> ApiResult {
         let now = self.1.now().wall;
         let mut api = self.0.api.lock().unwrap();
-        let answer = api.call(now, &Who::Node("n1".to_owned()), call);
+        let answer = api.call(now, &Requester::Node("n1".to_owned()), call);
         if let (ApiCall::CreateCsr(_), Ok(ApiReply::Csr(csr))) = (call, &answer) {
             self.0.sign(&mut api, now, csr.metadata.name.as_deref().unwrap());
         }
@@ -98,7 +98,7 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
         config: config.clone(),
         client,
         addresses,
-        board: Board::default(),
+        cluster_problems: ClusterProblems::default(),
         tasks: tasks.clone(),
         metrics: metrics.clone(),
     };

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::ShownPod;
 use agent_kubelet_api::stats::disk::VolumeUse;
 use agent_kubelet_api::stats::exposition::{Exposition, Kind};
 
@@ -29,7 +29,7 @@ const FAMILIES: [(&str, &str, Amount); 7] = [
 ];
 
 /// The text; `uses` are by the pod's UID and the volume's name.
-pub(super) fn text(shown: &[Shown], uses: &BTreeMap<(String, String), VolumeUse>) -> String {
+pub(super) fn text(shown: &[ShownPod], uses: &BTreeMap<(String, String), VolumeUse>) -> String {
     let mut claims = BTreeMap::<(&str, &str), &VolumeUse>::new();
     for pod in shown {
         for volume in &pod.volumes {
@@ -54,17 +54,17 @@ pub(super) fn text(shown: &[Shown], uses: &BTreeMap<(String, String), VolumeUse>
 mod tests {
     use agent_kubelet_api::stats::ShownVolume;
     use agent_types::time::Wall;
-    use agent_volumes::csi::request::{Amounts, Both, Condition, Usage};
+    use agent_volumes::csi::request::{Amounts, BytesAndInodes, Condition, Usage};
 
     use super::*;
 
-    fn pod(uid: &str, claims: &[(&str, Option<&str>)]) -> Shown {
+    fn pod(uid: &str, claims: &[(&str, Option<&str>)]) -> ShownPod {
         let volume = |(name, claim): &(&str, Option<&str>)| ShownVolume {
             name: (*name).to_owned(),
             claim: claim.map(str::to_owned),
             ..ShownVolume::default()
         };
-        Shown {
+        ShownPod {
             namespace: "ns".to_owned(),
             name: uid.to_owned(),
             uid: uid.to_owned(),
@@ -80,12 +80,12 @@ mod tests {
             pod("u1", &[("a", Some("c")), ("e", None), ("n", Some("none"))]),
             pod("u2", &[("b", Some("c"))]),
         ];
-        let amounts = Both {
+        let amounts = BytesAndInodes {
             bytes: Amounts { available: 6, total: 10, used: 4 },
             inodes: Amounts { available: 2, total: 5, used: 3 },
         };
         let usage = Usage { amounts: Some(amounts), condition: Some(Condition::default()) };
-        let found = VolumeUse::told(&usage, Wall(0));
+        let found = VolumeUse::from_driver(&usage, Wall(0));
         let key = |uid: &str, name: &str| (uid.to_owned(), name.to_owned());
         let uses = [(key("u1", "a"), found), (key("u2", "b"), found), (key("u1", "e"), found)].into();
         let told = text(&pods, &uses);

@@ -7,20 +7,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::ShownPod;
 use agent_kubelet_api::stats::disk::Layer;
 use agent_types::lock::Lock;
 use agent_types::time::Mono;
 
 /// Layers by container, and images.
-pub(super) type Told = (BTreeMap<String, Layer>, Option<Layer>);
+pub(super) type LayersAndImages = (BTreeMap<String, Layer>, Option<Layer>);
 
 /// The last figures.
 pub(super) struct Layers {
     /// `None`: never remembered.
     period: Option<Duration>,
     // Held for a moment only.
-    last: Lock<Option<(Mono, Told)>>,
+    last: Lock<Option<(Mono, LayersAndImages)>>,
 }
 
 impl Layers {
@@ -31,7 +31,7 @@ impl Layers {
     }
 
     /// What was told less than a period ago, if it has all of these.
-    pub(super) fn fresh(&self, now: Mono, shown: &[Shown]) -> Option<Told> {
+    pub(super) fn fresh(&self, now: Mono, shown: &[ShownPod]) -> Option<LayersAndImages> {
         let last = self.last.lock();
         let (at, told) = last.as_ref()?;
         let mut containers = shown.iter().flat_map(|pod| &pod.containers);
@@ -40,7 +40,7 @@ impl Layers {
     }
 
     /// Remembers it.
-    pub(super) fn remember(&self, now: Mono, told: &Told) {
+    pub(super) fn remember(&self, now: Mono, told: &LayersAndImages) {
         *self.last.lock() = Some((now, told.clone()));
     }
 }
@@ -54,16 +54,16 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn pod(container: &str) -> Shown {
+    fn pod(container: &str) -> ShownPod {
         let container = ShownContainer { id: container.to_owned(), ..ShownContainer::default() };
-        Shown { containers: vec![container], ..Shown::default() }
+        ShownPod { containers: vec![container], ..ShownPod::default() }
     }
 
     #[test]
     fn figures_serve_for_a_period_and_only_those_that_they_have() {
         let layer =
             Layer { at: Wall(7), mountpoint: "/m".to_owned(), used_bytes: Some(1), inodes_used: None };
-        let told: Told = ([("a".to_owned(), layer)].into(), None);
+        let told: LayersAndImages = ([("a".to_owned(), layer)].into(), None);
         let layers = Layers::new(orlop_config::Duration::from_secs(60));
         assert_eq!(layers.fresh(Mono(0), &[]), None, "nothing was told yet");
         layers.remember(Mono(SECOND), &told);

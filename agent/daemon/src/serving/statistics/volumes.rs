@@ -30,7 +30,7 @@ const MEASURE_MAX: Duration = Duration::from_secs(60);
 
 /// How a volume is measured.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum MeasureMethod {
     /// This directory is walked.
     Walk(PathBuf),
     /// The file system is asked what is in this directory, if it counts that; else it is walked.
@@ -61,7 +61,7 @@ pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
 /// The last amounts.
 pub(super) struct VolumeUses {
-    known: Arc<watch::Sender<Known>>,
+    known: Arc<watch::Sender<VolumeUseCache>>,
     /// `None`: never walked.
     period: Option<Duration>,
     patience: Duration,
@@ -71,7 +71,7 @@ pub(super) struct VolumeUses {
 }
 
 #[derive(Default)]
-struct Known {
+struct VolumeUseCache {
     uses: BTreeMap<Key, (Mono, Option<VolumeUse>)>,
     walking: bool,
     /// Volumes that are being measured.
@@ -86,18 +86,18 @@ struct Known {
 #[derive(Default)]
 struct Begun {
     /// Directories to be walked, if nobody is walking.
-    walks: Vec<(Key, Way)>,
+    walks: Vec<(Key, MeasureMethod)>,
     /// Drivers to be asked.
-    asks: Vec<(Key, Way)>,
+    asks: Vec<(Key, MeasureMethod)>,
     /// It waits for the walk.
     walk: bool,
     /// And for the drivers of these volumes.
     drivers: BTreeSet<Key>,
 }
 
-impl Known {
+impl VolumeUseCache {
     /// Somebody wants to know of these.
-    fn begin(&mut self, wanted: BTreeMap<Key, Way>, now: Mono, period: Duration) -> Begun {
+    fn begin(&mut self, wanted: BTreeMap<Key, MeasureMethod>, now: Mono, period: Duration) -> Begun {
         self.uses.retain(|key, _| wanted.contains_key(key));
         self.silent.retain(|key| wanted.contains_key(key));
         let mut begun = Begun::default();
@@ -105,7 +105,7 @@ impl Known {
             if self.uses.get(&key).is_some_and(|(at, _)| now.since(*at) < period) {
                 continue;
             }
-            if !matches!(way, Way::Ask { .. }) {
+            if !matches!(way, MeasureMethod::Ask { .. }) {
                 // One that takes long is not waited for again and again.
                 if self.measuring.contains(&key) && !self.walking {
                     continue;
@@ -145,7 +145,7 @@ impl VolumeUses {
     /// `volumeStatsAggPeriod`; negative turns it off.
     pub(super) fn new(period: orlop_config::Duration, patience: Duration, tasks: Tasks) -> VolumeUses {
         let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
-        let known = Arc::new(watch::channel(Known::default()).0);
+        let known = Arc::new(watch::channel(VolumeUseCache::default()).0);
         VolumeUses { known, period, patience, alarm: None, tasks }
     }
 
@@ -155,7 +155,7 @@ impl VolumeUses {
     }
 
     /// Of these, what is known after a walk and the answers of drivers, or when patience ends.
-    pub(super) async fn of(&self, wanted: BTreeMap<Key, Way>) -> BTreeMap<Key, VolumeUse> {
+    pub(super) async fn of(&self, wanted: BTreeMap<Key, MeasureMethod>) -> BTreeMap<Key, VolumeUse> {
         let Some(period) = self.period else { return BTreeMap::new() };
         let now = self.tasks.now().mono;
         let mut begun = Begun::default();
@@ -168,7 +168,7 @@ impl VolumeUses {
         }
         let mut look = self.known.subscribe();
         let (walk, drivers) = (begun.walk, begun.drivers);
-        let done = |known: &Known| !(walk && known.walking) && drivers.is_disjoint(&known.asking);
+        let done = |known: &VolumeUseCache| !(walk && known.walking) && drivers.is_disjoint(&known.asking);
         // Either way the answer is what is known then; the sender lives as long as we.
         if tokio::time::timeout(self.patience, look.wait_for(done)).await.is_err() {
             self.known.send_modify(|known| {
@@ -181,7 +181,7 @@ impl VolumeUses {
     }
 }
 
-async fn walk(known: Arc<watch::Sender<Known>>, due: Vec<(Key, Way)>, tasks: Tasks) {
+async fn walk(known: Arc<watch::Sender<VolumeUseCache>>, due: Vec<(Key, MeasureMethod)>, tasks: Tasks) {
     for (key, way) in due {
         known.send_modify(|known| {
             known.measuring.insert(key.clone());
@@ -205,13 +205,13 @@ async fn walk(known: Arc<watch::Sender<Known>>, due: Vec<(Key, Way)>, tasks: Tas
     known.send_modify(|known| known.walking = false);
 }
 
-async fn measure(known: Arc<watch::Sender<Known>>, key: Key, way: Way, tasks: Tasks) {
+async fn measure(known: Arc<watch::Sender<VolumeUseCache>>, key: Key, way: MeasureMethod, tasks: Tasks) {
     let at = tasks.now();
     let (path, measure): (_, Measure) = match way {
-        Way::Walk(path) => (path, disk_use::volume),
-        Way::Count(path) => (path, disk_use::counted_volume),
-        Way::Look(path) => (path, disk_use::whole_volume),
-        Way::Ask { .. } => return,
+        MeasureMethod::Walk(path) => (path, disk_use::volume),
+        MeasureMethod::Count(path) => (path, disk_use::counted_volume),
+        MeasureMethod::Look(path) => (path, disk_use::whole_volume),
+        MeasureMethod::Ask { .. } => return,
     };
     let Some((found, path)) = tasks.blocking_measure(&key.0, move || (measure(&path, at.wall), path)).await
     else {
@@ -224,14 +224,20 @@ async fn measure(known: Arc<watch::Sender<Known>>, key: Key, way: Way, tasks: Ta
     known.send_modify(|known| known.measured(key, at.mono, found.ok()));
 }
 
-async fn ask(known: Arc<watch::Sender<Known>>, key: Key, way: Way, at: Now, alarm: Option<Alarm>) {
-    let Way::Ask { endpoint, handle, target, pod } = way else { return };
+async fn ask(
+    known: Arc<watch::Sender<VolumeUseCache>>,
+    key: Key,
+    way: MeasureMethod,
+    at: Now,
+    alarm: Option<Alarm>,
+) {
+    let MeasureMethod::Ask { endpoint, handle, target, pod } = way else { return };
     // It has a limit of its own.
     let told = agent_plugins::usage(&endpoint, &handle, &target).await;
     let told =
         told.map_err(|error| tracing::debug!(volume = handle, %error, "a driver says nothing of a volume"));
     let told = told.ok().flatten().and_then(|usage| heard(usage, alarm.as_ref(), &key.1, &pod));
-    let found = told.map(|usage| VolumeUse::told(&usage, at.wall));
+    let found = told.map(|usage| VolumeUse::from_driver(&usage, at.wall));
     known.send_modify(|known| known.answered(key, at.mono, found));
 }
 
@@ -250,7 +256,7 @@ fn heard(mut usage: Usage, alarm: Option<&Alarm>, volume: &str, pod: &PodKey) ->
 
 #[cfg(test)]
 mod tests {
-    use agent_volumes::csi::request::{Both, Condition};
+    use agent_volumes::csi::request::{BytesAndInodes, Condition};
     use tokio_util::sync::CancellationToken;
 
     use std::os::unix::net::UnixListener;
@@ -279,7 +285,9 @@ mod tests {
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), WAIT, tasks.clone());
         let wanted = || {
-            [("v", ""), ("none", "none")].map(|(k, below)| (key(k), Way::Walk(dir.path().join(below)))).into()
+            [("v", ""), ("none", "none")]
+                .map(|(k, below)| (key(k), MeasureMethod::Walk(dir.path().join(below))))
+                .into()
         };
         fill(dir.path(), "one");
         let first = uses.of(wanted()).await;
@@ -295,9 +303,9 @@ mod tests {
             uses.of(BTreeMap::new()).await.is_empty() && uses.known.borrow().uses.is_empty(),
             "forgotten"
         );
-        let counted = uses.of([(key("c"), Way::Count(dir.path().to_owned()))].into()).await;
+        let counted = uses.of([(key("c"), MeasureMethod::Count(dir.path().to_owned()))].into()).await;
         assert_eq!(bytes(&counted, "c").unwrap().1, more, "walked where nobody counts");
-        let whole = [(key("whole"), Way::Look(dir.path().to_owned()))].into();
+        let whole = [(key("whole"), MeasureMethod::Look(dir.path().to_owned()))].into();
         let of_all = *uses.of(whole).await.get(&key("whole")).unwrap();
         let filesystem = of_all.filesystem.unwrap();
         assert_eq!(of_all.taken.unwrap().bytes, filesystem.used_bytes, "what others have there, too");
@@ -313,7 +321,7 @@ mod tests {
         let volume = dir.path().join("v");
         std::fs::create_dir(&volume).unwrap();
         fill(&volume, "one");
-        let wanted = || [(key("v"), Way::Walk(volume.clone()))].into();
+        let wanted = || [(key("v"), MeasureMethod::Walk(volume.clone()))].into();
         let first = uses.of(wanted()).await;
         assert!(bytes(&first, "v").is_some());
         std::fs::rename(&volume, dir.path().join("elsewhere")).unwrap();
@@ -354,8 +362,8 @@ mod tests {
         let wanted = || {
             let pod = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u1".into() };
             let (target, handle) = (dir.path().to_owned(), "h".to_owned());
-            let asked = Way::Ask { endpoint: endpoint.clone(), handle, target, pod };
-            [(key("asked"), asked), (key("v"), Way::Walk(dir.path().to_owned()))].into()
+            let asked = MeasureMethod::Ask { endpoint: endpoint.clone(), handle, target, pod };
+            [(key("asked"), asked), (key("v"), MeasureMethod::Walk(dir.path().to_owned()))].into()
         };
         let took = async |wanted| {
             let began = tokio::time::Instant::now();
@@ -369,8 +377,8 @@ mod tests {
             let (walked, waited) = took(wanted()).await;
             assert!(walked && waited < WAIT, "{waited:?}");
         }
-        let mut more: BTreeMap<Key, Way> = wanted();
-        more.insert(key("more"), Way::Walk(dir.path().to_owned()));
+        let mut more: BTreeMap<Key, MeasureMethod> = wanted();
+        more.insert(key("more"), MeasureMethod::Walk(dir.path().to_owned()));
         let began = tokio::time::Instant::now();
         assert!(bytes(&uses.of(more).await, "more").is_some() && began.elapsed() < WAIT);
         assert_eq!(uses.known.borrow().asking.len(), 1, "asked once");
@@ -390,7 +398,7 @@ mod tests {
         let pod = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u1".into() };
         let of = |usage: &Usage, alarm| heard(usage.clone(), alarm, "v", &pod);
         let condition = |abnormal| Some(Condition { abnormal, message: "the disk is gone".to_owned() });
-        let (amounts, both) = (Some(Both::default()), Some(&alarm));
+        let (amounts, both) = (Some(BytesAndInodes::default()), Some(&alarm));
         let ill = Usage { amounts, condition: condition(true) };
         let only_ill = Usage { amounts: None, condition: condition(true) };
         assert_eq!(of(&ill, None), Some(Usage { amounts, condition: None }), "nobody wants to know");

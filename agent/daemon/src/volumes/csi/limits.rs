@@ -15,15 +15,15 @@ use agent_volumes::csi::plugin::NodeInfo;
 use tokio::sync::{Notify, oneshot};
 
 use super::objects::of_driver;
-use super::{Answer, Manager};
+use super::{Manager, RegistrationResult};
 use crate::cluster::calls::Caller;
 
 /// Those who want to know; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Askers(Arc<Shared>);
+pub struct Askers(Arc<LimitsInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LimitsInner {
     waiting: Mutex<BTreeMap<String, Waiting>>,
     asked: Notify,
 }
@@ -109,7 +109,7 @@ impl<A: ApiServer> Manager<A> {
             self.tasks.start(async move {
                 let recount = ask(&caller, driver, endpoint, counted).await;
                 // Nobody listens when the node stops.
-                let _ = to.send(Answer::Recount(recount)).await;
+                let _ = to.send(RegistrationResult::Recount(recount)).await;
             });
         }
     }

@@ -35,7 +35,7 @@ use objects::Objects;
 use volumes::CsiVolumes;
 
 use crate::cluster::calls::Caller;
-use crate::node::node_events::Outlets;
+use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 use crate::volumes::flex::Drivers;
@@ -101,14 +101,14 @@ struct Driver {
     info: NodeInfo,
 }
 
-enum Answer {
+enum RegistrationResult {
     /// Of a plugin.
-    Plugin { path: String, id: SocketId, what: What },
+    Plugin { path: String, id: SocketId, what: PluginResult },
     /// How many volumes a driver can have here.
     Recount(Recount),
 }
 
-enum What {
+enum PluginResult {
     /// It was asked; or why it cannot be registered.
     Asked(Result<Driver, String>),
     /// It was told that it is registered.
@@ -123,14 +123,14 @@ pub async fn follow<A: ApiServer>(
     node_name: Arc<str>,
     caller: Caller<A>,
     node: Csi,
-    outlets: Outlets,
+    node_events: NodeEvents,
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);
     let mut made = make_directories([&registry, &root.join(PLUGINS)]);
     let objects = Objects::new(caller.clone(), node_name, tasks.clone());
     // Also a node without drivers is to become Ready.
-    begin(&objects, &outlets, &tasks).await;
+    begin(&objects, &node_events, &tasks).await;
     while let Err(error) = made {
         tracing::error!(error = %chain(&error), "plugins cannot be registered yet");
         tasks.wait_until(tasks.now().mono.after(RESCAN)).await;
@@ -206,18 +206,18 @@ async fn changed(hints: &mut Option<PathWatch>) {
 }
 
 /// Has a CSINode made, however long it takes.
-async fn begin<A: ApiServer>(objects: &Objects<A>, outlets: &Outlets, tasks: &Tasks) {
+async fn begin<A: ApiServer>(objects: &Objects<A>, node_events: &NodeEvents, tasks: &Tasks) {
     let (mut wait, longest) = BEGIN_WAIT;
     while let Err(why) = objects.begin().await {
         tracing::debug!(why, "no CSINode yet");
         // Before that it is usual: the Node may be on its way.
         if wait == longest {
-            outlets.storage(Err(format!("failed to initialize CSINode: {why}")));
+            node_events.storage(Err(format!("failed to initialize CSINode: {why}")));
         }
         tasks.wait_until(tasks.now().mono.after(wait)).await;
         wait = (wait * 2).min(longest);
     }
-    outlets.storage(Ok(()));
+    node_events.storage(Ok(()));
 }
 
 /// The sockets in a directory. Names that begin with a dot are none of ours.
@@ -257,7 +257,7 @@ struct Manager<A> {
     askers: Askers,
     caller: Caller<A>,
     objects: Objects<A>,
-    to: mpsc::Sender<Answer>,
+    to: mpsc::Sender<RegistrationResult>,
     tasks: Tasks,
 }
 
@@ -291,37 +291,37 @@ impl<A: ApiServer> Manager<A> {
         self.gone.insert(driver);
     }
 
-    fn answer(&self, path: String, id: SocketId, what: impl Future<Output = What> + Send + 'static) {
+    fn answer(&self, path: String, id: SocketId, what: impl Future<Output = PluginResult> + Send + 'static) {
         let to = self.to.clone();
         self.tasks.start(async move {
             let what = what.await;
             // Nobody listens when the node stops.
-            let _ = to.send(Answer::Plugin { path, id, what }).await;
+            let _ = to.send(RegistrationResult::Plugin { path, id, what }).await;
         });
     }
 
     fn ask(&self, path: String, id: SocketId) {
         let socket = PathBuf::from(&path);
-        self.answer(path, id, async move { What::Asked(ask(&socket).await) });
+        self.answer(path, id, async move { PluginResult::Asked(ask(&socket).await) });
     }
 
-    async fn answered(&mut self, answer: Answer) {
+    async fn answered(&mut self, answer: RegistrationResult) {
         let (path, id, what) = match answer {
-            Answer::Plugin { path, id, what } => (path, id, what),
-            Answer::Recount(recount) => return self.recounted(recount).await,
+            RegistrationResult::Plugin { path, id, what } => (path, id, what),
+            RegistrationResult::Recount(recount) => return self.recounted(recount).await,
         };
         let outcome = match what {
-            What::Asked(asked) => return self.asked(path, id, asked).await,
-            What::Told { driver, outcome: Ok(()) } => {
+            PluginResult::Asked(asked) => return self.asked(path, id, asked).await,
+            PluginResult::Told { driver, outcome: Ok(()) } => {
                 tracing::info!(driver, path, "CSI driver is registered");
                 Ok(driver)
             }
-            What::Told { driver, outcome: Err(why) } => {
+            PluginResult::Told { driver, outcome: Err(why) } => {
                 tracing::warn!(driver, path, why, "CSI driver does not hear that it is registered");
                 self.forget(driver);
                 Err(())
             }
-            What::Refused(why) => {
+            PluginResult::Refused(why) => {
                 tracing::warn!(path, why, "plugin is not registered");
                 Err(())
             }
@@ -341,13 +341,13 @@ impl<A: ApiServer> Manager<A> {
             match installed {
                 Ok(driver) => {
                     let told = agent_plugins::notify(&socket, &Ok(())).await;
-                    What::Told { driver, outcome: told.map_err(|e| e.to_string()) }
+                    PluginResult::Told { driver, outcome: told.map_err(|e| e.to_string()) }
                 }
                 Err(why) => {
                     // It may not hear it either: it is asked again in a while.
                     match agent_plugins::notify(&socket, &Err(why.clone())).await {
-                        Ok(()) => What::Refused(why),
-                        Err(e) => What::Refused(format!("{why} ({e})")),
+                        Ok(()) => PluginResult::Refused(why),
+                        Err(e) => PluginResult::Refused(format!("{why} ({e})")),
                     }
                 }
             }
@@ -405,9 +405,9 @@ mod tests {
         let tasks = Tasks::new(clock.clone(), CancellationToken::new());
         let (_, client) = watch::channel(Some(Arc::new(Server)));
         let caller = Caller::new(tasks.clone(), client);
-        let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
+        let node_events = NodeEvents::new(StatusStore::default(), Metrics::new(clock), None, None, None);
         let follow =
-            follow(root.path().to_owned(), "n".into(), caller, Csi::default(), outlets, tasks.clone());
+            follow(root.path().to_owned(), "n".into(), caller, Csi::default(), node_events, tasks.clone());
         tasks.start(follow);
         let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
         pass(RESCAN * 3).await;

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use agent_core::node_status::{NodeInput, NodeStatusEvent};
 use agent_types::time::Mono;
-use agent_volumes::attach::Held;
+use agent_volumes::attach::VolumeOnDisk;
 use agent_volumes::csi::publishing::Facts;
 use agent_volumes::csi::steps::StagedAs;
 use agent_volumes::csi::unregistered;
-use agent_volumes::csi::unstaging::{Step, Unstaging};
+use agent_volumes::csi::unstaging::{UnstageStep, Unstaging};
 use agent_volumes::key::VolumeKey;
 use agent_volumes::stages::{Order, StageTable, Ticket};
 use tokio::sync::{oneshot, watch};
@@ -184,13 +184,13 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
     let mut way = Unstaging::default();
     loop {
         match way.step() {
-            Step::Look => way.looked(look(dirs, csi, key, tasks).await),
-            Step::IsThere(volume) => {
+            UnstageStep::Look => way.looked(look(dirs, csi, key, tasks).await),
+            UnstageStep::IsThere(volume) => {
                 let stage = dirs.device_stage(&volume);
                 let found = tasks.blocking_of_volume(&key.handle, move || stage.exists()).await;
                 way.is_there(found.ok_or_else(|| STOPS.to_owned()));
             }
-            Step::Unstage(staged) => {
+            UnstageStep::Unstage(staged) => {
                 let at = match staged {
                     StagedAs::Files => dirs.stage_of(key),
                     StagedAs::Device(volume) => dirs.device_stage(&volume),
@@ -202,7 +202,7 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
                     None => Err(unregistered("attacher.UnmountDevice", &key.driver)),
                 });
             }
-            Step::Forget(staged) => {
+            UnstageStep::Forget(staged) => {
                 let (at, of) = (dirs.clone(), key.clone());
                 let forgotten = tasks.blocking_of_volume(&key.handle, move || match staged {
                     StagedAs::Files => at.unstaged(&of),
@@ -211,7 +211,7 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
                 let forgotten = forgotten.await.ok_or_else(|| STOPS.to_owned());
                 way.done(forgotten.and_then(|done| done.map_err(|e| chain(&e))));
             }
-            Step::Done => {
+            UnstageStep::Done => {
                 tracing::info!(
                     driver = key.driver,
                     volume = key.handle,
@@ -219,8 +219,8 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
                 );
                 return Ok(true);
             }
-            Step::InUse => return Ok(false),
-            Step::Failed(why) => return Err(why),
+            UnstageStep::InUse => return Ok(false),
+            UnstageStep::Failed(why) => return Err(why),
         }
     }
 }
@@ -231,7 +231,7 @@ async fn look(
     csi: &Csi,
     key: &VolumeKey,
     tasks: &Tasks,
-) -> Result<Option<Held>, String> {
+) -> Result<Option<VolumeOnDisk>, String> {
     let at = dirs.clone();
     let mut disk = tasks.blocking(move || at.csi_on_disk()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
     let idle = csi.volumes.may_unstage(key, &disk).await.ok_or(STOPS)?;

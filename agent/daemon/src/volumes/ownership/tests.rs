@@ -48,8 +48,8 @@ impl Slow {
         uid: &str,
         name: &'static str,
         shared: &str,
-    ) -> Result<Result<Option<String>, Going>, EffectError> {
-        let work = move |give: Give<'_>| {
+    ) -> Result<Result<Option<String>, OwnershipProgress>, EffectError> {
+        let work = move |give: SetFsGroup<'_>| {
             give(&Path::new("/").join(name), 7)?;
             Ok(Some(format!("{name} is given")))
         };
@@ -138,7 +138,7 @@ async fn nothing_walks_for_a_pod_whose_volumes_are_taken_away() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_told_once_and_walks_end_with_the_agent() {
     let slow = Slow::new();
-    let fails = |_: Give<'_>| Err(VolumeError::Refused("no".to_owned()));
+    let fails = |_: SetFsGroup<'_>| Err(VolumeError::Refused("no".to_owned()));
     let failed = slow.ownership.run(&slow.tasks, &"u".into(), "v", "shared", fails).await;
     assert_eq!(failed.unwrap_err().message, "no");
     assert!(slow.run("u", "v", "shared").now_or_never().is_none());

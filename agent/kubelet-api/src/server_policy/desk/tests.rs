@@ -19,32 +19,32 @@ fn at(milliseconds: u64) -> Mono {
 #[test]
 fn one_review_of_a_key_is_under_way_and_its_answer_is_remembered() {
     let mut desk = ReviewDesk::new(LIMITS);
-    assert_eq!(desk.request(&1, at(0)), Step::Ask);
-    assert_eq!(desk.request(&1, at(0)), Step::Join);
+    assert_eq!(desk.request(&1, at(0)), ReviewStep::Ask);
+    assert_eq!(desk.request(&1, at(0)), ReviewStep::Join);
     desk.ended(1, Some((Some("one"), HOUR)), at(1));
-    assert_eq!(desk.request(&1, at(2)), Step::Known(Some("one")));
-    assert_eq!(desk.request(&2, at(2)), Step::Ask);
+    assert_eq!(desk.request(&1, at(2)), ReviewStep::Known(Some("one")));
+    assert_eq!(desk.request(&2, at(2)), ReviewStep::Ask);
     desk.ended(2, None, at(3));
-    assert_eq!(desk.request(&2, at(3)), Step::Ask, "a failure is not remembered");
+    assert_eq!(desk.request(&2, at(3)), ReviewStep::Ask, "a failure is not remembered");
     desk.ended(2, Some((None, HOUR)), at(4));
-    assert_eq!(desk.request(&2, at(5)), Step::Known(None));
+    assert_eq!(desk.request(&2, at(5)), ReviewStep::Known(None));
 }
 
 #[test]
 fn strangers_leave_places_and_rate_to_clients_that_were_believed() {
     let mut desk = ReviewDesk::new(LIMITS);
     for key in 0..2 {
-        assert_eq!(desk.request(&key, at(0)), Step::Ask);
+        assert_eq!(desk.request(&key, at(0)), ReviewStep::Ask);
         desk.ended(key, Some((Some(()), Duration::from_secs(1))), at(0));
         desk.left();
     }
-    let strangers = (100..200).filter(|key| desk.request(key, at(2000)) == Step::Ask).count();
+    let strangers = (100..200).filter(|key| desk.request(key, at(2000)) == ReviewStep::Ask).count();
     assert_eq!((strangers, desk.under_way()), (12, 12));
-    assert_eq!(desk.request(&0, at(2000)), Step::Ask, "an answer that has ended is asked for again");
+    assert_eq!(desk.request(&0, at(2000)), ReviewStep::Ask, "an answer that has ended is asked for again");
     // They come and go as fast as they can, and use up their part of the rate.
     let mut begun = 0;
     for key in 200..1000 {
-        if desk.request(&key, at(2000)) == Step::Ask {
+        if desk.request(&key, at(2000)) == ReviewStep::Ask {
             begun += 1;
         }
         for under_way in 100..1000 {
@@ -55,42 +55,42 @@ fn strangers_leave_places_and_rate_to_clients_that_were_believed() {
         }
     }
     assert_eq!(begun, 23, "36 at once in all, 13 were begun before");
-    assert_eq!(desk.request(&1, at(2000)), Step::Ask);
+    assert_eq!(desk.request(&1, at(2000)), ReviewStep::Ask);
 }
 
 #[test]
 fn refusals_do_not_displace_answers_that_are_believed() {
     let mut desk = ReviewDesk::new(LIMITS);
-    assert_eq!(desk.request(&0, at(0)), Step::Ask);
+    assert_eq!(desk.request(&0, at(0)), ReviewStep::Ask);
     desk.ended(0, Some((Some(()), HOUR)), at(0));
     desk.left();
     for key in 1..1000 {
-        assert_eq!(desk.request(&key, at(key * 40)), Step::Ask);
+        assert_eq!(desk.request(&key, at(key * 40)), ReviewStep::Ask);
         desk.ended(key, Some((None, HOUR)), at(key * 40));
         desk.left();
     }
-    assert_eq!(desk.request(&0, at(40_000)), Step::Known(Some(())));
-    assert_eq!(desk.request(&999, at(40_000)), Step::Known(None));
+    assert_eq!(desk.request(&0, at(40_000)), ReviewStep::Known(Some(())));
+    assert_eq!(desk.request(&999, at(40_000)), ReviewStep::Known(None));
 }
 
 #[test]
 fn an_answer_of_another_sort_takes_the_place_of_the_first() {
     let mut desk = ReviewDesk::new(LIMITS);
     for (answer, now) in [(Some(()), 0), (None, 10), (Some(()), 20)] {
-        assert_eq!(desk.request(&0, at(now * 1000)), Step::Ask);
+        assert_eq!(desk.request(&0, at(now * 1000)), ReviewStep::Ask);
         desk.ended(0, Some((answer, Duration::from_secs(5))), at(now * 1000));
-        assert_eq!(desk.request(&0, at(now * 1000 + 1)), Step::Known(answer));
+        assert_eq!(desk.request(&0, at(now * 1000 + 1)), ReviewStep::Known(answer));
     }
 }
 
 #[test]
 fn no_more_requests_wait_than_may() {
     let mut desk: ReviewDesk<u32, ()> = ReviewDesk::new(LIMITS);
-    let steps: Vec<Step<()>> = (0..30).map(|_| desk.request(&0, at(0))).collect();
-    assert_eq!(steps.iter().filter(|step| **step == Step::Join).count(), 19);
-    assert_eq!(steps.iter().filter(|step| **step == Step::Busy).count(), 10);
+    let steps: Vec<ReviewStep<()>> = (0..30).map(|_| desk.request(&0, at(0))).collect();
+    assert_eq!(steps.iter().filter(|step| **step == ReviewStep::Join).count(), 19);
+    assert_eq!(steps.iter().filter(|step| **step == ReviewStep::Busy).count(), 10);
     desk.left();
-    assert_eq!(desk.request(&0, at(0)), Step::Join);
+    assert_eq!(desk.request(&0, at(0)), ReviewStep::Join);
 }
 
 #[test]
@@ -110,7 +110,7 @@ proptest! {
         for (key, what, passes) in steps {
             now += passes;
             match what {
-                0 | 1 => if desk.request(&key, at(now)) == Step::Ask {
+                0 | 1 => if desk.request(&key, at(now)) == ReviewStep::Ask {
                     begun.push(now);
                     prop_assert!(open.insert(key, ()).is_none(), "two reviews of one key");
                 },

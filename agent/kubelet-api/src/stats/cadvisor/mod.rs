@@ -16,10 +16,10 @@ use agent_types::time::Wall;
 use series::{AMOUNTS, SPEC};
 
 use super::disk::{DiskIo, Filesystem};
-use super::exposition::{Exposition, Kind, NO_LABELS, Own, Shared, own};
+use super::exposition::{Exposition, Kind, NO_LABELS, OwnLabels, SharedLabels, own};
 use super::host::{Interface, Network, Traffic};
 use super::usage::{DeviceIo, Usage};
-use super::{PodUsage, Shown, Snapshot};
+use super::{PodUsage, ShownPod, Snapshot};
 
 /// The machine, as it does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Inputs<'a> {
     /// Amounts; `None` if they could not be read.
     pub snapshot: Option<&'a Snapshot>,
     /// Pods of the node.
-    pub shown: &'a [Shown],
+    pub shown: &'a [ShownPod],
     /// The file system of the kubelet's root directory.
     pub root: Option<&'a Root>,
     /// Time of the scrape.
@@ -70,7 +70,7 @@ pub struct Root {
 
 /// One cgroup with its labels.
 struct Group<'a> {
-    labels: Shared,
+    labels: SharedLabels,
     usage: &'a Usage,
     network: Option<&'a Network>,
 }
@@ -96,7 +96,7 @@ fn failed(out: &mut Exposition, name: &str, what: &str, failed: bool) {
 }
 
 /// The machine, the parts of it, pods and containers.
-fn groups<'a>(snapshot: &'a Snapshot, shown: &'a [Shown]) -> Vec<Group<'a>> {
+fn groups<'a>(snapshot: &'a Snapshot, shown: &'a [ShownPod]) -> Vec<Group<'a>> {
     let plain =
         |id: &'a str, usage, network| Group { labels: labels(id, None, ["", "", ""]), usage, network };
     let mut groups = vec![plain("/", &snapshot.node, snapshot.network.as_ref())];
@@ -116,7 +116,7 @@ fn groups<'a>(snapshot: &'a Snapshot, shown: &'a [Shown]) -> Vec<Group<'a>> {
 }
 
 /// A pod's own cgroup, the sandbox with the pod's network, and the containers that run.
-fn of_pod<'a>(pod: &'a PodUsage, shown: Option<&'a Shown>) -> Vec<Group<'a>> {
+fn of_pod<'a>(pod: &'a PodUsage, shown: Option<&'a ShownPod>) -> Vec<Group<'a>> {
     let mut groups = Vec::new();
     if let Some(usage) = &pod.usage {
         groups.push(Group { labels: labels(&usage.path, shown, ["", "", ""]), usage, network: None });
@@ -135,10 +135,10 @@ fn of_pod<'a>(pod: &'a PodUsage, shown: Option<&'a Shown>) -> Vec<Group<'a>> {
     groups
 }
 
-fn labels(id: &str, pod: Option<&Shown>, [container, image, name]: [&str; 3]) -> Shared {
+fn labels(id: &str, pod: Option<&ShownPod>, [container, image, name]: [&str; 3]) -> SharedLabels {
     let (namespace, pod) = pod.map_or(("", ""), |pod| (&pod.namespace, &pod.name));
     // The gaps between the runs are for labels of single samples: cpu, device, interface, operation, scope, …
-    Shared::new(&[
+    SharedLabels::new(&[
         &[("container", container)],
         &[("id", id), ("image", image)],
         &[("name", name), ("namespace", namespace)],
@@ -169,8 +169,8 @@ fn amounts(out: &mut Exposition, groups: &[Group<'_>], at: Wall) {
 }
 
 fn devices(out: &mut Exposition, groups: &[Group<'_>]) {
-    type Of = fn(&DeviceIo) -> u64;
-    let counts: [(&str, &str, Of); 4] = [
+    type CounterOf = fn(&DeviceIo) -> u64;
+    let counts: [(&str, &str, CounterOf); 4] = [
         ("container_fs_reads_bytes_total", "Bytes read from the device.", |d| d.read_bytes),
         ("container_fs_reads_total", "Reads from the device.", |d| d.reads),
         ("container_fs_writes_bytes_total", "Bytes written to the device.", |d| d.written_bytes),
@@ -186,7 +186,7 @@ fn devices(out: &mut Exposition, groups: &[Group<'_>]) {
         all().map(|(_, d)| (d.major.to_string(), d.minor.to_string())).collect();
     let samples = all().zip(&numbers).flat_map(|((g, d), (major, minor))| {
         [("Read", d.read_bytes), ("Write", d.written_bytes)].map(|(operation, bytes)| {
-            let device: Own<'_> =
+            let device: OwnLabels<'_> =
                 [("device", d.name.as_str()), ("major", major), ("minor", minor), ("operation", operation)];
             (&g.labels, device, bytes as f64, Some(g.usage.at))
         })
@@ -197,10 +197,10 @@ fn devices(out: &mut Exposition, groups: &[Group<'_>]) {
 
 fn networks(out: &mut Exposition, groups: &[Group<'_>]) {
     type Direction = fn(&Interface) -> Traffic;
-    type Of = fn(&Traffic) -> u64;
+    type CounterOf = fn(&Traffic) -> u64;
     let directions: [(&str, &str, Direction); 2] =
         [("receive", "received", |i| i.received), ("transmit", "sent", |i| i.sent)];
-    let counts: [(&str, &str, Of); 4] = [
+    let counts: [(&str, &str, CounterOf); 4] = [
         ("bytes", "Bytes", |t| t.bytes),
         ("errors", "Errors of what was", |t| t.errors),
         ("packets_dropped", "Packets dropped of what was", |t| t.dropped),

@@ -4,7 +4,7 @@ use crate::stats::exposition::Kind;
 use crate::stats::usage::{Psi, Throttling, Usage};
 
 /// Where a figure is.
-pub(super) type Of = fn(&Usage) -> Option<f64>;
+pub(super) type UsageFigure = fn(&Usage) -> Option<f64>;
 
 /// One series of a family; the series of one family follow each other.
 pub(super) struct Series {
@@ -15,14 +15,14 @@ pub(super) struct Series {
     /// Labels in addition to those of the cgroup.
     pub(super) labels: &'static [(&'static str, &'static str)],
     /// Source of the value.
-    pub(super) of: Of,
+    pub(super) of: UsageFigure,
 }
 
-const fn counter(name: &'static str, help: &'static str, of: Of) -> Series {
+const fn counter(name: &'static str, help: &'static str, of: UsageFigure) -> Series {
     Series { name: Some((name, Kind::Counter, help)), more: name, labels: &[], of }
 }
 
-const fn gauge(name: &'static str, help: &'static str, of: Of) -> Series {
+const fn gauge(name: &'static str, help: &'static str, of: UsageFigure) -> Series {
     Series { name: Some((name, Kind::Gauge, help)), more: name, labels: &[], of }
 }
 
@@ -54,7 +54,7 @@ fn limit(usage: &Usage, limit: Option<u64>, controlled: bool) -> Option<f64> {
 }
 
 /// What was set, without a time.
-pub(super) const SPEC: [(&str, &str, Of); 7] = [
+pub(super) const SPEC: [(&str, &str, UsageFigure); 7] = [
     ("container_spec_cpu_period", "Period of the limit on processor time, microseconds.", |u| {
         whole(u.cpu.period_us)
     }),

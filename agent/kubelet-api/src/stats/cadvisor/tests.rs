@@ -89,19 +89,19 @@ fn snapshot() -> Snapshot {
     }
 }
 
-fn shown() -> Shown {
+fn shown() -> ShownPod {
     let container = ShownContainer {
         name: "c".to_owned(),
         id: "c1".to_owned(),
         image: "e2e/busybox:1".to_owned(),
         started: None,
     };
-    Shown {
+    ShownPod {
         namespace: "ns".to_owned(),
         name: "web".to_owned(),
         uid: "1-a".to_owned(),
         containers: vec![container],
-        ..Shown::default()
+        ..ShownPod::default()
     }
 }
 
@@ -118,7 +118,7 @@ fn machine() -> Machine {
     }
 }
 
-fn told() -> String {
+fn exposition_text() -> String {
     let (snapshot, shown, machine) = (snapshot(), [shown()], machine());
     let root = Filesystem {
         at: AT,
@@ -142,14 +142,14 @@ fn told() -> String {
 #[test]
 fn the_whole_text() {
     let lines: Vec<String> =
-        told().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        exposition_text().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
     let expected: Vec<&str> = include_str!("golden.txt").lines().collect();
     assert_eq!(lines, expected, "{}", lines.join("\n"));
 }
 
 #[test]
 fn families_are_told_once_and_names_are_in_order() {
-    let text = told();
+    let text = exposition_text();
     let mut families: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let count = families.len();

@@ -4,8 +4,8 @@ use agent_types::api_time;
 use agent_types::time::Wall;
 
 use super::document::{ContainerStats, FsStats, PvcRef, RuntimeStats, VolumeHealthStats, VolumeStats};
-use crate::stats::disk::{Filesystem, Layer, Measured, Taken};
-use crate::stats::{Shown, ShownVolume};
+use crate::stats::disk::{Filesystem, Layer, NodeDiskUsage, TreeUsage};
+use crate::stats::{ShownPod, ShownVolume};
 
 /// A file system and all that is on it.
 pub(super) fn whole(fs: &Filesystem) -> FsStats {
@@ -29,29 +29,29 @@ fn size(at: Wall, fs: Option<&Filesystem>) -> FsStats {
 }
 
 /// One file system for both: the runtime has only one.
-pub(super) fn runtime(measured: &Measured) -> Option<RuntimeStats> {
+pub(super) fn runtime(measured: &NodeDiskUsage) -> Option<RuntimeStats> {
     let image_fs = layer(measured.images.as_ref()?, measured)?;
     Some(RuntimeStats { container_fs: image_fs.clone(), image_fs })
 }
 
 /// A writable layer, or the images.
-pub(super) fn layer(layer: &Layer, measured: &Measured) -> Option<FsStats> {
+pub(super) fn layer(layer: &Layer, measured: &NodeDiskUsage) -> Option<FsStats> {
     let fs = measured.filesystems.get(&layer.mountpoint);
     Some(FsStats { used_bytes: layer.used_bytes, inodes_used: layer.inodes_used, ..size(layer.at, fs) })
 }
 
 /// A container's logs.
-pub(super) fn logs(uid: &str, container: &str, measured: &Measured) -> Option<FsStats> {
+pub(super) fn logs(uid: &str, container: &str, measured: &NodeDiskUsage) -> Option<FsStats> {
     let taken = measured.logs.get(&(uid.to_owned(), container.to_owned()))?;
     Some(with(taken, measured.root.as_ref()))
 }
 
-fn with(taken: &Taken, fs: Option<&Filesystem>) -> FsStats {
+fn with(taken: &TreeUsage, fs: Option<&Filesystem>) -> FsStats {
     FsStats { used_bytes: Some(taken.bytes), inodes_used: Some(taken.inodes), ..size(taken.at, fs) }
 }
 
 /// Volumes that were measured, in the pod's order.
-pub(super) fn volumes(shown: &Shown, measured: &Measured) -> Vec<VolumeStats> {
+pub(super) fn volumes(shown: &ShownPod, measured: &NodeDiskUsage) -> Vec<VolumeStats> {
     let volume = |name: &String| {
         let found = measured.volumes.get(&(shown.uid.clone(), name.clone()))?;
         let fs = match (&found.taken, &found.filesystem) {
@@ -73,10 +73,10 @@ pub(super) fn volumes(shown: &Shown, measured: &Measured) -> Vec<VolumeStats> {
 /// A pod's whole usage of the node's own disk: writable layers, logs, ephemeral volumes, its hosts file and
 /// termination messages.
 pub(super) fn ephemeral(
-    shown: &Shown,
+    shown: &ShownPod,
     containers: &[ContainerStats],
     volumes: &[VolumeStats],
-    measured: &Measured,
+    measured: &NodeDiskUsage,
 ) -> Option<FsStats> {
     let root = measured.root.as_ref()?;
     let counts = |name: &String| shown.volumes.iter().any(|v| v.ephemeral && v.name == *name);

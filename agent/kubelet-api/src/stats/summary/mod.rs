@@ -15,10 +15,10 @@ use document::{
     PodStats, ProcessStats, PsiData, PsiStats, RlimitStats, Summary, SwapStats, UsageStats,
 };
 
-use super::disk::Measured;
+use super::disk::NodeDiskUsage;
 use super::host::{Interface, Network};
 use super::usage::{Pressure, Psi};
-use super::{PodUsage, Shown, ShownContainer, Snapshot, Usage};
+use super::{PodUsage, ShownContainer, ShownPod, Snapshot, Usage};
 
 /// What the document is made from.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +32,9 @@ pub struct Inputs<'a> {
     /// Usage of node, pods and containers.
     pub snapshot: &'a Snapshot,
     /// Pods of the node.
-    pub shown: &'a [Shown],
+    pub shown: &'a [ShownPod],
     /// Disks; without it the document has processor, memory and swap only.
-    pub measured: Option<&'a Measured>,
+    pub measured: Option<&'a NodeDiskUsage>,
 }
 
 /// The document as JSON.
@@ -81,7 +81,7 @@ fn summary(inputs: Inputs<'_>) -> Summary {
     }
 }
 
-fn pod(shown: &Shown, found: &PodUsage, measured: Option<&Measured>) -> PodStats {
+fn pod(shown: &ShownPod, found: &PodUsage, measured: Option<&NodeDiskUsage>) -> PodStats {
     let running = || shown.containers.iter().filter_map(|c| Some((c, found.container(&c.id)?)));
     let containers: Vec<ContainerStats> =
         running().map(|(c, usage)| container(&shown.uid, c, usage, measured)).collect();
@@ -109,7 +109,7 @@ fn container(
     uid: &str,
     shown: &ShownContainer,
     usage: &Usage,
-    measured: Option<&Measured>,
+    measured: Option<&NodeDiskUsage>,
 ) -> ContainerStats {
     ContainerStats {
         name: shown.name.clone(),

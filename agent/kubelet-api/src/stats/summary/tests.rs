@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::ShownVolume;
-use super::super::disk::{Filesystem, Layer, Taken, VolumeUse};
+use super::super::disk::{Filesystem, Layer, TreeUsage, VolumeUse};
 use super::super::host::Traffic;
 use super::super::usage::{Cpu, Memory, Swap, Tasks};
 use super::*;
@@ -45,7 +45,7 @@ fn network() -> Network {
     Network { at: AT, default: "eth0".to_owned(), interfaces }
 }
 
-fn shown() -> Shown {
+fn shown() -> ShownPod {
     let container = ShownContainer {
         name: "c".to_owned(),
         id: "c1".to_owned(),
@@ -54,7 +54,7 @@ fn shown() -> Shown {
     };
     let volume =
         |name: &str, ephemeral| ShownVolume { name: name.to_owned(), ephemeral, ..ShownVolume::default() };
-    Shown {
+    ShownPod {
         namespace: "ns".to_owned(),
         name: "web".to_owned(),
         uid: "1-a".to_owned(),
@@ -83,7 +83,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-fn measured() -> Measured {
+fn measured() -> NodeDiskUsage {
     let fs = Filesystem {
         at: AT,
         available_bytes: 800,
@@ -92,7 +92,7 @@ fn measured() -> Measured {
         inodes: Some(64),
         inodes_free: Some(60),
     };
-    let taken = |bytes| Taken { at: AT, bytes, inodes: 2, ..Taken::default() };
+    let taken = |bytes| TreeUsage { at: AT, bytes, inodes: 2, ..TreeUsage::default() };
     let uid = || "1-a".to_owned();
     let layer = |used| Layer {
         at: AT,
@@ -105,7 +105,7 @@ fn measured() -> Measured {
         taken: Some(taken(bytes)),
         abnormal: (bytes == 16).then_some(true),
     };
-    Measured {
+    NodeDiskUsage {
         root: Some(fs),
         images: Some(layer(77)),
         layers: [("c1".to_owned(), layer(40))].into(),
@@ -117,7 +117,7 @@ fn measured() -> Measured {
     }
 }
 
-fn document(measured: Option<&Measured>) -> Value {
+fn document(measured: Option<&NodeDiskUsage>) -> Value {
     let (snapshot, shown) = (snapshot(), [shown()]);
     let inputs = Inputs {
         node_name: "first",
@@ -165,7 +165,7 @@ fn nothing_is_made_up() {
         ..PodUsage::default()
     }];
     let snapshot = Snapshot { pods, ..Snapshot::default() };
-    let measured = Measured::default();
+    let measured = NodeDiskUsage::default();
     let inputs = Inputs {
         node_name: "n",
         booted: None,

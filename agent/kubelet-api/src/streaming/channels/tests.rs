@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::super::spdy::tests::{Heard, control_frame, heard, reply};
+use super::super::spdy::tests::{ReceivedFrame, control_frame, heard, reply};
 use super::super::websocket::tests::{cut, frame, server_frames};
 use super::*;
 
@@ -29,7 +29,7 @@ fn begun(options: &StreamOptions) -> Translator {
     translator
 }
 
-fn fed(translator: &mut Translator, bytes: &[u8]) -> Vec<Heard> {
+fn fed(translator: &mut Translator, bytes: &[u8]) -> Vec<ReceivedFrame> {
     let (mut bytes, mut out) = (bytes.to_vec(), Vec::new());
     translator.client_sent(&mut bytes, &mut out);
     heard(&out, &mut true)
@@ -72,7 +72,7 @@ fn streams_are_those_that_were_asked_for() {
         let opened: Vec<String> = heard(&out, &mut false)
             .into_iter()
             .map(|heard| match heard {
-                Heard::Open(_, headers) if headers[0].0 == "streamtype" => headers[0].1.clone(),
+                ReceivedFrame::Open(_, headers) if headers[0].0 == "streamtype" => headers[0].1.clone(),
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -86,7 +86,10 @@ fn streams_are_those_that_were_asked_for() {
 #[test]
 fn input_and_its_end() {
     let mut translator = begun(&ALL);
-    assert_eq!(fed(&mut translator, &message_of(0, b"abc")), [Heard::Data(INPUT, b"abc".to_vec(), false)]);
+    assert_eq!(
+        fed(&mut translator, &message_of(0, b"abc")),
+        [ReceivedFrame::Data(INPUT, b"abc".to_vec(), false)]
+    );
     for nothing in
         [message_of(1, b"x"), message_of(4, b"x"), message_of(77, b"x"), frame(2, true, [0; 4], &[])]
     {
@@ -94,12 +97,15 @@ fn input_and_its_end() {
     }
     assert!(fed(&mut translator, &message_of(255, &[])).is_empty());
     assert!(fed(&mut translator, &message_of(255, &[1])).is_empty());
-    assert_eq!(fed(&mut translator, &message_of(255, &[0, 9])), [Heard::Data(INPUT, Vec::new(), true)]);
+    assert_eq!(
+        fed(&mut translator, &message_of(255, &[0, 9])),
+        [ReceivedFrame::Data(INPUT, Vec::new(), true)]
+    );
     assert!(fed(&mut translator, &message_of(255, &[0])).is_empty(), "once");
     assert!(fed(&mut translator, &message_of(0, b"late")).is_empty());
     let mut terminal = begun(&StreamOptions { tty: true, ..ALL });
     let size = br#"{"Width":80,"Height":24}"#;
-    assert_eq!(fed(&mut terminal, &message_of(4, size)), [Heard::Data(7, size.to_vec(), false)]);
+    assert_eq!(fed(&mut terminal, &message_of(4, size)), [ReceivedFrame::Data(7, size.to_vec(), false)]);
 }
 
 #[test]
@@ -205,8 +211,8 @@ fn a_command_whose_outputs_have_ended_is_waited_for_and_can_be_given_up() {
 #[test]
 fn pings_refusals_and_closes() {
     let mut translator = begun(&ALL);
-    assert_eq!(fed(&mut translator, &frame(9, true, [1; 4], b"a")), [Heard::Ping(1)]);
-    assert_eq!(fed(&mut translator, &frame(9, true, [1; 4], b"b")), [Heard::Ping(3)]);
+    assert_eq!(fed(&mut translator, &frame(9, true, [1; 4], b"a")), [ReceivedFrame::Ping(1)]);
+    assert_eq!(fed(&mut translator, &frame(9, true, [1; 4], b"b")), [ReceivedFrame::Ping(3)]);
     let mut out = Vec::new();
     translator.due_to_client(&mut out);
     assert_eq!(server_frames(&out), [(10, b"b".to_vec())]);
@@ -218,7 +224,8 @@ fn pings_refusals_and_closes() {
     fed_back(&mut translator, &data(INPUT, &[], true));
     let mut out = Vec::new();
     translator.due_to_runtime(&mut out);
-    let expected = [Heard::Ping(8), Heard::Reset(2, 3), Heard::Data(INPUT, Vec::new(), true)];
+    let expected =
+        [ReceivedFrame::Ping(8), ReceivedFrame::Reset(2, 3), ReceivedFrame::Data(INPUT, Vec::new(), true)];
     assert_eq!(heard(&out, &mut true), expected);
     assert!(fed(&mut translator, &message_of(0, b"late")).is_empty());
     for (sent, code) in [(frame(8, true, [1; 4], &[]), 0xe8), (vec![0xff; 4], 0xea)] {
@@ -251,7 +258,7 @@ proptest! {
         for piece in cut(&frames, &places) {
             for heard in fed(&mut translator, &piece) {
                 match heard {
-                    Heard::Data(INPUT, bytes, false) => input.extend(bytes),
+                    ReceivedFrame::Data(INPUT, bytes, false) => input.extend(bytes),
                     other => prop_assert!(false, "{other:?}"),
                 }
             }

@@ -8,7 +8,7 @@ use super::*;
 
 /// What a server of the tests reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::streaming) enum Heard {
+pub(in crate::streaming) enum ReceivedFrame {
     Open(u32, Vec<(String, String)>),
     Data(u32, Vec<u8>, bool),
     Reset(u32, u32),
@@ -16,7 +16,7 @@ pub(in crate::streaming) enum Heard {
 }
 
 /// Reads whole frames of a client; inflates its stored blocks by hand.
-pub(in crate::streaming) fn heard(mut bytes: &[u8], begun: &mut bool) -> Vec<Heard> {
+pub(in crate::streaming) fn heard(mut bytes: &[u8], begun: &mut bool) -> Vec<ReceivedFrame> {
     let mut all = Vec::new();
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
     while !bytes.is_empty() {
@@ -25,10 +25,10 @@ pub(in crate::streaming) fn heard(mut bytes: &[u8], begun: &mut bool) -> Vec<Hea
         let payload = &bytes[8..8 + length];
         bytes = &bytes[8 + length..];
         all.push(match head {
-            stream if stream < 1 << 31 => Heard::Data(stream, payload.to_vec(), fin),
-            0x8003_0001 => Heard::Open(number(payload), headers(&payload[10..], begun)),
-            0x8003_0003 => Heard::Reset(number(payload), number(&payload[4..])),
-            0x8003_0006 => Heard::Ping(number(payload)),
+            stream if stream < 1 << 31 => ReceivedFrame::Data(stream, payload.to_vec(), fin),
+            0x8003_0001 => ReceivedFrame::Open(number(payload), headers(&payload[10..], begun)),
+            0x8003_0003 => ReceivedFrame::Reset(number(payload), number(&payload[4..])),
+            0x8003_0006 => ReceivedFrame::Ping(number(payload)),
             other => panic!("a frame {other:x}"),
         });
     }
@@ -116,22 +116,23 @@ fn what_a_client_sends() {
     reset(2, REFUSED_STREAM, &mut out);
     let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
     let expected = [
-        Heard::Open(1, vec![pair("streamtype", "error")]),
-        Heard::Open(3, vec![pair("streamtype", "stdin"), pair("x", "")]),
-        Heard::Data(3, b"abc".to_vec(), false),
-        Heard::Data(3, Vec::new(), true),
-        Heard::Ping(1),
-        Heard::Reset(2, 3),
+        ReceivedFrame::Open(1, vec![pair("streamtype", "error")]),
+        ReceivedFrame::Open(3, vec![pair("streamtype", "stdin"), pair("x", "")]),
+        ReceivedFrame::Data(3, b"abc".to_vec(), false),
+        ReceivedFrame::Data(3, Vec::new(), true),
+        ReceivedFrame::Ping(1),
+        ReceivedFrame::Reset(2, 3),
     ];
     assert_eq!(heard(&out, &mut false), expected);
     // A value that needs more than one stored block.
     let (long, mut out) = ("v".repeat(100_000), Vec::new());
     Encoder::default().open(1, &[("n", &long)], &mut out);
-    assert_eq!(heard(&out, &mut false), [Heard::Open(1, vec![pair("n", &long)])]);
+    assert_eq!(heard(&out, &mut false), [ReceivedFrame::Open(1, vec![pair("n", &long)])]);
     // More than one frame can hold.
     let (long, mut out) = (vec![7; LENGTH_MAX + 1], Vec::new());
     data(5, &long, true, &mut out);
-    let expected = [Heard::Data(5, vec![7; LENGTH_MAX], false), Heard::Data(5, vec![7], true)];
+    let expected =
+        [ReceivedFrame::Data(5, vec![7; LENGTH_MAX], false), ReceivedFrame::Data(5, vec![7], true)];
     assert!(heard(&out, &mut false) == expected);
 }
 

@@ -10,21 +10,21 @@ use nix::unistd::Uid;
 use super::*;
 use crate::volumes::{Payload, tear_down, unmount_below};
 
-struct Place {
+struct BindFixture {
     dir: tempfile::TempDir,
 }
 
-impl Drop for Place {
+impl Drop for BindFixture {
     fn drop(&mut self) {
         // Mounts of a test that failed.
         let _ = unmount_below(self.dir.path());
     }
 }
 
-impl Place {
+impl BindFixture {
     /// `None` where a test may not mount.
-    fn new() -> Option<Place> {
-        let place = Place { dir: tempfile::tempdir().unwrap() };
+    fn new() -> Option<BindFixture> {
+        let place = BindFixture { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(place.disk()).unwrap();
         fs::write(place.disk().join("f"), "precious").unwrap();
         Uid::effective().is_root().then_some(place)
@@ -68,7 +68,7 @@ impl Place {
 
 #[test]
 fn mounted_once_written_through_and_never_removed() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = BindFixture::new() else { return };
     for _ in 0..2 {
         assert_eq!(p.mount("u1", &p.work(), None), Ok(None));
         assert_eq!(fs::read_to_string(p.at("u1").join("f")).unwrap(), "precious");
@@ -85,7 +85,7 @@ fn mounted_once_written_through_and_never_removed() {
 
 #[test]
 fn options_hold_also_if_the_agent_died_before_it_set_them() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = BindFixture::new() else { return };
     let read_only = Bind { read_only: true, options: vec!["noexec,nodev".to_owned()], ..p.work() };
     for before in [p.work(), read_only.clone()] {
         assert_eq!(p.mount("u1", &before, None), Ok(None));
@@ -103,7 +103,7 @@ fn options_hold_also_if_the_agent_died_before_it_set_them() {
 
 #[test]
 fn the_first_pod_gives_the_group_and_a_second_one_is_told() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = BindFixture::new() else { return };
     assert_eq!(p.mount("u1", &Bind { read_only: true, ..p.work() }, Some(2000)), Ok(None));
     assert_eq!(p.owner("f").0, 0, "nothing is given where nothing is written");
     tear_down(&p.pod("u1")).unwrap();
@@ -128,7 +128,7 @@ fn the_first_pod_gives_the_group_and_a_second_one_is_told() {
 
 #[test]
 fn one_pod_at_a_time_where_the_volume_says_so() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = BindFixture::new() else { return };
     let alone = Bind { one_pod: true, ..p.work() };
     for _ in 0..2 {
         assert_eq!(p.mount("u1", &alone, None), Ok(None));
@@ -141,7 +141,7 @@ fn one_pod_at_a_time_where_the_volume_says_so() {
 
 #[test]
 fn what_is_no_directory_is_refused_and_leaves_nothing() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = BindFixture::new() else { return };
     let of = |path: &str| {
         p.mount("u1", &Bind { source: p.disk().join(path).display().to_string(), ..p.work() }, None)
     };

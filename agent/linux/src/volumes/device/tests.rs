@@ -9,12 +9,12 @@ use super::*;
 use crate::volumes::unmount_below;
 
 /// A directory, and in it the node of a loop device over a file.
-struct Place {
+struct DeviceFixture {
     dir: tempfile::TempDir,
     device: PathBuf,
 }
 
-impl Drop for Place {
+impl Drop for DeviceFixture {
     fn drop(&mut self) {
         // Of a test that failed.
         for uid in ["u1", "u2"] {
@@ -25,9 +25,9 @@ impl Drop for Place {
     }
 }
 
-impl Place {
+impl DeviceFixture {
     /// `None` where a test may not make devices.
-    fn new() -> Option<Place> {
+    fn new() -> Option<DeviceFixture> {
         if !Uid::effective().is_root() || !Path::new("/dev/loop-control").exists() {
             return None;
         }
@@ -36,7 +36,7 @@ impl Place {
         fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
         loop_device::attach(&file).unwrap();
         let device = loop_device::over(&file).unwrap().unwrap();
-        Some(Place { dir, device })
+        Some(DeviceFixture { dir, device })
     }
 
     fn pod(&self, uid: &str) -> PathBuf {
@@ -77,7 +77,7 @@ impl Place {
 
 #[test]
 fn a_device_is_linked_held_and_given_back() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = DeviceFixture::new() else { return };
     for _ in 0..2 {
         p.map("u1", &p.device, false).unwrap();
     }
@@ -104,7 +104,7 @@ fn a_device_is_linked_held_and_given_back() {
 
 #[test]
 fn what_a_power_cut_left_is_made_anew() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = DeviceFixture::new() else { return };
     // The name of the device that it was before.
     link(&p.pod("u1"), &p.link("u1"), Path::new("/dev/other")).unwrap();
     fs::create_dir_all(p.global()).unwrap();
@@ -115,7 +115,7 @@ fn what_a_power_cut_left_is_made_anew() {
 
 #[test]
 fn what_is_no_device_is_told() {
-    let Some(p) = Place::new() else { return };
+    let Some(p) = DeviceFixture::new() else { return };
     for (path, words) in
         [(p.dir.path().join("file"), "is not a block device"), (p.dir.path().join("none"), "does not exist")]
     {

@@ -68,28 +68,28 @@ mod tests {
         dir
     }
 
-    fn told(files: &[(&str, &str)], minor: u64) -> Option<String> {
+    fn identity_of(files: &[(&str, &str)], minor: u64) -> Option<String> {
         of(sys(files).path(), nix::sys::stat::makedev(8, minor))
     }
 
     #[test]
     fn a_disk_is_known_by_what_it_calls_itself_and_by_its_attachment() {
         let of_scsi: [(&str, &str); 2] = [("device/wwid", "t10.ATA  QEMU   HD\n"), ("diskseq", "7\n")];
-        assert_eq!(told(&of_scsi, 16).as_deref(), Some("device/wwid t10.ATA QEMU HD\ndiskseq 7\n"));
+        assert_eq!(identity_of(&of_scsi, 16).as_deref(), Some("device/wwid t10.ATA QEMU HD\ndiskseq 7\n"));
         assert_eq!(
-            told(&of_scsi, 17).as_deref(),
+            identity_of(&of_scsi, 17).as_deref(),
             Some("device/wwid t10.ATA QEMU HD\ndiskseq 7\npartition 1 at 2048 of 4096\n")
         );
         // The same name, attached again; and another disk that got the name of this one.
-        assert_ne!(told(&of_scsi, 16), told(&[of_scsi[0], ("diskseq", "8\n")], 16));
-        assert_ne!(told(&of_scsi, 16), told(&[("device/wwid", "other\n"), of_scsi[1]], 16));
-        assert_eq!(told(&[("dm/uuid", "mpath-3600\n")], 16).as_deref(), Some("dm/uuid mpath-3600\n"));
+        assert_ne!(identity_of(&of_scsi, 16), identity_of(&[of_scsi[0], ("diskseq", "8\n")], 16));
+        assert_ne!(identity_of(&of_scsi, 16), identity_of(&[("device/wwid", "other\n"), of_scsi[1]], 16));
+        assert_eq!(identity_of(&[("dm/uuid", "mpath-3600\n")], 16).as_deref(), Some("dm/uuid mpath-3600\n"));
     }
 
     #[test]
     fn a_disk_without_a_name_is_not_known() {
-        assert_eq!(told(&[], 16), None);
-        assert_eq!(told(&[("serial", "\n"), ("size", "4096\n")], 17), None);
-        assert_eq!(told(&[("serial", "x")], 18), None, "there is no such disk");
+        assert_eq!(identity_of(&[], 16), None);
+        assert_eq!(identity_of(&[("serial", "\n"), ("size", "4096\n")], 17), None);
+        assert_eq!(identity_of(&[("serial", "x")], 18), None, "there is no such disk");
     }
 }

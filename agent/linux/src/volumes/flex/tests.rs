@@ -61,13 +61,13 @@ impl Node {
 fn a_set_up_is_marked_before_it_begins_and_when_it_is_done() {
     let node = node();
     let (own, (volume, flex)) = (node.pod("u"), node.volume("u", "vendor/driver"));
-    assert_eq!(look(&own, &volume, &flex).unwrap(), Seen::default());
+    assert_eq!(look(&own, &volume, &flex).unwrap(), FlexVolumeState::default());
     assert!(held(&own).unwrap().is_empty() && !has_any(&own));
     for _ in 0..2 {
         prepare(&own, &volume, &flex).unwrap();
         assert!(Path::new(&volume.path).is_dir() && !look(&own, &volume, &flex).unwrap().ready);
     }
-    let expected = Held {
+    let expected = FlexPodVolume {
         driver: flex.driver.clone(),
         path: PathBuf::from(&volume.path),
         mounted: false,
@@ -87,7 +87,7 @@ fn a_set_up_is_marked_before_it_begins_and_when_it_is_done() {
     // Another kubelet's volume is known by its directory alone; those of the node's own plugins are not drivers'.
     fs::remove_dir_all(own.join("plugins")).unwrap();
     fs::create_dir_all(own.join("volumes/kubernetes.io~secret/s")).unwrap();
-    assert_eq!(held(&own).unwrap(), [Held { asked: false, ..expected }]);
+    assert_eq!(held(&own).unwrap(), [FlexPodVolume { asked: false, ..expected }]);
     end_parts(&own).unwrap();
 
     // What a driver left there is not removed.

@@ -7,20 +7,20 @@ use nix::unistd::Uid;
 use super::*;
 use crate::volumes::{tear_down, unmount_below};
 
-struct Place {
+struct SubPathFixture {
     dir: tempfile::TempDir,
     pod: PathBuf,
     volume: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl SubPathFixture {
+    fn new() -> SubPathFixture {
         let dir = tempfile::tempdir().unwrap();
         let (pod, volume) = (dir.path().join("pods/u"), dir.path().join("srv"));
         fs::create_dir_all(&pod).unwrap();
         fs::create_dir(&volume).unwrap();
         fs::write(dir.path().join("secret"), "host").unwrap();
-        Place { dir, pod, volume }
+        SubPathFixture { dir, pod, volume }
     }
 
     fn part(&self, path: &str, index: usize) -> SubPath {
@@ -40,14 +40,14 @@ impl Place {
     }
 }
 
-impl Place {
+impl SubPathFixture {
     /// How much is mounted for the pod.
     fn mounted(&self) -> usize {
         mount_table::below(&mounts().unwrap(), &self.pod.to_string_lossy()).len()
     }
 }
 
-impl Drop for Place {
+impl Drop for SubPathFixture {
     fn drop(&mut self) {
         // Mounts of a test that failed.
         let _ = unmount_below(&self.pod);
@@ -59,7 +59,7 @@ fn a_part_is_mounted_made_if_missing_and_goes_with_the_pod() {
     if !Uid::effective().is_root() {
         return;
     }
-    let place = Place::new();
+    let place = SubPathFixture::new();
     fs::create_dir(place.volume.join("a")).unwrap();
     fs::write(place.volume.join("a/file"), "one").unwrap();
     fs::set_permissions(&place.volume, fs::Permissions::from_mode(0o2773)).unwrap();
@@ -86,7 +86,7 @@ fn again_changes_nothing_unless_the_part_is_another() {
     if !Uid::effective().is_root() {
         return;
     }
-    let place = Place::new();
+    let place = SubPathFixture::new();
     for (version, text) in [("1", "old"), ("2", "new")] {
         fs::create_dir(place.volume.join(version)).unwrap();
         fs::write(place.volume.join(version).join("f"), text).unwrap();
@@ -112,7 +112,7 @@ fn again_changes_nothing_unless_the_part_is_another() {
 
 #[test]
 fn no_link_leaves_the_volume() {
-    let place = Place::new();
+    let place = SubPathFixture::new();
     let outside = place.dir.path().display().to_string();
     symlink(format!("{outside}/secret"), place.volume.join("absolute")).unwrap();
     symlink("../secret", place.volume.join("relative")).unwrap();

@@ -7,20 +7,20 @@ use std::time::Instant;
 
 use super::*;
 
-struct Place {
+struct WithinFixture {
     dir: tempfile::TempDir,
     volume: PathBuf,
 }
 
-impl Place {
+impl WithinFixture {
     /// A volume `srv/vol` with the file `releases/1/here`, and the file `srv/secret` next to it.
-    fn new() -> Place {
+    fn new() -> WithinFixture {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().canonicalize().unwrap().join("srv/vol");
         fs::create_dir_all(volume.join("releases/1")).unwrap();
         fs::write(volume.join("releases/1/here"), "1").unwrap();
         fs::write(volume.parent().unwrap().join("secret"), "host").unwrap();
-        Place { dir, volume }
+        WithinFixture { dir, volume }
     }
 
     fn link(&self, target: impl AsRef<Path>, name: &str) {
@@ -52,7 +52,7 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn links_lead_where_the_host_sees_them_lead_within_the_volume() {
-    let p = Place::new();
+    let p = WithinFixture::new();
     let here = inode(p.volume.join("releases/1/here"));
     let alias = p.dir.path().canonicalize().unwrap().join("alias");
     symlink(&p.volume, &alias).unwrap();
@@ -90,7 +90,7 @@ fn links_lead_where_the_host_sees_them_lead_within_the_volume() {
 
 #[test]
 fn no_link_leads_out_of_the_volume() {
-    let p = Place::new();
+    let p = WithinFixture::new();
     let above = p.volume.parent().unwrap().to_owned();
     let alias = above.join("alias");
     symlink(&p.volume, &alias).unwrap();
@@ -136,7 +136,7 @@ fn no_link_leads_out_of_the_volume() {
 
 #[test]
 fn directories_are_made_where_the_path_itself_lacks_them() {
-    let p = Place::new();
+    let p = WithinFixture::new();
     let mode = Mode::from_bits_truncate(0o2751);
     let make = |path: &str| {
         let volume = Volume::of_host(&p.volume).unwrap();
@@ -164,7 +164,7 @@ fn directories_are_made_where_the_path_itself_lacks_them() {
 
 #[test]
 fn as_a_root_the_volume_is_all_there_is() {
-    let p = Place::new();
+    let p = WithinFixture::new();
     let here = inode(p.volume.join("releases/1/here"));
     p.link("/releases", "absolute");
     p.link("../../releases", "up");
@@ -180,7 +180,7 @@ fn as_a_root_the_volume_is_all_there_is() {
 /// again, with `EAGAIN`.
 #[test]
 fn every_walk_ends_whatever_a_container_nests_and_renames() {
-    let p = Place::new();
+    let p = WithinFixture::new();
     fs::create_dir(p.volume.join("a")).unwrap();
     fs::create_dir(p.volume.join("sub")).unwrap();
     let up_and_down = "a/../".repeat(800);
@@ -215,7 +215,7 @@ fn every_walk_ends_whatever_a_container_nests_and_renames() {
 #[test]
 fn a_directory_that_is_swapped_for_a_link_leads_nowhere_else() {
     use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-    let p = Place::new();
+    let p = WithinFixture::new();
     let above = p.volume.parent().unwrap();
     fs::create_dir_all(p.volume.join("d/x")).unwrap();
     fs::create_dir_all(above.join("x")).unwrap();

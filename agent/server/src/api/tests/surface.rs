@@ -127,7 +127,7 @@ proptest! {
     ) {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let node = FakeNode { broken, ..node() };
-        let asked = Asked { method: &method, path: &path, query: &query, accept: accept.as_deref() };
+        let asked = RequestHead { method: &method, path: &path, query: &query, accept: accept.as_deref() };
         let (status, body) = block_on(async {
             let response = answer(&node, ALL, asked, NOW).await;
             let status = response.status().as_u16();

@@ -152,8 +152,8 @@ async fn logs_of_the_node() {
 async fn pages_about_the_process() {
     let node = node();
     let ask = async |path: &str, accept: Option<&str>| {
-        let asked = Asked { method: &Method::GET, path, query: "", accept };
-        told(answer(&node, ALL, asked, NOW).await).await
+        let asked = RequestHead { method: &Method::GET, path, query: "", accept };
+        status_and_body(answer(&node, ALL, asked, NOW).await).await
     };
     let (status, page) = ask("/statusz", None).await;
     assert_eq!(status, 200);
@@ -223,11 +223,11 @@ async fn the_log_level_is_set_by_a_number() {
         ("3000000000", 400, parse("3000000000", "value out of range")),
         ("99999999999", 400, parse("99999999999", "value out of range")),
     ] {
-        assert_eq!(told(debug::set(&node, given)).await, (status, words), "{given:?}");
+        assert_eq!(status_and_body(debug::set(&node, given)).await, (status, words), "{given:?}");
     }
     assert_eq!(*node.checked.lock().unwrap(), ["level true"]);
     let broken = FakeNode { broken: true, ..super::node() };
-    assert_eq!(told(debug::set(&broken, "4")).await, (400, "there is no log\n".to_owned()));
+    assert_eq!(status_and_body(debug::set(&broken, "4")).await, (400, "there is no log\n".to_owned()));
     let level = "/debug/flags/v";
     let other = ask(&node, ALL, Method::GET, level).await;
     assert_eq!(other, (406, "unsupported http method\n".to_owned()));

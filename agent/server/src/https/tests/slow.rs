@@ -24,9 +24,9 @@ const MUCH: usize = 64 << 20;
 const SOME: usize = 40_000;
 
 /// Tells that the body has gone.
-struct Gone(Arc<watch::Sender<usize>>);
+struct BodyDropSignal(Arc<watch::Sender<usize>>);
 
-impl Drop for Gone {
+impl Drop for BodyDropSignal {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count += 1);
     }
@@ -40,7 +40,7 @@ pub(super) fn body(path: &str, gone: &Arc<watch::Sender<usize>>) -> Option<Body>
         "silent" => (1, false),
         _ => return None,
     };
-    let gone = Gone(gone.clone());
+    let gone = BodyDropSignal(gone.clone());
     let pieces = futures_util::stream::unfold((0, gone), move |(sent, gone)| async move {
         match sent {
             0 => Some((Ok::<_, Broken>(Frame::data(Bytes::from(vec![b'x'; length]))), (1, gone))),

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
-use super::{Answer, At, End, Facts, Publishing, SecretFor, Tokens};
-use crate::attach::{Attached, Fits, Held};
+use super::{End, Facts, PublishAnswer, PublishPosition, Publishing, SecretFor, Tokens};
+use crate::attach::{Attached, Fits, VolumeOnDisk};
 use crate::csi::request::Capabilities;
 use crate::csi::steps::{CallFailed, Failure};
 use crate::csi::{CsiVolume, no_secret, unregistered};
@@ -22,103 +22,119 @@ const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is alread
 /// The field that names the Secret of NodeStageVolume.
 const STAGE_SECRET: &str = "NodeStageSecretRef";
 
-type Next = Result<At, Failure>;
+type NextResult = Result<PublishPosition, Failure>;
 
-fn end(end: End) -> At {
-    At::End(end)
+fn end(end: End) -> PublishPosition {
+    PublishPosition::End(end)
 }
 
 impl Publishing {
-    pub(super) fn next(&mut self, at: At, answer: Answer) -> Next {
+    pub(super) fn next(&mut self, at: PublishPosition, answer: PublishAnswer) -> NextResult {
         match (at, answer) {
-            (At::Object, Answer::Object(object)) => {
+            (PublishPosition::Object, PublishAnswer::Object(object)) => {
                 let object = object.map_err(Failure::retry)?;
                 self.terms = self.csi.terms(object.as_deref()).map_err(Failure::retry)?;
                 self.csi = self.csi.on(&self.terms);
-                Ok(if self.csi.persistent.is_some() { At::Wish } else { At::Driver })
+                Ok(if self.csi.persistent.is_some() {
+                    PublishPosition::Wish
+                } else {
+                    PublishPosition::Driver
+                })
             }
-            (At::Wish, Answer::Attached(attached)) => Ok(self.wished(attached)),
-            (At::NoRoom, Answer::Attachment(found)) => {
+            (PublishPosition::Wish, PublishAnswer::Attached(attached)) => Ok(self.wished(attached)),
+            (PublishPosition::NoRoom, PublishAnswer::Attachment(found)) => {
                 let full = found.is_ok_and(|found| CsiVolume::finds_no_room(&found));
-                Ok(if full { At::AskLimits } else { end(End::Unattached { full: false }) })
+                Ok(if full { PublishPosition::AskLimits } else { end(End::Unattached { full: false }) })
             }
-            (At::AskLimits, Answer::Done) => Ok(end(End::Unattached { full: true })),
-            (At::Attachment, Answer::Attachment(found)) => {
+            (PublishPosition::AskLimits, PublishAnswer::Done) => Ok(end(End::Unattached { full: true })),
+            (PublishPosition::Attachment, PublishAnswer::Attachment(found)) => {
                 let attached = self.attached(found);
                 self.attached = attached.map_err(|why| self.failed(WAIT_FOR_ATTACH, &why))?;
-                Ok(At::Driver)
+                Ok(PublishPosition::Driver)
             }
-            (At::Driver, Answer::Found(found)) => self.found(found),
-            (At::Capabilities, Answer::Capabilities(driver)) => self.capable(driver),
-            (At::Secret, Answer::Secret(secrets)) => {
+            (PublishPosition::Driver, PublishAnswer::Found(found)) => self.found(found),
+            (PublishPosition::Capabilities, PublishAnswer::Capabilities(driver)) => self.capable(driver),
+            (PublishPosition::Secret, PublishAnswer::Secret(secrets)) => {
                 self.secrets = secrets.map_err(|why| Failure::retry(missing(self.secret(), &why)))?;
-                Ok(if self.csi.persistent.is_some() { At::Turn } else { At::Capabilities })
+                Ok(if self.csi.persistent.is_some() {
+                    PublishPosition::Turn
+                } else {
+                    PublishPosition::Capabilities
+                })
             }
-            (At::Turn | At::Facts, Answer::Facts(facts)) => Ok(self.began(facts)),
-            (At::ReadDisk, Answer::Held(held)) => self.read(&held?),
+            (PublishPosition::Turn | PublishPosition::Facts, PublishAnswer::Facts(facts)) => {
+                Ok(self.began(facts))
+            }
+            (PublishPosition::ReadDisk, PublishAnswer::Held(held)) => self.read(&held?),
             (at, answer) => self.next_of_stage(at, answer),
         }
     }
 
-    fn next_of_stage(&mut self, at: At, answer: Answer) -> Next {
+    fn next_of_stage(&mut self, at: PublishPosition, answer: PublishAnswer) -> NextResult {
         match (at, answer) {
-            (At::Unstaged, Answer::Done) => Ok(At::Unstage),
-            (At::Unstage, Answer::Called(called)) => {
+            (PublishPosition::Unstaged, PublishAnswer::Done) => Ok(PublishPosition::Unstage),
+            (PublishPosition::Unstage, PublishAnswer::Called(called)) => {
                 called.map_err(|e| self.failed(MOUNT_DEVICE, &e.words))?;
-                Ok(At::ForgetStage)
+                Ok(PublishPosition::ForgetStage)
             }
-            (At::ForgetStage, Answer::Node(done)) => {
+            (PublishPosition::ForgetStage, PublishAnswer::Node(done)) => {
                 done.map_err(|e| self.failed(MOUNT_DEVICE, &e.message))?;
                 Ok(self.fits())
             }
             // It is this pod's from here on: nobody gives it back under it.
-            (At::RecordFirst, Answer::Recorded(new)) => {
+            (PublishPosition::RecordFirst, PublishAnswer::Recorded(new)) => {
                 self.recorded = Some(new?);
                 Ok(match (self.facts.staged, self.stage_secret()) {
                     (true, _) => self.staged(),
-                    (false, Some(_)) => At::StageSecret,
-                    (false, None) => At::RecordStage,
+                    (false, Some(_)) => PublishPosition::StageSecret,
+                    (false, None) => PublishPosition::RecordStage,
                 })
             }
-            (At::StageSecret, Answer::Secret(Ok(secrets))) => {
+            (PublishPosition::StageSecret, PublishAnswer::Secret(Ok(secrets))) => {
                 self.stage_secrets = secrets;
-                Ok(At::RecordStage)
+                Ok(PublishPosition::RecordStage)
             }
-            (At::StageSecret, Answer::Secret(Err(why))) => {
+            (PublishPosition::StageSecret, PublishAnswer::Secret(Err(why))) => {
                 let why = self.failed(MOUNT_DEVICE, &missing(self.stage_secret(), &why));
                 Ok(self.refused(why, true))
             }
-            (At::RecordStage, Answer::Recorded(new)) => {
+            (PublishPosition::RecordStage, PublishAnswer::Recorded(new)) => {
                 let new = new.map_err(|e| self.failed(MOUNT_DEVICE, &e.message))?;
-                Ok(At::Stage { new })
+                Ok(PublishPosition::Stage { new })
             }
-            (At::Stage { .. }, Answer::Called(Ok(()))) => Ok(At::Staged),
-            (At::Stage { new, .. }, Answer::Called(Err(e))) => {
+            (PublishPosition::Stage { .. }, PublishAnswer::Called(Ok(()))) => Ok(PublishPosition::Staged),
+            (PublishPosition::Stage { new, .. }, PublishAnswer::Called(Err(e))) => {
                 let why = self.failed(MOUNT_DEVICE, &e.words);
-                Ok(if new && e.is_final { At::UndoStage(why) } else { self.refused(why, e.is_final) })
+                Ok(if new && e.is_final {
+                    PublishPosition::UndoStage(why)
+                } else {
+                    self.refused(why, e.is_final)
+                })
             }
             // If the record cannot be removed the driver is asked to let go.
-            (At::UndoStage(why), Answer::Node(_)) => Ok(self.refused(why, true)),
+            (PublishPosition::UndoStage(why), PublishAnswer::Node(_)) => Ok(self.refused(why, true)),
             // If the record cannot be removed the driver is asked to let go when the pod's volumes are taken away.
-            (At::Release(why), Answer::Node(_)) => Err(why),
-            (At::Staged, Answer::Done) => Ok(self.staged()),
+            (PublishPosition::Release(why), PublishAnswer::Node(_)) => Err(why),
+            (PublishPosition::Staged, PublishAnswer::Done) => Ok(self.staged()),
             (at, answer) => self.next_of_target(at, answer),
         }
     }
 
-    fn next_of_target(&mut self, at: At, answer: Answer) -> Next {
+    fn next_of_target(&mut self, at: PublishPosition, answer: PublishAnswer) -> NextResult {
         match (at, answer) {
-            (At::Tokens, Answer::Tokens(tokens)) => {
+            (PublishPosition::Tokens, PublishAnswer::Tokens(tokens)) => {
                 self.tokens = tokens.map_err(Failure::retry)?;
                 Ok(self.publishing())
             }
-            (At::Record, Answer::Recorded(new)) => {
+            (PublishPosition::Record, PublishAnswer::Recorded(new)) => {
                 self.recorded = Some(new?);
-                Ok(At::Publish)
+                Ok(PublishPosition::Publish)
             }
-            (At::Publish, Answer::Called(Ok(()))) if self.csi.block.is_some() => Ok(At::Keep),
-            (At::Publish, Answer::Called(Ok(()))) => Ok(self.giving()),
-            (At::Publish, Answer::Called(Err(CallFailed { words, is_final }))) => {
+            (PublishPosition::Publish, PublishAnswer::Called(Ok(()))) if self.csi.block.is_some() => {
+                Ok(PublishPosition::Keep)
+            }
+            (PublishPosition::Publish, PublishAnswer::Called(Ok(()))) => Ok(self.giving()),
+            (PublishPosition::Publish, PublishAnswer::Called(Err(CallFailed { words, is_final }))) => {
                 let why = match self.csi.block {
                     Some(_) => self.failed(MAP_POD_DEVICE, &words),
                     None => Failure::retry(words),
@@ -126,13 +142,15 @@ impl Publishing {
                 Ok(self.refused(why, is_final))
             }
             // What is published stays what it is for as long as the pod has it.
-            (At::Keep, Answer::Node(kept)) => {
+            (PublishPosition::Keep, PublishAnswer::Node(kept)) => {
                 kept.map_err(|e| self.failed(MAP_BLOCK_VOLUME, &e.message))?;
                 Ok(self.giving())
             }
-            (At::Give(_), Answer::Given(given)) => Ok(if given? { self.grow() } else { end(End::Giving) }),
-            (At::Grow, Answer::Grown(grown)) => self.grown(grown),
-            (At::Published, Answer::Done) => Ok(self.ended()),
+            (PublishPosition::Give(_), PublishAnswer::Given(given)) => {
+                Ok(if given? { self.grow() } else { end(End::Giving) })
+            }
+            (PublishPosition::Grow, PublishAnswer::Grown(grown)) => self.grown(grown),
+            (PublishPosition::Published, PublishAnswer::Done) => Ok(self.ended()),
             _ => Err(Failure::mixed_up()),
         }
     }
@@ -147,13 +165,13 @@ impl Publishing {
         Failure::retry(step_failed(step, &self.csi.volume, why))
     }
 
-    fn wished(&self, attached: Attached) -> At {
+    fn wished(&self, attached: Attached) -> PublishPosition {
         match attached {
-            _ if !self.terms.attach => At::Driver,
-            Attached::Yes => At::Attachment,
+            _ if !self.terms.attach => PublishPosition::Driver,
+            Attached::Yes => PublishPosition::Attachment,
             // The volume has waited long: its driver may say that it has no room for it on this node. Before that is the answer
             // the cluster knows how much room there is: the pod's successor must not come here.
-            _ if self.csi.overdue && self.terms.recounts => At::NoRoom,
+            _ if self.csi.overdue && self.terms.recounts => PublishPosition::NoRoom,
             _ => end(End::Unattached { full: false }),
         }
     }
@@ -170,19 +188,19 @@ impl Publishing {
         attached.ok_or_else(|| format!("volume {handle} is not attached for volume attachment {name}"))
     }
 
-    fn found(&self, found: bool) -> Next {
+    fn found(&self, found: bool) -> NextResult {
         match (&self.csi.persistent, found) {
             (of, false) if self.settled => Ok(self.kept(of.is_some())),
             (None, false) => Err(Failure::retry(unregistered("mounter.SetUpAt", &self.csi.driver))),
             (Some(_), false) => {
                 Err(self.failed(MOUNT_DEVICE, &unregistered("attacher.MountDevice", &self.csi.driver)))
             }
-            (None, true) if !self.settled && self.secret().is_some() => Ok(At::Secret),
-            (_, true) => Ok(At::Capabilities),
+            (None, true) if !self.settled && self.secret().is_some() => Ok(PublishPosition::Secret),
+            (_, true) => Ok(PublishPosition::Capabilities),
         }
     }
 
-    fn capable(&mut self, driver: Result<Capabilities, String>) -> Next {
+    fn capable(&mut self, driver: Result<Capabilities, String>) -> NextResult {
         self.driver = match (driver, &self.csi.persistent) {
             (Ok(driver), _) => driver,
             (Err(_), of) if self.settled => return Ok(self.kept(of.is_some())),
@@ -191,30 +209,30 @@ impl Publishing {
         };
         Ok(match &self.csi.persistent {
             _ if self.settled && self.growing().is_none() => self.kept(false),
-            Some(_) if !self.settled && self.secret().is_some() => At::Secret,
-            Some(_) => At::Turn,
-            None => At::Facts,
+            Some(_) if !self.settled && self.secret().is_some() => PublishPosition::Secret,
+            Some(_) => PublishPosition::Turn,
+            None => PublishPosition::Facts,
         })
     }
 
     /// The settled volume stays as it is.
-    fn kept(&self, again: bool) -> At {
+    fn kept(&self, again: bool) -> PublishPosition {
         let resize = self.resize.clone();
         end(End::Published { renew_after: None, again, resize, labelled: false })
     }
 
-    fn began(&mut self, facts: Facts) -> At {
+    fn began(&mut self, facts: Facts) -> PublishPosition {
         self.facts = facts;
         match &self.csi.persistent {
-            _ if self.settled => At::Grow,
-            Some(of) if of.one_pod || self.terms.labels => At::ReadDisk,
+            _ if self.settled => PublishPosition::Grow,
+            Some(of) if of.one_pod || self.terms.labels => PublishPosition::ReadDisk,
             Some(_) => self.fits(),
             None => self.staged(),
         }
     }
 
     /// Other pods may have the volume, and it has one label for all.
-    fn read(&mut self, held: &Held) -> Next {
+    fn read(&mut self, held: &VolumeOnDisk) -> NextResult {
         let one_pod = self.csi.persistent.as_ref().is_some_and(|of| of.one_pod);
         if one_pod && held.pods.iter().any(|pod| *pod != self.pod) {
             return Err(self.failed(SET_UP, IN_USE));
@@ -226,47 +244,51 @@ impl Publishing {
             }
             Fits::Anew if self.terms.labels => {
                 self.facts.staged = false;
-                At::Unstaged
+                PublishPosition::Unstaged
             }
             _ => self.fits(),
         })
     }
 
-    fn fits(&self) -> At {
-        if self.stages() { At::RecordFirst } else { self.staged() }
+    fn fits(&self) -> PublishPosition {
+        if self.stages() { PublishPosition::RecordFirst } else { self.staged() }
     }
 
     /// The driver refused, for good or not: the pod's record goes if it is new and nothing of the volume can be here.
-    fn refused(&self, why: Failure, is_final: bool) -> At {
-        if is_final && self.recorded == Some(true) { At::Release(why) } else { end(End::Failed(why)) }
+    fn refused(&self, why: Failure, is_final: bool) -> PublishPosition {
+        if is_final && self.recorded == Some(true) {
+            PublishPosition::Release(why)
+        } else {
+            end(End::Failed(why))
+        }
     }
 
     /// It is staged, if its driver stages.
-    fn staged(&self) -> At {
-        if self.terms.tokens.is_empty() { self.publishing() } else { At::Tokens }
+    fn staged(&self) -> PublishPosition {
+        if self.terms.tokens.is_empty() { self.publishing() } else { PublishPosition::Tokens }
     }
 
-    fn publishing(&self) -> At {
+    fn publishing(&self) -> PublishPosition {
         let wanted = (self.terms.again || !self.facts.published) && !self.facts.walked;
         match self.recorded {
             _ if !wanted => self.giving(),
-            Some(_) => At::Publish,
-            None => At::Record,
+            Some(_) => PublishPosition::Publish,
+            None => PublishPosition::Record,
         }
     }
 
     /// What is published becomes the group's, if the driver does not do that.
-    fn giving(&self) -> At {
+    fn giving(&self) -> PublishPosition {
         let new = self.terms.again || !self.facts.published || self.facts.walked;
         let by_node = new && !self.driver.gives_groups && self.csi.node_gives_group(&self.terms);
-        self.group.filter(|_| by_node).map_or_else(|| self.grow(), At::Give)
+        self.group.filter(|_| by_node).map_or_else(|| self.grow(), PublishPosition::Give)
     }
 
-    fn grow(&self) -> At {
-        if self.growing().is_some() { At::Grow } else { At::Published }
+    fn grow(&self) -> PublishPosition {
+        if self.growing().is_some() { PublishPosition::Grow } else { PublishPosition::Published }
     }
 
-    fn grown(&mut self, grown: Result<Option<Resize>, String>) -> Next {
+    fn grown(&mut self, grown: Result<Option<Resize>, String>) -> NextResult {
         self.resize = match grown {
             Ok(resize) => resize,
             // Containers have it: they may go on as they are.
@@ -279,10 +301,10 @@ impl Publishing {
                 return Err(Failure::retry(format!("{step} for volume {:?} : {why}", self.csi.volume)));
             }
         };
-        Ok(if self.settled { self.kept(true) } else { At::Published })
+        Ok(if self.settled { self.kept(true) } else { PublishPosition::Published })
     }
 
-    fn ended(&mut self) -> At {
+    fn ended(&mut self) -> PublishPosition {
         let Tokens { renew_after, .. } = self.tokens;
         end(End::Published {
             renew_after,

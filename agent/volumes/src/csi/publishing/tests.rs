@@ -15,7 +15,7 @@ struct World {
     attachment: Value,
     driver: Capabilities,
     facts: Facts,
-    held: Held,
+    held: VolumeOnDisk,
     /// Records are there already.
     old: bool,
     given: bool,
@@ -32,7 +32,7 @@ impl Default for World {
             attachment: json!({"attached": true, "attachmentMetadata": {"lun": "3"}}),
             driver: Capabilities { stages: true, ..Capabilities::default() },
             facts: Facts::default(),
-            held: Held::default(),
+            held: VolumeOnDisk::default(),
             old: false,
             given: true,
             fails: "",
@@ -42,72 +42,81 @@ impl Default for World {
     }
 }
 
-fn label(step: &Step) -> String {
+fn label(step: &PublishStep) -> String {
     let at = |staged: &StagedAs| match staged {
         StagedAs::Files => "files".to_owned(),
         StagedAs::Device(volume) => volume.clone(),
     };
     match step {
-        Step::Secret(SecretFor::Inline(_)) => "secret inline".to_owned(),
-        Step::Secret(SecretFor::Publish(_)) => "secret publish".to_owned(),
-        Step::Secret(SecretFor::Stage(_)) => "secret stage".to_owned(),
-        Step::Wish { attach } => format!("wish {attach}"),
-        Step::Staged(is) => format!("staged {is}"),
-        Step::ForgetStage(staged) => format!("forget {}", at(staged)),
-        Step::RecordStage(staged) => format!("record stage {}", at(staged)),
-        Step::Stage(request) => format!("stage {}", request.path),
-        Step::Publish(request) => {
+        PublishStep::Secret(SecretFor::Inline(_)) => "secret inline".to_owned(),
+        PublishStep::Secret(SecretFor::Publish(_)) => "secret publish".to_owned(),
+        PublishStep::Secret(SecretFor::Stage(_)) => "secret stage".to_owned(),
+        PublishStep::Wish { attach } => format!("wish {attach}"),
+        PublishStep::Staged(is) => format!("staged {is}"),
+        PublishStep::ForgetStage(staged) => format!("forget {}", at(staged)),
+        PublishStep::RecordStage(staged) => format!("record stage {}", at(staged)),
+        PublishStep::Stage(request) => format!("stage {}", request.path),
+        PublishStep::Publish(request) => {
             format!("publish {} {}", request.target, request.staging.as_deref().unwrap_or("-"))
         }
-        Step::Give(group) => format!("give {group}"),
-        Step::Grow { staged, in_use } => format!("grow {staged} {in_use}"),
-        Step::Published { again } => format!("published {again}"),
+        PublishStep::Give(group) => format!("give {group}"),
+        PublishStep::Grow { staged, in_use } => format!("grow {staged} {in_use}"),
+        PublishStep::Published { again } => format!("published {again}"),
         step => format!("{step:?}").to_lowercase(),
     }
 }
 
 impl World {
-    fn called(&self, fails: bool) -> Answer {
+    fn called(&self, fails: bool) -> PublishAnswer {
         let failed = CallFailed { words: "no".to_owned(), is_final: self.is_final };
-        Answer::Called(if fails { Err(failed) } else { Ok(()) })
+        PublishAnswer::Called(if fails { Err(failed) } else { Ok(()) })
     }
 
-    fn answer(&self, step: &Step, fails: bool) -> Answer {
+    fn answer(&self, step: &PublishStep, fails: bool) -> PublishAnswer {
         let no = || "no".to_owned();
         let failure = || Failure { class: Class::Invalid, message: no() };
         match step {
-            Step::Object if fails => Answer::Object(Err(no())),
-            Step::Object => {
+            PublishStep::Object if fails => PublishAnswer::Object(Err(no())),
+            PublishStep::Object => {
                 let object = json!({"metadata": {"name": "d"}, "spec": self.object});
-                Answer::Object(Ok(serde_json::from_value(object).ok().map(Box::new)))
+                PublishAnswer::Object(Ok(serde_json::from_value(object).ok().map(Box::new)))
             }
-            Step::Wish { .. } => Answer::Attached(self.attached),
-            Step::Attachment if fails => Answer::Attachment(Err(no())),
-            Step::Attachment => {
+            PublishStep::Wish { .. } => PublishAnswer::Attached(self.attached),
+            PublishStep::Attachment if fails => PublishAnswer::Attachment(Err(no())),
+            PublishStep::Attachment => {
                 let spec = json!({"attacher": "d", "nodeName": "n", "source": {}});
                 let found = json!({"metadata": {}, "spec": spec, "status": self.attachment});
-                Answer::Attachment(Ok(serde_json::from_value(found).unwrap()))
+                PublishAnswer::Attachment(Ok(serde_json::from_value(found).unwrap()))
             }
-            Step::Driver => Answer::Found(!fails),
-            Step::Capabilities => Answer::Capabilities(if fails { Err(no()) } else { Ok(self.driver) }),
-            Step::Secret(_) => Answer::Secret(if fails { Err(no()) } else { Ok(BTreeMap::new()) }),
-            Step::Turn | Step::Facts => Answer::Facts(self.facts),
-            Step::ReadDisk => Answer::Held(if fails { Err(failure()) } else { Ok(self.held.clone()) }),
-            Step::Record | Step::RecordStage(_) => {
-                Answer::Recorded(if fails { Err(failure()) } else { Ok(!self.old) })
+            PublishStep::Driver => PublishAnswer::Found(!fails),
+            PublishStep::Capabilities => {
+                PublishAnswer::Capabilities(if fails { Err(no()) } else { Ok(self.driver) })
             }
-            Step::Unstage | Step::Stage(_) | Step::Publish(_) => self.called(fails),
-            Step::ForgetStage(_) | Step::Release | Step::Keep => {
-                Answer::Node(if fails { Err(failure()) } else { Ok(()) })
+            PublishStep::Secret(_) => {
+                PublishAnswer::Secret(if fails { Err(no()) } else { Ok(BTreeMap::new()) })
             }
-            Step::Tokens if fails => Answer::Tokens(Err(no())),
-            Step::Tokens => {
+            PublishStep::Turn | PublishStep::Facts => PublishAnswer::Facts(self.facts),
+            PublishStep::ReadDisk => {
+                PublishAnswer::Held(if fails { Err(failure()) } else { Ok(self.held.clone()) })
+            }
+            PublishStep::Record | PublishStep::RecordStage(_) => {
+                PublishAnswer::Recorded(if fails { Err(failure()) } else { Ok(!self.old) })
+            }
+            PublishStep::Unstage | PublishStep::Stage(_) | PublishStep::Publish(_) => self.called(fails),
+            PublishStep::ForgetStage(_) | PublishStep::Release | PublishStep::Keep => {
+                PublishAnswer::Node(if fails { Err(failure()) } else { Ok(()) })
+            }
+            PublishStep::Tokens if fails => PublishAnswer::Tokens(Err(no())),
+            PublishStep::Tokens => {
                 let renew_after = Some(Duration::from_secs(60));
-                Answer::Tokens(Ok(Tokens { given: Vec::new(), renew_after }))
+                PublishAnswer::Tokens(Ok(Tokens { given: Vec::new(), renew_after }))
             }
-            Step::Give(_) => Answer::Given(if fails { Err(failure()) } else { Ok(self.given) }),
-            Step::Grow { .. } => Answer::Grown(if fails { Err(no()) } else { Ok(None) }),
-            Step::AskLimits | Step::Staged(_) | Step::Published { .. } | Step::End(_) => Answer::Done,
+            PublishStep::Give(_) => PublishAnswer::Given(if fails { Err(failure()) } else { Ok(self.given) }),
+            PublishStep::Grow { .. } => PublishAnswer::Grown(if fails { Err(no()) } else { Ok(None) }),
+            PublishStep::AskLimits
+            | PublishStep::Staged(_)
+            | PublishStep::Published { .. }
+            | PublishStep::End(_) => PublishAnswer::Done,
         }
     }
 
@@ -115,7 +124,7 @@ impl World {
     fn go(&mut self, mut way: Publishing) -> End {
         for _ in 0..40 {
             let step = way.step();
-            if let Step::End(end) = step {
+            if let PublishStep::End(end) = step {
                 return end;
             }
             let label = label(&step);
@@ -340,7 +349,7 @@ fn a_volume_that_is_not_attached_is_not_touched() {
 #[test]
 fn pods_that_do_not_fit_end_before_the_driver_is_asked() {
     let other = PodUid::from("v");
-    let held = Held { pods: [other.clone()].into(), staged: true, ..Held::default() };
+    let held = VolumeOnDisk { pods: [other.clone()].into(), staged: true, ..VolumeOnDisk::default() };
     let mut world = World { held: held.clone(), ..World::default() };
     let words = "MountVolume.SetUp failed for volume \"pv\" : volume uses the ReadWriteOncePod access mode and is already in \
                  use by another pod";
@@ -348,12 +357,13 @@ fn pods_that_do_not_fit_end_before_the_driver_is_asked() {
     let object = json!({"volumeLifecycleModes": ["Persistent"], "seLinuxMount": true});
     let csi = with(|p| p.label = Some("a".to_owned()));
     let labels = [(other, "b".to_owned())].into();
-    let mut world = World { object: object.clone(), held: Held { labels, ..held }, ..World::default() };
+    let mut world =
+        World { object: object.clone(), held: VolumeOnDisk { labels, ..held }, ..World::default() };
     let why = crate::selinux::conflict("pv", "b", "a");
     assert_eq!(world.run(&csi), End::Unprocessed { why });
     assert_eq!(world.steps.last().map(String::as_str), Some("readdisk"));
     // No pod has it: it is staged anew.
-    let held = Held { staged: true, stage_label: "b".to_owned(), ..Held::default() };
+    let held = VolumeOnDisk { staged: true, stage_label: "b".to_owned(), ..VolumeOnDisk::default() };
     let facts = Facts { staged: true, ..Facts::default() };
     let mut world = World { object, held, facts, ..World::default() };
     assert_eq!(
@@ -459,8 +469,8 @@ fn what_people_read_is_upstreams() {
 #[test]
 fn an_answer_to_another_question_ends_the_way() {
     let mut way = way(&persistent());
-    way.answered(Answer::Done);
-    assert_eq!(way.step(), Step::End(End::Failed(Failure::mixed_up())));
-    way.answered(Answer::Done);
-    assert_eq!(way.step(), Step::End(End::Failed(Failure::mixed_up())));
+    way.answered(PublishAnswer::Done);
+    assert_eq!(way.step(), PublishStep::End(End::Failed(Failure::mixed_up())));
+    way.answered(PublishAnswer::Done);
+    assert_eq!(way.step(), PublishStep::End(End::Failed(Failure::mixed_up())));
 }

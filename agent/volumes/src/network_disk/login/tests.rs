@@ -43,11 +43,15 @@ impl World {
         World { answering: portals.clone(), linked: portals, ..World::default() }
     }
 
-    fn run(&mut self, command: &Command) -> Result<String, Ended> {
+    fn run(&mut self, command: &Command) -> Result<String, ProgramFailure> {
         let words = command.arguments.join(" ");
         self.said.push(command.to_string().replace("iscsiadm -m ", ""));
         let ended = |code| {
-            Err(Ended { code: Some(code), why: format!("exit status: {code}"), words: "no\n".to_owned() })
+            Err(ProgramFailure {
+                code: Some(code),
+                why: format!("exit status: {code}"),
+                words: "no\n".to_owned(),
+            })
         };
         if let Some((_, code)) = self.failing.iter().find(|(part, _)| words.contains(part.as_str())) {
             return ended(*code);
@@ -66,23 +70,23 @@ impl World {
     fn end(&mut self, login: &mut Login) -> Result<String, String> {
         for _ in 0..500 {
             match login.step() {
-                Step::Run(command) => login.ended(self.run(&command)),
-                Step::Hosts => login.hosts(self.sessions.clone()),
-                Step::Scan(host) => {
+                LoginStep::Run(command) => login.ended(self.run(&command)),
+                LoginStep::Hosts => login.hosts(self.sessions.clone()),
+                LoginStep::Scan(host) => {
                     self.said.push(format!("scan {host}"));
                     login.scanned(if self.broken_scan { Err("no such host".to_owned()) } else { Ok(()) });
                 }
-                Step::AwaitLink(link) => {
+                LoginStep::AwaitLink(link) => {
                     let path = link.to_string();
                     let comes = self.linked.iter().any(|p| path.contains(p.as_str()));
                     login.linked(comes.then_some(path));
                 }
-                Step::AwaitJoined(paths, times) => {
+                LoginStep::AwaitJoined(paths, times) => {
                     self.said.push(format!("await {} {times}", paths.len()));
                     login.joined(self.joined.clone());
                 }
-                Step::Done(device) => return Ok(device),
-                Step::Failed(why) => return Err(why),
+                LoginStep::Done(device) => return Ok(device),
+                LoginStep::Failed(why) => return Err(why),
             }
         }
         panic!("it does not end: {:?}", self.said);

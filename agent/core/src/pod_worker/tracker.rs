@@ -148,7 +148,7 @@ struct Retry {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ledger {
+pub(super) struct EffectTracker {
     flights: BTreeMap<EffectId, Flight>,
     /// Targets of the flights: a pod of many containers may have as many flights, and each pass queries each
     /// container.
@@ -159,9 +159,9 @@ pub(super) struct Ledger {
     next_id: u64,
 }
 
-impl Ledger {
-    pub(super) fn new(fence_until: Mono) -> Ledger {
-        Ledger { fence: fence_until, ..Ledger::default() }
+impl EffectTracker {
+    pub(super) fn new(fence_until: Mono) -> EffectTracker {
+        EffectTracker { fence: fence_until, ..EffectTracker::default() }
     }
 
     /// When the last call of an earlier incarnation is over.

@@ -21,7 +21,7 @@ const KEPT: Duration = Duration::from_secs(30);
 const REASON_MAY_COME: Duration = Duration::from_secs(10);
 
 /// Something that lists show with its state, and statuses in full.
-pub(crate) trait Stated: Clone {
+pub(crate) trait HasState: Clone {
     /// As lists show it.
     type State: Copy + PartialEq;
 
@@ -33,7 +33,7 @@ pub(crate) trait Stated: Clone {
     fn settles_after(state: Self::State) -> Option<Duration>;
 }
 
-impl Stated for SandboxObserved {
+impl HasState for SandboxObserved {
     type State = SandboxState;
 
     fn id(&self) -> &str {
@@ -49,7 +49,7 @@ impl Stated for SandboxObserved {
     }
 }
 
-impl Stated for ContainerObserved {
+impl HasState for ContainerObserved {
     type State = ContainerState;
 
     fn id(&self) -> &str {
@@ -77,7 +77,7 @@ pub(crate) struct Split<T> {
     pub(crate) to_ask: BTreeSet<String>,
 }
 
-struct Said<T> {
+struct CachedStatus<T> {
     what: T,
     /// When it was asked for and this was the answer.
     asked: Instant,
@@ -85,17 +85,17 @@ struct Said<T> {
     since: Instant,
 }
 
-struct Kept<T> {
-    pods: BTreeMap<PodUid, BTreeMap<String, Said<T>>>,
+struct CachedPods<T> {
+    pods: BTreeMap<PodUid, BTreeMap<String, CachedStatus<T>>>,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for CachedPods<T> {
     fn default() -> Self {
-        Kept { pods: BTreeMap::new() }
+        CachedPods { pods: BTreeMap::new() }
     }
 }
 
-impl<T: Stated> Kept<T> {
+impl<T: HasState> CachedPods<T> {
     /// Forgets what the list does not show.
     fn split(&mut self, uid: &PodUid, listed: &[(&str, T::State)], now: Instant) -> Split<T> {
         let mut split = Split { known: Vec::new(), to_ask: BTreeSet::new() };
@@ -122,12 +122,12 @@ impl<T: Stated> Kept<T> {
             let of_pod = self.pods.entry(uid.clone()).or_default();
             let before = of_pod.get(what.id()).filter(|before| before.what.state() == what.state());
             let since = before.map_or(asked, |before| before.since);
-            of_pod.insert(what.id().to_owned(), Said { what: what.clone(), asked, since });
+            of_pod.insert(what.id().to_owned(), CachedStatus { what: what.clone(), asked, since });
         }
     }
 }
 
-impl<T: Stated> Said<T> {
+impl<T: HasState> CachedStatus<T> {
     fn is_good(&self, now: Instant) -> bool {
         let settled =
             T::settles_after(self.what.state()).is_some_and(|after| self.asked >= self.since + after);
@@ -139,25 +139,25 @@ impl<T: Stated> Said<T> {
 struct Inner {
     /// Counts what makes answers under way worthless.
     changes: u64,
-    sandboxes: Kept<SandboxObserved>,
-    containers: Kept<ContainerObserved>,
+    sandboxes: CachedPods<SandboxObserved>,
+    containers: CachedPods<ContainerObserved>,
 }
 
 /// When a look began, and of which past it may keep answers.
 #[derive(Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct InspectStart {
     began: Instant,
     changes: u64,
 }
 
 /// What is known of all pods.
 #[derive(Default)]
-pub(crate) struct Known(Lock<Inner>);
+pub(crate) struct StatusCache(Lock<Inner>);
 
-impl Known {
+impl StatusCache {
     /// A look begins: nothing was asked for it yet.
-    pub(crate) fn look(&self) -> Look {
-        Look { began: Instant::now(), changes: self.0.lock().changes }
+    pub(crate) fn look(&self) -> InspectStart {
+        InspectStart { began: Instant::now(), changes: self.0.lock().changes }
     }
 
     /// What is known of what the pod has, by the lists.
@@ -166,7 +166,7 @@ impl Known {
         uid: &PodUid,
         sandboxes: &[(&str, SandboxState)],
         containers: &[(&str, ContainerState)],
-        look: Look,
+        look: InspectStart,
     ) -> (Split<SandboxObserved>, Split<ContainerObserved>) {
         let mut inner = self.0.lock();
         (
@@ -181,7 +181,7 @@ impl Known {
         uid: &PodUid,
         sandboxes: &[SandboxObserved],
         containers: &[ContainerObserved],
-        look: Look,
+        look: InspectStart,
     ) {
         let mut inner = self.0.lock();
         if inner.changes == look.changes {

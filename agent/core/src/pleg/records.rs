@@ -10,16 +10,16 @@ use agent_types::runtime::observed::{ContainerState, ListedPod, PodSnapshot, San
 use agent_types::time::Mono;
 
 #[derive(Clone, Debug, Default)]
-struct Entry {
+struct PodRecord {
     /// As last seen; `None` before the first inspection.
     seen: Option<ListedPod>,
     /// Time of the request whose answer is `seen`.
     as_of: Mono,
-    look: Look,
+    look: InspectState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Look {
+enum InspectState {
     #[default]
     Idle,
     /// Inspect at `due`; only an answer to a request after `hinted` satisfies the hint.
@@ -29,17 +29,19 @@ enum Look {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Book {
-    entries: BTreeMap<PodUid, Entry>,
+pub(super) struct PodRecords {
+    entries: BTreeMap<PodUid, PodRecord>,
 }
 
-impl Book {
+impl PodRecords {
     pub(super) fn hint(&mut self, uid: &PodUid, now: Mono, due: Mono) {
         let entry = self.entries.entry(uid.clone()).or_default();
         entry.look = match entry.look {
-            Look::Idle => Look::Due { hinted: now, due },
-            Look::Due { due: earlier, .. } => Look::Due { hinted: now, due: earlier.min(due) },
-            Look::Asked { .. } => Look::Asked { again: Some(now) },
+            InspectState::Idle => InspectState::Due { hinted: now, due },
+            InspectState::Due { due: earlier, .. } => {
+                InspectState::Due { hinted: now, due: earlier.min(due) }
+            }
+            InspectState::Asked { .. } => InspectState::Asked { again: Some(now) },
         };
     }
 
@@ -73,11 +75,11 @@ impl Book {
         let uid = snapshot.pod.uid.clone();
         let entry = self.entries.entry(uid.clone()).or_default();
         entry.look = match entry.look {
-            Look::Due { hinted, .. } if hinted < snapshot.as_of => Look::Idle,
-            Look::Asked { again: Some(hinted) } if hinted >= snapshot.as_of => {
-                Look::Due { hinted, due: next }
+            InspectState::Due { hinted, .. } if hinted < snapshot.as_of => InspectState::Idle,
+            InspectState::Asked { again: Some(hinted) } if hinted >= snapshot.as_of => {
+                InspectState::Due { hinted, due: next }
             }
-            Look::Asked { .. } => Look::Idle,
+            InspectState::Asked { .. } => InspectState::Idle,
             other => other,
         };
         if entry.as_of > snapshot.as_of {
@@ -88,7 +90,7 @@ impl Book {
         let gone = seen.sandboxes.is_empty() && seen.containers.is_empty();
         let news = entry.seen.as_ref() != Some(&seen) && !(gone && entry.seen.is_none());
         entry.seen = Some(seen).filter(|_| !gone);
-        if gone && entry.look == Look::Idle {
+        if gone && entry.look == InspectState::Idle {
             self.entries.remove(&uid);
         }
         news
@@ -96,7 +98,7 @@ impl Book {
 
     pub(super) fn failed(&mut self, uid: &PodUid, now: Mono, retry: Mono) {
         if let Some(entry) = self.entries.get_mut(uid) {
-            entry.look = Look::Due { hinted: now, due: retry };
+            entry.look = InspectState::Due { hinted: now, due: retry };
         }
     }
 
@@ -105,11 +107,11 @@ impl Book {
         let mut room = max.saturating_sub(self.asked());
         let mut out = Vec::new();
         for (uid, entry) in &mut self.entries {
-            if let Look::Due { due, .. } = entry.look
+            if let InspectState::Due { due, .. } = entry.look
                 && due <= now
                 && room > 0
             {
-                entry.look = Look::Asked { again: None };
+                entry.look = InspectState::Asked { again: None };
                 room -= 1;
                 out.push(uid.clone());
             }
@@ -122,19 +124,19 @@ impl Book {
         if self.asked() >= max {
             return None;
         }
-        let due = |e: &Entry| match e.look {
-            Look::Due { due, .. } => Some(due),
-            Look::Idle | Look::Asked { .. } => None,
+        let due = |e: &PodRecord| match e.look {
+            InspectState::Due { due, .. } => Some(due),
+            InspectState::Idle | InspectState::Asked { .. } => None,
         };
         self.entries.values().filter_map(due).min()
     }
 
     fn asked(&self) -> usize {
-        self.entries.values().filter(|e| matches!(e.look, Look::Asked { .. })).count()
+        self.entries.values().filter(|e| matches!(e.look, InspectState::Asked { .. })).count()
     }
 
     pub(super) fn pending(&self) -> usize {
-        self.entries.values().filter(|e| e.look != Look::Idle).count()
+        self.entries.values().filter(|e| e.look != InspectState::Idle).count()
     }
 
     pub(super) fn pods(&self) -> impl Iterator<Item = (&PodKey, bool)> {

@@ -166,12 +166,12 @@ pub(super) struct Flight {
     pub(super) pod: PodUid,
     /// UID of the API pod of the call.
     pub(super) api_uid: String,
-    pub(super) need: Need,
+    pub(super) need: StatusCall,
 }
 
 /// A status that the API took.
 #[derive(Clone, Debug)]
-struct Written {
+struct SyncedStatus {
     version: u64,
     /// UID of the API pod; a mirror pod may have been replaced since.
     api_uid: String,
@@ -183,7 +183,7 @@ struct Written {
 
 /// The status of one worker, and how much of it the API has.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct StatusEntry {
     pub(super) key: PodKey,
     /// The newest status, normalised.
     pub(super) status: Option<Arc<PodStatus>>,
@@ -201,7 +201,7 @@ pub(super) struct Entry {
     /// Patches in a row that the server refused because their base was stale.
     conflicts: u32,
     /// What was written last.
-    written: Option<Written>,
+    written: Option<SyncedStatus>,
     /// Time of the first status that the API does not have yet.
     pub(super) untold: Option<Mono>,
     /// The final DELETE is done.
@@ -210,9 +210,9 @@ pub(super) struct Entry {
     pub(super) outdated: Option<String>,
 }
 
-impl Entry {
-    pub(super) fn new(key: PodKey) -> Entry {
-        Entry {
+impl StatusEntry {
+    pub(super) fn new(key: PodKey) -> StatusEntry {
+        StatusEntry {
             key,
             status: None,
             version: 0,
@@ -290,7 +290,7 @@ impl Entry {
     /// This version is in the API: how long it took to get there, if a worker's words were waiting for it.
     pub(super) fn written(&mut self, version: u64, api_uid: String, now: Mono) -> Option<Duration> {
         let next = now.after(self.pace());
-        self.written = Some(Written { version, api_uid, again: now.after(RECONCILE), next });
+        self.written = Some(SyncedStatus { version, api_uid, again: now.after(RECONCILE), next });
         (self.just_read, self.conflicts) = (false, 0);
         self.retry.succeeded();
         let took = self.untold.take().map(|since| now.since(since));
@@ -320,14 +320,15 @@ impl Entry {
     }
 
     /// What the failure of a call allows.
-    pub(super) fn class(&self, need: &Need, error: &ApiError) -> Class {
+    pub(super) fn class(&self, need: &StatusCall, error: &ApiError) -> Class {
         // The node authoriser refuses the status of another node's pod before its UID is compared: a StatefulSet's next
         // pod may have the name already. One that was just read is ours, and is refused for good.
-        let elsewhere = error.code == Some(403) && matches!(need, Need::Patch { .. }) && !self.just_read;
+        let elsewhere =
+            error.code == Some(403) && matches!(need, StatusCall::Patch { .. }) && !self.just_read;
         if elsewhere { Class::Conflict } else { error.class }
     }
 
-    pub(super) fn failed(&mut self, need: &Need, class: Class, now: Mono, seed: &str) {
+    pub(super) fn failed(&mut self, need: &StatusCall, class: Class, now: Mono, seed: &str) {
         self.retry.failed(now, class, seed);
         self.refused = class == Class::Invalid;
         self.just_read = false;
@@ -335,7 +336,7 @@ impl Entry {
         // Only another DELETE shows the result of the first; only a conflict proves that the pod is another
         // one.
         self.stale |= match need {
-            Need::Delete => class == Class::Conflict,
+            StatusCall::Delete => class == Class::Conflict,
             _ => !matches!(class, Class::Invalid | Class::Retryable { .. }),
         };
     }
@@ -343,7 +344,7 @@ impl Entry {
 
 /// The kind of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum StatusCall {
     Find,
     /// Version of the entry in the patch.
     Patch {

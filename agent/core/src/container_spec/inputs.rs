@@ -10,7 +10,7 @@ use agent_volumes::env_file::EnvFiles;
 
 /// What is found out between the pod's admission and its container's creation.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct ContainerInputs<'a> {
     /// The container's image.
     pub image: &'a ImageInfo,
     /// The pod's addresses, the primary one first.

@@ -29,10 +29,8 @@ impl Invariant for VolOwned {
 
     fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
         match event {
-            TraceEvent::WalkBegan { pod, volume } => {
-                if !self.walks.insert((pod.clone(), volume.clone())) {
-                    return Err(format!("a second walk through volume {volume} of {pod} begins"));
-                }
+            TraceEvent::WalkBegan { pod, volume } if !self.walks.insert((pod.clone(), volume.clone())) => {
+                return Err(format!("a second walk through volume {volume} of {pod} begins"));
             }
             TraceEvent::VolumeMounted { pod, volume } => {
                 let of = (pod.clone(), volume.clone());

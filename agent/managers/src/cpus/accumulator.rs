@@ -128,7 +128,7 @@ impl<'t> Run<'t> {
         for id in whole {
             let cpus = all.in_group(unit, id);
             // A socket that lies in several nodes is listed with each of them.
-            if cpus.len() <= self.needed && cpus.is_subset(&self.free.set()) {
+            if cpus.len() <= self.needed && cpus.iter().all(|cpu| self.free.get(cpu).is_some()) {
                 self.take(&cpus);
             }
         }

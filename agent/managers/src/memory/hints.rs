@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use super::manager::MemoryManager;
-use super::state::{Block, sum};
+use super::state::{Block, Machine};
 use crate::hints::{Hint, Hints};
-use crate::node_mask::NodeMask;
+use crate::node_mask::{NODES_MAX, NodeMask};
 use crate::request::{ContainerRequest, Kind, PodRequest, ResourceName};
 
 /// Bytes of each resource.
@@ -50,24 +50,22 @@ impl MemoryManager {
 
     /// Sets of nodes that have the amounts; none if there are none.
     pub(super) fn nodes_for(&self, uid: &str, wanted: &Amounts) -> Vec<Hint> {
-        let machine = &self.state().machine;
-        let nodes: Vec<u32> = machine.keys().copied().collect();
-        let could = |mask: &NodeMask| {
-            wanted
-                .iter()
-                .all(|(resource, bytes)| sum(machine, *mask, resource, |of| of.allocatable) >= *bytes)
-        };
-        let subsets: Vec<NodeMask> = NodeMask::subsets(&nodes).into_iter().filter(could).collect();
-        let least = subsets.iter().map(|mask| mask.count()).min().unwrap_or(0);
-        let has = |mask: &NodeMask| {
-            wanted.iter().all(|(resource, bytes)| {
-                let free = sum(machine, *mask, resource, |of| of.free);
-                free.saturating_add(self.reusable(uid, *mask, resource)) >= *bytes
-            })
-        };
         if wanted.is_empty() {
             return Vec::new();
         }
+        let machine = &self.state().machine;
+        let nodes: Vec<u32> = machine.keys().copied().collect();
+        let amounts: Vec<OfResource> =
+            wanted.iter().map(|(resource, bytes)| OfResource::new(machine, resource, *bytes)).collect();
+        let could = |mask: &NodeMask| amounts.iter().all(|of| of.sum(*mask, |node| node.0) >= of.wanted);
+        let subsets: Vec<NodeMask> = NodeMask::subsets(&nodes).into_iter().filter(could).collect();
+        let least = subsets.iter().map(|mask| mask.count()).min().unwrap_or(0);
+        let has = |mask: &NodeMask| {
+            amounts.iter().all(|of| {
+                let free = of.sum(*mask, |node| node.1);
+                free.saturating_add(self.reusable(uid, *mask, of.resource)) >= of.wanted
+            })
+        };
         subsets
             .into_iter()
             .filter(|mask| self.may_span(*mask) && has(mask))
@@ -88,6 +86,31 @@ impl MemoryManager {
         let used = |node: u32| self.state().machine.get(&node).filter(|node| node.assignments > 0);
         mask.count() > 1
             && mask.nodes().filter_map(used).any(|node| node.group.count() == 1 || node.group != mask)
+    }
+}
+
+/// One resource of all nodes, by node id: a machine of sixteen nodes has 65,535 sets of them.
+struct OfResource<'r> {
+    resource: &'r str,
+    wanted: u64,
+    /// Allocatable and free bytes.
+    nodes: [(u64, u64); NODES_MAX as usize],
+}
+
+impl<'r> OfResource<'r> {
+    fn new(machine: &Machine, resource: &'r str, wanted: u64) -> OfResource<'r> {
+        let mut nodes = [(0, 0); NODES_MAX as usize];
+        for (id, node) in machine {
+            if let (Some(place), Some(table)) = (nodes.get_mut(*id as usize), node.memory.get(resource)) {
+                *place = (table.allocatable, table.free);
+            }
+        }
+        OfResource { resource, wanted, nodes }
+    }
+
+    fn sum(&self, mask: NodeMask, of: impl Fn(&(u64, u64)) -> u64) -> u64 {
+        let nodes = mask.nodes().filter_map(|node| self.nodes.get(node as usize));
+        nodes.fold(0, |sum, node| sum.saturating_add(of(node)))
     }
 }
 

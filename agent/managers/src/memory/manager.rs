@@ -171,7 +171,7 @@ impl MemoryManager {
         let before = pod.containers.iter().take_while(|other| other.name != container);
         let ended: Vec<&str> =
             before.filter(|other| other.kind == Kind::Init).map(|other| other.name.as_str()).collect();
-        ended.into_iter().fold(false, |changed, name| self.release(&pod.uid, name) || changed)
+        ended.into_iter().filter(|name| self.release(&pod.uid, name)).count() > 0
     }
 
     /// Takes back the memory of all containers that no active pod has. True if something changed.

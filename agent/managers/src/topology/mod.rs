@@ -85,7 +85,9 @@ impl Cpus {
 
     /// Takes these out.
     pub fn remove(&mut self, set: &CpuSet) {
-        self.0.retain(|cpu, _| !set.contains(*cpu));
+        for cpu in set.iter() {
+            self.0.remove(&cpu);
+        }
     }
 
     /// Ids of all groups of a kind that have a processor here.

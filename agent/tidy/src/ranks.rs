@@ -14,7 +14,8 @@ use crate::Finding;
 use crate::tree::SourceFile;
 
 /// Sources of the crates whose folders have ranks. Between crates the compiler keeps the direction.
-const CRATES: &[&str] = &["agent/types/src/", "agent/kubelet-api/src/", "agent/core/src/"];
+const CRATES: &[&str] =
+    &["agent/types/src/", "agent/managers/src/", "agent/kubelet-api/src/", "agent/core/src/"];
 
 /// Sources of crates whose composition root uses every folder, and the root's folder, which no other folder uses.
 const ROOTS: &[(&str, &str)] = &[("agent/daemon/src/", "process")];

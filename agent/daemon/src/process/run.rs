@@ -71,7 +71,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
             return Ok(());
         }
     };
-    let (facts, state) = ask_runtime(&*runtime, &process).await?;
+    let (facts, state) = ask_runtime(&runtime, &process).await?;
     adjust_process(&settings.kubelet);
     let groups = shutdown_groups(&settings);
     let cgroups = container_manager::plan::settle(early, &settings, facts.cgroup_driver(), &tasks)?;

@@ -12,6 +12,8 @@ const TYPES: &str = "config/src/kubelet/types.rs";
 const UNREAD: &str = "config/src/kubelet/unread.rs";
 /// Folders whose code counts as a reader.
 const PRODUCT: [&str; 2] = ["agent/", "config/src/kubelet/"];
+/// The functions of the type itself read some fields for everybody else.
+const OWN: &str = "self";
 /// Files and folders below them whose code checks or describes a key and does not act on it.
 const NO_READERS: [&str; 6] =
     [TYPES, UNREAD, "config/src/kubelet/validate/", "config/src/kubelet/flags/", "agent/tidy/", "agent/sim/"];
@@ -40,9 +42,11 @@ pub fn keys(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for Field { line, name, key } in fields {
         let quoted = format!("\"{key}\"");
-        let read = readers.iter().any(|file| {
-            file.text.as_deref().is_some_and(|text| reads(text, &name)) || in_config(file, &quoted)
-        });
+        let own = types.text.as_deref().is_some_and(|text| reads(text, &format!("{OWN}.{name}")));
+        let read = own
+            || readers.iter().any(|file| {
+                file.text.as_deref().is_some_and(|text| reads(text, &name)) || in_config(file, &quoted)
+            });
         if !read && !table.contains(&quoted) {
             let message = format!(
                 "no component reads `{key}`: let one act on it, or name it in {UNREAD} with the reason"
@@ -105,7 +109,7 @@ fn may_read(path: &str) -> bool {
 
 /// The text has `.name` as a whole word.
 fn reads(text: &str, name: &str) -> bool {
-    let word = format!(".{name}");
+    let word = if name.contains('.') { name.to_owned() } else { format!(".{name}") };
     text.match_indices(&word).any(|(at, _)| {
         let after = text[at + word.len()..].chars().next();
         !after.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -58,7 +58,7 @@ pub enum Defect {
     StartsDuringWalks,
     /// Begins a walk with each effect (VOL-OWNED).
     WalksAgain,
-    /// Has an effect wait for the whole walk, which ends with the effect (LIVENESS).
+    /// Has an effect wait for the whole walk, which ends with the effect and begins again (VOL-OWNED).
     WaitsForWalks,
     /// Makes a volume from another namespace's secret (SECRET-SCOPE).
     MountsForeign,

@@ -22,6 +22,6 @@ fn vol_owned_can_fail_where_each_effect_begins_a_walk() {
 }
 
 #[test]
-fn walks_that_end_with_their_effects_never_end() {
-    common::caught(run_ownership, Defect::WaitsForWalks, "LIVENESS");
+fn walks_that_end_with_their_effects_begin_again() {
+    common::caught(run_ownership, Defect::WaitsForWalks, "VOL-OWNED");
 }

@@ -346,12 +346,6 @@ impl PodWorker {
                 // evict. What is lost is the grace already spent, if the agent crashes as well.
                 t.record = if t.is_recorded() { Record::Written } else { Record::Needed };
             }
-            // As above: a full disk keeps nothing from being removed.
-            PodWorkerState::Terminated(t)
-                if flight.purpose == Purpose::Persist && t.record == Record::Writing =>
-            {
-                t.record = Record::Written;
-            }
             PodWorkerState::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
                 let desired_again = t.desired_again;
                 self.state = PodWorkerState::Finished;
@@ -426,10 +420,6 @@ impl PodWorker {
                         reason: t.reason.clone(),
                         cleanup: if t.remove { Cleanup::Removing } else { Cleanup::Kept },
                         desired_again: t.desired_again,
-                        since: t.since,
-                        grace_s: t.grace_s,
-                        // Of a pod that was to go from the beginning what there is was written before, or is nothing.
-                        record: if t.remove { Record::Written } else { Record::Needed },
                         waiting: std::mem::take(&mut t.waiting),
                     });
                 }

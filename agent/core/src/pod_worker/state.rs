@@ -196,11 +196,6 @@ pub(super) struct Terminated {
     pub(super) reason: KillReason,
     pub(super) cleanup: Cleanup,
     pub(super) desired_again: bool,
-    /// Since when the pod is taken down.
-    pub(super) since: Mono,
-    pub(super) grace_s: u32,
-    /// Of the removal.
-    pub(super) record: Record,
     pub(super) waiting: BTreeMap<String, WaitingReason>,
 }
 

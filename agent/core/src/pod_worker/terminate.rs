@@ -111,37 +111,13 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
     }
     t.record = Record::Writing;
     t.recorded = Some((t.grace_s, t.remove));
-    persist(b, (&t.reason, t.grace_s, t.remove), t.since, now, out);
-}
-
-/// A pod that ended by itself is to go, and the next agent must not take what is left of it for a run of the pod that comes back
-/// under its UID, nor wait for an end that nobody can tell any more (simulation, in_place, seed 30274; resizing, seed 30258).
-/// Only a static pod comes back so.
-fn removal_recorded(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    if t.record == Record::Needed && !t.pod.as_deref().is_some_and(pod::is_static) {
-        t.record = Record::Written;
-    }
-    if t.record == Record::Needed && !b.tracker.busy(&Target::Record) {
-        t.record = Record::Writing;
-        persist(b, (&KillReason::Removed, t.grace_s, true), t.since, now, out);
-    }
-    t.record == Record::Written
-}
-
-fn persist(
-    b: &mut Base,
-    (reason, grace_s, remove): (&KillReason, u32, bool),
-    since: Mono,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let elapsed = i64::try_from(now.mono.since(since).as_nanos()).unwrap_or(i64::MAX);
+    let elapsed = i64::try_from(now.mono.since(t.since).as_nanos()).unwrap_or(i64::MAX);
     let record = TerminatingRecord {
         pod: b.key.clone(),
-        reason: reason.clone(),
-        grace_s,
+        reason: t.reason.clone(),
+        grace_s: t.grace_s,
         since: Wall(now.wall.0.saturating_sub(elapsed)),
-        remove,
+        remove: t.remove,
     };
     let flight = Flight {
         target: Target::Record,
@@ -245,7 +221,7 @@ fn remove(b: &mut Base, c: &ContainerObserved, logs: Logs, now: Now, out: &mut O
 }
 
 /// One pass of terminated. True when nothing is left at all.
-pub(super) fn clean_up(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let Some(snapshot) = b.snapshot.clone() else {
         b.want_snapshot_after(Mono(0));
         return false;
@@ -266,9 +242,7 @@ pub(super) fn clean_up(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Out
             empty(b, &snapshot, Logs::All, now, out);
             false
         }
-        Cleanup::Removing => {
-            removal_recorded(t, b, now, out) && remove_all(t, b, &snapshot, all_gone, now, out)
-        }
+        Cleanup::Removing => remove_all(t, b, &snapshot, all_gone, now, out),
     }
 }
 

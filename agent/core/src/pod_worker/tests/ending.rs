@@ -291,26 +291,3 @@ fn logs_of_superseded_instances_go_and_the_newest_stays() {
     }
     assert!(logs.len() >= 2 && logs.iter().all(|log| !log.even_newest), "{logs:?}");
 }
-
-/// Its agent dies while what is left of it is removed, and the manifest comes back, with its UID (simulation, in_place, seed 30274;
-/// resizing, seed 30258).
-#[test]
-fn a_static_pod_that_had_ended_is_removed_to_the_end_before_it_begins_again() {
-    let mut p = (*one("Never")).clone();
-    p.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
-    let p = Arc::new(p);
-    let mut w = World::with(&p);
-    w.end("a", 0);
-    w.settle();
-    assert_eq!(w.phase(), "Succeeded");
-    let not_removed = EffectError { class: Class::Unavailable, message: "no answer".to_owned() };
-    w.runtime.refuse.insert("remove_sandbox", not_removed);
-    w.kill(KillReason::Removed, None);
-    w.wait(secs(30));
-    assert_eq!((w.runtime.containers.len(), w.record.as_ref().map(|r| r.remove)), (0, Some(true)));
-    w.crash(w.now.after(secs(120)));
-    w.desire(&p);
-    w.runtime.refuse.clear();
-    w.wait(secs(600));
-    assert_eq!(w.finished, Some(true), "it begins again when nothing is left");
-}

@@ -332,6 +332,13 @@ impl World {
                 if done.is_ok() {
                     self.disk.release(&pod, &volume);
                 }
+                if let Some(key) = data.as_ref().map(VolumeData::key)
+                    && self.defect == Some(StagingDefect::UnstagesUnderPods)
+                {
+                    let way = TaskDirection::ToDriver { way: Unstaging::default(), key };
+                    let ticket = None;
+                    self.agent.add(Job { pod: None, number: None, way, ticket, waits: false, call: None });
+                }
                 way.done(done);
             }
             (UnpublishStep::Leave, _) => way.done(done),

@@ -37,7 +37,7 @@ const CALM: u64 = 6_000;
 pub enum StagingDefect {
     /// Publishes without a stage (STAGED-FIRST).
     SkipsStaging,
-    /// Unstages without a look within the turn (UNSTAGED-LAST).
+    /// Unstages when any pod has released the volume, without a look at the others (UNSTAGED-LAST).
     UnstagesUnderPods,
     /// Does not wait for a turn (ONE-CALL).
     IgnoresTurns,

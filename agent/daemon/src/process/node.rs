@@ -6,7 +6,7 @@
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
 //! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Each subsystem is one block that starts
-//! it from its `Deps` and gives handles; [`super::wiring`] has the mailboxes that several of them send to. Invariant: this
+//! it from its `Deps` and gives handles; `wiring` has the mailboxes that several of them send to. Invariant: this
 //! folder is the only place that sees all owners; each of them sees only the mailboxes it sends to.
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The merge of hints into the best placement.
 //!
 //! In: the machine's nodes, one list of hints for each resource. Out: one hint with a mask. Invariants: the result does not depend on the
-//! order of lists or hints; the work does not grow with the product of the lists' lengths ([`super::combined`]). Upstream: pkg/kubelet/cm/topologymanager/policy.go (`HintMerger`), which compares
+//! order of lists or hints; the work does not grow with the product of the lists' lengths (module `combined`). Upstream: pkg/kubelet/cm/topologymanager/policy.go (`HintMerger`), which compares
 //! pair by pair in order of enumeration; the rules here have the same result.
 
 use std::cmp::Ordering;

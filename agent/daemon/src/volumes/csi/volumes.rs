@@ -3,7 +3,7 @@
 //! ```text
 //! set-ups, tearings down, the watch on the Node ─► mailbox ─► the owner (`super::stages`) ─► answers, turns
 //! ```
-//! In: questions and news. Out: the owner's answers. Invariants: who has a [`Turn`] gives it back by dropping it, also if the task
+//! In: questions and news. Out: the owner's answers. Invariants: who has a `Turn` gives it back by dropping it, also if the task
 //! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::stages`.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Carries out pod workers' effects: one effect, one driver call, one answer.
+//! Carries out pod workers' effects: for each effect one driver call or several, and one answer.
 //!
 //! In: an [`Effect`] with its deadline. Out: exactly one [`PodEvent::EffectDone`], whatever happens to the
 //! call: an answer, the deadline, a cancellation, the end of the node. Invariants: no call is in progress

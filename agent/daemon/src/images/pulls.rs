@@ -4,11 +4,10 @@
 //! pull, or the refusal of the rate ([`agent_core::images::pull_rate`] decides). Invariant: a pull takes its token when its turn
 //! has come, so waiting pulls use up nothing.
 
-use std::sync::{Mutex, PoisonError};
-
 use agent_core::images::pull_rate::{self, PullRate};
 use agent_core::pod_worker::effect::EffectError;
 use agent_types::failure::Class;
+use agent_types::lock::Lock;
 use orlop_config::kubelet::KubeletConfiguration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -39,14 +38,14 @@ impl PullLimits {
 #[derive(Debug)]
 pub(crate) struct Pulls {
     at_once: Semaphore,
-    rate: Mutex<PullRate>,
+    rate: Lock<PullRate>,
 }
 
 impl Pulls {
     pub(crate) fn new(limits: PullLimits) -> Pulls {
         Pulls {
             at_once: Semaphore::new(limits.at_once.clamp(1, Semaphore::MAX_PERMITS)),
-            rate: Mutex::new(PullRate::new(limits.qps, limits.burst)),
+            rate: Lock::new(PullRate::new(limits.qps, limits.burst)),
         }
     }
 
@@ -57,7 +56,7 @@ impl Pulls {
     pub(crate) async fn begin(&self, tasks: &Tasks) -> Result<Option<SemaphorePermit<'_>>, EffectError> {
         // The semaphore is never closed; waiting for it counts as part of the pull.
         let permit = self.at_once.acquire().await.ok();
-        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rate = self.rate.lock();
         if rate.take(tasks.now().mono) {
             return Ok(permit);
         }

@@ -171,11 +171,11 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             self.desired.send_replace(machine.desired().clone());
             self.known.send_modify(|known| known.wanted = machine.desired().keys().cloned().collect());
         }
+        self.known.send_if_modified(|known| known.see(machine.active()));
         // After the pods themselves: whatever is not among them may be cleaned away from now on.
         if std::mem::take(&mut self.is_synced_now) {
             self.known.send_modify(|known| known.synced = true);
         }
-        self.known.send_if_modified(|known| known.see(machine.active()));
         true
     }
 

@@ -77,8 +77,8 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
         &drop_ins.unwrap_or_default(),
         &parsed.overlay,
     )?;
-    let refused = unread::refused(&kubelet, parsed.options.config.as_deref().unwrap_or("flags"));
-    ConfigError::check(refused)?;
+    // The file, a drop-in or a flag: the merged configuration does not know.
+    ConfigError::check(unread::refused(&kubelet, "the kubelet's configuration"))?;
     Manifests::of(&kubelet)?;
     let mut warnings: Vec<String> =
         parsed.options.ignored.iter().map(|flag| format!("--{flag} has no effect")).collect();

@@ -60,6 +60,8 @@ pub struct Published {
 enum Disk {
     /// The next look is due at this time.
     Read(Mono),
+    /// It could not be read; the next look is due at this time, whatever is to be unstaged before.
+    Unread(Mono),
     /// It is being read.
     Reading,
     /// It is being read, and may have changed since that began.
@@ -146,7 +148,7 @@ impl StageTable {
     /// What the disk holds is different: some volume may be free.
     pub fn look(&mut self) {
         self.disk = match self.disk {
-            Disk::Read(_) => {
+            Disk::Read(_) | Disk::Unread(_) => {
                 self.orders.push(Order::ReadDisk);
                 Disk::Reading
             }
@@ -217,8 +219,9 @@ impl StageTable {
     /// The disk was read; `None`: it could not be.
     pub fn disk(&mut self, found: Option<OnDisk>, now: Mono) {
         let again = self.disk == Disk::Changed;
-        self.disk = Disk::Read(now.after(RESCAN));
         let read = found.is_some();
+        let next = now.after(RESCAN);
+        self.disk = if read { Disk::Read(next) } else { Disk::Unread(next) };
         self.last = found.or_else(|| self.last.take());
         if let Some(disk) = &self.last {
             // Of what cannot be read it is taken that it is here still.
@@ -269,8 +272,11 @@ impl StageTable {
     /// When to look again if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Mono> {
-        let Disk::Read(rescan) = self.disk else { return None };
-        Some(self.staging.deadline().map_or(rescan, |at| at.min(rescan)))
+        match self.disk {
+            Disk::Read(rescan) => Some(self.staging.deadline().map_or(rescan, |at| at.min(rescan))),
+            Disk::Unread(again) => Some(again),
+            Disk::Reading | Disk::Changed => None,
+        }
     }
 
     /// No task works at anything, and none waits.

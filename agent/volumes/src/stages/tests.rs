@@ -138,3 +138,24 @@ fn what_is_published_is_settled_unless_the_driver_wants_more() {
     table.set_published("t", None);
     assert!(!table.is_published("t") && !table.is_settled("t"));
 }
+
+/// Else each read that fails would be followed by the next at once, for as long as the disk cannot be read.
+#[test]
+fn a_disk_that_cannot_be_read_is_read_again_after_a_while_also_if_a_driver_is_to_be_asked_before() {
+    let mut table = table();
+    table.look();
+    table.disk(Some(disk(&[("h", held(&[], true))])), Mono(0));
+    let orders = table.orders();
+    let Some(Order::Unstage(of, ticket)) =
+        orders.into_iter().find(|order| matches!(order, Order::Unstage(..)))
+    else {
+        panic!("no order to unstage")
+    };
+    table.unstaged(&of, ticket, false, Mono(0));
+    let retry = Mono(0).after(Duration::from_millis(500));
+    table.disk(Some(disk(&[("h", held(&[], true))])), Mono(0));
+    assert!(table.deadline().is_some_and(|at| at <= retry), "{:?}", table.deadline());
+    table.tick(retry);
+    table.disk(None, retry);
+    assert_eq!(table.deadline(), Some(retry.after(RESCAN)));
+}

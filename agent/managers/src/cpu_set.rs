@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use orlop_config::formats::parse_cpu_list;
+
 /// Processors by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet(BTreeSet<u32>);
@@ -111,23 +113,7 @@ impl std::str::FromStr for CpuSet {
 
     /// The forms that upstream reads; an empty text is the empty set.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        /// Longest range, so that a text cannot ask for gigabytes.
-        const RANGE_MAX: u32 = 1 << 16;
-        let wrong = || NotACpuList(text.to_owned());
-        let number =
-            |part: &str| part.parse::<u32>().ok().filter(|_| !part.starts_with('+')).ok_or_else(wrong);
-        let mut set = CpuSet::new();
-        for part in text.split(',').filter(|_| !text.is_empty()) {
-            let (first, last) = match part.split_once('-') {
-                Some((first, last)) => (number(first)?, number(last)?),
-                None => (number(part)?, number(part)?),
-            };
-            if first > last || last - first >= RANGE_MAX {
-                return Err(wrong());
-            }
-            set.extend(first..=last);
-        }
-        Ok(set)
+        parse_cpu_list(text).map(CpuSet).ok_or_else(|| NotACpuList(text.to_owned()))
     }
 }
 

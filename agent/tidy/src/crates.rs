@@ -50,7 +50,12 @@ const ROOMS: &[Room] = &[
         may_use: &["agent-types", "orlop-config"],
         must_not_use: IMPURE,
     },
-    Room { name: "agent-managers", directory: "agent/managers", may_use: &[], must_not_use: IMPURE },
+    Room {
+        name: "agent-managers",
+        directory: "agent/managers",
+        may_use: &["orlop-config"],
+        must_not_use: IMPURE,
+    },
     Room {
         name: "agent-kubelet-api",
         directory: "agent/kubelet-api",

@@ -65,7 +65,7 @@ pub(crate) async fn attach(
 ) -> Result<String, String> {
     let device = match &disk.target {
         Target::Iscsi(iscsi) => {
-            let _turn = csi.volumes.turn_at_target(&iscsi.iqn).await.ok_or("the agent stops")?;
+            let _turn = csi.volumes.turn_at_target(&iscsi.iqn).await.ok_or(AgentStops)?;
             log_in(Login::new(iscsi, &disk.volume, chap), iscsi, tasks).await?
         }
         Target::Fc(fc) => find(fc, tasks).await?,
@@ -188,7 +188,7 @@ pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Task
     unmounted.await?;
     match &record.target {
         Target::Iscsi(iscsi) => {
-            let _turn = csi.volumes.turn_at_target(&iscsi.iqn).await.ok_or("the agent stops")?;
+            let _turn = csi.volumes.turn_at_target(&iscsi.iqn).await.ok_or(AgentStops)?;
             let others = records(root, tasks).await?;
             if !shares_unit(record, &others) {
                 let (iqn, lun) = (iscsi.iqn.clone(), iscsi.lun);

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use orlop_config::kubelet::flags::read_bool;
+
 /// Options that are on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own that an operator sets")]
@@ -93,7 +95,7 @@ impl CpuOptions {
                 return Err(OptionError::Closed { level, name: name.clone() });
             }
             let bad = || OptionError::BadValue { name: name.clone(), value: value.clone() };
-            *field = truth(value).ok_or_else(bad)?;
+            *field = read_bool(value).ok_or_else(bad)?;
         }
         options.exclusive().map_or(Ok(options), Err)
     }
@@ -107,16 +109,6 @@ impl CpuOptions {
         ]
         .into_iter()
         .find_map(|(a, first, b, second)| (a && b).then_some(OptionError::Exclusive(first, second)))
-    }
-}
-
-/// A truth value as Go writes it.
-#[must_use]
-pub fn truth(value: &str) -> Option<bool> {
-    match value {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
-        _ => None,
     }
 }
 

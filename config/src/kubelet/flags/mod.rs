@@ -139,7 +139,9 @@ fn read(form: Form, text: &str) -> Result<Value, &'static str> {
     })
 }
 
-fn read_bool(text: &str) -> Option<bool> {
+/// A truth value as Go's `strconv.ParseBool` reads it.
+#[must_use]
+pub fn read_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

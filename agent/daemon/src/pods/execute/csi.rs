@@ -27,13 +27,13 @@ use agent_volumes::csi::{CsiVolume, Terms};
 use agent_volumes::stages::Published;
 
 use super::volumes::{RENEW_MIN, answer, given};
-use super::{Executor, error, gave_up};
+use super::{Executor, error};
+use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 use crate::volumes::csi::volumes::Turn;
 
 /// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
 pub(super) const AGAIN: Duration = Duration::from_secs(75);
-pub(super) const STOPS: &str = "the agent stops";
 
 /// One volume of one pod on its way.
 pub(super) struct Job<'a, R, I> {
@@ -178,7 +178,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         Ok(match step {
             PublishStep::Wish { attach } => PublishAnswer::Attached(volumes.wish(pod, &key, attach).await),
             PublishStep::Turn => {
-                self.turn = Some(volumes.turn(&key).await.ok_or_else(|| gave_up(STOPS))?);
+                self.turn = Some(volumes.turn(&key).await.ok_or(AgentStops)?);
                 self.facts(csi).await?
             }
             PublishStep::Facts => self.facts(csi).await?,
@@ -199,7 +199,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
 
     async fn facts(&self, csi: &CsiVolume) -> Result<PublishAnswer, EffectError> {
         let facts = self.node.volumes.facts(&csi.key(), &self.paths.target).await;
-        let facts = facts.ok_or_else(|| gave_up(STOPS))?;
+        let facts = facts.ok_or(AgentStops)?;
         let walked = self.executor.ownership.has(&self.key.uid, &self.set_up.name);
         Ok(PublishAnswer::Facts(Facts { walked, ..facts }))
     }
@@ -345,7 +345,7 @@ fn of_volume<T>(done: Option<Result<T, VolumeError>>) -> Result<T, Failure> {
 
 /// The end of other work on the disk.
 pub(super) fn of_disk<T>(done: Option<Result<T, DriverError>>) -> Result<T, Failure> {
-    let Some(done) = done else { return Err(failure(gave_up(STOPS))) };
+    let Some(done) = done else { return Err(failure(AgentStops.into())) };
     done.map_err(|e| failure(error(e)))
 }
 

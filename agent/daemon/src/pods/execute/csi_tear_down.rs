@@ -14,8 +14,9 @@ use agent_volumes::csi::steps::Failure;
 use agent_volumes::csi::unpublishing::{UnpublishStep, Unpublishing};
 use futures_util::future::join_all;
 
-use super::csi::{STOPS, failure, of_disk, refusal};
-use super::{Executor, error, gave_up};
+use super::csi::{failure, of_disk, refusal};
+use super::{Executor, error};
+use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::volumes::Turn;
 
 /// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
@@ -25,7 +26,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
 ) -> Result<(), EffectError> {
     let (at, of) = (executor.dirs.clone(), uid.clone());
     let Some(targets) = executor.tasks.blocking_of_pod(uid, move || at.targets(&of)).await else {
-        return Err(gave_up(STOPS));
+        return Err(AgentStops.into());
     };
     let all = targets.map_err(error)?;
     let released = join_all(all.iter().map(|(target, data)| files_go(executor, uid, target, data))).await;
@@ -42,7 +43,7 @@ async fn devices_go<R: Runtime, I: ImageService>(
 ) -> Result<(), EffectError> {
     let (at, of) = (executor.dirs.clone(), uid.clone());
     let devices = executor.tasks.blocking_of_pod(uid, move || at.devices(&of)).await;
-    let all = devices.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
+    let all = devices.ok_or(AgentStops)?.map_err(error)?;
     let released =
         join_all(all.iter().map(|(volume, data)| device_goes(executor, uid, volume, data.as_ref()))).await;
     released.into_iter().collect()
@@ -91,7 +92,7 @@ impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
             match (way.step(), self.data) {
                 (UnpublishStep::Turn, Some(data)) => {
                     self.turn = node.volumes.turn(&data.key()).await;
-                    way.done(self.turn.as_ref().map(drop).ok_or_else(|| failure(gave_up(STOPS))));
+                    way.done(self.turn.as_ref().map(drop).ok_or_else(|| failure(AgentStops.into())));
                 }
                 (UnpublishStep::Leave, _) => {
                     let left = tasks.blocking_of_pod(self.uid, move || at.leave_device(&of, &device));

@@ -19,9 +19,10 @@ use agent_volumes::network_disk::iscsi::Chap;
 use agent_volumes::network_disk::source::Target;
 use agent_volumes::{SetUp, Work, selinux};
 
-use super::csi::{STOPS, refusal};
+use super::csi::refusal;
 use super::volumes::{answer, set_up_bind};
-use super::{Executor, disks, gave_up};
+use super::{Executor, disks};
+use crate::tasks::stops::AgentStops;
 use crate::volumes::network_disks::attach;
 
 /// Makes it the pod's, unless it is.
@@ -40,7 +41,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         if node.attaches && attached != Attached::Yes {
             return Ok(EffectOk::Unattached { full: false });
         }
-        let _turn = node.volumes.turn(&of).await.ok_or_else(|| gave_up(STOPS))?;
+        let _turn = node.volumes.turn(&of).await.ok_or(AgentStops)?;
         if !disk.block {
             let (root, record) = (executor.dirs.root().to_owned(), disk.record());
             let (uid, label) = (key.uid.clone(), disk.label.clone());

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_types::api::ApiServer;
+use agent_types::lock::Lock;
 use agent_volumes::csi::limits::{Due, period};
 use agent_volumes::csi::plugin::NodeInfo;
 use tokio::sync::{Notify, oneshot};
@@ -24,7 +25,7 @@ pub struct Askers(Arc<LimitsInner>);
 
 #[derive(Debug, Default)]
 struct LimitsInner {
-    waiting: Mutex<BTreeMap<String, Waiting>>,
+    waiting: Lock<BTreeMap<String, Waiting>>,
     asked: Notify,
 }
 
@@ -40,7 +41,7 @@ impl Askers {
     pub async fn ask(&self, driver: &str) {
         let (tell, told) = oneshot::channel();
         {
-            let mut waiting = self.lock();
+            let mut waiting = self.0.waiting.lock();
             let of = waiting.entry(driver.to_owned()).or_default();
             of.new = true;
             of.tell.push(tell);
@@ -56,22 +57,17 @@ impl Askers {
 
     /// Drivers that somebody wants to know of since the last look.
     pub(super) fn drivers(&self) -> Vec<String> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.waiting.lock();
         let new = waiting.iter_mut().filter_map(|(driver, of)| std::mem::take(&mut of.new).then_some(driver));
         new.cloned().collect()
     }
 
     /// All who wait for this driver's answer have it.
     pub(super) fn tell(&self, driver: &str) {
-        for tell in self.lock().remove(driver).unwrap_or_default().tell {
+        for tell in self.0.waiting.lock().remove(driver).unwrap_or_default().tell {
             // He may have gone meanwhile.
             let _ = tell.send(());
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Waiting>> {
-        // Every change of it is whole.
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,16 +158,16 @@ mod tests {
         let (one, other) = (askers.clone(), askers.clone());
         let answers = async {
             askers.asked().await;
-            while askers.lock().get("x").is_none_or(|of| of.tell.len() < 2) {
+            while askers.0.waiting.lock().get("x").is_none_or(|of| of.tell.len() < 2) {
                 tokio::task::yield_now().await;
             }
             assert_eq!(askers.drivers(), ["x"]);
             assert!(askers.drivers().is_empty());
             askers.tell("y");
-            assert_eq!(askers.lock().len(), 1);
+            assert_eq!(askers.0.waiting.lock().len(), 1);
             askers.tell("x");
         };
         tokio::join!(one.ask("x"), other.ask("x"), answers);
-        assert!(askers.lock().is_empty());
+        assert!(askers.0.waiting.lock().is_empty());
     }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::csi::check_plugin;
@@ -25,6 +25,7 @@ use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
 use agent_linux::selinux;
 use agent_types::api::ApiServer;
+use agent_types::lock::Lock;
 use agent_volumes::csi::limits::Limits;
 use agent_volumes::csi::plugin::NodeInfo;
 use agent_volumes::selinux::PLUGINS_LABEL;
@@ -71,26 +72,21 @@ pub struct Csi {
 
 /// The sockets of drivers that are registered, by their names; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Registered(Arc<Mutex<BTreeMap<String, PathBuf>>>);
+pub struct Registered(Arc<Lock<BTreeMap<String, PathBuf>>>);
 
 impl Registered {
     /// The socket of a driver.
     #[must_use]
     pub fn endpoint(&self, driver: &str) -> Option<PathBuf> {
-        self.lock().get(driver).cloned()
+        self.0.lock().get(driver).cloned()
     }
 
     fn insert(&self, driver: &str, endpoint: &Path) {
-        self.lock().insert(driver.to_owned(), endpoint.to_owned());
+        self.0.lock().insert(driver.to_owned(), endpoint.to_owned());
     }
 
     fn remove(&self, driver: &str) {
-        self.lock().remove(driver);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PathBuf>> {
-        // Every change of it is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(driver);
     }
 }
 

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::cluster::calls::Caller;
 use crate::tasks::actor::Tasks;
+use crate::tasks::stops::AgentStops;
 
 /// Waits between tries (upstream's, without its jitter: there is one node of this name).
 const AGAIN_MS: [u64; 3] = [10, 50, 250];
@@ -41,7 +42,7 @@ pub(crate) async fn of_driver<A: ApiServer>(
     caller: &Caller<A>,
     driver: &str,
 ) -> Result<Option<CSIDriver>, String> {
-    let client = caller.client().await.ok_or("the agent stops")?;
+    let client = caller.client().await.ok_or(AgentStops)?;
     match client.call(&ApiCall::GetCsiDriver { name: driver.to_owned() }).await {
         Ok(ApiReply::CsiDriver(found)) => Ok(Some(*found)),
         Ok(_) => Err("the API server answered another question".to_owned()),
@@ -143,7 +144,7 @@ impl<A: ApiServer> Objects<A> {
 
     async fn call(&self, call: ApiCall) -> Result<ApiReply, (Class, String)> {
         let Some(client) = self.caller.client().await else {
-            return Err((Class::Unavailable, "the agent stops".to_owned()));
+            return Err((Class::Unavailable, AgentStops.into()));
         };
         client.call(&call).await.map_err(|e| (e.class, e.message))
     }

@@ -29,9 +29,8 @@ use super::volumes::{Ask, OwnersEnd, Turn, View};
 use crate::pods::pod_dirs::{PodDirs, chain};
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
+use crate::tasks::stops::AgentStops;
 use crate::volumes::network_disks;
-
-const STOPS: &str = "the agent stops";
 
 /// Owns the table until the node stops. Without a Node no API server hears of volumes.
 pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Option<Sender<NodeStatusEvent>>, tasks: Tasks) {
@@ -188,7 +187,7 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
             UnstageStep::IsThere(volume) => {
                 let stage = dirs.device_stage(&volume);
                 let found = tasks.blocking_of_volume(&key.handle, move || stage.exists()).await;
-                way.is_there(found.ok_or_else(|| STOPS.to_owned()));
+                way.is_there(found.ok_or_else(|| AgentStops.into()));
             }
             UnstageStep::Unstage(staged) => {
                 let at = match staged {
@@ -208,7 +207,7 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
                     StagedAs::Files => at.unstaged(&of),
                     StagedAs::Device(volume) => at.forget_device(&volume),
                 });
-                let forgotten = forgotten.await.ok_or_else(|| STOPS.to_owned());
+                let forgotten = forgotten.await.ok_or_else(|| AgentStops.into());
                 way.done(forgotten.and_then(|done| done.map_err(|e| chain(&e))));
             }
             UnstageStep::Done => {
@@ -233,15 +232,16 @@ async fn look(
     tasks: &Tasks,
 ) -> Result<Option<VolumeOnDisk>, String> {
     let at = dirs.clone();
-    let mut disk = tasks.blocking(move || at.csi_on_disk()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
-    let idle = csi.volumes.may_unstage(key, &disk).await.ok_or(STOPS)?;
+    let mut disk =
+        tasks.blocking(move || at.csi_on_disk()).await.ok_or(AgentStops)?.map_err(|e| chain(&e))?;
+    let idle = csi.volumes.may_unstage(key, &disk).await.ok_or(AgentStops)?;
     Ok(idle.then(|| disk.remove(key).unwrap_or_default()))
 }
 
 /// Has a driver of `flexVolume` let go of a volume.
 async fn let_flex_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<(), String> {
     let at = dirs.clone();
-    let all = tasks.blocking(move || at.flex_records()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+    let all = tasks.blocking(move || at.flex_records()).await.ok_or(AgentStops)?.map_err(|e| chain(&e))?;
     for record in all.iter().filter(|record| record.key() == *key) {
         csi.flex.give_back(record, dirs.root(), tasks).await?;
     }
@@ -252,7 +252,7 @@ async fn let_flex_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Ta
 /// Has the node let go of a disk that another machine keeps.
 async fn let_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<(), String> {
     let at = dirs.clone();
-    let all = tasks.blocking(move || at.network_disks()).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+    let all = tasks.blocking(move || at.network_disks()).await.ok_or(AgentStops)?.map_err(|e| chain(&e))?;
     for record in all.iter().filter(|record| record.key() == *key) {
         network_disks::detach(record, dirs.root(), csi, tasks).await?;
     }

@@ -7,10 +7,11 @@
 //! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::stages`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_types::api::WatchEvent;
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_volumes::attach::{Attached, OnDisk};
 use agent_volumes::csi::publishing::Facts;
 use agent_volumes::key::VolumeKey;
@@ -125,21 +126,21 @@ pub(super) struct OwnersEnd {
 pub struct CsiVolumes {
     to: Sender<Ask>,
     published: watch::Receiver<View>,
-    owners: Arc<Mutex<Option<OwnersEnd>>>,
+    owners: Arc<Lock<Option<OwnersEnd>>>,
 }
 
 impl Default for CsiVolumes {
     fn default() -> Self {
         let (to, inbox) = mailbox(Arc::new(Notify::new()));
         let (view, published) = watch::channel(View::default());
-        CsiVolumes { to, published, owners: Arc::new(Mutex::new(Some(OwnersEnd { inbox, view }))) }
+        CsiVolumes { to, published, owners: Arc::new(Lock::new(Some(OwnersEnd { inbox, view }))) }
     }
 }
 
 impl CsiVolumes {
     /// The owner's end, once.
     pub(super) fn owners_end(&self) -> Option<OwnersEnd> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.owners.lock().take()
     }
 
     pub(super) fn sender(&self) -> Sender<Ask> {

@@ -78,7 +78,8 @@ fn directories_and_links_of_a_pod_are_made_and_removed() {
 }
 
 fn record(grace_s: u32) -> TerminatingRecord {
-    TerminatingRecord { pod: key(), reason: KillReason::Removed, grace_s, since: Wall(5), remove: true }
+    let since = Wall(5);
+    TerminatingRecord { pod: key(), reason: KillReason::Removed, grace_s, since, remove: true, ended: false }
 }
 
 #[test]

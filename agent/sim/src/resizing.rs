@@ -263,7 +263,7 @@ impl World {
         // What a pod asks for itself goes before the sum.
         let sum: i64 = pods.iter().map(|(uid, sum)| resizing.pod_has.get(*uid).unwrap_or(sum)).sum();
         if sum > CAPACITY {
-            self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m"));
+            self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m: {pods:?}"));
         }
         if let Some(text) = above {
             self.checks.report("CGROUP-MATCH", text);

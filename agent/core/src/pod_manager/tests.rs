@@ -350,6 +350,7 @@ fn what_is_over_in_the_api_needs_no_room_of_a_new_agent() {
                 grace_s: 5,
                 since: Wall(1),
                 remove: false,
+                ended: false,
             };
             let leftovers = Leftovers { records: vec![record], fence_until: Mono(7), ..Leftovers::default() };
             let mut m = manager(&[Source::Api], leftovers);
@@ -391,6 +392,7 @@ fn leftovers_are_taken_up() {
         grace_s: 5,
         since: Wall(1),
         remove: true,
+        ended: false,
     };
     let directories = ["a", "b", "c"].map(PodUid::from).into();
     let leftovers =
@@ -411,6 +413,7 @@ fn a_resumed_pod_that_nobody_wants_is_removed_once_everything_was_read() {
         grace_s: 5,
         since: Wall(1),
         remove: false,
+        ended: false,
     };
     let leftovers = Leftovers { records: vec![record(&a), record(&b)], ..Leftovers::default() };
     let mut m = manager(&[Source::File, Source::Api], leftovers);
@@ -430,6 +433,7 @@ fn a_static_pod_that_an_earlier_agent_ended_begins_anew_when_the_shutdown_is_cal
         grace_s: 3,
         since: Wall(1),
         remove: false,
+        ended: false,
     };
     for called_off_first in [true, false] {
         let leftovers = Leftovers { records: vec![record.clone()], ..Leftovers::default() };

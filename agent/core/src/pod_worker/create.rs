@@ -95,8 +95,13 @@ fn refuse(pass: &mut Pass<'_>, name: &str, e: SpecError) {
     fail(pass, name, e.reason, e.message);
 }
 
-/// All inputs are present: creates the container.
+/// All inputs are present: creates the container, unless another one gives something back first. Then the chain begins again
+/// later.
 pub(super) fn create(pass: &mut Pass<'_>, chain: &Chain) {
+    if pass.base.resize.gives_back {
+        pass.state.chain = None;
+        return;
+    }
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
     let specs = pass.base.ctx.specs.clone();

@@ -36,6 +36,7 @@ mod parts;
 mod pass;
 mod probes;
 mod pull;
+mod removal;
 mod reset;
 mod resize;
 pub mod runtime_class;
@@ -69,7 +70,7 @@ pub use api::{PodAction, PodEvent, WorkerContext};
 
 use base::{Base, Stage};
 use pass::Pass;
-use state::{Cleanup, PodWorkerState, Record, Syncing, Terminated, Terminating};
+use state::{Cleanup, PodWorkerState, Record, Syncing, Terminating};
 use tracker::{Flight, Purpose, Target};
 
 use crate::pod_worker::effect::{EffectOk, EffectResult};
@@ -103,23 +104,10 @@ impl PodWorker {
         fence_until: Mono,
         now: Now,
     ) -> PodWorker {
-        let elapsed = u64::try_from(now.wall.since(record.since).as_nanos()).unwrap_or(u64::MAX);
-        let terminating = Terminating {
-            pod: None,
-            reason: record.reason.clone(),
-            grace_s: record.grace_s,
-            since: Mono(now.mono.0.saturating_sub(elapsed)),
-            remove: record.remove,
-            desired_again: false,
-            record: Record::Written,
-            recorded: Some((record.grace_s, record.remove)),
-            reported: BTreeSet::new(),
-            waiting: BTreeMap::new(),
-        };
         let mut base = Base::new(record.pod.clone(), context, fence_until);
         // The worker continues by itself, even if no source has the pod any more.
         base.wake = Some(now.mono);
-        PodWorker { base, state: PodWorkerState::Terminating(terminating) }
+        PodWorker { base, state: terminate::resumed(record, now) }
     }
 
     /// Identity of the pod.
@@ -304,6 +292,7 @@ impl PodWorker {
             desired_again: false,
             record: Record::Needed,
             recorded: None,
+            on_disk: None,
             reported: BTreeSet::new(),
             waiting,
         });
@@ -345,6 +334,12 @@ impl PodWorker {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to
                 // evict. What is lost is the grace already spent, if the agent crashes as well.
                 t.record = if t.is_recorded() { Record::Written } else { Record::Needed };
+                if let (Ok(_), Some((_, remove))) = (&result, t.recorded) {
+                    t.on_disk = Some(remove);
+                }
+            }
+            PodWorkerState::Terminated(t) if flight.purpose == Purpose::Persist => {
+                t.removal.answered(result.is_ok());
             }
             PodWorkerState::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
                 let desired_again = t.desired_again;
@@ -415,13 +410,7 @@ impl PodWorker {
                     if !down {
                         break;
                     }
-                    self.state = PodWorkerState::Terminated(Terminated {
-                        pod: t.pod.clone(),
-                        reason: t.reason.clone(),
-                        cleanup: if t.remove { Cleanup::Removing } else { Cleanup::Kept },
-                        desired_again: t.desired_again,
-                        waiting: std::mem::take(&mut t.waiting),
-                    });
+                    self.state = PodWorkerState::Terminated(terminate::ended(t));
                 }
                 PodWorkerState::Terminated(t) => {
                     terminate::publish_final(t, b, now, out);

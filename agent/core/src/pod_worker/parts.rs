@@ -42,6 +42,8 @@ pub(super) struct Resize {
     pub(super) cgroup: Option<CgroupValues>,
     /// Values of the effect in flight.
     pub(super) asked: Option<CgroupValues>,
+    /// A container that runs is about to give requests back: no other container of the pod grows before that.
+    pub(super) gives_back: bool,
     /// What its containers were last seen to have all of.
     pub(super) settled: Option<PodAllocation>,
 }

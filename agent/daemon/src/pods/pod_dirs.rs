@@ -508,6 +508,7 @@ mod tests {
             grace_s: 30,
             since: Wall(5),
             remove: true,
+            ended: false,
         };
         p.dirs.persist(&record).unwrap();
         for (uid, text) in [("u-2", "{"), ("u-3", &serde_json::to_string(&record).unwrap())] {

@@ -8,7 +8,7 @@ use agent_sim::scenario::run_ownership;
 
 #[test]
 fn every_seed_with_long_walks_keeps_every_promise_and_replays() {
-    common::every_seed(run_ownership, common::seeds(25));
+    common::every_seed(run_ownership, common::seeds(25), &[]);
 }
 
 #[test]

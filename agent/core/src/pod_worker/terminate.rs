@@ -87,7 +87,7 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     };
     hooks::drop_of_ended(b, &snapshot, out);
-    let live = any_live(&snapshot);
+    let live = snapshot.containers.iter().any(|c| view::is_live(c.state));
     if !live && had_ended(t, b, now) {
         t.reason = KillReason::Ended;
     }
@@ -109,10 +109,6 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     }
     b.may_conclude_absence(b.tracker.all_absent_after(), now)
-}
-
-fn any_live(snapshot: &PodSnapshot) -> bool {
-    snapshot.containers.iter().any(|c| view::is_live(c.state))
 }
 
 /// True if the pod had ended before the shutdown: the shutdown then does not change its end, as upstream,
@@ -354,11 +350,6 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
         let mut status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
         let over = |s: &PodStatus| Phase::end(s).is_some();
         let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
-        // An earlier incarnation may have published the end of a static pod, which the source does not show.
-        let may_be_told = pod::is_static(&p) && b.published.is_none();
-        if may_be_told && !b.snapshot.as_deref().is_some_and(any_live) {
-            return;
-        }
         if over(&status) && !known {
             // Nothing was published since the restart, and the last status of an earlier incarnation is
             // unknown.

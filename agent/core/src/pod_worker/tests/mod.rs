@@ -7,6 +7,7 @@ mod env_files;
 mod hooks;
 mod probes;
 mod pull;
+mod removal;
 mod resize;
 mod runtime_class;
 mod small_scope;

@@ -453,9 +453,12 @@ impl World {
                     self.pending.insert(id, Call { effect, deadline });
                 }
                 PodAction::Persist { id, record } => {
-                    self.record = Some(record);
+                    let refused = self.runtime.refuse.get("persist").cloned();
+                    if refused.is_none() {
+                        self.record = Some(record);
+                    }
                     self.pending.insert(id, Call { effect: Effect::Inspect, deadline: None });
-                    self.answer_persist(id);
+                    self.answer_persist(id, refused);
                 }
                 PodAction::Cancel(id) => self.cancelled.push(id),
                 PodAction::Probe { id, call } => self.probes.push((id, *call)),
@@ -468,10 +471,11 @@ impl World {
         }
     }
 
-    fn answer_persist(&mut self, id: EffectId) {
+    fn answer_persist(&mut self, id: EffectId, refused: Option<EffectError>) {
         self.pending.remove(&id);
         let completed_at = self.now;
-        self.step(PodEvent::EffectDone { id, completed_at, result: Ok(EffectOk::Done) });
+        let result = refused.map_or(Ok(EffectOk::Done), Err);
+        self.step(PodEvent::EffectDone { id, completed_at, result });
     }
 
     /// Applies a call to the world.
@@ -486,12 +490,13 @@ impl World {
             self.now.0 += 1_000_000;
             return Ok(EffectOk::Snapshot(Box::new(snapshot)));
         }
+        let result = self.runtime.apply(wall, effect);
         match effect {
+            _ if result.is_err() => {}
             Effect::CreatePodDirs { .. } => self.dirs = true,
             Effect::RemovePodDirs { .. } => (self.dirs, self.record) = (false, None),
             _ => {}
         }
-        let result = self.runtime.apply(wall, effect);
         if result.is_ok() {
             self.applied.push(describe(effect));
         }

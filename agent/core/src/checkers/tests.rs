@@ -311,7 +311,7 @@ fn a_pod_that_an_old_list_brings_back_keeps_its_phase_while_it_is_taken_down() {
     let down = [exited("c1"), state("terminated"), phase("Failed"), over()];
     let trace =
         |list: &[TraceEvent]| [&[over(), started_anew.clone()], list, &again, &[over()], &down].concat();
-    assert_eq!(verdict(&trace(&[listed.clone()])), None);
+    assert_eq!(verdict(&trace(std::slice::from_ref(&listed))), None);
     assert!(verdict(&trace(&[])).is_some());
     // A pod that the API does not show as over, or whose worker is through, has no such excuse.
     let early = [shown("Running", &[], false), started_anew.clone(), listed.clone()];

@@ -28,7 +28,7 @@ pub mod status;
 // Rank 4: machines: owners of state that react to events.
 pub mod certs;
 pub mod container_manager;
-pub mod csi;
+pub mod csi_drivers;
 pub mod events;
 pub mod eviction;
 pub mod lease;

@@ -93,7 +93,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/core/src/allocation/", &["join"]),
     ("agent/core/src/certs/", &["join", "api"]),
     ("agent/core/src/checkers/", &[]),
-    ("agent/core/src/csi/", &["volumes"]),
+    ("agent/core/src/csi_drivers/", &["volumes"]),
     ("agent/core/src/eviction/", &["defence"]),
     ("agent/core/src/images/", &["defence", "join"]),
     ("agent/core/src/lease/", &["join"]),

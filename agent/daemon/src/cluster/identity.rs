@@ -25,7 +25,7 @@ use agent_types::machine::EffectId;
 use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
 
-use super::bootstrap::{BootstrapAccess, BootstrapSource};
+use super::bootstrap_credentials::{BootstrapAccess, BootstrapSource};
 use super::keys::PendingKeys;
 use crate::node::cluster_problems::{ClusterProblems, Part};
 use crate::pods::pod_dirs::chain;

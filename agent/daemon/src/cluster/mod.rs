@@ -7,7 +7,7 @@
 //! In: [`ClusterPlan`], [`ApiDrivers`]. Out: owners that run until the node stops. Invariant: nothing here can stop a
 //! pod by itself; without the API server every owner waits and the pods go on. See docs/join.md.
 
-mod bootstrap;
+mod bootstrap_credentials;
 pub mod calls;
 pub mod events;
 pub mod feeds;

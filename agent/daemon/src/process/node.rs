@@ -50,7 +50,7 @@ use crate::runtime::runtime_state::{self, ContextSource, RuntimeState};
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Tasks;
 use crate::tasks::alive::Owner;
-use crate::volumes::csi::{Csi, stages};
+use crate::volumes::csi::{Csi, volume_table};
 use crate::volumes::local_volumes::LocalVolumes;
 
 /// How long calls that change the runtime may take to finish once the agent stops.
@@ -183,7 +183,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             cluster::start(cluster::Deps { node, plan, mailboxes, api, volumes, sources })
         });
         let to_node = cluster.as_ref().map(|cluster| cluster.node.clone());
-        tasks.start(stages::follow(dirs, csi, to_node, tasks.clone()));
+        tasks.start(volume_table::follow(dirs, csi, to_node, tasks.clone()));
         let addresses = cluster.as_ref().map(|cluster| cluster.addresses.clone());
         let (node, context) = (&wiring.node, context_view);
         let runtime =

@@ -35,7 +35,7 @@ use crate::process::incarnation::Incarnation;
 use crate::process::node::{Drivers, Node, PodDrivers};
 use crate::process::node_plan::{node_plan, shutdown_groups};
 use crate::process::services;
-use crate::runtime::events::{CriSignals, connect};
+use crate::runtime::cri_clients::{CriSignals, connect};
 use crate::runtime::runtime_state::RuntimeState;
 use crate::serving;
 use crate::settings::Settings;

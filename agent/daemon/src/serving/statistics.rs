@@ -32,7 +32,7 @@ use agent_types::lock::Lock;
 use agent_types::pod_paths::{HOSTS_FILE, LAST_WORDS_DIR};
 use agent_types::resources::cgroups::name;
 use agent_types::time::{Mono, Wall};
-use agent_volumes::stages::Published;
+use agent_volumes::volume_table::Published;
 
 pub(super) use volumes::{Alarm, WAIT};
 

@@ -1,9 +1,9 @@
-//! Pods that share volumes of CSI drivers: the machines of `agent_volumes::{csi, stages}` in a small world of their own, in which
+//! Pods that share volumes of CSI drivers: the machines of `agent_volumes::{csi, volume_table}` in a small world of their own, in which
 //! every step of every task, every half of a driver's call and every death of the agent is one event.
 //!
 //! ```text
 //! chance ─► a task goes on │ a call ends: done, refused, lost │ a pod comes, goes │ the agent dies, the power goes
-//!              └─► Publishing, Unpublishing, Unstaging, StageTable ─► a driver that judges, records on disk
+//!              └─► Publishing, Unpublishing, Unstaging, VolumeTable ─► a driver that judges, records on disk
 //! ```
 //! In: a seed, a [`StagingDefect`], perhaps the one event at which the agent dies. Out: the first broken promise. Promises:
 //! STAGED-FIRST (a driver that stages publishes nothing that is not staged), UNSTAGED-LAST (nothing is unstaged while it is

@@ -19,7 +19,7 @@ pub enum UnpublishStep {
     Leave,
     /// Is the driver registered: [`Unpublishing::found`].
     Driver,
-    /// The table of stages hears that the volume may no longer be published: [`Unpublishing::done`].
+    /// The volume table hears that the volume may no longer be published: [`Unpublishing::done`].
     Unpublished,
     /// NodeUnpublishVolume: [`Unpublishing::called`].
     Unpublish,

@@ -1,8 +1,8 @@
 //! Volumes of CSI drivers: the steps to a pod. The steps from a pod are in `super::csi_tear_down`.
 //!
 //! In: a [`CsiVolume`]. Out: calls of the driver, each with upstream's time limit; records on disk; the effect's answer.
-//! Invariant: nothing is decided here: [`Publishing`] names the next step, and the owner of the table of stages
-//! (`crate::volumes::csi::stages`) says whose turn it is, and gives back what no pod has.
+//! Invariant: nothing is decided here: [`Publishing`] names the next step, and the owner of the volume table
+//! (`crate::volumes::csi::volume_table`) says whose turn it is, and gives back what no pod has.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use agent_volumes::csi::request::{DriverToken, Publish, Stage};
 use agent_volumes::csi::source::SecretRef;
 use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::{CsiVolume, Terms};
-use agent_volumes::stages::Published;
+use agent_volumes::volume_table::Published;
 
 use super::volumes::{RENEW_MIN, answer, given};
 use super::{Executor, error};
@@ -172,7 +172,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         })
     }
 
-    /// The owner of the table of stages is asked, or hears of it.
+    /// The owner of the volume table is asked, or hears of it.
     async fn of_table(&mut self, step: PublishStep, csi: &CsiVolume) -> Result<PublishAnswer, EffectError> {
         let (volumes, key, pod) = (&self.node.volumes, csi.key(), &self.key.uid);
         Ok(match step {

@@ -2,7 +2,7 @@
 //!
 //! In: a pod. Out: calls of drivers; records go. Invariants: whatever is written down or linked below the pod's directory is
 //! unpublished before the record goes, also if nobody heard the end of its publication; nothing is decided here:
-//! [`Unpublishing`] names the next step, the owner of the table of stages says whose turn it is.
+//! [`Unpublishing`] names the next step, the owner of the volume table says whose turn it is.
 
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 //! In: a [`SetUp`] with its [`Flex`], a pod that goes. Out: the volume, or why not. Invariants: what the pod has stays; a
 //! volume that the cluster attaches is not touched before the Node says so; one at a time is at a volume that pods share, and
 //! nobody waits for another driver. What is asked is `agent_volumes::flex`'s decision, who is asked `crate::volumes::flex`'s;
-//! volumes that no pod has are given back by `crate::volumes::csi::stages`.
+//! volumes that no pod has are given back by `crate::volumes::csi::volume_table`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 //!
 //! In: a [`SetUp`] with its [`NetworkDisk`]. Out: the volume, or why not. Invariants: what the pod has stays, whatever can be
 //! reached now; a volume that the cluster attaches is not touched before the Node says so; one at a time is at a disk. Disks
-//! are given back by `crate::volumes::csi::stages`.
+//! are given back by `crate::volumes::csi::volume_table`.
 
 use std::path::PathBuf;
 

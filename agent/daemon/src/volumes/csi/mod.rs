@@ -9,7 +9,7 @@
 
 pub mod limits;
 pub(crate) mod objects;
-pub mod stages;
+pub mod volume_table;
 pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::csi::check_plugin;
-use agent_core::csi::registrations::{Action, Registrations, SocketId};
+use agent_core::csi_drivers::check_plugin;
+use agent_core::csi_drivers::registrations::{Action, Registrations, SocketId};
 use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
 use agent_linux::selinux;
@@ -387,7 +387,7 @@ mod tests {
             node.metadata.uid = Some("u".to_owned());
             Ok(match call {
                 ApiCall::GetNode { .. } => ApiReply::Node(Box::new(node)),
-                _ => ApiReply::CsiNode(Box::new(agent_core::csi::objects::empty(&node))),
+                _ => ApiReply::CsiNode(Box::new(agent_core::csi_drivers::objects::empty(&node))),
             })
         }
     }

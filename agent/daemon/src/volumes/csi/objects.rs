@@ -1,4 +1,4 @@
-//! Node and CSINode at the API server: read, changed as `agent_core::csi::objects` says, written.
+//! Node and CSINode at the API server: read, changed as `agent_core::csi_drivers::objects` says, written.
 //!
 //! In: drivers that came or went. Out: requests. Invariant: called by one task only, so that what is written is what was read
 //! and changed; a conflict with somebody else is read again.
@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::csi::objects;
+use agent_core::csi_drivers::objects;
 use agent_types::api::{ApiCall, ApiReply, ApiServer};
 use agent_types::failure::Class;
 use agent_volumes::csi::plugin::NodeInfo;

@@ -1,10 +1,10 @@
-//! The way to the owner of the table of stages: wishes of pods, turns at volumes, what this agent staged and published.
+//! The way to the owner of the volume table: wishes of pods, turns at volumes, what this agent staged and published.
 //!
 //! ```text
-//! set-ups, tearings down, the watch on the Node ─► mailbox ─► the owner (`super::stages`) ─► answers, turns
+//! set-ups, tearings down, the watch on the Node ─► mailbox ─► the owner (`super::volume_table`) ─► answers, turns
 //! ```
 //! In: questions and news. Out: the owner's answers. Invariants: who has a `Turn` gives it back by dropping it, also if the task
-//! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::stages`.
+//! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::volume_table`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use agent_types::lock::Lock;
 use agent_volumes::attach::{Attached, OnDisk};
 use agent_volumes::csi::publishing::Facts;
 use agent_volumes::key::VolumeKey;
-use agent_volumes::stages::{Published, Subject, Ticket};
+use agent_volumes::volume_table::{Published, Subject, Ticket};
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Notify, oneshot, watch};
 

@@ -1,4 +1,4 @@
-//! The table of stages: turns, looks at the disk, what goes back to drivers.
+//! The volume table: turns, looks at the disk, what goes back to drivers.
 
 use super::*;
 use crate::attach::VolumeOnDisk;
@@ -21,8 +21,8 @@ fn volume(handle: &str) -> Subject {
 }
 
 /// A table whose first look found nothing.
-fn table() -> StageTable {
-    let mut table = StageTable::default();
+fn table() -> VolumeTable {
+    let mut table = VolumeTable::default();
     table.tick(Mono(0));
     assert_eq!(table.orders(), [Order::ReadDisk]);
     table.disk(Some(OnDisk::new()), Mono(0));
@@ -60,7 +60,7 @@ fn a_wish_is_reported_once_and_hints_are_not_lost_while_the_disk_is_read() {
 
 #[test]
 fn what_cannot_be_read_is_taken_to_be_here_still() {
-    let mut first = StageTable::default();
+    let mut first = VolumeTable::default();
     first.tick(Mono(0));
     first.disk(None, Mono(0));
     assert_eq!(first.orders(), [Order::ReadDisk], "nothing is said before the disk was read once");

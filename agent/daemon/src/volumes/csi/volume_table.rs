@@ -1,13 +1,13 @@
-//! The owner of the table of stages. Which volumes are in use goes to the API server, and volumes that no pod has go back to their
+//! The owner of the volume table. Which volumes are in use goes to the API server, and volumes that no pod has go back to their
 //! drivers.
 //!
 //! ```text
-//! questions, news ─► StageTable ─► answers, turns
-//!                        ├─► the disk is read (a task) ─► StageTable ─► volumesInUse of the Node
+//! questions, news ─► VolumeTable ─► answers, turns
+//!                        ├─► the disk is read (a task) ─► VolumeTable ─► volumesInUse of the Node
 //!                        └─► unstage (a task each) ─► its answer
 //! ```
 //! In: the mailbox, the disk. Out: answers, the Node's `volumesInUse`, calls of drivers. Invariants: the owner never waits for a
-//! task; the steps of a task are those of [`Unstaging`]. The decisions are those of `agent_volumes::stages`.
+//! task; the steps of a task are those of [`Unstaging`]. The decisions are those of `agent_volumes::volume_table`.
 //! Upstream: pkg/kubelet/volumemanager/reconciler.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use agent_volumes::csi::steps::StagedAs;
 use agent_volumes::csi::unregistered;
 use agent_volumes::csi::unstaging::{UnstageStep, Unstaging};
 use agent_volumes::key::VolumeKey;
-use agent_volumes::stages::{Order, StageTable, Ticket};
+use agent_volumes::volume_table::{Order, VolumeTable, Ticket};
 use tokio::sync::{oneshot, watch};
 
 use super::Csi;
@@ -35,7 +35,7 @@ use crate::volumes::network_disks;
 /// Owns the table until the node stops. Without a Node no API server hears of volumes.
 pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Option<Sender<NodeStatusEvent>>, tasks: Tasks) {
     let Some(OwnersEnd { mut inbox, view }) = csi.volumes.owners_end() else { return };
-    let table = StageTable::default();
+    let table = VolumeTable::default();
     let mut owner = Owner { dirs, csi, to, tasks: tasks.clone(), table, view, waiting: BTreeMap::new() };
     loop {
         let deadline = owner.table.deadline();
@@ -67,7 +67,7 @@ struct Owner {
     csi: Csi,
     to: Option<Sender<NodeStatusEvent>>,
     tasks: Tasks,
-    table: StageTable,
+    table: VolumeTable,
     view: watch::Sender<View>,
     /// Tasks that wait for their turns.
     waiting: BTreeMap<Ticket, oneshot::Sender<Turn>>,
@@ -265,7 +265,7 @@ mod tests {
     use agent_core::node_status::NodeInput;
     use agent_types::ids::PodUid;
     use agent_volumes::attach::Attached;
-    use agent_volumes::stages::Published;
+    use agent_volumes::volume_table::Published;
     use futures_util::FutureExt;
     use tokio_util::sync::CancellationToken;
 

@@ -1,4 +1,4 @@
-//! The table of stages: which task works at which volume, which volumes are staged and published, and which go back to their
+//! The volume table: which task works at which volume, which volumes are staged and published, and which go back to their
 //! drivers. One owner in the daemon has the table and nobody else.
 //!
 //! ```text
@@ -32,13 +32,13 @@ const RESCAN: Duration = Duration::from_secs(60);
 /// What the owner of the table is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The disk is read: [`StageTable::disk`].
+    /// The disk is read: [`VolumeTable::disk`].
     ReadDisk,
     /// The API server hears that these volumes are in use.
     Report(Vec<String>),
     /// The task with this ticket has its turn.
     Grant(Ticket),
-    /// The volume goes back to its driver ([`crate::csi::unstaging`]), in this turn: [`StageTable::unstaged`].
+    /// The volume goes back to its driver ([`crate::csi::unstaging`]), in this turn: [`VolumeTable::unstaged`].
     Unstage(VolumeKey, Ticket),
 }
 
@@ -70,7 +70,7 @@ enum Disk {
 
 /// The table.
 #[derive(Clone, Debug)]
-pub struct StageTable {
+pub struct VolumeTable {
     staging: Staging,
     turns: Turns,
     /// Volumes that are to be unstaged and wait for their turns.
@@ -85,9 +85,9 @@ pub struct StageTable {
     orders: Vec<Order>,
 }
 
-impl Default for StageTable {
+impl Default for VolumeTable {
     fn default() -> Self {
-        StageTable {
+        VolumeTable {
             staging: Staging::default(),
             turns: Turns::default(),
             returning: BTreeMap::new(),
@@ -101,7 +101,7 @@ impl Default for StageTable {
     }
 }
 
-impl StageTable {
+impl VolumeTable {
     /// What is to be done since the last question.
     pub fn orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)

@@ -253,7 +253,7 @@ fn text(managers: &Managers) -> String {
 }
 
 fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    orlop_config::fnv::fnv32(text.as_bytes())
 }
 
 struct Node<'c> {

@@ -108,7 +108,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-files",
         directory: "agent/files",
-        may_use: &[],
+        may_use: &["orlop-config"],
         must_not_use: &["tokio", "nix", "libc", "rustix"],
     },
     Room {
@@ -120,7 +120,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-cni",
         directory: "agent/cni",
-        may_use: &["orlop-netlink"],
+        may_use: &["orlop-config", "orlop-netlink"],
         must_not_use: &["tokio", "libc", "rustix", "tracing", "clap"],
     },
     Room {

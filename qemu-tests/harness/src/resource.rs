@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use orlop_config::procfs::{ProcessStat, process_stat};
 use serde::{Deserialize, Serialize};
 
 /// Something to remove.
@@ -78,21 +79,18 @@ impl Resource {
     }
 }
 
-fn stat_fields(pid: i32) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold blanks and brackets: fields count from after its last bracket.
-    let (_, rest) = stat.rsplit_once(')')?;
-    Some(rest.split_whitespace().map(str::to_owned).collect())
+fn stat(pid: i32) -> Option<ProcessStat> {
+    process_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Start time of a process in clock ticks since boot; `None` if there is none.
 #[must_use]
 pub fn start_ticks(pid: i32) -> Option<u64> {
-    stat_fields(pid)?.get(19)?.parse().ok()
+    stat(pid).map(|of| of.started_ticks)
 }
 
 fn is_zombie(pid: i32) -> bool {
-    stat_fields(pid).is_some_and(|f| f.first().is_some_and(|s| s == "Z"))
+    stat(pid).is_some_and(|of| of.state == 'Z')
 }
 
 /// Waits until a process (any, not only a child) has ended, by its pidfd; false at the deadline.

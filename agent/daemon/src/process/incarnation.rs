@@ -165,7 +165,7 @@ mod tests {
         let after_reboot = begin("boot-2", 1);
         assert_eq!((after_reboot.fence_until(), after_reboot.is_first_of_boot()), (Mono(0), true));
         // Nothing new can be made beside it: what is there is overwritten, and longer or shorter text is whole.
-        let temporary = root.join(format!(".{NAME}.orlop-new"));
+        let temporary = root.join(files::temporary_name(NAME.as_ref()));
         std::fs::create_dir_all(temporary.join("in-the-way")).unwrap();
         assert_eq!(begin("boot-2", 2).fence_until(), fenced(2));
         assert!(begin("a-much-longer-boot-id", 1).is_first_of_boot());

@@ -44,11 +44,6 @@ pub enum CheckpointError {
     },
 }
 
-/// FNV-1a, 32 bits.
-fn fnv(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
 /// A map as spew prints it: `map[a:1 b:2]`.
 fn spew_map(items: impl IntoIterator<Item = (String, String)>) -> String {
     let items: Vec<String> = items.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();

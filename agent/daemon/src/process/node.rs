@@ -183,7 +183,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             cluster::start(cluster::Deps { node, plan, mailboxes, api, volumes, sources })
         });
         let to_node = cluster.as_ref().map(|cluster| cluster.node.clone());
-        tasks.start(volume_table::follow(dirs, csi, to_node, tasks.clone()));
+        owners.extend(volume_table::start(dirs, csi, to_node, &tasks));
         let addresses = cluster.as_ref().map(|cluster| cluster.addresses.clone());
         let (node, context) = (&wiring.node, context_view);
         let runtime =

@@ -39,6 +39,7 @@ use crate::runtime::cri_clients::{CriSignals, connect};
 use crate::runtime::runtime_state::RuntimeState;
 use crate::serving;
 use crate::settings::Settings;
+use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
 use crate::volumes::flex;
 
@@ -78,7 +79,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let incarnation = begin_incarnation(&process, &groups)?;
     let plan = node_plan(&settings, &facts, &incarnation, groups)?;
     let (client, kubepods) = (cluster.as_ref().map(|(_, api)| api.client.clone()), facts.kubepods());
-    let csi = csi(&settings);
+    let csi = csi(&settings, &tasks);
     let (garbage, requests) = garbage_collection::requests();
     let drivers = Drivers {
         runtime: runtime.clone(),
@@ -152,12 +153,12 @@ fn begin_incarnation(process: &Process, groups: &[Group]) -> anyhow::Result<Inca
     Ok(Incarnation::begin(root_dir, &process::boot_id()?, process.tasks.now().mono, judge)?)
 }
 
-fn csi(settings: &Settings) -> Csi {
+fn csi(settings: &Settings, tasks: &Tasks) -> Csi {
     let kubelet = &settings.kubelet;
     Csi {
         attaches: settings.cluster.is_some() && kubelet.enable_controller_attach_detach,
         flex: flex::Drivers::new(Path::new(&kubelet.volume_plugin_dir)),
-        ..Csi::default()
+        ..Csi::new(tasks)
     }
 }
 

@@ -134,7 +134,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             rates: Lock::default(),
             volumes,
             told,
-            csi: Csi::default(),
+            csi: Csi::new(&tasks),
             local: LocalVolumes::default(),
             layers,
             tasks,

@@ -148,6 +148,17 @@ impl Tasks {
         self.in_place(self.pools.measure(uid).await?, work).await
     }
 
+    /// Runs a look for shims that the runtime lost, one at a time.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_shims<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.shims().await?, work).await
+    }
+
     /// Runs blocking work that walks through a volume's files, one at a time for each volume. Once `end` is called it is not begun;
     /// work that has begun has to look at that itself.
     ///

@@ -41,6 +41,7 @@ use orlop_agent::runtime::runtime_state::{ContextSource, RuntimeState};
 use orlop_agent::serving::metrics::Metrics;
 use orlop_agent::tasks::actor::Tasks;
 use orlop_agent::testing::VirtualClock;
+use orlop_agent::volumes::csi::Csi;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -196,7 +197,7 @@ impl Machine {
             facts: Arc::new(Facts(node)),
             senses: None,
             metrics: self.metrics.clone(),
-            csi: Default::default(),
+            csi: Csi::new(&tasks),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
         };
         let host = Host::new(tasks.clone(), &self.path("run"), None);

@@ -86,7 +86,7 @@ pub static BUILD_INFO: Gauge<9> = gauge(
         "compiler",
         "platform",
     ],
-    "Version of the contract that the node keeps; always 1.",
+    "Version of Kubernetes that the node implements; always 1.",
 );
 /// Settings of gates.
 pub static FEATURE_ENABLED: Gauge<2> =

@@ -81,7 +81,7 @@ impl Sources for Accounts {
     }
 
     fn csi(&self) -> Csi {
-        Csi::default()
+        Csi::new(&Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new()))
     }
 
     fn reread_after(&self) -> Option<Duration> {

@@ -200,8 +200,8 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
     let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
     let flex = crate::volumes::flex::Drivers::new(&dir.path().join("drivers"));
-    let csi = crate::volumes::csi::Csi { flex, ..Default::default() };
-    tasks.start(crate::volumes::csi::volume_table::follow(dirs.clone(), csi.clone(), None, tasks.clone()));
+    let csi = crate::volumes::csi::Csi { flex, ..crate::volumes::csi::Csi::new(&tasks) };
+    crate::volumes::csi::volume_table::start(dirs.clone(), csi.clone(), None, &tasks).unwrap();
     let sources = crate::pods::pod_values::of_cluster::<NoServer>(None, csi, &tasks);
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), metrics.clone(), tasks.clone());

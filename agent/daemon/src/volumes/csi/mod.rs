@@ -55,7 +55,7 @@ const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::f
 const ANSWERS_MAX: usize = 16;
 
 /// What others need to know of the node's drivers; clones share it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Csi {
     /// Which are registered.
     pub registered: Registered,
@@ -68,6 +68,20 @@ pub struct Csi {
     /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
     /// cluster nobody does.
     pub attaches: bool,
+}
+
+impl Csi {
+    /// No driver yet, on a node to which nobody attaches volumes.
+    #[must_use]
+    pub fn new(tasks: &Tasks) -> Csi {
+        Csi {
+            registered: Registered::default(),
+            limits: Askers::default(),
+            volumes: CsiVolumes::new(tasks),
+            flex: Drivers::default(),
+            attaches: false,
+        }
+    }
 }
 
 /// The sockets of drivers that are registered, by their names; clones share it.
@@ -403,7 +417,7 @@ mod tests {
         let caller = Caller::new(tasks.clone(), client);
         let node_events = NodeEvents::new(StatusStore::default(), Metrics::new(clock), None, None, None);
         let follow =
-            follow(root.path().to_owned(), "n".into(), caller, Csi::default(), node_events, tasks.clone());
+            follow(root.path().to_owned(), "n".into(), caller, Csi::new(&tasks), node_events, tasks.clone());
         tasks.start(follow);
         let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
         pass(RESCAN * 3).await;

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_core::node_status::{NodeInput, NodeStatusEvent};
-use agent_types::time::Mono;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use agent_volumes::attach::VolumeOnDisk;
 use agent_volumes::csi::publishing::Facts;
 use agent_volumes::csi::steps::StagedAs;
@@ -27,55 +28,35 @@ use tokio::sync::{oneshot, watch};
 use super::Csi;
 use super::volumes::{Ask, OwnersEnd, Turn, View};
 use crate::pods::pod_dirs::{PodDirs, chain};
-use crate::tasks::actor::Tasks;
+use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
 use crate::volumes::network_disks;
 
-/// Owns the table until the node stops. Without a Node no API server hears of volumes.
-pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Option<Sender<NodeStatusEvent>>, tasks: Tasks) {
-    let Some(OwnersEnd { mut inbox, view }) = csi.volumes.owners_end() else { return };
-    let table = VolumeTable::default();
-    let mut owner = Owner { dirs, csi, to, tasks: tasks.clone(), table, view, waiting: BTreeMap::new() };
-    loop {
-        let deadline = owner.table.deadline();
-        let asked = tokio::select! {
-            // Both are cancel-safe: neither takes anything before it returns.
-            asked = inbox.recv() => Some(asked),
-            () = wait_for(&tasks, deadline) => None,
-        };
-        let now = tasks.now().mono;
-        match asked {
-            Some(asked) => owner.hear(asked, now),
-            None => owner.table.tick(now),
-        }
-        for order in owner.table.orders() {
-            owner.perform(order);
-        }
-    }
+/// What the shell does for the table.
+enum TableAction {
+    /// The disk is read: [`Ask::Disk`].
+    ReadDisk,
+    /// The API server hears that these volumes are in use.
+    Report(Vec<String>),
+    /// The volume goes back to its driver, in this turn: [`Ask::Unstaged`].
+    Unstage(VolumeKey, Ticket),
+    /// Readers see what is published.
+    Show(View),
 }
 
-async fn wait_for(tasks: &Tasks, deadline: Option<Mono>) {
-    match deadline {
-        Some(deadline) => tasks.wait_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-struct Owner {
-    dirs: Arc<PodDirs>,
-    csi: Csi,
-    to: Option<Sender<NodeStatusEvent>>,
-    tasks: Tasks,
+/// The table with the tasks that wait for their turns. Answers leave within the step.
+struct TableOwner {
     table: VolumeTable,
-    view: watch::Sender<View>,
-    /// Tasks that wait for their turns.
     waiting: BTreeMap<Ticket, oneshot::Sender<Turn>>,
+    /// The owner's mailbox, for turns that end.
+    own: Sender<Ask>,
 }
 
-impl Owner {
+impl TableOwner {
     /// Whoever does not wait for an answer any more does not get it.
-    fn hear(&mut self, asked: Ask, now: Mono) {
+    fn hear(&mut self, asked: Ask, now: Mono, out: &mut Outbox<TableAction>) {
         let table = &mut self.table;
         match asked {
             Ask::Wish { pod, key, attached, to } => {
@@ -105,38 +86,96 @@ impl Owner {
             Ask::Staged { ticket, is } => table.set_staged(ticket, is),
             Ask::Published { target, of } => {
                 table.set_published(&target, of);
-                self.view.send_replace(Arc::new(table.published().clone()));
+                out.push(TableAction::Show(Arc::new(table.published().clone())));
             }
             Ask::MayUnstage { key, disk, to } => {
                 let _ = to.send(table.may_unstage(&key, &disk));
             }
             Ask::Unstaged { key, ticket, done } => table.unstaged(&key, ticket, done, now),
+            Ask::Tick => table.tick(now),
         }
     }
 
-    /// Carries out one order. Never waits: what takes time is a task that sends its answer.
-    fn perform(&mut self, order: Order) {
-        match order {
-            Order::ReadDisk => self.read(),
-            Order::Report(in_use) => {
-                if let Some(to) = &self.to {
-                    to.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(Some(in_use))));
+    fn grant(&mut self, ticket: Ticket) {
+        let turn = Turn::new(ticket, self.own.clone());
+        // A task that waits no more drops it.
+        if let Some(to) = self.waiting.remove(&ticket) {
+            let _ = to.send(turn);
+        }
+    }
+}
+
+impl Machine for TableOwner {
+    type Event = Ask;
+    type Action = TableAction;
+
+    fn step(&mut self, now: Now, event: Ask, out: &mut Outbox<TableAction>) {
+        self.hear(event, now.mono, out);
+        for order in self.table.orders() {
+            match order {
+                Order::ReadDisk => out.push(TableAction::ReadDisk),
+                Order::Report(in_use) => out.push(TableAction::Report(in_use)),
+                Order::Grant(ticket) => self.grant(ticket),
+                Order::Unstage(key, ticket) => out.push(TableAction::Unstage(key, ticket)),
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.table.deadline()
+    }
+}
+
+/// Starts the owner of the table; `None` if it runs already. Without `to_node` no API server hears of volumes.
+pub fn start(
+    dirs: Arc<PodDirs>,
+    csi: Csi,
+    to_node: Option<Sender<NodeStatusEvent>>,
+    tasks: &Tasks,
+) -> Option<Owner> {
+    let OwnersEnd { inbox, view } = csi.volumes.owners_end()?;
+    let own = csi.volumes.sender();
+    let owner =
+        TableOwner { table: VolumeTable::default(), waiting: BTreeMap::new(), own: own.clone() };
+    tasks.own(owner, TableShell { dirs, csi, to_node, tasks: tasks.clone(), view }, inbox);
+    Some(Owner::new("volume table", own))
+}
+
+struct TableShell {
+    dirs: Arc<PodDirs>,
+    csi: Csi,
+    to_node: Option<Sender<NodeStatusEvent>>,
+    tasks: Tasks,
+    view: watch::Sender<View>,
+}
+
+impl Shell for TableShell {
+    type Machine = TableOwner;
+
+    fn tick(&self) -> Ask {
+        Ask::Tick
+    }
+
+    fn perform(&mut self, _now: Now, action: TableAction) {
+        match action {
+            TableAction::ReadDisk => self.read(),
+            TableAction::Report(in_use) => {
+                if let Some(to_node) = &self.to_node {
+                    to_node.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(Some(in_use))));
                 }
             }
-            Order::Grant(ticket) => {
-                let turn = Turn::new(ticket, self.csi.volumes.sender());
-                // A task that waits no more drops it.
-                if let Some(to) = self.waiting.remove(&ticket) {
-                    let _ = to.send(turn);
-                }
-            }
-            Order::Unstage(key, ticket) => {
+            TableAction::Unstage(key, ticket) => {
                 let task = (self.dirs.clone(), self.csi.clone(), self.tasks.clone());
                 self.tasks.start(async move { unstage(task, key, ticket).await });
             }
+            TableAction::Show(published) => {
+                self.view.send_replace(published);
+            }
         }
     }
+}
 
+impl TableShell {
     fn read(&self) {
         let (at, to, tasks) = (self.dirs.clone(), self.csi.volumes.sender(), self.tasks.clone());
         self.tasks.start(async move {
@@ -275,6 +314,7 @@ mod tests {
     struct Rig {
         csi: Csi,
         tasks: Tasks,
+        owner: Owner,
         _dir: tempfile::TempDir,
     }
 
@@ -282,9 +322,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let dirs = PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links"));
-        let csi = Csi::default();
-        tasks.start(follow(Arc::new(dirs), csi.clone(), to, tasks.clone()));
-        Rig { csi, tasks, _dir: dir }
+        let csi = Csi::new(&tasks);
+        let owner = start(Arc::new(dirs), csi.clone(), to, &tasks).unwrap();
+        Rig { csi, tasks, owner, _dir: dir }
     }
 
     fn key() -> VolumeKey {
@@ -330,6 +370,16 @@ mod tests {
         assert_eq!(*volumes.all_published(), BTreeMap::from([("t".to_owned(), of)]));
         volumes.unpublished("t");
         assert!(!volumes.is_settled("t").await && volumes.all_published().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_watchdog_hears_of_the_owner() {
+        let rig = rig(None);
+        let mut answered = std::pin::pin!(rig.tasks.alive().notified());
+        answered.as_mut().enable();
+        rig.owner.ask(1);
+        answered.await;
+        assert!(rig.owner.has_answered(1));
     }
 
     #[tokio::test]

@@ -17,9 +17,10 @@ use agent_volumes::csi::publishing::Facts;
 use agent_volumes::key::VolumeKey;
 use agent_volumes::volume_table::{Published, Subject, Ticket};
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
-use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender, mailbox};
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 /// All that is published, by target.
 pub(super) type View = Arc<BTreeMap<String, Published>>;
@@ -54,6 +55,8 @@ pub(super) enum Ask {
     MayUnstage { key: VolumeKey, disk: OnDisk, to: oneshot::Sender<bool> },
     /// The driver let go of the volume, or did not.
     Unstaged { key: VolumeKey, ticket: Ticket, done: bool },
+    /// The table's deadline came.
+    Tick,
 }
 
 /// What the Node says of volumes.
@@ -115,7 +118,7 @@ impl Drop for Turn {
     }
 }
 
-/// What the owner takes when it begins.
+/// The owner's end, which it takes when it begins.
 pub(super) struct OwnersEnd {
     pub(super) inbox: Inbox<Ask>,
     pub(super) view: watch::Sender<View>,
@@ -129,15 +132,15 @@ pub struct CsiVolumes {
     owners: Arc<Lock<Option<OwnersEnd>>>,
 }
 
-impl Default for CsiVolumes {
-    fn default() -> Self {
-        let (to, inbox) = mailbox(Arc::new(Notify::new()));
+impl CsiVolumes {
+    /// The way to an owner that does not run yet: questions wait for it.
+    #[must_use]
+    pub fn new(tasks: &Tasks) -> CsiVolumes {
+        let (to, inbox) = tasks.mailbox();
         let (view, published) = watch::channel(View::default());
         CsiVolumes { to, published, owners: Arc::new(Lock::new(Some(OwnersEnd { inbox, view }))) }
     }
-}
 
-impl CsiVolumes {
     /// The owner's end, once.
     pub(super) fn owners_end(&self) -> Option<OwnersEnd> {
         self.owners.lock().take()

@@ -1,10 +1,10 @@
-//! What a node was told about its cluster, and the credentials that come of it.
+//! TLS bootstrap: where a node without a certificate finds its cluster, and the credentials with which it asks for its first one.
 //!
 //! ```text
-//! join file ─────────────┐        ┌─ discovery (hashes, token) ─┐
-//! bootstrap kubeconfig ──┴─ Told ─┴─────────── CA data ─────────┴─► Found: server, CA, credentials
+//! join file ─────────────┐                   ┌─ discovery (hashes, token) ─┐
+//! bootstrap kubeconfig ──┴─ BootstrapSource ─┴─────────── CA data ─────────┴─► BootstrapAccess: server, CA, credentials
 //! ```
-//! In: the files that flags name, read anew at every look, so that a token, a CA or a hash that is mended while the
+//! In: the files that flags name, read again at every look, so that a token, a CA or a hash that is mended while the
 //! agent runs is taken. Out: [`BootstrapAccess`], or one sentence that says what is wrong and what to do. Invariant: no token is
 //! in any sentence.
 

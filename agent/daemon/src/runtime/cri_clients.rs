@@ -1,4 +1,4 @@
-//! The container runtime of a real node: the CRI client as the node's drivers.
+//! The clients of a real node's container runtime and image service: the node's drivers.
 //!
 //! In: endpoints from the configuration. Out: connected clients, and the event stream for PLEG.
 

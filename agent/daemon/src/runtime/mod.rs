@@ -1,4 +1,4 @@
-//! The container runtime: its events, the inspection of pods, PLEG, shims that the runtime lost, inputs of commands
+//! The container runtime: its clients, the inspection of pods, PLEG, shims that the runtime lost, inputs of commands
 //! that it waits for.
 
 pub mod cri_clients;

@@ -15,7 +15,7 @@ use agent_volumes::csi::unpublishing::{self, Unpublishing};
 use agent_volumes::csi::unstaging::{self, Unstaging};
 use agent_volumes::csi::{CsiVolume, VolumeData};
 use agent_volumes::key::VolumeKey;
-use agent_volumes::volume_table::{Order, Published, VolumeTable, Subject, Ticket};
+use agent_volumes::volume_table::{Order, Published, Subject, Ticket, VolumeTable};
 use serde_json::json;
 
 use super::model::{Call, Fate, STAGER, target, volume_of};

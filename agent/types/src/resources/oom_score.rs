@@ -5,8 +5,8 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::qos::{QosClass, qos_class};
 use super::requests::{MEMORY, peak_request, pod_level_request, request};
-use super::{QosClass, qos_class};
 use crate::pod;
 
 const OOM_GUARANTEED: i64 = -997;
@@ -64,7 +64,8 @@ mod tests {
     const GIB: i64 = 1 << 30;
 
     fn pod(spec: Value) -> Pod {
-        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec})).unwrap()
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}))
+            .unwrap()
     }
 
     fn burstable(memory: &str) -> Value {
@@ -91,7 +92,8 @@ mod tests {
 
         let best_effort = pod(json!({"containers": [{"name": "c"}]}));
         assert_eq!(score(&best_effort, &pod::containers(&best_effort)[0]), 1000);
-        let critical = pod(json!({"priorityClassName": "system-node-critical", "containers": [{"name": "c"}]}));
+        let critical =
+            pod(json!({"priorityClassName": "system-node-critical", "containers": [{"name": "c"}]}));
         assert_eq!(score(&critical, &pod::containers(&critical)[0]), -997);
         let full = json!({"cpu": "1", "memory": "1Gi"});
         let guaranteed =

@@ -58,7 +58,8 @@ impl Metrics {
             main.set(&families::NODE_NAME, [of.node_name], 1.0);
             main.set(&families::CGROUP_VERSION, [], of.cgroup_version.into());
             let platform = format!("linux/{}", agent_linux::node_info::architecture());
-            let build = [KUBERNETES_VERSION.0, KUBERNETES_VERSION.1, of.version, "", "", "", "", "rustc", &platform];
+            let build =
+                [KUBERNETES_VERSION.0, KUBERNETES_VERSION.1, of.version, "", "", "", "", "rustc", &platform];
             main.set(&families::BUILD_INFO, build, 1.0);
             for (gate, on) in of.gates.iter() {
                 let stage = match gate.stage {

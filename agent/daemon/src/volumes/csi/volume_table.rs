@@ -22,7 +22,7 @@ use agent_volumes::csi::steps::StagedAs;
 use agent_volumes::csi::unregistered;
 use agent_volumes::csi::unstaging::{UnstageStep, Unstaging};
 use agent_volumes::key::VolumeKey;
-use agent_volumes::volume_table::{Order, VolumeTable, Ticket};
+use agent_volumes::volume_table::{Order, Ticket, VolumeTable};
 use tokio::sync::{oneshot, watch};
 
 use super::Csi;
@@ -135,8 +135,7 @@ pub fn start(
 ) -> Option<Owner> {
     let OwnersEnd { inbox, view } = csi.volumes.owners_end()?;
     let own = csi.volumes.sender();
-    let owner =
-        TableOwner { table: VolumeTable::default(), waiting: BTreeMap::new(), own: own.clone() };
+    let owner = TableOwner { table: VolumeTable::default(), waiting: BTreeMap::new(), own: own.clone() };
     tasks.own(owner, TableShell { dirs, csi, to_node, tasks: tasks.clone(), view }, inbox);
     Some(Owner::new("volume table", own))
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use orlop_config::procfs;
 
 /// Makes a directory of the driver's.
 pub(super) fn make(disk: &Path) -> Result<()> {
@@ -17,8 +18,8 @@ pub(super) fn make(disk: &Path) -> Result<()> {
 }
 
 fn is_mounted(at: &Path) -> Result<bool> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("read the mount table")?;
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == at.to_str()))
+    let text = fs::read_to_string("/proc/self/mounts").context("read the mount table")?;
+    Ok(procfs::mounts(&text).iter().any(|mounted| Some(mounted.target) == at.to_str()))
 }
 
 /// Mounts a directory, unless something is mounted there.

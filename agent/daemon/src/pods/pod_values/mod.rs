@@ -357,7 +357,6 @@ pub(crate) fn no_cluster<T: Send + 'static>() -> BoxFuture<'static, Result<T, St
 }
 
 /// A node without an API server; its static pods may not refer to such objects anyway.
-#[derive(Default)]
 struct NoSources {
     csi: Csi,
 }

@@ -18,7 +18,7 @@ use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
-use crate::cases::boot::boots::{config_with_pod, render};
+use crate::cases::boot::shared_vm::{config_with_pod, render};
 
 const LIMIT_S: u64 = 240;
 

@@ -1,4 +1,6 @@
 //! The node's HTTPS API: its certificate, and who may use it.
+//!
+//! Cases: `api/healthz-auth`, `api/refused`, `api/serving-certificate`.
 
 use std::fs;
 use std::path::PathBuf;

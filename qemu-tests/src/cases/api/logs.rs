@@ -1,4 +1,6 @@
 //! `kubectl logs`, with all that it can ask for.
+//!
+//! Cases: `api/logs`, `api/logs-follow`.
 
 use std::fs::{self, File};
 use std::process::Stdio;

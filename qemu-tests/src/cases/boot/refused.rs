@@ -1,5 +1,7 @@
 //! Boots with something wrong: a damaged root, a damaged or missing state partition, bad configuration; and
 //! the boot through the real firmware. Each case has a VM of its own.
+//!
+//! Cases: `boot/flipped-byte`, `boot/state-corrupt`, `boot/state-missing`, `boot/bad-config`, `boot/uefi`.
 
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use orlop_harness::vm::disk;
 use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 
-use crate::cases::boot::boots::{BOOT_LIMIT_S, config_with_pod};
+use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, config_with_pod};
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 pub(crate) const STATE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("vm-state") };

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use orlop_harness::case::{Case, CaseContext};
 use serde_json::{Value, json};
 
-use crate::cases::boot::boots::{HERE, Node, node};
+use crate::cases::boot::shared_vm::{HERE, Node, node};
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

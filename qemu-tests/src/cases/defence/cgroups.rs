@@ -2,6 +2,8 @@
 //!
 //! In: a VM with static pods and `podPidsLimit`. Out: the kernel's files beside golden values, worked out by hand from
 //! upstream's formulas (v1.36.3, pkg/kubelet/cm, with github.com/opencontainers/cgroups v0.0.6 for systemd).
+//!
+//! Cases: `defence/cgroups`, `defence/pids`, `defence/cgroups-kill`, `defence/cgroups-gone`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 use serde_json::{Value, json};
 
-use crate::cases::boot::boots::BOOT_LIMIT_S;
+use crate::cases::boot::shared_vm::BOOT_LIMIT_S;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("defence-cgroups") };
 

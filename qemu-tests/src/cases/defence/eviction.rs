@@ -2,6 +2,8 @@
 //!
 //! The full node keeps its pods on its own tmpfs, so that thresholds just below what is free there are crossed by a pod of
 //! the test and by nobody else, whatever the build machine's disk is like.
+//!
+//! Cases: `defence/storage-limits`, `defence/disk-pressure`, `defence/eviction-restart`.
 
 use std::time::{Duration, Instant};
 

@@ -3,6 +3,8 @@
 //! Then process ids, and swap, in the same VM.
 //!
 //! Pods hold memory in a tmpfs of their own. What takes the rest belongs to no pod, so that the node alone decides.
+//!
+//! Cases: `defence/memory-hog`, `defence/oom`, `defence/pid-pressure`, `defence/swap`.
 
 pub(crate) mod filling;
 mod pids;

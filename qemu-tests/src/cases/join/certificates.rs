@@ -1,5 +1,7 @@
 //! Client certificates that live for less than a minute: renewed under load, interrupted by a kill, ended while the node
 //! was off. And what the agent's client relies on in an API server, asked of the real one.
+//!
+//! Cases: `join/api-contract`, `join/certificate-expired`, `join/certificates-rotate`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,7 @@
 //! Nodes in a cluster: they become Ready, run what is bound to them, and survive what clusters go through.
+//!
+//! Cases: `join/node-ready`, `join/pod`, `join/pod-delete`, `join/node-labels`, `join/mirror-pod`, `join/deployment`,
+//! `join/drain`, `join/agent-stopped`, `join/node-deleted`.
 
 use std::time::{Duration, Instant};
 

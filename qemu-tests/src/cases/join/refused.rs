@@ -1,5 +1,7 @@
 //! Nodes that may not join, each for another reason: they say what is wrong and what to do about it, and join without
 //! a restart once that was done.
+//!
+//! Cases: `join/refused-ca`, `join/refused-hash`, `join/refused-token`, `join/refused-approval`, `join/refused-server`.
 
 use std::fs;
 

@@ -1,4 +1,6 @@
 //! The agent killed, the runtime restarted: what runs goes on running, what was asked meanwhile is done.
+//!
+//! Cases: `lifecycle/agent-killed-50`, `lifecycle/containerd-restart`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! Lifecycle hooks on a real node: their order against start and stop, and what they take of the grace.
+//!
+//! Cases: `lifecycle/hooks-order`, `lifecycle/hooks-grace`.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! Probes on a real node: readiness in conditions, liveness and startup that restart, what a new agent makes of them.
+//!
+//! Cases: `lifecycle/probes-readiness`, `lifecycle/probes-restart`.
 
 use std::fs;
 use std::path::PathBuf;

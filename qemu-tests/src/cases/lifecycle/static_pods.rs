@@ -1,4 +1,8 @@
 //! Static pods on the native node: they follow their files, and what is wrong with one file hurts no other.
+//!
+//! Cases: `lifecycle/static-pod-add`, `lifecycle/static-pod-change`, `lifecycle/static-pod-remove`,
+//! `lifecycle/static-pod-back`, `lifecycle/static-pod-invalid`, `lifecycle/static-pod-unreadable`,
+//! `lifecycle/static-pod-hundred`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,12 +1,32 @@
 //! The system bus goes away: it comes back and logind with it, or the machine is told to stop without it.
+//!
+//! Cases: `shutdown/bus-restart`, `shutdown/bus-away`.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::say;
 
-use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
+use super::{Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "shutdown/bus-restart",
+        115,
+        "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
+         pods of three priorities that need 1, 20 and 600 s in order",
+        restart,
+    ),
+    HERE.case(
+        "shutdown/bus-away",
+        100,
+        "systemctl reboot without bus and logind: the same pods end in order while the agent's unit stops, told and \
+         written",
+        away,
+    ),
+];
 
 /// How often the agent has taken its lock in this boot.
 const TAKEN: &str =
@@ -25,7 +45,7 @@ const LOSSES: [(&str, &str); 3] = [
 /// How long the lock may be away after each, seconds, under TCG on a busy machine.
 const BACK_WITHIN_S: u64 = 30;
 
-pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
+fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     await_lock(vm)?;
     five::run(cluster, five::SOON)?;
@@ -55,7 +75,7 @@ const TO_LOG: &str = "mkdir -p /run/systemd/system/kubelet.service.d && \
                       /run/systemd/system/kubelet.service.d/90-log.conf && \
                       systemctl daemon-reload && systemctl restart kubelet.service";
 
-pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
+fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     vm.vm()?.shell()?.must(TO_LOG)?;
     await_lock(vm)?;

@@ -4,14 +4,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::fixture::await_started_anew;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::vm_node::VmNode;
 
 use super::five::{self, StopDurations};
 use super::interrupted::{await_terminated, ensure_last_end, unclean};
-use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
+use super::{Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/cut-short",
+    400,
+    "a kernel that dies while the first pods end, power cut while those of the second and the third priority end, \
+     while the API server is to be told, and when all is written (halt): the next boot mends it and says why",
+    cut_short,
+)];
 
 /// Cuts the power and boots; answers the id of the boot that was cut.
 fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
@@ -64,7 +73,7 @@ fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<(
 }
 
 /// One cut for each phase, with the same pods each time.
-pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
+fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     panic_in_the_first_group(cluster, vm)?;
     cut_in_a_later_group(cluster, vm, "middle")?;

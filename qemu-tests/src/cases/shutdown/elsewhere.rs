@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use orlop_harness::built;
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext, Level};
 use orlop_harness::cluster::fixture::await_ready;
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
@@ -19,6 +19,17 @@ use serde_json::{Value, json};
 use super::{
     OFF_LIMIT_S, Periods, ReceiptFile, VM, await_boot, boot_id, ensure_terminated, five, whole_receipt,
 };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[Case {
+    name: "shutdown/elsewhere",
+    level: Level::L4v,
+    expected_s: 190,
+    about: "a Deployment and a StatefulSet go on on another node: after systemctl poweroff, and by the taint \
+            out-of-service after a power cut",
+    group: None,
+    run: elsewhere,
+}];
 
 const NATIVE: &str = "native";
 /// What a node that is told to be out of service has.
@@ -75,7 +86,7 @@ fn runs(vm: &mut VmNode) -> Result<String> {
     vm.vm()?.shell()?.must("ctr -n k8s.io tasks ls | grep -c RUNNING; true").map(|n| n.trim().to_owned())
 }
 
-pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
+fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     // Short, so that a silent node is known as one soon.
     let settings = Settings { node_monitor_grace: Duration::from_secs(20), ..Settings::default() };
     let agent = built::agent(&cx.run, false)?;

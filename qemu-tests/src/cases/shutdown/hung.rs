@@ -4,14 +4,23 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::say;
 
 use super::interrupted::{await_terminated, delete, ensure_last_end};
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, Periods, ReceiptFile, await_boot, await_lock, await_settled,
-    boot_id, fixture, pod, receipt, run_pods, terminated,
+    BEYOND_S, Fixture, HERE, OFF_LIMIT_S, PERIODS_S, Periods, ReceiptFile, await_boot, await_lock,
+    await_settled, boot_id, fixture, pod, receipt, run_pods, terminated,
 };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/hung",
+    90,
+    "a pod whose shim hangs and a unit that never stops: the machine starts again within its time, and the next boot \
+     says who was left",
+    hung,
+)];
 
 /// What the image gives the units of a reboot, and what this case makes of it, seconds: the setting is the image's, only
 /// the wait is shorter.
@@ -21,7 +30,7 @@ const LIMIT_S: u64 = 15;
 const UNIT: &str = "systemd-run -q --unit=deaf -p TimeoutStopSec=infinity -p 'ExecStop=/usr/bin/sleep infinity' \
                     /usr/bin/sleep infinity";
 
-pub(super) fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
+fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     await_lock(vm)?;
     run_pods(cluster, vec![pod("stuck", None, 0, 2), pod("fine", Some("system-node-critical"), 0, 2)])?;

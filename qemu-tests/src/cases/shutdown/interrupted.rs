@@ -1,8 +1,10 @@
 //! Shutdowns that do not come about, that keep the kernel, and that are cut short.
+//!
+//! Cases: `shutdown/called-off`, `shutdown/soft-reboot`.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
@@ -10,9 +12,26 @@ use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use serde_json::json;
 
 use super::{
-    Fixture, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown,
+    Fixture, HERE, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown,
     ensure_order_of_units, ensure_terminated, five, fixture, is_unclean, pod, receipt, run_pods,
 };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "shutdown/called-off",
+        105,
+        "shutdown -c, a shutdown that cannot come about, and a logind that restarts: static pods run again, the node \
+         takes pods",
+        called_off,
+    ),
+    HERE.case(
+        "shutdown/soft-reboot",
+        105,
+        "systemctl soft-reboot: pods end as for a reboot, and the same kernel is the same node again",
+        soft_reboot,
+    ),
+];
 
 /// A static pod, its manifest, and its mirror.
 const STATIC: &str = "stays";
@@ -91,7 +110,7 @@ pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
     Ok(event.message.unwrap_or_default())
 }
 
-pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
+fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
     five::run(cluster, five::SOON)?;
@@ -127,7 +146,7 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     await_settled(cluster)
 }
 
-pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
+fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
     five::run(cluster, five::SOON)?;

@@ -5,16 +5,24 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::fixture::await_started_anew;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::say;
 
 use super::interrupted::{delete, ensure_last_end, unclean};
 use super::{
-    Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
+    Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
     ensure_no_unclean_shutdown, fixture, pod, receipt, run_pods,
 };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/watchdog",
+    150,
+    "PID 1 hangs: the hardware watchdog starts the machine again in its time, and the next boot says that it did",
+    watchdog,
+)];
 
 /// What the image has PID 1 ask of it, seconds: it is fed twice in that time.
 const PERIOD_S: u32 = 60;
@@ -31,7 +39,7 @@ fn await_told(cluster: &Cluster) -> Result<()> {
     })
 }
 
-pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
+fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     run_pods(cluster, vec![pod("witness", None, 0, 2)])?;
     let before = boot_id(cluster)?;

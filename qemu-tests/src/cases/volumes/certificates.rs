@@ -1,4 +1,6 @@
 //! Trust anchors of the cluster and certificates for pods: the API server has their gates on, and the case signs.
+//!
+//! Cases: `volumes/trust-bundle`, `volumes/pod-certificate`.
 
 use std::collections::BTreeMap;
 use std::fs;

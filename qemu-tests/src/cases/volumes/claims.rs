@@ -1,5 +1,7 @@
 //! Persistent volumes of pods in a cluster: claims that are bound late, directories of the node that outlive their pods and
 //! an agent that is killed, claims that are a pod's own, volumes of another node.
+//!
+//! Cases: `volumes/claims`, `volumes/claims-refused`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,7 @@
 //! CSI drivers in a cluster: registered by their sockets, told to the API server, forgotten when the socket goes; inline
 //! volumes that they publish.
+//!
+//! Cases: `volumes/csi-drivers`, `volumes/csi-inline`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

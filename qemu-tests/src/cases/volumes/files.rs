@@ -1,5 +1,8 @@
 //! Volumes of pods in a cluster: tokens that the API server accepts, ConfigMaps and Secrets that change and are missing,
 //! an agent that is killed meanwhile, and what files look like inside.
+//!
+//! Cases: `volumes/token`, `volumes/update`, `volumes/missing`, `volumes/environment`, `volumes/files`,
+//! `volumes/sub-path`, `volumes/killed`.
 
 use std::fs;
 use std::time::Duration;

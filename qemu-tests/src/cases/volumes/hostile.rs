@@ -1,5 +1,7 @@
 //! What nobody should put into volumes, or do with them: objects as large as they may be, names that look like paths, host
 //! paths that are something else, and containers that lay links where the node is about to go.
+//!
+//! Cases: `volumes/bad-input`, `volumes/hostile`.
 
 use std::fs;
 use std::path::PathBuf;

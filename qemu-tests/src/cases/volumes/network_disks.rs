@@ -1,5 +1,7 @@
 //! Disks that other machines keep (`iscsi`, `fc`): an `iscsiadm` of the harness, whose sessions are files and whose units are
 //! loop devices, and a link to a loop device that stands for what a fabric shows. The control plane attaches them.
+//!
+//! Cases: `volumes/iscsi`, `volumes/fc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -12,8 +12,8 @@ use orlop_harness::cluster::vm_node::VmNode;
 use serde_json::{Value, json};
 
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
-use crate::cases::volumes::csi_power::start_driver;
-use crate::cases::volumes::vm::{
+use crate::cases::volumes::power_cut::start_driver;
+use crate::cases::volumes::shared_vm::{
     Fixture, HERE, LIMIT_S, await_words as await_fitting, boot, delete, pod as in_vm,
 };
 

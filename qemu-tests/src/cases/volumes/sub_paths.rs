@@ -1,5 +1,7 @@
 //! Parts of volumes and groups of volumes as the upstream kubelet has them: a ConfigMap that changes while containers start,
 //! absolute links of the host, files that refuse a group.
+//!
+//! Cases: `volumes/sub-path-changes`, `volumes/sub-path-links`, `volumes/group-refused`.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};

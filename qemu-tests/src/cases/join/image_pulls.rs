@@ -1,4 +1,6 @@
 //! Images that are not for everybody, in a cluster.
+//!
+//! Cases: `join/pull-secret`, `join/pulled-by-others`.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Event, Pod, Secret};

@@ -1,5 +1,7 @@
 //! A boot does not believe a disk because it is attached. A configuration drive that comes after the first boot, and a copy of
 //! the image on a faster bus.
+//!
+//! Cases: `boot/drive-later`, `boot/foreign-disk`.
 
 use std::fs;
 
@@ -10,8 +12,8 @@ use orlop_harness::vm::fat;
 use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 
-use crate::cases::boot::boots::BOOT_LIMIT_S;
 use crate::cases::boot::refused::{STATE, await_problem, used_lab};
+use crate::cases::boot::shared_vm::BOOT_LIMIT_S;
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi_block::{as_device, put_device};
-use crate::cases::volumes::vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod};
+use crate::cases::volumes::shared_vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod};
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(

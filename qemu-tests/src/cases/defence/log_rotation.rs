@@ -1,4 +1,6 @@
 //! Rotation of containers' logs on a real runtime: no line is lost, whatever is killed meanwhile.
+//!
+//! Cases: `defence/log-rotation`, `defence/log-rotation-containerd`.
 
 use std::fs::{self, File};
 use std::io::Read as _;

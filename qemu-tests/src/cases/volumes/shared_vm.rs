@@ -1,5 +1,7 @@
 //! Volumes in a VM, where the native node cannot have them: a machine with a driver, a policy and an initiator on its second
 //! disk for the cases that need one of them, and a disk that grows (the machine of the tests may lack CAP_SYS_RESOURCE).
+//!
+//! Cases: `volumes/disk-grows`, `volumes/huge-pages`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
 use crate::cases::volumes::csi_claims::{await_grown, is_to_grow, touch};
-use crate::cases::volumes::csi_power::PROGRAM;
+use crate::cases::volumes::power_cut::PROGRAM;
 
 /// The cases that share the machine.
 pub(crate) const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("volumes-vm") };

@@ -1,5 +1,7 @@
 //! One VM from its first boot on: the ledger, the verified root, cgroups, a reset, a second boot, a full disk.
 //! The cases share the VM and build on one another in this order; each can also run alone.
+//!
+//! Cases: `boot/ledger`, `boot/verity-root`, `boot/cgroup2`, `boot/power-reset`, `boot/second-boot`, `boot/state-full`.
 
 use std::path::Path;
 use std::sync::Arc;

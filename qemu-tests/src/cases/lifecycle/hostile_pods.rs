@@ -1,5 +1,7 @@
 //! Pods that nobody should write: each ends with the reason and the message that the upstream kubelet gives, and hurts
 //! no other.
+//!
+//! Cases: `lifecycle/hostile-pods`, `lifecycle/hostile-deaf`, `lifecycle/hostile-many`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -1,4 +1,6 @@
 //! Cases that wait for upstream's delays: crash-loop back-off, termination grace period.
+//!
+//! Cases: `lifecycle/crash-loop-backoff`, `lifecycle/termination-grace`.
 
 use std::fs;
 use std::time::{Duration, Instant};

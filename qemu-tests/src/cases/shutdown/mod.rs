@@ -1,24 +1,25 @@
 //! A booted VM of a cluster is told to stop: its pods end in order, the API server knows, the receipt says so, and the
 //! next boot has nothing left to clean up. Also when it does not come about, and when it is cut short.
 
-mod bus;
-mod cut_short;
-mod elsewhere;
+pub mod bus;
+pub mod cut_short;
+pub mod elsewhere;
 mod five;
-mod hung;
-mod interrupted;
+pub mod hung;
+pub mod interrupted;
 mod kept;
-mod next_kernel;
-mod watchdog;
+pub mod kexec;
+pub mod power_button;
+pub mod reboot_unreachable;
+pub mod watchdog;
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
-use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
+use orlop_harness::case::{CaseContext, CaseDefaults, Level};
+use orlop_harness::cluster::fixture::{await_pod_ready, await_ready};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::second_disk::SecondDisk;
@@ -30,86 +31,6 @@ use serde_json::{Value, json};
 use kept::await_settled;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("shutdown") };
-
-/// Cases of this file, in the order in which they follow each other in the group.
-pub const CASES: &[Case] = &[
-    HERE.case(
-        "shutdown/bus-restart",
-        115,
-        "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
-         pods of three priorities that need 1, 20 and 600 s in order",
-        bus::restart,
-    ),
-    HERE.case(
-        "shutdown/bus-away",
-        100,
-        "systemctl reboot without bus and logind: the same pods end in order while the agent's unit stops, told and \
-         written",
-        bus::away,
-    ),
-    HERE.case(
-        "shutdown/kexec",
-        100,
-        "systemctl kexec: pods end as for a reboot, the next kernel starts without the firmware and knows how it was",
-        next_kernel::kexec,
-    ),
-    HERE.case(
-        "shutdown/called-off",
-        105,
-        "shutdown -c, a shutdown that cannot come about, and a logind that restarts: static pods run again, the node \
-         takes pods",
-        interrupted::called_off,
-    ),
-    HERE.case(
-        "shutdown/soft-reboot",
-        105,
-        "systemctl soft-reboot: pods end as for a reboot, and the same kernel is the same node again",
-        interrupted::soft_reboot,
-    ),
-    HERE.case(
-        "shutdown/cut-short",
-        400,
-        "a kernel that dies while the first pods end, power cut while those of the second and the third priority end, \
-         while the API server is to be told, and when all is written (halt): the next boot mends it and says why",
-        cut_short::cut_short,
-    ),
-    HERE.case(
-        "shutdown/power-button",
-        120,
-        "pressed: the pods end in order, the API server shows it, logind's limit was raised for it, the next boot finds \
-         the receipt",
-        power_button,
-    ),
-    HERE.case(
-        "shutdown/reboot-unreachable",
-        90,
-        "systemctl reboot without an API server: within the budget; what was not told, and what was to be deleted, is \
-         told and deleted by the next boot",
-        reboot_unreachable,
-    ),
-    HERE.case(
-        "shutdown/hung",
-        90,
-        "a pod whose shim hangs and a unit that never stops: the machine starts again within its time, and the next boot \
-         says who was left",
-        hung::hung,
-    ),
-    HERE.case(
-        "shutdown/watchdog",
-        150,
-        "PID 1 hangs: the hardware watchdog starts the machine again in its time, and the next boot says that it did",
-        watchdog::watchdog,
-    ),
-    Case {
-        name: "shutdown/elsewhere",
-        level: Level::L4v,
-        expected_s: 190,
-        about: "a Deployment and a StatefulSet go on on another node: after systemctl poweroff, and by the taint \
-                out-of-service after a power cut",
-        group: None,
-        run: elsewhere::elsewhere,
-    },
-];
 
 /// What pods and the Node say, in upstream's words.
 const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
@@ -181,7 +102,7 @@ fn fixture<'a>(cx: &'a mut CaseContext<'_>, periods: Periods) -> Result<&'a mut 
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
         vm.keep_last_words();
         vm.give_watchdog();
-        let disk = next_kernel::disk(artefacts)?;
+        let disk = kexec::disk(artefacts)?;
         vm.add_disk(disk.file());
         periods.configure(&mut vm);
         vm.boot(Some(cluster.token()))?;
@@ -350,111 +271,4 @@ fn await_lock(vm: &mut VmNode) -> Result<()> {
                 ListInhibitors | grep -q 'shutdown.*kubelet.*delay'";
     vm.vm()?.shell()?.must(&format!("timeout 60 sh -c \"until {lock}; do sleep 0.5; done\""))?;
     Ok(())
-}
-
-/// logind waits longer than the image has it wait, and lists the lock.
-fn ensure_limit_raised(vm: &mut VmNode) -> Result<()> {
-    let periods: i64 = GROUPS.iter().map(|(_, seconds)| seconds).sum();
-    // What the agent needs beside the periods.
-    let needed = periods + 5;
-    let shell = vm.vm()?.shell()?;
-    let limit = shell.must(
-        "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager \
-         InhibitDelayMaxUSec",
-    )?;
-    ensure!(limit.trim() == format!("t {}000000", needed), "{limit}, not {needed} s");
-    let said = shell.must("cat /run/systemd/logind.conf.d/99-kubelet.conf")?;
-    ensure!(said.contains(&format!("InhibitDelayMaxSec={needed}")), "{said}");
-    let listed = shell.must("systemd-inhibit --list --no-pager --no-legend")?;
-    // The reason does not fit the width.
-    let ours =
-        |line: &str| ["kubelet", "orlop-agent", "shutdown", "delay"].iter().all(|word| line.contains(word));
-    ensure!(listed.lines().any(ours), "{listed}");
-    Ok(())
-}
-
-/// Both metrics of the last shutdown, seconds of the epoch.
-fn ensure_metrics(cluster: &Cluster, took: i64) -> Result<()> {
-    let text = cluster.client().raw(&format!("/api/v1/nodes/{VM}/proxy/metrics"))?;
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.trim().parse::<f64>().ok()).with_context(|| format!("no {name}"))
-    };
-    let start = value("kubelet_graceful_shutdown_start_time_seconds")?;
-    let end = value("kubelet_graceful_shutdown_end_time_seconds")?;
-    #[allow(clippy::cast_precision_loss)]
-    let expected = took as f64;
-    ensure!(start > 0.0 && (end - start - expected).abs() < 1.5, "{start} to {end}, not {took} s");
-    Ok(())
-}
-
-fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
-    let fixture = fixture(cx, Periods::ByPriority)?;
-    let Fixture { cluster, vm, .. } = fixture;
-    await_lock(vm)?;
-    ensure_limit_raised(vm)?;
-    let before = boot_id(cluster)?;
-    five::run(cluster, five::SOON)?;
-    let pressed = Instant::now();
-    vm.vm()?.press_power_button()?;
-    let off = vm.await_off(OFF_LIMIT_S);
-    off.with_context(|| format!("pressed {:.0} s ago", pressed.elapsed().as_secs_f64()))?;
-    say::line(format!("  off {:.1} s after the power button was pressed", pressed.elapsed().as_secs_f64()));
-
-    // All of this is what the API server was told before the power went.
-    five::ensure_in_order(cluster)?;
-    let client = cluster.client();
-    let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
-    let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
-    let ready = conditions.iter().find(|c| c.type_ == "Ready").context("no condition Ready")?;
-    let said = ready.message.as_deref().unwrap_or_default();
-    ensure!(ready.status == "False" && said.contains(NODE_MESSAGE), "{ready:?}");
-    await_event(cluster, "Shutdown", VM, 5)?;
-
-    // With what the cases after this one have.
-    fixture.boot(Periods::Short)?;
-    let Fixture { cluster, vm, .. } = fixture;
-    let written = receipt(vm, &before, "poweroff")?;
-    five::ensure_written(cluster, &written)?;
-    ensure_no_unclean_shutdown(cluster, &before)?;
-    ensure_order_of_units(vm, "-1")?;
-    ensure_metrics(cluster, written.took)?;
-    // What ended stays ended, and can be deleted; new pods run.
-    five::ensure_in_order(cluster)?;
-    run_pods(cluster, vec![pod("afterwards", None, 0, 2)])?;
-    interrupted::delete(cluster, &["afterwards"])?;
-    five::clear(cluster)?;
-    await_settled(cluster)?;
-    cluster.ensure_nothing_forbidden()
-}
-
-fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
-    run_pods(cluster, vec![pod("untold", None, 1, 5), pod("unwanted", None, 600, 600)])?;
-    let before = boot_id(cluster)?;
-    // Only the node can say that this one is gone.
-    cluster.kubectl(&["delete", "pod", "unwanted", "--wait=false"])?;
-    await_event(cluster, "Killing", "unwanted", 60)?;
-    cluster.kill_apiserver()?;
-    let asked = Instant::now();
-    vm.vm()?.reboot(OFF_LIMIT_S)?;
-    let gone = asked.elapsed().as_secs_f64();
-    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
-    let ReceiptFile { pods, took, .. } = receipt(vm, &before, "reboot")?;
-    let untold = pods.iter().any(|pod| pod.name == "untold" && pod.ended && !pod.told);
-    ensure!(untold, "{pods:?}");
-    ensure!(pods.iter().any(|pod| pod.name == "unwanted" && pod.ended), "{pods:?}");
-    ensure!(took <= PERIODS_S.0 + BEYOND_S, "the pods' part took {took} s");
-    say::line(format!("  pods done after {took} s, the machine started again after {gone:.1} s"));
-    cluster.restart_apiserver()?;
-    await_boot(cluster, vm, &before)?;
-    let client = cluster.client();
-    client.wait::<Pod, _>(&client.of("default"), 60, "the end of the pod that was not told", |all| {
-        ensure_terminated(all.get("untold")?).ok()
-    })?;
-    ensure_no_unclean_shutdown(cluster, &before)?;
-    await_pod_gone(cluster, "unwanted", 60)?;
-    cluster.kubectl(&["delete", "pod", "untold", "--wait=false"])?;
-    await_pod_gone(cluster, "untold", 60)?;
-    await_settled(cluster)
 }

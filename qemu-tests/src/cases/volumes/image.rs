@@ -1,4 +1,6 @@
 //! Images as volumes of pods in a cluster (KEP-4639): what is in them, what cannot be had, an agent that is killed meanwhile.
+//!
+//! Cases: `volumes/image`, `volumes/image-refused`.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
@@ -11,7 +13,7 @@ use orlop_harness::native::images::{model, private_busybox};
 use orlop_harness::native::registry::{HOST, PASSWORD, USER};
 use serde_json::{Value, json};
 
-use crate::cases::join::images::await_waiting;
+use crate::cases::join::image_pulls::await_waiting;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 

@@ -4,13 +4,21 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::second_disk::SecondDisk;
 use orlop_harness::say;
 use orlop_harness::vm::lab::Image;
 
 use super::interrupted::ensure_last_end;
-use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
+use super::{Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/kexec",
+    100,
+    "systemctl kexec: pods end as for a reboot, the next kernel starts without the firmware and knows how it was",
+    kexec,
+)];
 
 /// Where the guest finds the next kernel: the image's own, as an update would bring one.
 const KERNEL: &str = "/run/next-vmlinuz";
@@ -23,7 +31,7 @@ pub(super) fn disk(artefacts: &Path) -> Result<SecondDisk> {
     SecondDisk::make(artefacts, &[(&kernel, KERNEL), (&initrd, INITRD)], &[])
 }
 
-pub(super) fn kexec(cx: &mut CaseContext<'_>) -> Result<()> {
+fn kexec(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, disk, .. } = fixture(cx, Periods::ByPriority)?;
     await_lock(vm)?;
     five::run(cluster, five::SOON)?;

@@ -14,7 +14,7 @@ use orlop_harness::native::node::NativeNode;
 use orlop_harness::native::registry::{HOST, PASSWORD, USER};
 use serde_json::{Value, json};
 
-use crate::cases::join::images::{await_waiting, private_pod};
+use crate::cases::join::image_pulls::{await_waiting, private_pod};
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 

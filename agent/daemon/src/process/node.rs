@@ -1,13 +1,13 @@
-//! The composition root: every state owner of a node, and who sends what to whom.
+//! The composition root: every state owner of a node, and the mailboxes between them.
 //!
 //! ```text
 //! static pods ─► sources ─► manager ─► pod workers ─► executor ─► runtime, images, disk
 //!         cluster (API pods) ─┘▲   ▲          └─► NodeEvents ─► statuses (ledger, host), cluster
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
-//! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Each subsystem is one block that starts
-//! it from its `Deps` and gives handles; `wiring` has the mailboxes that several of them send to. Invariant: this
-//! folder is the only place that sees all owners; each of them sees only the mailboxes it sends to.
+//! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Each subsystem is one block that
+//! starts it from its `Deps` and gives handles; `wiring` has the mailboxes that several of them send to. Invariant:
+//! this folder is the only place that sees all owners; each of them sees only the mailboxes it sends to.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ use crate::volumes::local_volumes::LocalVolumes;
 /// How long calls that change the runtime may take to finish once the agent stops.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What a node is made from, besides its drivers.
+/// Configuration of a node, without its drivers.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Name of the node.
@@ -71,47 +71,47 @@ pub struct Plan {
     pub users: UserRanges,
     /// Pulls, their records, credentials.
     pub images: images::Plan,
-    /// Calls of the last run are over then.
+    /// When all calls of the last run are over.
     pub fence_until: Mono,
-    /// Pods' output goes to the host.
+    /// Pods' output goes to the host channel.
     pub pod_output: bool,
-    /// What admission knows about the node.
+    /// Facts about the node that admission uses.
     pub admission: Arc<AdmissionContext>,
-    /// How it ends; `None` if the machine does not wait for pods.
+    /// Settings of the node's shutdown; `None` if the machine does not wait for pods.
     pub shutdown: Option<ShutdownPlan>,
-    /// When pods have to go.
+    /// Eviction thresholds.
     pub eviction: EvictionConfig,
 }
 
-/// The world as a node sees it.
+/// Drivers of a node.
 pub struct Drivers<R, I, S, C, A> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
-    /// What it said of itself.
+    /// Runtime status.
     pub state: RuntimeState,
     /// CRI ImageService.
     pub images: Arc<I>,
-    /// What only pods are worked on with.
+    /// Drivers that only pods use.
     pub pods: PodDrivers<S>,
-    /// What workers share, made from the machine.
+    /// Source of the facts about the machine that pod workers share.
     pub facts: Arc<C>,
-    /// What eviction sees; `None`: nothing is looked for.
+    /// Sensors of the eviction manager; `None`: the node evicts no pod.
     pub senses: Option<Arc<dyn Senses>>,
     /// Counters.
     pub metrics: Metrics,
     /// CSI drivers, and the volumes that they have mounted.
     pub csi: Csi,
-    /// The API server, and what the node is to be there; `None` for a standalone node.
+    /// The API server, and the node's part in its cluster; `None` for a standalone node.
     pub cluster: Option<(ClusterPlan, ApiDrivers<A>)>,
 }
 
-/// Drivers that only pods are worked on with.
+/// Drivers that only pods use.
 pub struct PodDrivers<S> {
     /// CRI event stream.
     pub signals: S,
     /// Probes and hooks.
     pub handlers: Arc<dyn Handlers>,
-    /// What containers that run have, and are given.
+    /// Resources of running containers: reads and updates.
     pub amounts: Arc<dyn ContainerAmounts>,
     /// Pods' cgroups; `None` where they have none (`cgroupsPerQOS: false`).
     pub cgroups: Option<ContainerManagerPlan>,
@@ -129,7 +129,7 @@ pub struct Node<R, I> {
 }
 
 impl<R: Runtime, I: ImageService> Node<R, I> {
-    /// Starts every owner. Nothing happens to any pod before all sources were read and the runtime listed.
+    /// Starts every owner. Owners do not act on any pod before all sources were read and the runtime was listed.
     ///
     /// # Errors
     /// The machine or the pod directories cannot be read.
@@ -193,8 +193,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         Ok(Node { handles: wiring.node, statuses, pods, cluster, runtime, shutdown, owners })
     }
 
-    /// Waits until the node's own sources were read, the runtime listed, and the runtime is ready. The API server
-    /// is not waited for: a node runs its static pods without it.
+    /// Waits until the node's own sources were read, the runtime was listed, and the runtime is ready. The wait does
+    /// not include the API server: a node runs its static pods without it.
     pub async fn ready(&mut self) {
         // The senders live as long as the node's tasks: an error means that it is being stopped.
         let _ = self.pods.manager.synced.wait_for(|synced| *synced).await;
@@ -209,7 +209,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         }
     }
 
-    /// Ends the pods when the machine goes down and nobody waited for them; `None` if they have no time at all.
+    /// Ends the pods when the machine stops and logind did not wait; `None` if pods have no grace period at all.
     pub fn take_departure(&mut self) -> Option<Departure> {
         self.shutdown.as_mut().and_then(|shutdown| shutdown.departure.take())
     }
@@ -244,7 +244,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.pods.executor.local_volumes()
     }
 
-    /// Who is told what happens to pods.
+    /// The subscribers to events of pods and of the node.
     #[must_use]
     pub fn node_events(&self) -> NodeEvents {
         self.handles.node_events.clone()
@@ -262,7 +262,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.pods.pleg.health.clone()
     }
 
-    /// Starts collecting what nobody needs, on time and whenever it is asked to.
+    /// Starts the collection of unused images and dead containers, periodic and on request.
     pub fn collect_garbage<G: ImageService + ImagesInUse + Statistics>(
         &self,
         policy: gc::Policy,
@@ -296,8 +296,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         owners
     }
 
-    /// Stops the agent's work, not the containers. True if no call was given up, so that the next run need
-    /// not wait for any.
+    /// Stops the agent's work, not the containers. True if no call was abandoned; then the next run need not wait for
+    /// any.
     pub async fn stop(self) -> bool {
         self.handles.tasks.stop().cancel();
         self.pods.executor.settle(SETTLE).await

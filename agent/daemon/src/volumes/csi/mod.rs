@@ -47,30 +47,30 @@ const REGISTRY: &str = "plugins_registry";
 const PLUGINS: &str = "plugins";
 /// Mode of both directories, as upstream's.
 const DIR_MODE: u32 = 0o750;
-/// How often the directory is looked at without a hint: inotify may lose one.
+/// Period of a scan without an event: inotify may lose events.
 const RESCAN: Duration = Duration::from_secs(60);
-/// First and longest wait until there is a CSINode: the node is not Ready before.
+/// First and longest wait between attempts to create the CSINode: the node is not Ready before.
 const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
-/// Answers of plugins; who has one waits until there is room.
+/// Capacity of the channel of plugins' answers; a sender waits until there is room.
 const ANSWERS_MAX: usize = 16;
 
-/// What others need to know of the node's drivers; clones share it.
+/// The node's drivers as other subsystems use them; clones share the state.
 #[derive(Clone, Default)]
 pub struct Csi {
-    /// Which are registered.
+    /// The registered drivers.
     pub registered: Registered,
-    /// Whoever wants to know how many volumes they can have here.
+    /// Subscribers to the numbers of volumes that drivers allow on this node.
     pub limits: Askers,
-    /// Their volumes, and those that the node's own plugins share among its pods.
+    /// The drivers' volumes, and volumes that in-tree plugins share among pods.
     pub volumes: CsiVolumes,
-    /// Programs that mount volumes (`flexVolume`).
+    /// FlexVolume drivers.
     pub flex: Drivers,
-    /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
-    /// cluster nobody does.
+    /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). False on
+    /// a standalone node.
     pub attaches: bool,
 }
 
-/// The sockets of drivers that are registered, by their names; clones share it.
+/// The sockets of registered drivers, by driver name; clones share the map.
 #[derive(Clone, Debug, Default)]
 pub struct Registered(Arc<Lock<BTreeMap<String, PathBuf>>>);
 
@@ -98,22 +98,22 @@ struct Driver {
 }
 
 enum RegistrationResult {
-    /// Of a plugin.
+    /// The result of a call to a plugin.
     Plugin { path: String, id: SocketId, what: PluginResult },
-    /// How many volumes a driver can have here.
+    /// The number of volumes that a driver allows on this node.
     Recount(Recount),
 }
 
 enum PluginResult {
-    /// It was asked; or why it cannot be registered.
+    /// The plugin and its driver answered, or the reason why the driver cannot be registered.
     Asked(Result<Driver, String>),
-    /// It was told that it is registered.
+    /// The plugin was notified of its registration.
     Told { driver: String, outcome: Result<(), String> },
-    /// It was told that it is not, or could not be.
+    /// The plugin was notified of a refusal, or the notification failed.
     Refused(String),
 }
 
-/// Follows the node's plugins until it stops.
+/// Follows the node's plugins until the node stops.
 pub async fn follow<A: ApiServer>(
     root: PathBuf,
     node_name: Arc<str>,
@@ -125,7 +125,7 @@ pub async fn follow<A: ApiServer>(
     let registry = root.join(REGISTRY);
     let mut made = make_directories([&registry, &root.join(PLUGINS)]);
     let objects = Objects::new(caller.clone(), node_name, tasks.clone());
-    // Also a node without drivers is to become Ready.
+    // A node without drivers needs a CSINode to become Ready, too.
     begin(&objects, &node_events, &tasks).await;
     while let Err(error) = made {
         tracing::error!(error = %chain(&error), "plugins cannot be registered yet");
@@ -155,14 +155,14 @@ pub async fn follow<A: ApiServer>(
             }
             Err(error) => tracing::warn!(path = %registry.display(), %error, "plugins are not seen"),
         }
-        // Until something may have changed. However often drivers are asked meanwhile, the next look is not put off.
+        // Handle events until the next scan is due. Questions to drivers do not postpone it.
         let rescan = tasks.now().mono.after(RESCAN);
         loop {
             manager.recount();
             let look = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
             let due = manager.limits.deadline().map_or(look, |at| at.min(look));
             tokio::select! {
-                // All may be dropped at any await: nothing is lost by it.
+                // Every branch can be dropped at any await without loss.
                 answer = answers.recv() => match answer {
                     Some(answer) => manager.answered(answer).await,
                     None => return,
@@ -170,7 +170,7 @@ pub async fn follow<A: ApiServer>(
                 () = node.limits.asked() => manager.asked_for_limits(),
                 () = changed(&mut hints) => break,
                 () = tasks.wait_until(due) => {
-                    // A question about limits is no reason to look at the directory.
+                    // A recount of limits does not require a scan.
                     if due == look {
                         break;
                     }
@@ -192,7 +192,7 @@ fn make_directories(all: [&Path; 2]) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// A hint; never, if there can be none.
+/// Waits for an inotify event; never returns if there is no watch.
 async fn changed(hints: &mut Option<PathWatch>) {
     let Some(watch) = hints else { return std::future::pending().await };
     if let Err(error) = watch.changed().await {
@@ -201,12 +201,12 @@ async fn changed(hints: &mut Option<PathWatch>) {
     }
 }
 
-/// Has a CSINode made, however long it takes.
+/// Creates the CSINode, however long it takes.
 async fn begin<A: ApiServer>(objects: &Objects<A>, node_events: &NodeEvents, tasks: &Tasks) {
     let (mut wait, longest) = BEGIN_WAIT;
     while let Err(why) = objects.begin().await {
         tracing::debug!(why, "no CSINode yet");
-        // Before that it is usual: the Node may be on its way.
+        // A first failure is usual: the Node may not exist yet.
         if wait == longest {
             node_events.storage(Err(format!("failed to initialize CSINode: {why}")));
         }
@@ -216,7 +216,7 @@ async fn begin<A: ApiServer>(objects: &Objects<A>, node_events: &NodeEvents, tas
     node_events.storage(Ok(()));
 }
 
-/// The sockets in a directory. Names that begin with a dot are none of ours.
+/// The sockets in a directory, without names that begin with a dot.
 fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(directory)? {
@@ -224,7 +224,7 @@ fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        // One that goes meanwhile is not there.
+        // The socket vanished meanwhile.
         let Ok(meta) = std::fs::symlink_metadata(entry.path()) else { continue };
         if meta.file_type().is_socket() {
             let changed = meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec());
@@ -234,7 +234,7 @@ fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
     Ok(found)
 }
 
-/// Asks a plugin what it is, and its driver what it says of the node.
+/// Asks a plugin for its registration data, and its driver for the node's data.
 async fn ask(socket: &Path) -> Result<Driver, String> {
     let info = agent_plugins::plugin_info(socket).await;
     let info = info.map_err(|e| format!("RegisterPlugin error -- failed to get plugin info: {e}"))?;
@@ -291,7 +291,7 @@ impl<A: ApiServer> Manager<A> {
         let to = self.to.clone();
         self.tasks.start(async move {
             let what = what.await;
-            // Nobody listens when the node stops.
+            // The receiver is gone when the node stops.
             let _ = to.send(RegistrationResult::Plugin { path, id, what }).await;
         });
     }
@@ -326,7 +326,7 @@ impl<A: ApiServer> Manager<A> {
         self.perform(actions).await;
     }
 
-    /// A plugin said what it is: it is written down, and the plugin is told.
+    /// Handles a plugin's answer: writes the driver into the objects, then notifies the plugin.
     async fn asked(&mut self, path: String, id: SocketId, asked: Result<Driver, String>) {
         let installed = match asked {
             Ok(driver) => self.install(&path, &driver).await.map(|()| driver.name),
@@ -340,7 +340,7 @@ impl<A: ApiServer> Manager<A> {
                     PluginResult::Told { driver, outcome: told.map_err(|e| e.to_string()) }
                 }
                 Err(why) => {
-                    // It may not hear it either: it is asked again in a while.
+                    // The notification may fail as well: the plugin is asked again later.
                     match agent_plugins::notify(&socket, &Err(why.clone())).await {
                         Ok(()) => PluginResult::Refused(why),
                         Err(e) => PluginResult::Refused(format!("{why} ({e})")),
@@ -377,7 +377,7 @@ mod tests {
     use crate::serving::metrics::Metrics;
     use crate::testing::VirtualClock;
 
-    /// Has the Node and its CSINode, empty ones.
+    /// An API server with a Node and its CSINode, both empty.
     struct Server;
 
     impl ApiServer for Server {

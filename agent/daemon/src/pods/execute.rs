@@ -547,7 +547,7 @@ impl Drop for MutationCount {
     }
 }
 
-/// True for hooks, whose calls only wait.
+/// True for sleep hooks, whose calls only wait.
 fn waits(effect: &Effect) -> bool {
     matches!(effect, Effect::RunHook { call, .. } if matches!(call.action, HookAction::Sleep { .. }))
 }

@@ -1,7 +1,7 @@
 //! The shell of one pod worker: its effects, its status, its events, its end.
 //!
 //! In: the worker's actions. Out: effects started, statuses and Kubernetes events in `NodeEvents`, and
-//! [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
+//! [`ManagerEvent::Finished`] when the pod has no containers and no files any more. See [`agent_core::pod_worker`].
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use crate::serving::metrics::{Lifecycle, Round};
 use crate::tasks::actor::Shell;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
-/// One pod worker's surroundings.
+/// The shell of one pod worker.
 pub struct WorkerShell<R, I> {
     key: PodKey,
     executor: Executor<R, I>,
     own: Sender<PodEvent>,
     manager: Sender<ManagerEvent>,
     node_events: NodeEvents,
-    /// For each effect in flight, what cancels it.
+    /// The cancellation of each effect in progress.
     cancels: BTreeMap<EffectId, CancellationToken>,
     /// The same for each probe that is being asked.
     probes: BTreeMap<ProbeId, RunningProbe>,
@@ -35,7 +35,7 @@ pub struct WorkerShell<R, I> {
     state: &'static str,
     ended: bool,
     released: bool,
-    /// It was told to give up what nobody needs, and that is not done.
+    /// The worker was requested to remove dead containers, and has not finished.
     stripping: bool,
     finished: bool,
 }
@@ -53,9 +53,9 @@ struct Rounds {
     since: Option<Mono>,
     /// The round's subject, known once the step that began it is over.
     about: Option<Round>,
-    /// The first one is over.
+    /// The first round is over.
     created: bool,
-    /// What is wanted has changed with this step.
+    /// This step changed the pod's spec.
     updated: bool,
 }
 
@@ -219,7 +219,7 @@ impl Coalesce for PodEvent {
             {
                 Relation::Supersedes
             }
-            // "Wanted again" and "take it down" mean something else in another order.
+            // A new spec and a termination must keep their order.
             (PodEvent::Desired(_), PodEvent::Kill { .. }) | (PodEvent::Kill { .. }, PodEvent::Desired(_)) => {
                 Relation::Ordered
             }

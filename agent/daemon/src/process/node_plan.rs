@@ -1,7 +1,7 @@
 //! The plan of a node, from settings and machine.
 //!
-//! In: [`Settings`], the facts of the machine, what the last run of the agent left. Out: a [`Plan`], or what of the configuration
-//! cannot be used.
+//! In: [`Settings`], the facts of the machine, the state that the last run of the agent left. Out: a [`Plan`], or the
+//! setting that cannot be used.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ fn images(settings: &Settings) -> anyhow::Result<images::Plan> {
     })
 }
 
-/// What pods have when the machine stops; nothing if the configuration gives them no time, or the gate is off.
+/// Grace periods of pods at a shutdown; empty if the configuration sets none, or the gate is off.
 pub(super) fn shutdown_groups(settings: &Settings) -> Vec<Group> {
     let gates = &settings.gates;
     if !gates.graceful_node_shutdown {
@@ -96,7 +96,7 @@ pub(super) fn shutdown_groups(settings: &Settings) -> Vec<Group> {
     node_shutdown::groups(&settings.kubelet, gates.graceful_node_shutdown_based_on_pod_priority)
 }
 
-/// `None` if pods have no time.
+/// `None` if pods have no grace period.
 fn shutdown_plan(settings: &Settings, incarnation: &Incarnation, groups: Vec<Group>) -> Option<ShutdownPlan> {
     (!groups.is_empty()).then(|| ShutdownPlan {
         groups,
@@ -106,7 +106,7 @@ fn shutdown_plan(settings: &Settings, incarnation: &Incarnation, groups: Vec<Gro
     })
 }
 
-/// Credential-provider plugins. Both flags are needed if one is given, as upstream needs them.
+/// Credential provider plugins. As upstream, each of the two flags requires the other.
 fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
     let options = &settings.options;
     let given = |flag: &'_ Option<String>| flag.clone().filter(|text| !text.is_empty());
@@ -127,7 +127,8 @@ fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
     }
 }
 
-/// Ids for user namespaces: the subordinate ones of user `kubelet` if there is such a user, else all but the host's own.
+/// Ids for user namespaces: the subordinate ids of user `kubelet` if that user exists, otherwise all ids except the
+/// host's own.
 fn user_ranges(kubelet: &KubeletConfiguration) -> anyhow::Result<UserRanges> {
     const USER: &str = "kubelet";
     let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("read {path}"));

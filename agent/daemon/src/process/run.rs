@@ -64,7 +64,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     // The identity and the first answers of the API server come while the runtime is asked.
     let cluster = join(&process)?;
     let (runtime, images) = tokio::select! {
-        // Dropping the connection attempt loses nothing; the identity's files are whole or not there.
+        // Dropping the connection attempt loses nothing; the identity's files are whole or absent.
         connected = connect(&settings.kubelet, &process.metrics) => connected?,
         signal = stop.asked() => {
             tracing::info!(signal, "stopped before the container runtime answered");
@@ -103,7 +103,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     Ok(())
 }
 
-/// Starts looking for the node's identity; what speaks to the API server waits for it. `None` for a standalone node.
+/// Starts the search for the node's identity; clients of the API server wait for it. `None` for a standalone node.
 fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     let Process { settings, node_name, cluster_problems, metrics, tasks, .. } = process;
     let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
@@ -129,7 +129,7 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     Ok(Some((plan::plan(settings, node_name)?, drivers)))
 }
 
-/// What the node is and how the runtime is, once the runtime has answered.
+/// The facts of the node and the state of the runtime, when the runtime has answered.
 async fn ask_runtime(
     runtime: &CriClient,
     process: &Process,
@@ -142,7 +142,7 @@ async fn ask_runtime(
     Ok((Arc::new(facts), state))
 }
 
-/// Begins this run of the agent, and judges how the boot before this one ended if pods have time at a stop.
+/// Begins this run of the agent. If pods have grace periods at a shutdown, determines how the last boot ended.
 fn begin_incarnation(process: &Process, groups: &[Group]) -> anyhow::Result<Incarnation> {
     let root_dir = Path::new(&process.settings.options.root_dir);
     let waits = !groups.is_empty();
@@ -173,7 +173,7 @@ fn senses(
     Arc::new(LinuxSenses::new(settings, node_name, kubepods, runtime, images, garbage, tasks.clone()))
 }
 
-/// Says when the node is ready, waits for the signal to stop, and stops.
+/// Reports when the node is ready, waits for the signal to stop, and stops.
 async fn serve_until_stopped(
     mut node: Node<CriClient, CriClient>,
     process: &Process,
@@ -183,7 +183,7 @@ async fn serve_until_stopped(
     let Process { notifier, state, host, .. } = process;
     state.send_replace("waiting for pod sources and the container runtime");
     let signal = tokio::select! {
-        // `ready` only waits; dropping it changes nothing.
+        // `ready` only waits; dropping it loses nothing.
         () = node.ready() => {
             notify(notifier, "READY=1");
             state.send_replace("running");
@@ -212,7 +212,7 @@ async fn end(node: Node<CriClient, CriClient>, incarnation: &Incarnation) {
     }
 }
 
-/// Lets containers share mounts below the root directory (`mountPropagation`), before anything is mounted there.
+/// Lets containers share mounts below the root directory (`mountPropagation`); must run before the first mount there.
 fn share_root(root_dir: &Path) -> anyhow::Result<()> {
     let found = shared_root::share(root_dir)
         .with_context(|| format!("make {} a shared mount", root_dir.display()))?;
@@ -226,7 +226,7 @@ fn share_root(root_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Limits and OOM score of the agent itself. Without the privilege it runs on with what it has.
+/// Sets limits and OOM score of the agent itself. Without the privilege the agent keeps its present values.
 fn adjust_process(kubelet: &KubeletConfiguration) {
     if !process::is_root() {
         tracing::warn!("not running as root: most of what pods need will be refused");

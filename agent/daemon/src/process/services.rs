@@ -1,4 +1,4 @@
-//! What runs next to a node and is no part of it: collection of garbage, rotation of logs, the APIs, CSI plugins, the watchdog.
+//! Services that run next to a node: collection of garbage, rotation of logs, the APIs, CSI plugins, the watchdog.
 //!
 //! In: a [`Node`] that has started. Out: tasks that run until the node stops.
 
@@ -22,7 +22,7 @@ use crate::serving::pod_resources::PodResources;
 use crate::serving::{self, Views};
 use crate::volumes::csi::{self, Csi};
 
-/// What the services are started from.
+/// Inputs of the services.
 pub(super) struct Deps {
     /// The CRI client of the runtime.
     pub(super) runtime: Arc<CriClient>,

@@ -1,11 +1,11 @@
-//! Shims that the runtime has forgotten are ended.
+//! Ends shims that the runtime has lost.
 //!
 //! ```text
 //! timer ─► agent_linux::shims (/proc) ─► LostShims ─► their children, then themselves, are killed
 //! ```
-//! In: the runtime's socket. Out: ended processes. Invariants: nothing that the runtime knows is touched; a process of a pod that
-//! poses as a shim, with an address on a file system whose server is away, holds the thread of this look, never one of the
-//! node's own. Decisions are in [`agent_types::runtime::lost_shims`]; docs/gc.md.
+//! In: the runtime's socket. Out: ended processes. Invariants: shims that the runtime knows are left alone; a pod's
+//! process that poses as a shim, with an address on a file system whose server is away, blocks only the thread of this
+//! check, never one of the node's own. Decisions are in [`agent_types::runtime::lost_shims`]; docs/gc.md.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use agent_types::runtime::lost_shims::{Kind, LostShims, Shim};
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// The look's own key among the threads that measure, so that it has one of them at most. No pod has such a UID.
+/// Key of this check among the measuring threads, so that it has at most one of them. No pod has such a UID.
 const LOOK: &str = "lost shims";
 
 /// Looks for them until the node stops.
@@ -32,7 +32,7 @@ pub async fn follow(socket: PathBuf, tasks: Tasks) {
                     ended.into_iter().for_each(|(ended, shim)| say(&shim, ended));
                 }
             }
-            // A runtime that is down has no socket: what was suspected is looked at again when it is back.
+            // A runtime that is down has no socket: suspects are checked again when it is back.
             Some(Err(error)) => tracing::debug!(error = %chain(&error), "shims not looked at"),
             None => return,
         }

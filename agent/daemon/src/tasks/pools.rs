@@ -7,10 +7,10 @@
 //! walks that give volumes to a group   ──► walks      one thread a volume, WALK_THREADS
 //! look-ups of host names               ──► [`crate::pods::probes_and_hooks`] has its own bound, NAME_THREADS
 //! ```
-//! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The semaphores here
-//! admit work to that pool. Invariants: the sum of all bounds is below the size of tokio's pool, so admitted work never waits in
-//! tokio's queue; a place is held until the work has ended, also if its asker has given up, because a blocked thread cannot be
-//! interrupted.
+//! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The
+//! semaphores here admit work to that pool. Invariants: the sum of all bounds is below the size of tokio's pool, so
+//! admitted work never waits in tokio's queue; a place is held until the work has ended, even if its caller has given
+//! up, because a blocked thread cannot be interrupted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,14 @@ use crate::tasks::keyed_locks::KeyedLocks;
 
 /// Threads for the node's own file work.
 const NODE_THREADS: usize = 4;
-/// Threads for pods' directories and volumes: more than the pods that a node usually has (`maxPods` is 110), so that no stuck pod
-/// keeps another from its thread. Threads exist only while they have work.
+/// Threads for pods' directories and volumes: more than the usual number of pods on a node (`maxPods` is 110), so that
+/// no stuck pod takes another pod's thread. Threads exist only while they have work.
 const POD_THREADS: usize = 160;
 /// Threads that measure volumes.
 const MEASURE_THREADS: usize = 16;
-/// Threads that give files of volumes to a group ([`crate::volumes::ownership`]): a walk may take hours, and one through files of a server
-/// that is away does not end. Many, so that such walks leave room for others; threads exist only while they have work.
+/// Threads that change the group of volumes' files ([`crate::volumes::ownership`]). A walk may take hours, and a walk
+/// through files of a server that is away does not end; the large number leaves room for other walks. Threads exist
+/// only while they have work.
 const WALK_THREADS: usize = 64;
 /// Threads that look up host names.
 pub(crate) const NAME_THREADS: usize = 16;
@@ -40,7 +41,7 @@ pub const BLOCKING_THREADS: usize =
 /// Idle time after which a thread ends.
 pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// A place in a pool; the work takes it along to its thread.
+/// A place in a pool; the work carries it to its thread.
 #[derive(Debug)]
 pub(crate) struct PoolPermit {
     _thread: OwnedSemaphorePermit,
@@ -56,7 +57,7 @@ pub(crate) struct Pools {
     walks: Keyed,
 }
 
-/// One thread a key, and a bound for all keys.
+/// One thread for each key, and a bound for all keys.
 #[derive(Debug)]
 struct Keyed {
     threads: Arc<Semaphore>,
@@ -99,7 +100,7 @@ impl Pools {
         self.pods.place(format!("pod {uid}")).await
     }
 
-    /// A place for work on a volume that several pods may have, after the volume's earlier work.
+    /// A place for work on a volume that several pods may use, after the volume's earlier work.
     pub(crate) async fn of_volume(&self, volume: &str) -> Option<PoolPermit> {
         self.pods.place(format!("volume {volume}")).await
     }
@@ -130,7 +131,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// A runtime as the agent has it.
+    /// A runtime with the agent's settings.
     fn runtime() -> tokio::runtime::Runtime {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all().build().unwrap()
@@ -143,7 +144,7 @@ mod tests {
         let (release, released) = channel::<()>();
         let released = Arc::new(std::sync::Mutex::new(released));
         runtime.block_on(async {
-            // Each pod's work is stuck; each is asked for again and again, and the askers give up, as effects do at their deadlines.
+            // The work of each pod is stuck. Callers repeat it and give up, as effects do at their deadlines.
             for pod in 0..100 {
                 let uid = PodUid::from(format!("stuck-{pod}").as_str());
                 for _ in 0..10 {

@@ -1,7 +1,7 @@
-//! Where volumes of type `local` are mounted for pods, for whoever measures them.
+//! Paths at which volumes of type `local` are mounted for pods, for measurements.
 //!
-//! In: set-ups and tearings down. Out: paths by pod and name. Invariant: nothing here is needed after a kill: an agent that
-//! starts sets all volumes up again.
+//! In: set-ups and tear-downs. Out: paths by pod and name. Invariant: no state must survive a kill: an agent that
+//! starts sets up all volumes again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ impl LocalVolumes {
         self.0.lock().insert((pod.clone(), name.to_owned()), path);
     }
 
-    /// It is mounted, as far as this agent knows.
+    /// True if this agent has mounted the volume.
     pub(crate) fn has(&self, pod: &PodUid, name: &str) -> bool {
         self.0.lock().contains_key(&(pod.clone(), name.to_owned()))
     }

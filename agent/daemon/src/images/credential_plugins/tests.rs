@@ -29,7 +29,7 @@ use crate::volumes::csi::Csi;
 const IMAGE: &str = "r.example/team/app";
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
-/// Accounts have the annotation `role` with their own name; their tokens say whose they are.
+/// Accounts with the annotation `role`, whose value is their own name; a token contains its account's name.
 struct Accounts;
 
 impl Sources for Accounts {
@@ -241,7 +241,7 @@ async fn what_fails_gives_nothing_and_is_asked_again() {
     assert!(absent.contains("No such file"), "{absent}");
 }
 
-/// Time stands still unless everybody waits: the minute passes as soon as the program hangs.
+/// Time stands still unless all tasks wait: the minute passes as soon as the program hangs.
 #[tokio::test(start_paused = true)]
 async fn a_program_that_hangs_is_killed() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
@@ -264,7 +264,7 @@ fn configuration_and_programs_are_looked_for() {
     assert!(said().contains("no configuration files found in directory"), "{}", said());
     std::fs::write(conf.join("b.yml"), config_text("b", "")).unwrap();
     std::fs::write(conf.join("a.yaml"), config_text("a", "")).unwrap();
-    // None of the programs is there, which keeps nobody from starting.
+    // None of the programs exists; the agent starts nevertheless.
     let names: Vec<String> = load(&conf, &bin, true).unwrap().into_iter().map(|p| p.name).collect();
     assert_eq!(names, ["a", "b"], "in the order of the files");
     std::fs::write(conf.join("c.json"), config_text("a", "")).unwrap();

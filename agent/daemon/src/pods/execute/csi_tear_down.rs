@@ -1,8 +1,8 @@
-//! Volumes of CSI drivers are taken from a pod, files and block devices.
+//! Tear-down of a pod's CSI volumes: file systems and block devices.
 //!
-//! In: a pod. Out: calls of drivers; records go. Invariants: whatever is written down or linked below the pod's directory is
-//! unpublished before the record goes, also if nobody heard the end of its publication; nothing is decided here:
-//! [`Unpublishing`] names the next step, the owner of the table of stages says whose turn it is.
+//! In: a pod. Out: calls of drivers; removed records. Invariants: every volume with a record or a link below the pod's
+//! directory is unpublished before its record is removed, even if the end of its publication is unknown; the module
+//! decides nothing: [`Unpublishing`] names the next step, the owner of the table of stages grants turns.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use super::{Executor, error};
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::volumes::Turn;
 
-/// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
+/// Unpublishes all recorded volumes of a pod. A driver that fails does not delay the others.
 pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
@@ -36,7 +36,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     Ok(())
 }
 
-/// Has drivers let go of all block devices of a pod.
+/// Unpublishes all block devices of a pod.
 async fn devices_go<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
@@ -70,7 +70,7 @@ async fn device_goes<R: Runtime, I: ImageService>(
     leaving.go(Unpublishing::of_device(data)).await
 }
 
-/// One volume of one pod on its way back.
+/// The tear-down of one volume of one pod.
 struct Leaving<'a, R, I> {
     executor: &'a Executor<R, I>,
     uid: &'a PodUid,
@@ -78,7 +78,7 @@ struct Leaving<'a, R, I> {
     data: Option<&'a VolumeData>,
     /// Name of the PersistentVolume, if it is a block device.
     device: Option<&'a str>,
-    /// The volume's turn, once it has come: until the way ends.
+    /// The volume's turn, from its grant to the end of the tear-down.
     turn: Option<Turn>,
 }
 

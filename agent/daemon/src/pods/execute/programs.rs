@@ -20,7 +20,7 @@ pub(crate) struct Failed {
     pub(crate) code: Option<i32>,
     /// How it ended, or why it did not start.
     pub(crate) why: String,
-    /// Its error output.
+    /// Its output, standard output and standard error.
     pub(crate) words: String,
     /// There is no such program.
     pub(crate) missing: bool,

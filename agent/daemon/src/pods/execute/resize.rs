@@ -1,7 +1,7 @@
-//! Giving containers that run other amounts, step by step.
+//! Changes the resources of running containers, step by step.
 //!
-//! In: [`ActuateStep`]s. Out: one answer: all were taken, or the first that failed. Invariants: what a container was given is
-//! remembered after the runtime has said that it has it, before the next step. Upstream: doPodResizeAction.
+//! In: [`ActuateStep`]s. Out: one result: success, or the first failed step. Invariants: a change is recorded after the
+//! runtime has confirmed it, and before the next step. Upstream: doPodResizeAction.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +116,7 @@ async fn take<R: Runtime, I: ImageService>(
     }
 }
 
-/// Remembers what a container, or the pod itself, is about to be made with or was given.
+/// Records the resources that a container or the pod itself is about to have, or has.
 pub(super) async fn remember<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,

@@ -1,4 +1,4 @@
-//! One answer for each effect, whatever the driver does: answers, fails, never answers, is cancelled.
+//! One result for each effect in every case: the driver answers, fails, never answers, or the effect is cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -34,7 +34,7 @@ pub(super) struct Slow {
     pulling: AtomicUsize,
     pulling_max: AtomicUsize,
     dropped: AtomicBool,
-    /// What every pod has.
+    /// The containers of every pod.
     containers: Mutex<Vec<ContainerObserved>>,
 }
 
@@ -47,7 +47,7 @@ fn no<T>(operation: &'static str) -> DriverResult<T> {
     })
 }
 
-/// A node without a cluster asks nobody.
+/// The API server of a standalone node: refuses every call.
 struct NoServer;
 
 impl agent_types::api::ApiServer for NoServer {
@@ -155,7 +155,7 @@ impl ImageService for Slow {
     }
 }
 
-/// Never answers a probe whose container is called `mute`.
+/// Never answers a probe of a container named `mute`.
 struct Hanging;
 
 impl Handlers for Hanging {

@@ -13,7 +13,7 @@ use crate::pods::status::PodViews;
 /// Major and minor version of Kubernetes that the agent implements, as in `nodeInfo.kubeletVersion`.
 const CONTRACT: (&str, &str) = ("1", "36");
 
-/// What the node looks like now.
+/// The node's state at the time of the request.
 pub struct Scrape<'a> {
     /// Name of the Node object.
     pub node_name: &'a str,

@@ -1,5 +1,4 @@
-//! Locks by name, for long work: the holder of one lock does not wait for holders of others, and each lock has one
-//! holder.
+//! Locks by name, for long work. A caller holds one lock at most, and waits for no other lock meanwhile.
 //!
 //! In: a key. Out: a guard. Invariant: a lock without holder and without waiters takes no memory.
 

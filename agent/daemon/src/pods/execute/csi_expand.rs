@@ -1,4 +1,4 @@
-//! Grows a published CSI volume to the size of its claim's volume.
+//! Grows the contents of a published CSI volume to the volume's size (NodeExpandVolume).
 //!
 //! In: a volume that is published. Out: a call of the driver. `super::growth` decides when to call, and writes the
 //! claim's status.

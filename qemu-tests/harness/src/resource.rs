@@ -1,8 +1,8 @@
-//! What a run leaves on the machine while it lives, written down by id so that it can be removed by id.
+//! Resources of a running run on the machine, recorded by id so that they can be removed by id.
 //!
-//! What comes in: processes, cgroups and directories as they are made. What goes out: one JSON line each,
-//! and their removal. Invariants: a process is only killed if its start time is the recorded one, a cgroup
-//! and a directory only removed if they carry the run's id.
+//! What comes in: processes, cgroups and directories as they are made. What goes out: one JSON line each, and their
+//! removal. Invariants: a process is only killed if its start time is the recorded one, a cgroup and a directory only
+//! removed if they carry the run's id.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ pub enum Resource {
     Process {
         /// Process id.
         pid: i32,
-        /// Field 22 of `/proc/PID/stat`: tells it from a later process with the same id.
+        /// Field 22 of `/proc/PID/stat`: distinguishes it from a later process with the same id.
         start_ticks: u64,
     },
     /// A child cgroup with everything below it.
@@ -39,7 +39,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// The running process `pid`, told apart by its start time.
+    /// The running process `pid`, identified by its start time.
     ///
     /// # Errors
     /// If there is no such process.
@@ -48,7 +48,7 @@ impl Resource {
         Ok(Resource::Process { pid, start_ticks })
     }
 
-    /// True if it is still there.
+    /// True if it exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         match self {
@@ -57,10 +57,10 @@ impl Resource {
         }
     }
 
-    /// Removes it. What is gone already is a success.
+    /// Removes it. A missing resource is a success.
     ///
     /// # Errors
-    /// What could not be removed, and why.
+    /// The reason why it cannot be removed.
     pub fn remove(&self, run_id: &str) -> Result<()> {
         match self {
             Resource::Process { pid, .. } => {
@@ -139,8 +139,8 @@ fn remove_cgroup(path: &Path, run_id: &str) -> Result<()> {
     rmdir_cgroup(path)
 }
 
-/// A killed process leaves its cgroup a moment after its pidfd became readable (when it is reaped), so
-/// EBUSY is answered by waiting for the members that are still listed.
+/// A killed process leaves its cgroup a moment after its pidfd became readable (when it is reaped), so after EBUSY the
+/// function waits for the members that are still listed.
 fn rmdir_cgroup(path: &Path) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {

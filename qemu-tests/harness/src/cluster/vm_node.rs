@@ -87,24 +87,24 @@ impl VmNode {
         self.kubelet[key] = value.into();
     }
 
-    /// Takes a key away from its kubelet's configuration, from the next boot on.
+    /// Removes a key from its kubelet's configuration, from the next boot on.
     pub fn unset(&mut self, key: &str) {
         if let Some(keys) = self.kubelet.as_object_mut() {
             keys.remove(key);
         }
     }
 
-    /// Images of `host` come from this endpoint, from the next boot on.
+    /// Sets the endpoint for images of `host`, from the next boot on.
     pub fn mirror(&mut self, host: &str, endpoint: &str) {
         self.registries["mirrors"][host] = json!({"endpoints": [endpoint], "skipFallback": true});
     }
 
-    /// Credentials for images come from these plugins, from the next boot on.
+    /// Sets the credential provider plugins, from the next boot on.
     pub fn ask_plugins(&mut self, plugins: impl Into<Value>) {
         self.registries["credentialProviders"] = plugins.into();
     }
 
-    /// Its state partition will be made with project quotas.
+    /// Makes its state partition with project quotas.
     pub fn count_by_projects(&mut self) {
         self.storage["projectQuotas"] = true.into();
     }
@@ -114,7 +114,7 @@ impl VmNode {
         self.clock = Some(clock);
     }
 
-    /// Gives it a second disk, whose file stays the caller's.
+    /// Adds a second disk; its file belongs to the caller.
     pub fn add_disk(&mut self, file: PathBuf) {
         self.disk = Some(file);
     }
@@ -129,12 +129,12 @@ impl VmNode {
         self.lab.give_processors(number);
     }
 
-    /// Its kernel is told this, too, from the next boot on.
+    /// Adds kernel arguments, from the next boot on.
     pub fn tell_kernel(&mut self, words: &str) {
         self.lab.tell_kernel(words);
     }
 
-    /// Its firmware has a place for what a dying kernel says.
+    /// Its firmware keeps the last messages of a crashing kernel.
     pub fn keep_last_words(&mut self) {
         self.keeps_last_words = true;
     }
@@ -144,8 +144,8 @@ impl VmNode {
         self.has_watchdog = true;
     }
 
-    /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
-    /// become Ready.
+    /// Sets the pod range of its Node after the registration, as a cluster's controller does: only then it can become
+    /// Ready.
     ///
     /// # Errors
     /// If it does not register, or has another range.
@@ -160,7 +160,7 @@ impl VmNode {
         Ok(())
     }
 
-    /// Switches it on. Without a token the node can only come back with the identity that it has.
+    /// Switches it on. Without a token the node needs the identity on its disk.
     ///
     /// # Errors
     /// If QEMU does not start.
@@ -187,12 +187,12 @@ impl VmNode {
         Ok(())
     }
 
-    /// Cuts the power: what the guest has not written is lost, the disk stays.
+    /// Cuts the power: unwritten data of the guest is lost, the disk stays.
     pub fn cut_power(&mut self) {
         self.vm = None;
     }
 
-    /// Does something of which the agent hears nothing until it is started again, as systemd then does.
+    /// Runs `act` while the agent is dead and systemd has not restarted it yet, so that the agent misses the change.
     ///
     /// # Errors
     /// The shell's, or those of `act`.
@@ -226,7 +226,7 @@ impl VmNode {
     }
 }
 
-/// What the node is told at first boot. Pure.
+/// The configuration for the first boot. Pure.
 fn node_config(
     name: &str,
     wire: Wire,

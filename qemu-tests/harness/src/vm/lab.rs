@@ -1,4 +1,4 @@
-//! What a VM case needs around the VM: the built image, a disk of its own, a configuration, boots.
+//! Surroundings of a VM case: the built image, a disk of its own, a configuration, boots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Image {
         qemu::probe(&Guest { kernel, initrd, memory_mib: MEMORY_MIB })
     }
 
-    /// Copies what one lab needs: a build that publishes meanwhile must not mix two images in it.
+    /// Copies the files of one lab: a build that publishes meanwhile must not mix two images in the lab.
     fn copy_to(&self, run: &Arc<Run>, dir: &Path) -> Result<()> {
         disk::copy(run, &self.path("orlop.raw"), &dir.join("disk.raw"), DISK_GIB)?;
         for file in ["vmlinuz", "initrd", "cmdline"] {
@@ -84,7 +84,7 @@ pub struct Lab {
     artefacts: PathBuf,
     accelerator: Accelerator,
     processors: u32,
-    /// What the kernel is told beside what the image says.
+    /// Kernel arguments in addition to the image's.
     arguments: String,
     /// Where its own disk is plugged in.
     bus: Bus,
@@ -104,7 +104,7 @@ pub enum Firmware {
 /// The free end of a cable in a cluster.
 #[derive(Clone, Debug)]
 pub struct Cable {
-    /// A process in whose network namespace the TAP device is, as the host numbers it.
+    /// A process, by its PID on the host, in whose network namespace the TAP device is.
     pub namespace_of: i32,
     /// The TAP device.
     pub device: String,
@@ -112,16 +112,16 @@ pub struct Cable {
     pub mac: String,
 }
 
-/// What a machine has of its own.
+/// Hardware of one machine.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineHardware<'a> {
     /// System UUID.
     pub uuid: &'a str,
-    /// What its clock shows when it is switched on, if not the time.
+    /// The clock's value at power-on, if not the present time.
     pub clock: Option<&'a str>,
     /// A second disk, raw, for programs that the image has not.
     pub disk: Option<&'a Path>,
-    /// Its firmware keeps what a dying kernel says, over boots.
+    /// The firmware keeps the last messages of a crashing kernel over boots.
     pub keeps_last_words: bool,
     /// It has a hardware watchdog.
     pub watchdog: bool,
@@ -145,8 +145,9 @@ fn directory(run: &str, artefacts: &Path) -> String {
     format!("vm-{run}-{number}-{}", artefacts.file_name().unwrap_or_default().display())
 }
 
-/// How many processors a test VM has. What is translated pays for each processor with work that the others wait for: of one,
-/// a boot takes a quarter less of the host's time (docs/testing.md), and the host has two for two VMs.
+/// Number of processors of a test VM. Under emulation each processor costs work that the others wait for: with one
+/// processor a boot takes a quarter less of the host's time (docs/testing.md), and the host has two processors for two
+/// VMs.
 fn processors(accelerator: Accelerator) -> u32 {
     match accelerator {
         Accelerator::Kvm => 2,
@@ -154,8 +155,8 @@ fn processors(accelerator: Accelerator) -> u32 {
     }
 }
 
-/// What the kernel of a test VM is told beside what the image says. QEMU translates code anew for each address at which it
-/// runs: programs that stand where they stood the last time cost an eighth less in a case with pods (docs/testing.md).
+/// Kernel arguments of a test VM in addition to the image's. QEMU translates code again for each address at which it
+/// runs: programs with fixed addresses cost an eighth less in a case with pods (docs/testing.md).
 fn arguments(accelerator: Accelerator) -> &'static str {
     match accelerator {
         Accelerator::Kvm => "",
@@ -187,7 +188,7 @@ impl Lab {
         Ok(Lab { run, dir, artefacts, accelerator, processors, arguments, bus, attached })
     }
 
-    /// Its VMs are as `cargo boot` has them: two processors, and the kernel is told what the image says and nothing else.
+    /// Makes the VMs like those of `cargo boot`: two processors, and only the image's kernel arguments.
     #[must_use]
     pub fn as_shipped(mut self) -> Lab {
         (self.processors, self.arguments) = (2, String::new());
@@ -217,12 +218,12 @@ impl Lab {
         &self.dir
     }
 
-    /// Takes back what [`Lab::tell_kernel`] added.
+    /// Removes arguments that [`Lab::tell_kernel`] added.
     pub fn tell_kernel_no_more(&mut self, words: &str) {
         self.arguments = self.arguments.replace(&format!(" {words}"), "");
     }
 
-    /// Its VMs' kernel is told this, too, from the next boot on, where QEMU hands it over.
+    /// Adds kernel arguments from the next boot on, if QEMU passes the kernel.
     pub fn tell_kernel(&mut self, words: &str) {
         self.arguments.push(' ');
         self.arguments.push_str(words);
@@ -273,7 +274,7 @@ impl Lab {
         let erst = board.keeps_last_words.then(|| self.last_words()).transpose()?;
         let kept = erst.as_ref().map(fs::read).transpose().context("read the last words so far")?;
         self.start(Some(cable.namespace_of), || {
-            // A start that fell to the emulator has left words that no boot of the case has said.
+            // A start that ended with a fault of the emulator left messages of no boot of the case.
             if let (Some(file), Some(kept)) = (&erst, &kept) {
                 fs::write(file, kept).with_context(|| format!("write {}", file.display()))?;
             }
@@ -305,8 +306,8 @@ impl Lab {
         Ok(path)
     }
 
-    /// Starts QEMU and waits until the kernel starts init. A guest that falls to the emulator before that, or says nothing
-    /// more because its emulated processors wait for each other, has not touched its disk yet: QEMU is started once more.
+    /// Starts QEMU and waits until the kernel starts init. A guest that crashes in the emulator before that, or hangs
+    /// because its emulated processors wait for each other, has not written to its disk yet: QEMU starts again.
     fn start(&self, namespace_of: Option<i32>, spec: impl Fn() -> Result<Machine>) -> Result<Vm> {
         let mut why = String::new();
         for _ in 0..STARTS_MAX {

@@ -1,7 +1,7 @@
-//! Which cases a run asks: the fixed set, the cases of the areas that a change touches, all others. Pure.
+//! The cases of a run: the fixed set, the cases of the areas that a change touches, all others. Pure.
 //!
-//! `cargo selftest` asks the fixed set. `.ci/run` sets a time limit, and the runner adds cases until that limit: first the cases
-//! of the touched areas, then all others ([`crate::schedule`]). `cargo selftest --all` asks every case.
+//! `cargo selftest` runs the fixed set. `.ci/run` sets a time limit, and the runner adds cases until that limit: first
+//! the cases of the touched areas, then all others ([`crate::schedule`]). `cargo selftest --all` runs every case.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ pub type Area = &'static str;
 /// All areas.
 pub const AREAS: &[Area] = &["api", "boot", "defence", "join", "lifecycle", "shutdown", "volumes"];
 
-/// The fixed set: the cases that have been the steadiest, one at least for each area and level. Every run asks all of them, so
-/// their sum must stay small: about five minutes on two cores without KVM.
+/// The fixed set: the steadiest cases, one at least for each area and level. Every run includes all of them, so their
+/// sum must stay small: about five minutes on two cores without KVM.
 pub const FIXED: &[&str] = &[
     "api/healthz-auth",
     "api/logs",
@@ -45,7 +45,7 @@ pub const FIXED: &[&str] = &[
     "volumes/update",
 ];
 
-/// Why a run asks a case. The order is the order in which the runner gives time to cases.
+/// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// In [`FIXED`]: the runner begins the case even if the time limit has passed.

@@ -1,8 +1,9 @@
 //! `selftest`: all checks, cheapest first, then cases; progress while it runs, one closing line.
 //!
-//! Checks are format, lints, tests, documentation, licences. [`Cases`] says which cases follow. The image and the control plane,
-//! which cases need, are built at the same time as the checks: most of that work is one linker and one packer, which leave a
-//! processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is reported and counts as skipped.
+//! Checks are format, lints, tests, documentation, licences. [`Cases`] chooses the cases. The image and the control
+//! plane, which cases need, are built at the same time as the checks: most of that work is one linker and one packer,
+//! which leave a processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is
+//! reported and counts as skipped.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,7 +28,7 @@ struct Check {
     component: &'static str,
     /// Extra environment.
     env: &'static [(&'static str, &'static str)],
-    /// Counts come from its output rather than from its status.
+    /// Counts come from its output, not from its status.
     counted: bool,
 }
 
@@ -68,9 +69,9 @@ const CHECKS: &[Check] = &[
 /// The cases of a selftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cases {
-    /// The fixed set; with a time limit ([`Options::until`]) also as many others as the time allows.
+    /// The fixed set; with a time limit ([`Options::until`]) also as many other cases as the time allows.
     Fixed,
-    /// Every case, whatever time that takes.
+    /// Every case, without a time limit.
     All,
 }
 
@@ -85,10 +86,10 @@ impl Cases {
     }
 }
 
-/// Runs all checks, and of all cases those that `which` says; the caller prints the closing line.
+/// Runs all checks, and the cases of `which`; the caller prints the closing line.
 ///
 /// # Errors
-/// If a check cannot even be started.
+/// If a check cannot be started.
 pub fn run(run: &Arc<Run>, all: &[Case], options: Options, which: Cases) -> Result<Counts> {
     prepare::host()?;
     let options =
@@ -103,7 +104,7 @@ pub fn run(run: &Arc<Run>, all: &[Case], options: Options, which: Cases) -> Resu
     Ok(total)
 }
 
-/// With a time limit, the cases of touched areas come before others.
+/// With a time limit, the cases of touched areas come first.
 fn with_touched(options: Options) -> Options {
     if options.until.is_none() {
         return options;
@@ -191,7 +192,7 @@ fn is_installed(run: &Arc<Run>, component: &str) -> Result<bool> {
     Ok(stream(run, cargo().args([component, "--version"]), |_| {})?.success())
 }
 
-/// What of cargo's output a person wants to see pass by: everything but the passed tests one by one.
+/// The lines of cargo's output that a person wants to watch: all except the passed tests.
 fn is_progress(line: &str) -> bool {
     let passed = line.starts_with("test ") && line.ends_with("... ok");
     !(passed || line.is_empty() || line.starts_with("running "))

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// What a process has used so far, and holds now.
+/// Processor time of a process so far, and its present memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time, clock ticks.

@@ -1,7 +1,7 @@
-//! An `iscsiadm` for a node: a script that writes down what it is told, keeps sessions as files, and makes the links of a
-//! target's units as udev would.
+//! An `iscsiadm` for a node: a script that logs its calls, keeps sessions as files, and makes the links of a target's
+//! units as udev would.
 //!
-//! In: a node, a target, its units. Out: sessions, links, what was asked. Invariant: no link outlives its value.
+//! In: a node, a target, its units. Out: sessions, links, calls. Invariant: dropping the value removes every link.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::native::node::NativeNode;
 
 /// The portal that answers.
 pub const PORTAL: &str = "192.0.2.17";
-/// Where the script keeps what it knows, in the node.
+/// Directory of the script's state, in the node.
 const STATE: &str = "/run/e2e/iscsi";
 /// Where udev would make links. The node's devices are the machine's.
 const LINKS: &str = "/dev/disk/by-path";
@@ -126,7 +126,7 @@ impl Initiator {
         Ok(fs::read_dir(self.state.join("sessions")).context("read the sessions")?.count())
     }
 
-    /// What it was told, a line each.
+    /// Its calls, a line each.
     ///
     /// # Errors
     /// If the log cannot be read.

@@ -1,7 +1,7 @@
 //! ginkgo's JSON report as results. Pure.
 //!
-//! What comes in: the report's bytes. What goes out: one result for each test that was begun, and for each step of the
-//! suite itself that failed. Tests that the focus and the skips leave out are not results.
+//! What comes in: the report's bytes. What goes out: one result for each test that began, and for each step of the
+//! suite itself that failed. Tests that the focus or the skips exclude are not results.
 
 use std::fmt::Write;
 
@@ -13,11 +13,11 @@ use crate::counts::Counts;
 /// How a test ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Did what it says.
+    /// The test passed.
     Passed,
     /// Did not, or was interrupted.
     Failed,
-    /// Found that it cannot be asked here.
+    /// The test found that it cannot run here.
     Skipped,
 }
 
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// How long it took.
     pub seconds: f64,
-    /// What it said in the end, if it did not pass.
+    /// Its last message, if it did not pass.
     pub message: String,
 }
 
@@ -78,7 +78,7 @@ fn outcome(spec: Spec) -> Option<Outcome> {
     let is_test = spec.leaf_node_type == "It";
     let verdict = match spec.state.as_str() {
         "passed" if is_test => Verdict::Passed,
-        // What a filter left out has no message.
+        // A test that a filter excluded has no message.
         "skipped" if is_test && !message.is_empty() => Verdict::Skipped,
         "passed" | "skipped" | "pending" => return None,
         _ => Verdict::Failed,

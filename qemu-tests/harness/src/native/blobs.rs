@@ -1,4 +1,4 @@
-//! A registry's directory as it is filled: layers from trees, images from layers. [`super::registry`] serves it.
+//! Fills a registry's directory: layers from trees, images from layers. [`super::registry`] serves the directory.
 //!
 //! What comes in: trees on disk, configurations. What goes out: `blobs/sha256/<hex>` and `tags/<name>@<tag>`.
 
@@ -31,7 +31,7 @@ pub struct Blob {
 }
 
 impl<'a> Blobs<'a> {
-    /// Uses a directory, making it if it is not there.
+    /// Uses a directory, and makes it if it does not exist.
     ///
     /// # Errors
     /// If it cannot be made.

@@ -1,4 +1,4 @@
-//! The pod resources API of a native node's kubelet, asked over its socket.
+//! Client of the pod resources API of a native node's kubelet, over its socket.
 
 use anyhow::{Context, Result};
 use orlop_proto::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient as V1;
@@ -21,7 +21,7 @@ pub struct PodResources<'a> {
 }
 
 impl<'a> PodResources<'a> {
-    /// Of this node; connects when it is asked.
+    /// The client of this node; connects at the first request.
     ///
     /// # Errors
     /// If there is no channel.
@@ -62,7 +62,7 @@ impl<'a> PodResources<'a> {
         Ok(self.node.cri().block_on(client.get(request))?.into_inner().pod_resources)
     }
 
-    /// What the node can give.
+    /// The node's allocatable resources.
     ///
     /// # Errors
     /// The kubelet's.

@@ -1,4 +1,4 @@
-//! `bench native`: what the agent costs on the native node with no pods and with many.
+//! `bench native`: the cost of the agent on the native node without pods and with many.
 
 use std::fs;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) fn report(what: &str, name: &str, before: Usage, after: Usage, window
     Ok(())
 }
 
-/// Prints what agent and containerd use over a window.
+/// Prints the usage of agent and containerd over a window.
 pub(super) fn measure(node: &mut NativeNode, what: &str) -> Result<()> {
     let pids = [("orlop-agent", node.agent_pid()?), ("containerd", node.containerd_pid()?)];
     let before: Vec<Usage> = pids.iter().map(|(_, pid)| usage(*pid)).collect::<Result<_>>()?;

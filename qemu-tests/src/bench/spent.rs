@@ -1,5 +1,5 @@
-//! Where processor time goes while pods start: the control plane's programs, the kubelet, containerd, what containerd
-//! starts (CNI plugins, shims' starters), and the rest of the node (shims, the OCI runtime, the containers).
+//! Processor time during the start of pods, by program: the control plane's programs, the kubelet, containerd, what
+//! containerd starts (CNI plugins, shims' starters), and the rest of the node (shims, the OCI runtime, the containers).
 //!
 //! What comes in: `/proc` and the node's cpuacct group. What goes out: seconds by name, and their differences.
 
@@ -50,7 +50,7 @@ impl CpuSeconds {
         Ok(CpuSeconds(spent))
     }
 
-    /// What was spent since `before`, the most first.
+    /// The time since `before`, the largest first.
     #[must_use]
     pub fn since(&self, before: &CpuSeconds) -> String {
         let mut all: Vec<(f64, &String)> =

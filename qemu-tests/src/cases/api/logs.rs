@@ -1,4 +1,4 @@
-//! `kubectl logs`, with all that it can ask for.
+//! `kubectl logs` with all its options.
 //!
 //! Cases: `api/logs`, `api/logs-follow`.
 
@@ -65,7 +65,7 @@ fn logs(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(kubectl(&[&since])? == format!("new\n{long}"), "{since}: {:.100}", kubectl(&[&since])?);
     ensure!(kubectl(&["-c", "other"]).is_err(), "a container that is not there has a log");
     ensure!(kubectl(&["--previous"]).is_err(), "a container that never ended has a previous log");
-    // One output alone; the API server's own gate is off, so it is asked of the node.
+    // One output stream only; the API server's own gate is off, so the request goes to the node.
     let (node, admin) = (NodeApi::at(&joined.cluster, FIRST)?, joined.cluster.pki().node_admin()?);
     for (query, status, body) in [
         ("stream=Stderr", 200, "two\n".to_owned()),
@@ -143,7 +143,7 @@ fn follow(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// Moves the log away and lets the runtime make a new one, as a kubelet rotates logs.
+/// Renames the log and lets the runtime make a new one, as a kubelet rotates logs.
 fn rotate(joined: &Joined) -> Result<()> {
     let node = &joined.nodes[0];
     let id = node.wait(5, "the container", |v| v.one_running("counts"))?;

@@ -1,4 +1,4 @@
-//! The node API: authentication, logs, streams, metrics, statistics, strangers.
+//! The node API: authentication, logs, streams, metrics, statistics, malicious clients.
 
 pub mod access;
 pub mod load;

@@ -44,7 +44,7 @@ fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {
     let ready = ready_since(cluster)?;
     let address = SocketAddr::new(FIRST.parse()?, 10250);
     let ca = cluster.pki().ca.pem.clone();
-    // The crowd comes last: of one source the node ends the oldest strangers in favour of newcomers.
+    // The crowd comes last: the node closes the oldest anonymous connections of one address in favour of new ones.
     let all = inside(cluster.pid()?, async move || {
         let (slow, head, body) = tokio::join!(
             slow_head(address, &ca),
@@ -79,10 +79,9 @@ fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_gone(cluster, "unmoved", 30)
 }
 
-/// Tokens that nobody has issued, then connections that take nothing of their answers: heartbeats and an admin's
-/// `kubectl logs` do not suffer.
+/// Unknown tokens, then connections that do not read their answers: heartbeats and an admin's `kubectl logs` go on.
 fn flood(cluster: &Cluster, address: SocketAddr, node: &NativeNode) -> Result<()> {
-    // The whole of it takes a host with more processors than this one.
+    // The whole load needs a host with more processors than this one.
     let whole = std::env::var_os(WHOLE_FLOOD).is_some();
     let flood = match whole {
         true => Flood { connections: 1000, streams: 250, lasts: Duration::from_secs(60) },

@@ -34,7 +34,7 @@ fn tools(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(post("/run/default/obeys/other?cmd=ls")?.0 == 500, "/run in a container that is not there");
     ensure!(post("/run/default/nobody/c?cmd=ls")?.0 == 404, "/run in a pod that is not there");
     ensure!(node.get(Some(&admin), "/run/default/obeys/c?cmd=ls")?.0 == 405, "GET of /run");
-    // The image has no criu: the runtime's refusal is what people see.
+    // The image has no criu: the answer has the runtime's error.
     let (status, said) = post("/checkpoint/default/obeys/c")?;
     ensure!(
         status == 500 && said.starts_with("checkpointing of default/obeys/c failed ("),

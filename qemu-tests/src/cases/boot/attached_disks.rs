@@ -1,5 +1,5 @@
-//! A boot does not believe a disk because it is attached. A configuration drive that comes after the first boot, and a copy of
-//! the image on a faster bus.
+//! A boot does not trust a disk because it is attached: a configuration drive that appears after the first boot, and a
+//! copy of the image on a faster bus.
 //!
 //! Cases: `boot/drive-later`, `boot/foreign-disk`.
 
@@ -17,7 +17,7 @@ use crate::cases::boot::shared_vm::BOOT_LIMIT_S;
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
-/// Cases of this file; the first goes before the others of its group, which damage the disk.
+/// Cases of this file; the first one runs before the others of its group, which damage the disk.
 pub const CASES: &[Case] = &[
     STATE.case(
         "boot/drive-later",
@@ -45,7 +45,8 @@ fn look(vm: Vm, command: &str) -> Result<String> {
     Ok(said)
 }
 
-/// Source of the node's name, what counts, modules of file systems; the record's mode and text, if there is one.
+/// The effective configuration with the source of the node's name, modules of file systems; the record's mode and text,
+/// if it exists.
 const LOOK: &str = "cat /run/orlop/node-config.json; cut -d' ' -f1 /proc/modules; \
      stat -c 'record-mode=%a' /var/lib/orlop/config/first-boot.json; cat /var/lib/orlop/config/first-boot.json";
 
@@ -96,7 +97,7 @@ fn taken(lab: &Lab) -> Result<()> {
 fn foreign_disk(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut own = Lab::new(&cx.run, &cx.artefacts)?.on_sata();
     let foreign = Lab::new(&cx.run, &cx.artefacts)?;
-    // A node of its own: the same root, and a state partition that is sound.
+    // The copy is a node of its own: the same root, and an intact state partition.
     look(foreign.boot(Firmware::Direct, None)?, "echo foreign > /var/whose && sync")
         .context("the other disk")?;
     look(own.boot(Firmware::Uefi, None)?, "echo own > /var/whose && sync").context("the first boot")?;
@@ -108,7 +109,7 @@ fn foreign_disk(cx: &mut CaseContext<'_>) -> Result<()> {
     let said = look(own.boot(Firmware::Uefi, None)?, command).context("with both disks")?;
     ensure!(said.starts_with("own"), "/var is the other disk's: {said}");
     ensure!(said.contains("/dev/sda of") && said.contains("vda is there"), "another disk was chosen: {said}");
-    // Handed over by QEMU, the kernel knows of no ESP: nothing tells the two apart.
+    // If QEMU passes the kernel, there is no ESP by which init could distinguish the two disks.
     let vm = own.boot(Firmware::Direct, None)?;
     let problem = await_problem(&vm, "a refusal", |m| m.contains("boot failed in init.disk"))?;
     for part in ["/dev/sda", "/dev/vda", "none is used"] {

@@ -71,7 +71,7 @@ fn flipped_byte(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(problem.contains("nothing was changed"), "{problem}");
     let line = vm.await_console(10, "the refusal on the console", |l| l.contains("boot failed"))?;
     ensure!(line.contains("init."), "console: {line}");
-    // There is no other slot, so it stays; a reset would come ten seconds after the line.
+    // There is no other slot, so the machine stays in this state; a reset would come ten seconds after the line.
     let reset = vm.qmp.await_event("RESET", Duration::from_secs(15));
     ensure!(reset.is_err(), "the machine reboots again and again");
     Ok(())

@@ -159,7 +159,7 @@ fn ledger(cx: &mut CaseContext<'_>) -> Result<()> {
     let problems: Vec<_> =
         node.vm()?.messages().into_iter().filter(|m| matches!(m, HostMessage::Problem { .. })).collect();
     ensure!(problems.is_empty(), "problems: {problems:?}");
-    // The file says the same as the channel.
+    // The file has the same entries as the channel.
     let file = orlop_config::ledger::Ledger::parse(&node.must("cat /run/orlop/boot.json")?)
         .context("parse boot.json")?;
     for entry in &seen {
@@ -205,7 +205,7 @@ fn cgroup2(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     let delegated = words(node.must("cat /sys/fs/cgroup/cgroup.subtree_control")?);
     ensure!(there == delegated, "there are {there:?}, delegated are {delegated:?}");
-    // And as far as the pods: what the agent's and the runtime's own groups may hand on.
+    // The controllers of the agent's and the runtime's own groups, which the pods' groups inherit.
     for unit in ["kubelet.service", "containerd.service"] {
         let inside = words(node.must(&format!("cat /sys/fs/cgroup/system.slice/{unit}/cgroup.controllers"))?);
         ensure!(there == inside, "{unit} has {inside:?} of {there:?}");
@@ -282,8 +282,8 @@ fn stopped_in_order(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Takes all that root can have on /var, to the last block. Once is not always enough: what the file system held back for
-/// its own books comes free when all is written.
+/// Uses all space of /var that root can use, to the last block. Once is not always enough: the file system frees
+/// reserved blocks when all is written.
 fn fill(node: &mut Node, file: &str) -> Result<()> {
     let fill = format!(
         "for size in 64k 4k 4k 4k 4k; do \
@@ -295,7 +295,7 @@ fn fill(node: &mut Node, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// Resets, and waits for what init says about the full partition and for the agent.
+/// Resets, and waits for init's message about the full partition and for the agent.
 fn reset_while_full(node: &mut Node, said: &str) -> Result<()> {
     let vm = node.vm()?;
     vm.reset()?;
@@ -319,7 +319,7 @@ fn state_full(cx: &mut CaseContext<'_>) -> Result<()> {
     reset_while_full(node, "emergency reserve of")?;
     let ran = node.vm()?.await_phase("pod.running", BOOT_LIMIT_S).context("on the emergency reserve")?;
     say::line(format!("  pod running at {:.1} s on the reserve", ran.at_ms as f64 / 1000.0));
-    // Now without a reserve: what was released is taken as well.
+    // Now without a reserve: the released blocks are used as well.
     fill(node, "filler2")?;
     reset_while_full(node, "no emergency reserve left")?;
     let restarts = node.must("systemctl show -P NRestarts kubelet orlop-bringup")?;

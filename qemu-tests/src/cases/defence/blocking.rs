@@ -1,9 +1,9 @@
-//! Pods whose work takes as long as they like: probes and NFS servers by names that no name server answers for, and a part
-//! of a volume behind a trap of links. Neither the node's own work nor another pod waits for them.
+//! Pods that block the node's threads: probes and NFS servers with names that no name server answers, and a path in a
+//! volume that leads through a trap of links. Neither the node's own work nor another pod waits for them.
 //!
-//! The node keeps its pods on its own tmpfs ([`crate::cases::defence::eviction`]), and its resolver asks a socket without a reader.
-//! Memory belongs to the whole machine here, so the disk runs out: the same looks of the eviction manager see both. A kernel
-//! with a client for NFS, and a server that falls silent, are in `volumes/nfs`.
+//! The node keeps its pods on its own tmpfs ([`crate::cases::defence::eviction`]), and its resolver asks a socket
+//! without a reader. On a native node memory is the whole machine's, so the disk runs out instead: the eviction manager
+//! checks both in the same way. `volumes/nfs` tests a kernel with an NFS client, and a server that stops answering.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,13 +47,13 @@ const NAME_SERVER: &str = "127.0.0.2";
 const RESOLV_CONF: &str = "nameserver 127.0.0.2\noptions timeout:5 attempts:2\n";
 /// The names end so.
 const ZONE: &str = "dead.test";
-/// A start under the burden may take twice as long as without it, and on a machine with other work so long, seconds.
+/// Limit of a start under load, seconds, if twice the time without load is less: the machine may have other work.
 const START_S_MIN: u64 = 30;
 
-/// A socket on port 53 of the node's loopback. What is asked stays in its queue.
+/// A socket on port 53 of the node's loopback. Questions stay in its queue.
 fn name_server(node: &NativeNode) -> Result<UdpSocket> {
     let pid = node.pid();
-    // A network namespace belongs to a thread, so a thread goes there and ends there; the socket stays.
+    // A network namespace belongs to a thread, so a thread of its own makes the socket; the socket stays.
     let bind = move || -> Result<UdpSocket> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = fs::File::open(&path).with_context(|| format!("open {path}"))?;
@@ -67,7 +67,7 @@ fn name_server(node: &NativeNode) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The name that a DNS question asks for (RFC 1035, 4.1): labels after a head of 12 bytes. Pure.
+/// The name in a DNS question (RFC 1035, 4.1): labels after a head of 12 bytes. Pure.
 fn asked(question: &[u8]) -> Option<String> {
     let (mut rest, mut labels) = (question.get(12..)?, Vec::new());
     while let Some((&length, more)) = rest.split_first()
@@ -80,7 +80,7 @@ fn asked(question: &[u8]) -> Option<String> {
     Some(labels.join("."))
 }
 
-/// Waits until the name server was asked for all names of the probes. Nobody was answered.
+/// Waits until the name server has the questions for all names of the probes. It answered none.
 fn await_asked(server: &UdpSocket, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     let mut seen = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! A booted VM whose disk fills up: by images, by a log at full speed, by an emptyDir, by small files, by a hostPath.
 //!
-//! Images come from a registry in the control plane's network, a mirror of a host that is nowhere else.
+//! Images come from a registry in the control plane's network, which is a mirror of a host that does not exist.
 
 use std::fs;
 use std::path::Path;
@@ -40,16 +40,16 @@ const VM: &str = "vm";
 const HOST: &str = "images.test";
 /// Where its mirror listens, in the control plane's network.
 const PORT: u16 = 5002;
-/// What an image adds to its layers' content, MiB; on disk it takes twice that, packed and unpacked.
+/// The size that an image adds to its layers' content, MiB; on disk it takes twice that, packed and unpacked.
 const IMAGE: usize = 100;
 /// `imagefs.available` and `nodefs.available`, MiB: one image leaves more, two do not.
 const THRESHOLD: u64 = 2300;
 /// `nodefs.inodesFree`, per cent, and how many files are too many then.
 const INODES_PERCENT: u64 = 85;
 const FILES: u32 = 40_000;
-/// What a pod writes to fill the disk, MiB.
+/// The size that a pod writes to fill the disk, MiB.
 const WRITES: u32 = 300;
-/// Nobody removes an image that a pod asked for within this time.
+/// The agent does not remove an image that a pod used within this time.
 const ASKED: Duration = Duration::from_secs(125);
 /// One log file, and how many of them there may be.
 const LOG: (&str, u32) = ("5Mi", 3);
@@ -137,7 +137,7 @@ fn fillers(cx: &mut CaseContext<'_>) -> Result<()> {
         "{first} MiB are left, and the images do not fit to that"
     );
 
-    // An image that nobody uses any more.
+    // An image that no pod uses any more.
     run(&cluster, pod("once", "one", STAYS, &asks))?;
     let pulled = Instant::now();
     client.delete::<Pod>(&pods, "once", Some(1))?;
@@ -160,7 +160,7 @@ fn fillers(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(with_other > THRESHOLD, "nothing was freed");
     ensure!(event(&cluster, "Evicted")?.is_none(), "somebody went although an image was enough");
 
-    // All of one image: what nobody uses is gone by now.
+    // All pods use one image; unused images are gone by now.
     let free = json!({});
     let writes = |to: &str| {
         format!(
@@ -174,7 +174,7 @@ fn fillers(cx: &mut CaseContext<'_>) -> Result<()> {
          while :; do sleep 1000 & wait $!; done"
     );
     goes(&cluster, pod("small", "two", &small, &free), "inodes")?;
-    // What it has written outlives it, if it does not tidy up.
+    // Its file outlives the pod, unless the pod removes it.
     let tidy = format!("trap 'rm -f /dump/x; exit 0' TERM; {}", writes("/dump"));
     let mut dumps = pod("dumps", "two", &tidy, &free);
     let host =
@@ -206,7 +206,7 @@ fn run(cluster: &Cluster, pod: Value) -> Result<()> {
     await_pod_ready(cluster, &name, 180).map(drop)
 }
 
-/// A log at full speed takes what its files may take, and nobody has to go.
+/// A log at full speed uses the size limit of its files, and no pod is evicted.
 fn loud(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     run(cluster, pod("loud", "hello", "touch /hold/ready; sleep 1; yes 'as fast as it can'", &json!({})))?;
     let sizes = format!(
@@ -224,7 +224,7 @@ fn loud(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     await_pod_gone(cluster, "loud", 60)
 }
 
-/// The pod, taken as soon as there is room again, fills the disk and goes for it.
+/// The pod starts as soon as there is room again, fills the disk and is evicted.
 fn goes(cluster: &Cluster, pod: Value, resource: &str) -> Result<()> {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     start(cluster, &pod, "DiskPressure")?;
@@ -238,13 +238,13 @@ fn goes(cluster: &Cluster, pod: Value, resource: &str) -> Result<()> {
     say::line(format!("  {name}: {message}"));
     ensure!(status.reason.as_deref() == Some("Evicted"), "{name}: {:?}", status.reason);
     ensure!(message.starts_with(&format!("The node was low on resource: {resource}. ")), "{message}");
-    // While it is still short of room.
+    // The node still has no room.
     cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/healthz")])?;
     client.delete::<Pod>(&pods, &name, Some(1))?;
     await_pod_gone(cluster, &name, 60)
 }
 
-/// The Node does not tell of a full disk, or not any more.
+/// Waits until the Node has no DiskPressure.
 fn await_room(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     client.wait::<Node, _>(&client.all(), 60, "the disk not to be full", |all| {

@@ -23,7 +23,7 @@ pub const CASES: &[Case] = &[HERE.case(
     restarted,
 )];
 
-/// Events of removals, three or so for an image, after which somebody is killed.
+/// Number of removal events, about three for an image, after which the runtime or the agent is killed.
 const SOME: usize = 30;
 
 fn restarted(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -40,7 +40,7 @@ fn restarted(cx: &mut CaseContext<'_>) -> Result<()> {
     let container = node.wait(30, "the pod to run", |v| v.one_running(&keeper.full_name()))?;
     pull_spares(&node)?;
     node.kill_agent()?;
-    // More than there can be left, so that all goes that may.
+    // More than can be free, so that every removable image is removed.
     configure(&node, "99.99%")?;
     node.start_agent_ready()?;
     await_removals(&node, SOME)?;

@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
 /// Lines written in bursts at full speed: some 40 MB.
 const LINES: u64 = 800_000;
 
-/// A node whose agent rotates logs of more than `size` as often as it may, keeping `files`.
+/// A node whose agent rotates logs of more than `size` as often as possible, keeping `files`.
 fn start(cx: &CaseContext<'_>, size: &str, files: u32) -> Result<NativeNode> {
     let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
@@ -109,7 +109,7 @@ fn await_line(node: &mut NativeNode, container: &str, limit_s: u64, line: &str) 
     let deadline = Instant::now() + Duration::from_secs(limit_s);
     let log = node.inside(&node.cri().status(container)?.log_path);
     let ending = format!(" stdout F {line}\n");
-    // The file may be moved away between two looks; it is the last line, so it comes back into sight.
+    // The file may be renamed between two looks; it contains the last line, so it appears again.
     while !fs::read_to_string(&log).is_ok_and(|text| text.ends_with(&ending)) {
         ensure!(Instant::now() < deadline, "{line} was not written within {limit_s} s");
         node.pass(Duration::from_millis(50))?;
@@ -158,7 +158,7 @@ fn at_full_speed(cx: &mut CaseContext<'_>) -> Result<()> {
         ensure!(Instant::now() < deadline, "line {last} was not written: {:?}", newest.last());
         node.pass(Duration::from_millis(200))?;
     }
-    // Files may be compressed while they are read: what is read must not change.
+    // Files may be compressed while they are read: stop the agent, so that they do not change.
     node.kill_agent()?;
     let files = files_of(&node, &container)?;
     let found = numbers(&files)?;
@@ -178,7 +178,7 @@ fn at_full_speed(cx: &mut CaseContext<'_>) -> Result<()> {
     bounded(&mut node)
 }
 
-/// No more files than configured, the older ones compressed; the newest is what `kubectl logs` shows.
+/// At most the configured number of files, the older ones compressed; `kubectl logs` shows the newest.
 fn bounded(node: &mut NativeNode) -> Result<()> {
     node.stop_agent()?;
     configure(node, "4Ki", 3)?;
@@ -231,7 +231,7 @@ fn without_containerd(cx: &mut CaseContext<'_>) -> Result<()> {
     node.kill_agent()?;
     let found = numbers(&files_of(&node, &container)?)?;
     ensure!(found.windows(2).all(|w| w[0] < w[1]), "lines are there twice or out of order");
-    // What a containerd that is killed has read and not written is lost with it, with any kubelet.
+    // A killed containerd loses data that it has read and not written, with any kubelet.
     let gaps = found.windows(2).filter(|w| w[1] != w[0] + 1).count();
     say::line(format!("{} of 2001 lines, {gaps} gaps by {kills} kills of containerd", found.len()));
     ensure!(gaps <= kills && found.first() == Some(&0), "{gaps} gaps, the first line is {:?}", found.first());

@@ -1,4 +1,4 @@
-//! The API server goes away while static pods change and containers crash, and comes back.
+//! An outage of the API server, while static pods change and containers crash.
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ fn api_down(cx: &mut CaseContext<'_>) -> Result<()> {
     for pod in ["bound", "limps", "stays-first", "comes-first", "falls-first"] {
         await_pod_gone(&joined.cluster, pod, 60)?;
     }
-    // The scheduler asks a server that refused it once only after a pause of a minute or more, and who comes next wants it.
+    // After one refusal the scheduler pauses for a minute or more, and the next case needs the scheduler.
     client.create::<Pod>(&client.of("default"), api_pod("next", "first", STAYS, 1))?;
     await_pod_ready(&joined.cluster, "next", 240)?;
     client.delete::<Pod>(&client.of("default"), "next", None)?;

@@ -1,4 +1,4 @@
-//! The pod network that a node makes of its Node's ranges (`network.podNetwork: bridge`).
+//! The pod network that containerd makes from the Node's ranges (`network.podNetwork: bridge`).
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[HERE.case(
 )];
 
 const NAME: &str = "bridged";
-/// What containerd makes the bridge from; this tree's.
+/// Template of the bridge; this tree's.
 const TEMPLATE: &str = include_str!("../../../../image/rootfs/common/usr/share/orlop/pod-network.conflist");
 
 fn renumbered(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -47,7 +47,7 @@ fn renumbered(cx: &mut CaseContext<'_>) -> Result<()> {
     client.delete::<Node>(&client.all(), NAME, None)
 }
 
-/// The node's containerd is told what the appliance's is, and has no other network.
+/// The node's containerd gets the appliance's configuration, and has no other network.
 fn bridge(node: &mut NativeNode) -> Result<()> {
     let text = json!({
         "apiVersion": "orlop/v1alpha1",

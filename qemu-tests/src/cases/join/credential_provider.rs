@@ -1,4 +1,4 @@
-//! A credential-provider plugin in a cluster: a shell script that knows the password of the node's registry.
+//! A credential provider plugin in a cluster: a shell script with the password of the node's registry.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,7 @@ const REFUSED: &[&str] = &["ErrImagePull", "ImagePullBackOff"];
 fn credential_provider(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let client = joined.cluster.client();
-    // Nodes ask for tokens of the audience of plugins only if somebody allows them to.
+    // A node may request tokens for a plugin's audience only with this permission.
     client.create::<ClusterRole>(
         &client.all(),
         json!({"metadata": {"name": "e2e:registry-tokens"}, "rules": [{"apiGroups": [""],
@@ -67,7 +67,7 @@ fn credential_provider(cx: &mut CaseContext<'_>) -> Result<()> {
     );
     let token = heard["serviceAccountToken"].as_str().unwrap_or_default();
     ensure!(token.split('.').count() == 3, "the plugin got the token {token:?}");
-    // The account may use the image; the answer is kept, so nobody is asked, and nothing is pulled.
+    // The account may use the image: the plugin's answer is cached, so neither the plugin nor the registry is asked.
     joined.run_pod(pod("fellow", "puller", "Never", &[]))?;
     let calls = read(&joined.nodes[1], "calls")?;
     ensure!(calls.lines().count() == 1, "the plugin ran {} times", calls.lines().count());
@@ -115,7 +115,7 @@ fn read(node: &NativeNode, name: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
-/// Lines of a script that notes what it is asked and answers.
+/// Lines of a script that logs its requests and answers.
 fn answering() -> String {
     let answer = json!({"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "kind": "CredentialProviderResponse",
         "cacheKeyType": "Registry", "auth": {HOST: {"username": USER, "password": PASSWORD}}});

@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[HERE.case(
     debug,
 )];
 
-/// The status of an ephemeral container of pod `debugged`, as soon as `what` holds of it.
+/// The status of an ephemeral container of pod `debugged`, when it fulfils `what`.
 fn await_ephemeral(
     cluster: &Cluster,
     name: &str,
@@ -74,7 +74,7 @@ fn debug(cx: &mut CaseContext<'_>) -> Result<()> {
     let stays = await_ephemeral(cluster, "stays", "running", runs)?;
     let said = cluster.kubectl(&["exec", "debugged", "-c", "stays", "--", "echo", "hello"])?;
     ensure!(said == "hello", "exec in a debugger: {said:?}");
-    // Neither an end nor another agent starts one again, and the pod is what it was.
+    // Neither an end nor a new agent starts an ephemeral container again, and the pod is unchanged.
     joined.nodes[0].kill_agent()?;
     start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     look(&joined.cluster, "later", &[], "exit 0")?;

@@ -1,4 +1,4 @@
-//! A node of a cloud: it waits for the cloud's controller, whose word about addresses it leaves as it is.
+//! A node with an external cloud provider: it waits for the cloud controller, and keeps the controller's addresses.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -49,13 +49,13 @@ fn external(cx: &mut CaseContext<'_>) -> Result<()> {
     let pod = joined.run_pod(api_pod("in-cloud", NAME, STAYS, 1))?;
     let host = pod.status.and_then(|s| s.host_ip);
     ensure!(host.as_deref().is_some_and(|ip| clouds[0] == format!("InternalIP {ip}")), "hostIP {host:?}");
-    // A restarted agent leaves both as they are, and does it in HTTP/1.1 if it is told to.
+    // A restarted agent keeps both, and uses HTTP/1.1 if configured.
     node.kill_agent()?;
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     node.start_agent_in(&[("DISABLE_HTTP2", "1")], &flags)?;
     await_words(&mut node, 30, &["HTTP/1.1"])?;
     await_serving(cluster, NAME, 60)?;
-    // A pod that is made, shown and taken away over it.
+    // Create, show and delete a pod over HTTP/1.1.
     joined.run_pod(api_pod("over-http1", NAME, STAYS, 1))?;
     client.delete::<Pod>(&client.of("default"), "over-http1", None)?;
     await_pod_gone(cluster, "over-http1", 30)?;
@@ -75,8 +75,8 @@ fn addresses(node: &Node) -> Vec<String> {
     all.iter().map(|a| format!("{} {}", a.type_, a.address)).collect()
 }
 
-/// As the cloud's controller does: what it knows of the machine, then the taint goes. Answers the addresses, one of
-/// which is none that the machine could know of.
+/// Acts like the cloud controller: sets the node's addresses, then removes the taint. Returns the addresses, one of
+/// which the machine does not have.
 fn initialize(cluster: &Cluster) -> Result<Vec<String>> {
     let client = cluster.client();
     let nodes = client.all::<Node>();

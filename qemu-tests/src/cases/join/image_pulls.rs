@@ -1,4 +1,4 @@
-//! Images that are not for everybody, in a cluster.
+//! Images that need credentials, in a cluster.
 //!
 //! Cases: `join/pull-secret`, `join/pulled-by-others`.
 
@@ -109,7 +109,7 @@ fn pulled_by_others(cx: &mut CaseContext<'_>) -> Result<()> {
     await_waiting(&joined.cluster, "later", refused)?;
     create("blind", "Never", &["wrong"])?;
     await_waiting(&joined.cluster, "blind", &["ErrImageNeverPull"])?;
-    // Neither the Secret that pulled it nor another one that says the same needs the registry.
+    // A pod with the Secret of the pull, or with another Secret of the same contents, needs no registry.
     joined.run_pod(private_pod("fellow", "second", "Never", &["owner"]))?;
     joined.run_pod(private_pod("cousin", "second", "IfNotPresent", &["same"]))?;
     let words =
@@ -142,7 +142,7 @@ pub(crate) fn private_pod(name: &str, node: &str, policy: &str, secrets: &[&str]
     pod
 }
 
-/// The message beside one of the reasons.
+/// The message of a container that waits for one of the reasons.
 pub(crate) fn await_waiting(cluster: &Cluster, name: &str, reasons: &[&str]) -> Result<String> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 60, &format!("{name} to wait for {reasons:?}"), |all| {

@@ -57,7 +57,7 @@ fn kubeconfig(cx: &mut CaseContext<'_>) -> Result<()> {
     let status = node.stop_agent()?;
     ensure!(status == 0, "the agent ended with {status}");
 
-    // Told to join, and nothing about client CAs: whoever the cluster's CA signed for is let in.
+    // A node with --join and without a client CA accepts clients of the cluster's CA.
     let line = "  x509:\n    clientCAFile: /var/lib/kubelet/ca.crt\n";
     let configuration = kubelet_configuration();
     ensure!(configuration.contains(line), "the configuration names no client CA: {configuration}");

@@ -1,4 +1,4 @@
-//! Room on the node: who gets it, and who goes for it.
+//! Preemption on the node: a critical pod gets the resources of a less critical one.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -77,7 +77,7 @@ fn preemption(cx: &mut CaseContext<'_>) -> Result<()> {
     };
     preempted("victim")?;
 
-    // What runs and asks for more is as critical; who is not waits.
+    // The running pods with more resources are as critical; a less critical pod waits.
     create("bystander", 100, None)?;
     create("second", 250, None)?;
     for name in ["bystander", "second"] {

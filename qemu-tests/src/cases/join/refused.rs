@@ -1,5 +1,5 @@
-//! Nodes that may not join, each for another reason: they say what is wrong and what to do about it, and join without
-//! a restart once that was done.
+//! Nodes that may not join, each for another reason: they report the problem and its remedy, and join without a restart
+//! after the repair.
 //!
 //! Cases: `join/refused-ca`, `join/refused-hash`, `join/refused-token`, `join/refused-approval`, `join/refused-server`.
 
@@ -141,7 +141,7 @@ fn wrong_server(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = ids.asks.agent_pid()?;
     ids.give_token(&token)?;
     ids.is_mended(agent)?;
-    // The same for a node that has joined: its address leads to another cluster one day.
+    // The same for a joined node: its address leads to another cluster later.
     let own = ids.asks.inside(KUBECONFIG);
     let right = fs::read_to_string(&own).context("read the node's kubeconfig")?;
     ids.asks.stop_agent()?;

@@ -22,7 +22,8 @@ fn restart_all(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let (cluster, client) = (&joined.cluster, joined.cluster.client());
     let mut pod = api_pod("anew", "first", STAYS, 1);
-    // It ends once, as soon as the other one runs, and stays the second time: the volume outlives the restart.
+    // The container ends once, as soon as the other one runs, and stays the second time: the volume survives the
+    // restart.
     let once = format!(
         "echo run >> /scratch/runs; cat /scratch/inits /scratch/runs; [ -e /scratch/over ] || {{ \
          until [ -e /scratch/go ]; do busybox sleep 0.1; done; echo > /scratch/over; exit 42; }}; {STAYS}"

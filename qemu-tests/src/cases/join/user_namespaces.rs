@@ -22,7 +22,7 @@ pub const CASES: &[Case] = &[HERE.case(
     user_namespaces,
 )];
 
-/// Says what it sees of itself and its volumes, then that it has, and stays.
+/// Prints its view of itself and of its volumes, then a mark, and stays.
 const LOOKS: &str = "\
     { cat /proc/self/uid_map /proc/self/gid_map; id -u; touch /disk/mine /memory/mine /host/mine; \
     stat -c '%n %u %g' /disk/mine /memory/mine /host/mine /etc/hosts; stat -L -c '%n %u %g' /map/k; \
@@ -44,7 +44,7 @@ fn pod(name: &str, proc_mount: &str) -> Value {
     pod["spec"]["containers"][0]["volumeMounts"] =
         volumes.iter().map(|v| json!({"name": v, "mountPath": format!("/{v}")})).collect();
     pod["spec"]["containers"][0]["securityContext"] = json!({"procMount": proc_mount});
-    // In the container's own layer: each instance says anew when all is written.
+    // In the container's own layer: each instance writes its mark again.
     pod["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/tmp/done"]}, "periodSeconds": 1, "failureThreshold": 90});
     pod
@@ -66,7 +66,7 @@ fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// What the pod saw of itself.
+/// The pod's output.
 fn pod_output(node: &NativeNode, pod: &Pod) -> Result<Vec<String>> {
     let volume = format!("/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/disk", uid(pod));
     let own = fs::metadata(node.inside(&format!("{volume}/mine")))?;
@@ -117,7 +117,7 @@ fn user_namespaces(cx: &mut CaseContext<'_>) -> Result<()> {
     let ids = (check(&joined.nodes[0], &one, true)?, check(&joined.nodes[0], &two, false)?);
     ensure!(ids.0 != ids.1, "both have the ids from {} on", ids.0);
 
-    // What a new agent makes of the old one's records: another pod has other ids, a new instance the same.
+    // A new agent reads the old one's records: another pod gets other ids, a new instance the same.
     let node = &mut joined.nodes[0];
     node.kill_agent()?;
     start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;

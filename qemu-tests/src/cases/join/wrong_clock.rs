@@ -1,4 +1,4 @@
-//! A node whose clock is wrong by years at its first boot: it says so, and joins once the clock is set.
+//! A node whose clock is wrong by years at its first boot: it reports this, and joins when the clock is set.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn wrong_clock(cx: &mut CaseContext<'_>) -> Result<()> {
     let epoch: i64 =
         shell.must("stat -c %Y /usr/lib/clock-epoch")?.trim().parse().context("the file's time")?;
     ensure!(epoch == floor && before >= floor, "{before} in an image of {epoch}, whose lock says {floor}");
-    // A certificate begins five minutes before it is made.
+    // A certificate begins five minutes before its creation.
     ensure!(now - before > 600, "the image is too young to tell: {before}, and it is {now}");
     shell.must(&format!("date -u -s @{now}"))?;
     let start = std::time::Instant::now();

@@ -72,7 +72,7 @@ fn crash_loop(cx: &mut CaseContext<'_>) -> Result<()> {
         let logs = fs::read_dir(of_it).ok()?.flatten().map(|entry| entry.file_name());
         let mut logs: Vec<_> = logs.filter_map(|name| name.into_string().ok()).collect();
         logs.sort();
-        // That of the instance before the newest may still be there: it is the one to ask for until there is another.
+        // The log of the instance before the newest may still exist: it is the previous log until there is another one.
         (logs == ["3.log"] || logs == ["2.log", "3.log"]).then_some(())
     })?;
     let dead = node.cri().view()?.of("crash-native").len();

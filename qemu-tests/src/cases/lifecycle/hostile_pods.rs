@@ -1,5 +1,4 @@
-//! Pods that nobody should write: each ends with the reason and the message that the upstream kubelet gives, and hurts
-//! no other.
+//! Malformed and malicious pods: each ends with the upstream kubelet's reason and message, and affects no other pod.
 //!
 //! Cases: `lifecycle/hostile-pods`, `lifecycle/hostile-deaf`, `lifecycle/hostile-many`.
 
@@ -58,7 +57,7 @@ fn bystander(joined: &Joined) -> Result<Pod> {
     }
 }
 
-/// The bystander is what it was, and a new pod runs.
+/// The bystander is unchanged, and a new pod runs.
 fn go_on(joined: &Joined, before: &Pod) -> Result<()> {
     let now = bystander(joined)?;
     let containers = |pod: &Pod| pod.status.as_ref().and_then(|s| s.container_statuses.clone());
@@ -105,7 +104,7 @@ fn pods(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What should have been said of each pod and was not.
+/// The expected messages of each pod that are missing.
 fn unsaid(seen: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let said =
         |name: &str, words: &str| seen.get(name).is_some_and(|all| all.iter().any(|l| l.contains(words)));

@@ -1,4 +1,4 @@
-//! Links to containers' logs, where collectors of logs look for them.
+//! Links to containers' logs, in the directory that log collectors read.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -32,7 +32,7 @@ pub const CASES: &[Case] = &[HERE.case(
     url,
 )];
 
-/// What the server wants to see, and nobody else is to.
+/// The secret header value, which only the server may get.
 const TOKEN: &str = "Bearer e2e-hidden";
 
 /// The authorities that the node's machine trusts.
@@ -41,7 +41,7 @@ const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// A server of manifests on the node's loopback.
 struct Manifests {
     port: u16,
-    /// What it answers; `None` closes the connection.
+    /// The answer; `None` closes the connection.
     answer: Arc<Mutex<Option<String>>>,
     asked: Arc<AtomicUsize>,
 }
@@ -50,7 +50,7 @@ impl Manifests {
     /// Its thread ends with the process. With a certificate it speaks TLS.
     fn start(node: &NativeNode, tls: Option<Arc<ServerConfig>>) -> Result<Manifests> {
         let pid = node.pid();
-        // A network namespace belongs to a thread; a socket stays in the one where it was made.
+        // A network namespace belongs to a thread; a socket stays in the namespace where it was made.
         let bound = std::thread::spawn(move || -> Result<TcpListener> {
             let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).context("the node's network")?;
             nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)?;
@@ -64,7 +64,7 @@ impl Manifests {
             for stream in listener.incoming().flatten() {
                 let now = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 if let Some(body) = now {
-                    // Who hangs up is not served.
+                    // A client that closes the connection gets no answer.
                     let _ = accept(stream, tls.as_ref(), &body);
                 }
                 count.fetch_add(1, Ordering::SeqCst);
@@ -79,7 +79,7 @@ impl Manifests {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = list;
     }
 
-    /// Waits until it was asked twice more: the second question came after the first answer was judged.
+    /// Waits for two more requests: the second one follows the evaluation of the first answer.
     fn asked_again(&self, node: &mut NativeNode) -> Result<()> {
         let until = self.asked.load(Ordering::SeqCst) + 2;
         for _ in 0..300 {
@@ -195,8 +195,8 @@ fn url(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The headers go to nobody whose certificate is not of an authority of the machine; one that is added is taken by the
-/// running agent.
+/// The headers are sent only to a server with a certificate of one of the machine's authorities; the running agent
+/// accepts an authority that is added.
 fn https(cx: &CaseContext<'_>, node: &mut NativeNode, header: &str) -> Result<()> {
     let dir = cx.artefacts.join("url-pki");
     fs::create_dir_all(&dir)?;

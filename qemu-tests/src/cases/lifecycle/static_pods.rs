@@ -1,4 +1,4 @@
-//! Static pods on the native node: they follow their files, and what is wrong with one file hurts no other.
+//! Static pods on the native node: they follow their files, and an invalid file does not affect the others.
 //!
 //! Cases: `lifecycle/static-pod-add`, `lifecycle/static-pod-change`, `lifecycle/static-pod-remove`,
 //! `lifecycle/static-pod-back`, `lifecycle/static-pod-invalid`, `lifecycle/static-pod-unreadable`,
@@ -109,7 +109,7 @@ fn await_log(node: &NativeNode, id: &str, text: &str) -> Result<()> {
 fn add(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
-    // One is there before the agent, one comes after.
+    // One manifest exists before the agent starts, one comes later.
     let (early, late) = (Pod::staying("early"), Pod::staying("late"));
     node.write_manifest(&early.file(), &early.manifest())?;
     node.start_agent_ready()?;
@@ -226,7 +226,7 @@ fn unreadable(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = ready_node(cx)?;
     let stays = run_pod(&node, &Pod::staying("stays"))?;
     let dir = node.manifests();
-    // The agent is root, whom modes do not stop: these stop anyone.
+    // File modes do not stop root: these files cannot be read by any user.
     fs::create_dir(dir.join("a-directory.yaml"))?;
     std::os::unix::fs::symlink("/nowhere", dir.join("a-dangling-link.yaml"))?;
     std::os::unix::fs::symlink("a-loop.yaml", dir.join("a-loop.yaml"))?;

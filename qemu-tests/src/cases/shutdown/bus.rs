@@ -1,4 +1,4 @@
-//! The system bus goes away: it comes back and logind with it, or the machine is told to stop without it.
+//! Loss of the system bus: the bus restarts and logind with it, or the machine stops without a bus.
 //!
 //! Cases: `shutdown/bus-restart`, `shutdown/bus-away`.
 
@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// How often the agent has taken its lock in this boot.
+/// Counts how often the agent has taken its lock in this boot.
 const TAKEN: &str =
     "journalctl -b -u kubelet.service -o cat --no-pager | grep -c \"shutdown waits for this\"";
 /// The bus restarts, its launcher is killed, the broker itself is killed.
@@ -60,7 +60,7 @@ fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
         await_lock(vm)?;
         say::line(format!("  the lock is back {:.1} s after {what}", lost.elapsed().as_secs_f64()));
     }
-    // Nobody was ended for it.
+    // No pod was ended.
     five::ensure_ready(cluster)?;
     let before = boot_id(cluster)?;
     vm.vm()?.reboot(OFF_LIMIT_S)?;
@@ -68,7 +68,8 @@ fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     five::ensure_ended(cluster, vm, &before, "reboot")
 }
 
-/// journald is no witness of a boot's last moments: the agent's lines go to a file beside its receipt, from its next start on.
+/// journald loses a boot's last moments: from its next start on, the agent writes its log to a file next to its
+/// receipt.
 const LOG: &str = "/var/lib/kubelet/last-lines";
 const TO_LOG: &str = "mkdir -p /run/systemd/system/kubelet.service.d && \
                       printf '[Service]\\nStandardError=append:/var/lib/kubelet/last-lines\\n' > \
@@ -82,7 +83,7 @@ fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let before = boot_id(cluster)?;
     let shell = vm.vm()?.shell()?;
-    // It cannot be started again, by nobody who knocks.
+    // A masked unit cannot be started again by its socket.
     shell.must("systemctl mask --runtime dbus-broker.service && systemctl stop dbus-broker.service")?;
     let deaf = "! busctl status >/dev/null 2>&1 && ! systemctl is-active -q systemd-logind.service";
     shell.must(&format!("timeout 30 bash -c 'until {deaf}; do sleep 0.5; done'"))?;
@@ -90,7 +91,7 @@ fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.restarts("systemctl reboot", OFF_LIMIT_S)?;
     say::line(format!("  {VM} started again after {:.1} s without a bus", asked.elapsed().as_secs_f64()));
     await_boot(cluster, vm, &before)?;
-    // Nobody but the agent, in its own stop, can have ended them in order.
+    // Only the agent, in its own stop, can have ended the pods in order.
     let shell = vm.vm()?.shell()?;
     let ended = shell.run(&format!("grep -q 'nobody waited for the pods' {LOG}"), Duration::from_secs(30))?;
     let log = shell.must(&format!("tail -n 40 {LOG} && rm {LOG}"))?;

@@ -1,4 +1,4 @@
-//! Shutdowns that end before they are done: a kernel that dies, and power that goes, in each phase.
+//! Shutdowns that are cut short: by a kernel panic, and by power cuts in each phase.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     Ok(boot)
 }
 
-/// The node tells that `boot` ended in the middle of its shutdown.
+/// The node's event says that `boot` ended in the middle of its shutdown.
 fn ensure_told_unclean(cluster: &Cluster, boot: &str) -> Result<()> {
     let said = unclean(cluster, boot)?;
     ensure!(said.contains("in the middle of its shutdown"), "{said}");
@@ -60,7 +60,7 @@ fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     Ok(boot)
 }
 
-/// It died in the middle of its shutdown, its words are told, and its log is kept.
+/// The event names the panic in the middle of the shutdown, and the kernel's log is kept.
 fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<()> {
     let said = unclean(cluster, boot)?;
     let words = "its kernel died (Kernel panic - not syncing: sysrq triggered crash)";
@@ -83,7 +83,7 @@ fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     cluster.ensure_nothing_forbidden()
 }
 
-/// What had its end coming ends, what had not goes on.
+/// Pods whose end had begun end, the other pods go on.
 fn panic_in_the_first_group(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let shell = vm.vm()?.shell()?;
@@ -101,13 +101,13 @@ fn panic_in_the_first_group(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     await_settled(cluster)
 }
 
-/// The power goes when those of the first group have ended and this pod is ending.
+/// Cuts the power after the end of the first group's pods and during the end of this pod.
 fn cut_in_a_later_group(cluster: &Cluster, vm: &mut VmNode, name: &str) -> Result<()> {
     let takes = |pod| if pod == name { 600 } else { 1 };
     five::run(cluster, StopDurations { middle: takes("middle"), critical: takes("critical") })?;
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "one", 60)?;
-    // Its group is next when nothing of the others is left, volumes included.
+    // Its group begins when the pods of the earlier groups are released, volumes included.
     await_killing(cluster, name, 90)?;
     let boot = cut(cluster, vm)?;
     ensure_told_unclean(cluster, &boot)?;

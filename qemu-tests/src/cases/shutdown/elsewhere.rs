@@ -1,5 +1,5 @@
-//! Replicas of a node that goes are made on another one: after a shutdown, and by the taint `out-of-service` after a
-//! power cut. The node that comes back has nothing left of them.
+//! Replicas of a node that goes down are created on another one: after a shutdown, and by the taint `out-of-service`
+//! after a power cut. The node that comes back has nothing left of them.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ pub const CASES: &[Case] = &[Case {
 }];
 
 const NATIVE: &str = "native";
-/// What a node that is told to be out of service has.
+/// The taint of a node that is out of service.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// One container that stays, on the VM if it takes pods.
+/// One container that stays, preferably on the VM.
 fn template(app: &str) -> Value {
     let preference = json!({"matchExpressions": [{"key": LABEL.0, "operator": "Exists"}]});
     let here = json!([{"weight": 100, "preference": preference}]);
@@ -107,7 +107,7 @@ fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     five::create_class(&cluster)?;
     five::run(&cluster, five::SOON)?;
 
-    // Told to stop: the pods end first, and are made where there is room.
+    // An ordered shutdown: the pods end first, and are created on the other node.
     let before = boot_id(&cluster)?;
     vm.vm()?.shell()?.tell("systemctl poweroff")?;
     vm.await_off(OFF_LIMIT_S)?;
@@ -135,7 +135,7 @@ fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     })?;
     ensure!(runs(&mut vm)? == idle, "something of them runs again");
 
-    // Not told: somebody says that the node is out of service, and its pods are given up.
+    // A power cut: the taint marks the node as out of service, and its pods are deleted.
     cluster.kubectl(&["cordon", NATIVE])?;
     cluster.kubectl(&["delete", "pod", "--all", "--wait=false"])?;
     await_on(&cluster, VM, 120)?;

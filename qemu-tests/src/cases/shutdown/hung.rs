@@ -1,5 +1,5 @@
-//! Something hangs while the machine stops: a pod whose shim does not move, and a unit whose stop never ends. The machine
-//! goes down all the same, in the time that it has, and the next boot says who was left.
+//! A stop with hanging parts: a pod whose shim does not react, and a unit whose stop never ends. The machine goes down
+//! in time nevertheless, and the next boot reports the pod that was left.
 
 use std::time::Instant;
 
@@ -22,11 +22,11 @@ pub const CASES: &[Case] = &[HERE.case(
     hung,
 )];
 
-/// What the image gives the units of a reboot, and what this case makes of it, seconds: the setting is the image's, only
-/// the wait is shorter.
+/// The image's limit for the units of a reboot, and the shorter limit of this case, seconds: the case uses the image's
+/// setting with another value.
 const IMAGE_LIMIT: &str = "3min";
 const LIMIT_S: u64 = 15;
-/// A unit that never stops by itself, whatever it is sent.
+/// A unit that never stops by itself, after any signal.
 const UNIT: &str = "systemd-run -q --unit=deaf -p TimeoutStopSec=infinity -p 'ExecStop=/usr/bin/sleep infinity' \
                     /usr/bin/sleep infinity";
 

@@ -1,4 +1,4 @@
-//! Shutdowns that do not come about, that keep the kernel, and that are cut short.
+//! Shutdowns that are cancelled, and soft reboots, which keep the kernel.
 //!
 //! Cases: `shutdown/called-off`, `shutdown/soft-reboot`.
 
@@ -101,7 +101,7 @@ pub(super) fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> 
     Ok(found.message.unwrap_or_default())
 }
 
-/// What the node tells of the end of `boot`, which was not in order.
+/// The event about the unclean end of `boot`.
 pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
     let client = cluster.client();
     let event = client.wait::<Event, _>(&client.of("default"), 30, "the event UncleanShutdown", |all| {
@@ -114,16 +114,16 @@ fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
     five::run(cluster, five::SOON)?;
-    // One that is planned for later and called off before: nobody is told to stop.
+    // A scheduled shutdown that is cancelled: no pod is ended.
     let shell = vm.vm()?.shell()?;
     shell.must("shutdown -r +60 && test -e /run/systemd/shutdown/scheduled")?;
     shell.must("shutdown -c && test ! -e /run/systemd/shutdown/scheduled")?;
-    // logind restarts: the lock is taken anew.
+    // logind restarts: the agent takes the lock again.
     shell.must("systemctl restart systemd-logind")?;
     await_lock(vm)?;
     five::ensure_ready(cluster)?;
     let shell = vm.vm()?.shell()?;
-    // One that is under way when it turns out that it cannot be: logind says so when its locks are given back.
+    // A shutdown in progress that fails: logind reports this after the agent has released its lock.
     shell.must(&format!("{LOGIND} Reboot b false && systemctl mask --runtime reboot.target"))?;
     await_terminated(cluster, "critical", 90)?;
     await_event(cluster, "Shutdown", VM, 30)?;
@@ -138,7 +138,7 @@ fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     shell.must("systemctl unmask --runtime reboot.target")?;
     await_lock(vm)?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
-    // What the API's pods were told stays true.
+    // The statuses of the API's pods stay terminated.
     five::ensure_in_order(cluster)?;
     five::clear(cluster)?;
     delete(cluster, &["next"])?;

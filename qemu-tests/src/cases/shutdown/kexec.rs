@@ -1,4 +1,4 @@
-//! The next kernel is started by the one that ends (kexec): in order like a reboot, and without the firmware.
+//! kexec: the running kernel starts the next one. Pods end in order as for a reboot, and the firmware does not run.
 
 use std::path::Path;
 use std::time::Instant;

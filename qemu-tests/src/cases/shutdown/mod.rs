@@ -1,5 +1,7 @@
-//! A booted VM of a cluster is told to stop: its pods end in order, the API server knows, the receipt says so, and the
-//! next boot has nothing left to clean up. Also when it does not come about, and when it is cut short.
+//! A booted VM of a cluster stops: its pods end in order, the API server gets their ends, the receipt records them, and
+//! the next boot has nothing left to clean up. Also shutdowns that are cancelled or cut short.
+//!
+//! This file has the group's fixture and checks that the cases share.
 
 pub mod bus;
 pub mod cut_short;
@@ -32,26 +34,27 @@ use kept::await_settled;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("shutdown") };
 
-/// What pods and the Node say, in upstream's words.
+/// Messages of pods and of the Node, in upstream's words.
 const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 const NODE_MESSAGE: &str = "node is shutting down";
 /// Name of the VM's node.
 const VM: &str = "vm";
-/// What some cases give all pods together, critical ones included, and what may be spent beyond it on telling and writing,
-/// seconds. The critical ones need little of it: the rest is for a busy machine, on which the end of the others takes longer.
+/// Grace periods of some cases, seconds: of all pods together, critical ones included, and the further time for status
+/// updates and the receipt. Critical pods need little of it: the rest is for a busy machine, on which the end of the
+/// other pods takes longer.
 const PERIODS_S: (i64, i64) = (30, 12);
-/// The other way to say it: priority and seconds. The last one needs no more than a moment of what it may have; it is what
-/// logind's limit of 300 s has to be raised for.
+/// The other setting: priority and seconds. The last group needs only a moment of its period; because of this period
+/// the agent has to raise logind's limit of 300 s.
 const BY_PRIORITY: &str = "shutdownGracePeriodByPodPriority";
 const GROUPS: [(i32, i64); 3] = [(0, 24), (1_000, 6), (2_000_000_000, 300)];
 const BEYOND_S: i64 = 2;
-/// What a busy machine under TCG may add to either, seconds: there a container's end alone can take ten. What must not be is
-/// that the last group's 300 s are waited for.
+/// What a busy machine under TCG may add to either, seconds: there a container's end alone can take ten. The limit
+/// shows that the shutdown does not wait for the 300 s of the last group.
 const LATE_S: i64 = 120;
 /// How long the rest of a stop may take under TCG on a busy machine, seconds.
 const OFF_LIMIT_S: u64 = 120;
 
-/// How long its kubelet gives pods to end.
+/// Grace periods of the VM's kubelet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Periods {
     /// [`GROUPS`].
@@ -61,7 +64,7 @@ enum Periods {
 }
 
 impl Periods {
-    /// Tells the VM, from its next boot on.
+    /// Configures the VM, from its next boot on.
     fn configure(self, vm: &mut VmNode) {
         vm.unset(BY_PRIORITY);
         let (all, critical) = if self == Periods::Short { PERIODS_S } else { (0, 0) };
@@ -122,7 +125,7 @@ fn fixture<'a>(cx: &'a mut CaseContext<'_>, periods: Periods) -> Result<&'a mut 
     Ok(fixture)
 }
 
-/// A pod of the VM that takes so long to end, seconds.
+/// A pod of the VM whose end takes `ends_after_s` seconds.
 fn pod(name: &str, class: Option<&str>, ends_after_s: u32, grace_s: u32) -> Value {
     let mut container =
         json!({"name": "hello", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never"});
@@ -166,7 +169,7 @@ fn terminated(cluster: &Cluster, name: &str) -> Result<i64> {
     ensure_terminated(&client.get::<Pod>(&client.of("default"), name)?.context("the pod is gone")?)
 }
 
-/// What the VM has on disk about its last shutdown.
+/// The VM's receipt of its last shutdown.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Receipt {
@@ -184,7 +187,7 @@ struct PodReceipt {
     told: bool,
 }
 
-/// What a receipt says of pods.
+/// The part of a receipt about pods.
 struct ReceiptFile {
     pods: Vec<PodReceipt>,
     /// When their end began, seconds of the epoch.
@@ -193,7 +196,7 @@ struct ReceiptFile {
     took: i64,
 }
 
-/// The receipt says that the boot `before` ended in this way.
+/// Checks that the receipt names the boot `before` and this kind of end.
 fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<ReceiptFile> {
     let text = vm.vm()?.shell()?.must("cat /var/lib/kubelet/graceful_node_shutdown_state")?;
     let of: Receipt =
@@ -206,7 +209,7 @@ fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<ReceiptFil
     Ok(ReceiptFile { pods: of.pods, began, took })
 }
 
-/// The same, of the pods that are not there all the time: those have ended.
+/// The same, without the pods that always run, which must have ended.
 fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<ReceiptFile> {
     let written = whole_receipt(vm, before, kind)?;
     let (kept, pods): (Vec<_>, Vec<_>) = written.pods.into_iter().partition(|pod| kept::is(&pod.name));
@@ -214,7 +217,7 @@ fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<ReceiptFile> {
     Ok(ReceiptFile { pods, ..written })
 }
 
-/// It tells that this boot ended without order.
+/// True if the event reports an unclean end of this boot.
 fn is_unclean(event: &Event, boot: &str) -> bool {
     event.reason.as_deref() == Some("UncleanShutdown")
         && event.message.as_deref().unwrap_or("").contains(boot)
@@ -222,7 +225,7 @@ fn is_unclean(event: &Event, boot: &str) -> bool {
 
 fn ensure_no_unclean_shutdown(cluster: &Cluster, boot: &str) -> Result<()> {
     let client = cluster.client();
-    // The Node is Ready again, and what a start tells is told before that.
+    // The Node is Ready again, and a start sends its events before that.
     let told = |all: &BTreeMap<String, Event>| all.values().find(|event| is_unclean(event, boot)).cloned();
     let unclean = client.wait(&client.of("default"), 5, "the events", |all| Some(told(all)))?;
     ensure!(unclean.is_none(), "the boot before did not end well? {unclean:?}");
@@ -245,8 +248,8 @@ fn boot_id(cluster: &Cluster) -> Result<String> {
     Ok(node.status.and_then(|s| s.node_info).context("no nodeInfo")?.boot_id)
 }
 
-/// What journald wrote to the disk of this boot (`-b 0`) or an earlier one: all was told and written, then the agent
-/// stopped, then containerd, then the network.
+/// Checks the journal on disk of this boot (`-b 0`) or an earlier one: the agent sent all updates and wrote the
+/// receipt, then the agent stopped, then containerd, then the network.
 fn ensure_order_of_units(vm: &mut VmNode, boot: &str) -> Result<()> {
     const ORDER: [&str; 6] = [
         "the machine may stop",
@@ -265,7 +268,7 @@ fn ensure_order_of_units(vm: &mut VmNode, boot: &str) -> Result<()> {
     Ok(())
 }
 
-/// The agent holds its delay lock: it asks for it when the node is ready, so a moment after that it has it.
+/// Waits until the agent holds its delay lock: it takes the lock a moment after the node is ready.
 fn await_lock(vm: &mut VmNode) -> Result<()> {
     let lock = "busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager \
                 ListInhibitors | grep -q 'shutdown.*kubelet.*delay'";

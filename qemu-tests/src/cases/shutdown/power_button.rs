@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[HERE.case(
 /// logind waits longer than the image has it wait, and lists the lock.
 fn ensure_limit_raised(vm: &mut VmNode) -> Result<()> {
     let periods: i64 = GROUPS.iter().map(|(_, seconds)| seconds).sum();
-    // What the agent needs beside the periods.
+    // The agent's own time in addition to the periods.
     let needed = periods + 5;
     let shell = vm.vm()?.shell()?;
     let limit = shell.must(
@@ -74,7 +74,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     off.with_context(|| format!("pressed {:.0} s ago", pressed.elapsed().as_secs_f64()))?;
     say::line(format!("  off {:.1} s after the power button was pressed", pressed.elapsed().as_secs_f64()));
 
-    // All of this is what the API server was told before the power went.
+    // The API server had all of this before the power went off.
     five::ensure_in_order(cluster)?;
     let client = cluster.client();
     let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
@@ -84,7 +84,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(ready.status == "False" && said.contains(NODE_MESSAGE), "{ready:?}");
     await_event(cluster, "Shutdown", VM, 5)?;
 
-    // With what the cases after this one have.
+    // With the periods of the next cases.
     fixture.boot(Periods::Short)?;
     let Fixture { cluster, vm, .. } = fixture;
     let written = receipt(vm, &before, "poweroff")?;
@@ -92,7 +92,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_no_unclean_shutdown(cluster, &before)?;
     ensure_order_of_units(vm, "-1")?;
     ensure_metrics(cluster, written.took)?;
-    // What ended stays ended, and can be deleted; new pods run.
+    // Terminated pods stay terminated, and can be deleted; new pods run.
     five::ensure_in_order(cluster)?;
     run_pods(cluster, vec![pod("afterwards", None, 0, 2)])?;
     delete(cluster, &["afterwards"])?;

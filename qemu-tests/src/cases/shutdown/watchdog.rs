@@ -1,5 +1,5 @@
-//! PID 1 hangs, and nobody feeds the hardware watchdog any more: it starts the machine again in its time, and the next boot
-//! says why.
+//! PID 1 hangs and does not feed the hardware watchdog any more: the watchdog resets the machine in time, and the next
+//! boot reports the reason.
 
 use std::time::Instant;
 
@@ -24,11 +24,11 @@ pub const CASES: &[Case] = &[HERE.case(
     watchdog,
 )];
 
-/// What the image has PID 1 ask of it, seconds: it is fed twice in that time.
+/// Timeout that the image sets for PID 1, seconds: PID 1 feeds the watchdog twice in that time.
 const PERIOD_S: u32 = 60;
 /// A reset is seen later on a busy machine, seconds.
 const LATE_S: u32 = 15;
-/// PID 1 is alone in its cgroup; whatever else runs goes on.
+/// PID 1 is alone in its cgroup; all other processes go on.
 const FREEZE: &str = "echo 1 > /sys/fs/cgroup/init.scope/cgroup.freeze";
 
 fn await_told(cluster: &Cluster) -> Result<()> {
@@ -63,7 +63,7 @@ fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     await_told(cluster)?;
     await_started_anew(cluster, "witness", 120)?;
 
-    // It says so once: the boot after this one is no work of its.
+    // Reported once: the boot after this one was not caused by the watchdog.
     await_lock(vm)?;
     let before = boot_id(cluster)?;
     vm.vm()?.reboot(OFF_LIMIT_S)?;

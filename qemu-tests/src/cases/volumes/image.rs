@@ -1,4 +1,5 @@
-//! Images as volumes of pods in a cluster (KEP-4639): what is in them, what cannot be had, an agent that is killed meanwhile.
+//! Images as volumes of pods in a cluster (KEP-4639): their contents, images that cannot be pulled, a kill of the
+//! agent.
 //!
 //! Cases: `volumes/image`, `volumes/image-refused`.
 
@@ -81,7 +82,7 @@ fn image(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = joined.nodes.first_mut().context("no node")?;
     node.kill_agent()?;
     start_kubelet(node, JoinMethod::BootstrapKubeconfig)?;
-    // Made by the new agent, beside what the old one made.
+    // A volume of the new agent, next to those of the old one.
     let read = "cat /v0/models/a/weights > /dev/termination-log";
     let mut later = mounting("image-later", read, &[json!({"reference": model(), "pullPolicy": "Never"})]);
     later["spec"]["restartPolicy"] = json!("Never");

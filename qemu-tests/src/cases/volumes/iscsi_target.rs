@@ -26,13 +26,13 @@ pub const CASES: &[Case] = &[HERE.case(
 )];
 
 const VM: &str = "vm";
-/// What both sides' programs and the kernel have to say.
+/// The logs of both sides' programs and of the kernel.
 const SAID: &str = "journalctl -u kubelet -u iscsid -n 100 --no-pager -q; journalctl -k -n 40 --no-pager -q; \
                     ls -l /dev/disk/by-path /dev/sd*; true";
 /// The unit with a file system, and the one that is a device.
 const UNITS: [u32; 2] = [1, 2];
 const UNIT_BYTES: u64 = 16 << 20;
-/// What is written into the file system, and onto the device.
+/// The words in the file system, and on the device.
 const WORDS: [&str; 2] = ["kept", "raw"];
 
 fn portal() -> String {
@@ -72,7 +72,7 @@ fn target_disks(cx: &mut CaseContext<'_>) -> Result<()> {
     let fixture = cx.shared_or(boot)?;
     let done = disks(fixture);
     if done.is_err() {
-        // What the programs of both sides said is on the VM's disk only.
+        // The logs of both sides' programs are on the VM's disk only.
         let said = fixture.vm.vm()?.shell()?.must(SAID)?;
         fs::write(artefacts.join("journal"), said).context("write what the VM said")?;
     }
@@ -92,7 +92,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     put_claim(cluster, "disk-of-target", "ReadWriteOnce")?;
     put_device(cluster, "raw-of-target", &source(raw))?;
 
-    // Without the initiator's programs the pod says so, and runs as soon as they are there.
+    // Without the initiator's programs the pod's event reports this; the pod runs as soon as they exist.
     create(cluster, pod("mounts", "disk-of-target"))?;
     await_words(cluster, "mounts", "this node has no program \"iscsiadm\"", |m, words| m.contains(words))?;
     iscsi_target::install(vm.vm()?.shell()?)?;
@@ -111,7 +111,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     ensure!(mounted(vm, &of_pod)? == 1, "{of_pod} is not mounted once");
     vm.vm()?.shell()?.must(&format!("echo {} > {of_pod}/words && sync {of_pod}/words", WORDS[0]))?;
 
-    // Another agent maps another unit of the same sessions, and leaves the first as it is.
+    // Another agent maps another unit of the same sessions, and does not touch the first.
     vm.while_agent_is_dead(|| create(cluster, as_device(pod("maps", "raw-of-target"))))?;
     await_pod_ready(cluster, "maps", LIMIT_S)?;
     await_in_use(cluster, &UNITS)?;
@@ -125,7 +125,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     let written = target.begins(raw, WORDS[1].len())?;
     ensure!(written == WORDS[1].as_bytes(), "the target has {written:?}");
 
-    // The first goes while nobody looks: the sessions are the second one's still, and end with it.
+    // The first pod is deleted while the agent is dead: the second pod keeps the sessions, which end with it.
     vm.while_agent_is_dead(|| delete(cluster, "mounts"))?;
     await_pod_gone(cluster, "mounts", LIMIT_S)?;
     await_in_use(cluster, &[raw])?;
@@ -140,7 +140,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     let links = vm.vm()?.shell()?.must(links)?;
     ensure!(links.trim() == "0", "{links} links to units are left");
 
-    // Logged in to anew, and not formatted a second time.
+    // A new log-in, and no second formatting.
     create(cluster, pod("again", "disk-of-target"))?;
     await_pod_ready(cluster, "again", LIMIT_S)?;
     let found = vm.vm()?.shell()?.must(&format!("cat {}/words", global(lun)))?;

@@ -1,5 +1,5 @@
-//! The agent is killed before each step that it makes on a pod's volumes, on the way in and on the way out: the next one
-//! brings the pod up all the same, and leaves nothing of it.
+//! The agent is killed before each step of its work on a pod's volumes, at set-up and at tear-down: the next agent
+//! starts the pod nevertheless, and removes all of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,13 +51,13 @@ const KEPT: [&str; 4] = [
 ];
 /// Instead of every so many-th step, all of them.
 const ALL: &str = "ORLOP_E2E_ALL_STEPS";
-/// How far apart steps are, unless all are asked for.
+/// Distance of the tested steps, unless all steps are requested.
 const STRIDE: u32 = 16;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How often it is looked whether the pod is there, or gone, without a kill.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A pod with volumes of every kind that the agent makes itself or has made.
+/// A pod with volumes of every kind that the agent makes itself or has a driver make.
 fn the_pod() -> Value {
     let files = "[ \"$(cat /c/a/b)\" = one ] && [ \"$(cat /s/k)\" = two ] && [ \"$(cat /p/name)\" = stepwise ] && \
                  grep -q . /p/token && [ -d /e ] && grep -q ' /m tmpfs ' /proc/mounts && [ -e /h ] && \
@@ -90,7 +90,7 @@ fn the_pod() -> Value {
     pod
 }
 
-/// Of what kind a step is: the call, and the path without what differs from pod to pod and from time to time. Pure.
+/// Kind of a step: the call, and the path without its variable parts. Pure.
 fn kind(step: &str) -> String {
     let (call, path) = step.split_once(' ').unwrap_or((step, ""));
     let part = path.split_once("/kubelet/").map_or(path, |(_, rest)| rest);
@@ -162,10 +162,10 @@ fn ensure_nothing_left(joined: &Joined, driver: &CsiDriver, uid: &str) -> Result
     Ok(())
 }
 
-/// What was killed before, and how often.
+/// Kinds of steps that were killed, and how often.
 type KillCounts = BTreeMap<String, u32>;
 
-/// One life of the pod, with a kill before step `nth` of each way; says whether both ways have more steps.
+/// One life of the pod, with a kill before step `nth` of set-up and of tear-down; true if both have more steps.
 fn one_life(
     joined: &mut Joined,
     driver: &CsiDriver,
@@ -195,7 +195,7 @@ fn one_life(
     Ok(more)
 }
 
-/// Two claims of block devices, and what is to be kept and to be removed for the node's own.
+/// Two claims of block devices, and the node's own file for each.
 fn put_devices(joined: &Joined) -> Result<(Devices, PathBuf)> {
     put_device(&joined.cluster, DEVICE, &json!({"csi": {"driver": DRIVER, "volumeHandle": DEVICE}}))?;
     let devices = Devices::default();

@@ -1,5 +1,5 @@
-//! The power of a VM is cut while a CSI driver's volume grows under a pod, and while it is taken away: the next boot finishes
-//! both, with the driver's real mounts gone and its data there.
+//! The power of a VM is cut while a CSI driver's volume is expanded under a pod, and while it is unpublished: the next
+//! boot completes both. The driver's real mounts are gone, its data exist.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn hangs(vm: &mut VmNode, call: &str) -> Result<()> {
     vm.vm()?.shell()?.must(&format!("touch {HANGS}/{call}")).map(drop)
 }
 
-/// Waits until the driver holds, and was asked for, just this.
+/// Waits until the driver has exactly these volumes and calls.
 fn await_state(vm: &mut VmNode, staged: usize, published: usize, grown: usize) -> Result<()> {
     let wanted = state(staged, published, grown, 0);
     let wait = format!("timeout {LIMIT_S} sh -c \"until grep -qx '{wanted}' {STATE}; do sleep 0.2; done\"");
@@ -124,7 +124,7 @@ fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
     let data = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{NAME}/mount/data");
     vm.vm()?.shell()?.must(&format!("echo kept > {data} && sync {data}"))?;
 
-    // It grows, and nobody ever hears of it.
+    // The volume is expanded, and the call never returns.
     hangs(&mut vm, "expand")?;
     is_to_grow(&cluster, NAME, "2Mi")?;
     touch(&cluster, NAME, "1")?;
@@ -137,7 +137,7 @@ fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
     let kept = vm.vm()?.shell()?.must(&format!("cat {data}"))?;
     ensure!(kept.trim() == "kept", "the pod's data are {kept:?}");
 
-    // It is taken away, and nobody ever hears of it.
+    // The volume is unpublished, and the call never returns.
     hangs(&mut vm, "unpublish")?;
     cluster.kubectl(&["delete", "pod", NAME, "--wait=false"])?;
     await_state(&mut vm, 1, 0, 1)?;

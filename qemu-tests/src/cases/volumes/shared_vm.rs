@@ -1,5 +1,5 @@
-//! Volumes in a VM, where the native node cannot have them: a machine with a driver, a policy and an initiator on its second
-//! disk for the cases that need one of them, and a disk that grows (the machine of the tests may lack CAP_SYS_RESOURCE).
+//! Volumes that need a VM: a machine whose second disk has a driver, a policy and an initiator for the cases that need
+//! them, and a disk that grows (the test machine may lack CAP_SYS_RESOURCE).
 //!
 //! Cases: `volumes/disk-grows`, `volumes/huge-pages`.
 
@@ -55,7 +55,7 @@ pub(crate) fn pod(name: &str, claim: &str) -> Value {
             "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}})
 }
 
-/// Waits for an event of a mount about the pod whose words fit, as `fits` says of the event's and these.
+/// Waits for a mount event about the pod whose message fulfils `fits` for `words`.
 pub(crate) fn await_words(
     cluster: &Cluster,
     about: &str,
@@ -155,7 +155,7 @@ fn huge_pages(cx: &mut CaseContext<'_>) -> Result<()> {
     let reserve = |vm: &mut VmNode, pages: u32| -> Result<()> {
         let told = "echo {pages} > /proc/sys/vm/nr_hugepages && systemctl restart kubelet";
         vm.vm()?.shell()?.must(&told.replace("{pages}", &pages.to_string()))?;
-        // The kernel gives as many as it finds.
+        // The kernel allocates as many pages as it finds.
         let capacity = format!("{}Mi", 2 * pages);
         let client = cluster.client();
         client.wait::<Node, _>(&client.all(), LIMIT_S, &format!("{capacity} of huge pages"), |all| {

@@ -1,4 +1,4 @@
-//! What happens when a call reaches the runtime or the disk.
+//! Effects of a call that reaches the runtime or the disk.
 //!
 //! In: a call. Out: the changed world and, unless the reply is lost or the agent dies first, its answer.
 

@@ -1,6 +1,7 @@
-//! An agent that is broken on purpose, to prove that each checker can fail.
+//! Planted defects of the agent, to prove that each checker can fail.
 //!
-//! In: what the correct machines ask for. Out: that, and what a [`Defect`] adds to it, changes or swallows.
+//! In: actions of the correct machines. Out: the same actions with the additions, changes and omissions of a
+//! [`Defect`].
 
 use agent_core::pod_worker::effect::Effect;
 use agent_types::api::{ApiCall, ObjectName};

@@ -1,7 +1,7 @@
 //! One incarnation of the node agent in the simulated world: the real machines, wired without a runtime.
 //!
-//! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. A crash drops it, and a new one starts without its
-//! memory, as in production. [`Defect`] breaks it on purpose, to prove that each checker can fail.
+//! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. A crash drops it, and a new one starts without its memory, as in
+//! production. A [`Defect`] breaks it, to prove that each checker can fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

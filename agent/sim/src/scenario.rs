@@ -1,5 +1,5 @@
-//! One simulated run: warm-up, storm, heal, quiescence, liveness, a restart that nobody notices, delete all,
-//! leak check. A failure names its seed and the last events; the seed replays it.
+//! One simulated run: warm-up, storm, heal, quiescence, liveness, a restart without visible effect, deletion of all
+//! pods, leak check. A failure names its seed and the last events; the seed replays it.
 
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};

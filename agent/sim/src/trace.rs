@@ -1,7 +1,6 @@
-//! The trace of a run: a hash over every event, and the last of them in words.
+//! The trace of a run: a hash over every event, and the last events as text.
 //!
-//! Two runs of one seed must have the same hash, or something in the machines depends on more than
-//! (state, event, now).
+//! Two runs of one seed must have the same hash, or something in the machines depends on more than (state, event, now).
 
 use std::collections::VecDeque;
 use std::fmt::Debug;

@@ -1,7 +1,8 @@
-//! What users, the scheduler and controllers do through the API server while a node works: create, change and delete
-//! pods, with and without grace; delete the Node, the lease, mirror pods; hostile pods that no validation would pass.
+//! Actions of users, the scheduler and controllers at the API server while a node works: create, change and delete
+//! pods, with and without grace; delete the Node, the lease, mirror pods; malformed pods that a real server would
+//! refuse.
 //!
-//! In: chance. Out: changes of the fake API server. Also what must be true of it when all is at rest.
+//! In: random choices. Out: changes of the fake API server. Also the conditions that the server must fulfil at rest.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

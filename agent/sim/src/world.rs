@@ -1,8 +1,8 @@
 //! The world around the agent: virtual time, the fake runtime, a disk, calls in flight, and the faults.
 //!
-//! In: a seed, a fault plan, what users do. Out: a trace, and the first broken invariant. A crash drops the
-//! agent and keeps the world; a reboot also stops everything that ran and ends every call in flight.
-//! Each effect has three crash points: before apply; applied, not acknowledged; acknowledged, not processed.
+//! In: a seed, a fault plan, actions of users. Out: a trace, and the first broken invariant. A crash drops the agent
+//! and keeps the world; a reboot also stops all processes and ends every call in flight. Each effect has three crash
+//! points: before apply; applied, not acknowledged; acknowledged, not processed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

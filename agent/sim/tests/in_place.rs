@@ -1,5 +1,5 @@
-//! Seeds with pods that are changed while they live: each runs twice and must leave the same trace; EPHEMERAL-ONCE and
-//! RESTART-ALL can fail.
+//! Seeds with changes of running pods: each runs twice and must leave the same trace; EPHEMERAL-ONCE and RESTART-ALL
+//! can fail.
 
 mod common;
 

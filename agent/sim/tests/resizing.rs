@@ -1,5 +1,5 @@
-//! Seeds with pods that are given other amounts while they live: each runs twice and must leave the same trace; ALLOC-CAP,
-//! ALLOC-DURABLE and RESIZE-TOLD and CGROUP-MATCH can fail.
+//! Seeds with resizes of running pods: each runs twice and must leave the same trace; ALLOC-CAP, ALLOC-DURABLE,
+//! RESIZE-TOLD and CGROUP-MATCH can fail.
 
 mod common;
 

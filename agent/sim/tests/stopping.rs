@@ -1,5 +1,5 @@
-//! Seeds with a machine that is told to stop: each runs twice and must leave the same trace; SHUTDOWN-ORDER,
-//! SHUTDOWN-BUDGET, SHUTDOWN-CLOSED, STOP-AWAITED, RECEIPT-TRUE and LEFT-OVER can fail.
+//! Seeds with shutdowns of the machine: each runs twice and must leave the same trace; SHUTDOWN-ORDER, SHUTDOWN-BUDGET,
+//! SHUTDOWN-CLOSED, STOP-AWAITED, RECEIPT-TRUE and LEFT-OVER can fail.
 
 mod common;
 

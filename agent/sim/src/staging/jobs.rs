@@ -1,7 +1,8 @@
-//! The agent in the world of volumes: its table of stages and the tasks that go the ways of volumes, one step at a time.
+//! The agent in the world of volumes: its table of stages, and the tasks of volumes, one step at a time.
 //!
-//! In: which task goes on. Out: what the disk and the driver have afterwards. Invariant: all of this dies with the agent; the
-//! steps are carried out as the daemon's `pods::execute::csi` and `volumes::csi::stages` do, and nothing is decided here.
+//! In: the task that goes on. Out: the state of disk and driver afterwards. Invariant: all state here ends with the
+//! agent; the steps are carried out like those of the daemon's `pods::execute::csi` and `volumes::csi::stages`, and the
+//! module decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

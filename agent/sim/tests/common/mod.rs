@@ -1,4 +1,4 @@
-//! What all files of seeds ask of a run.
+//! Checks of a run that all files of seeds share.
 #![allow(clippy::print_stdout)] // the figures of a run, for people
 
 use std::collections::BTreeSet;

@@ -77,7 +77,7 @@ fn preemption(cx: &mut CaseContext<'_>) -> Result<()> {
     };
     preempted("victim")?;
 
-    // The running pods with more resources are as critical; a less critical pod waits.
+    // A pod that is not critical and asks for more waits; a critical one preempts another pod.
     create("bystander", 100, None)?;
     create("second", 250, None)?;
     for name in ["bystander", "second"] {

@@ -37,7 +37,7 @@ pub struct NodeListeners {
     pub pod_cidrs: watch::Sender<Vec<String>>,
     /// Asks for new connections.
     pub reconnect: Arc<Notify>,
-    /// Where trouble is shown.
+    /// Shows problems with the cluster.
     pub cluster_problems: ClusterProblems,
     /// Metrics of the node.
     pub metrics: Metrics,

@@ -34,7 +34,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Period of the pruning, as upstream's image collection.
 const PRUNE_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// Whether a pod may use an image that is there, in upstream's words ([`Check::label`]).
+/// Access of a pod to an image on the node, in upstream's words ([`Check::label`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// The policy does not require credentials for the image.

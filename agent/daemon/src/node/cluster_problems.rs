@@ -26,7 +26,7 @@ pub enum Part {
     Kubeconfig,
     /// The Node object.
     Node,
-    /// Its lease.
+    /// The node lease.
     Lease,
     /// The certificate of the HTTPS API.
     Serving,

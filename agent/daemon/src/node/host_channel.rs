@@ -23,9 +23,9 @@ use crate::tasks::actor::Tasks;
 const QUEUE_MAX: usize = 1024;
 /// How long a write may wait for the host to read.
 const WRITE_WAIT: Duration = Duration::from_secs(1);
-/// How long until a port that is in use is tried again.
+/// Pause before a port that is in use is tried again.
 const BUSY_RETRY: Duration = Duration::from_millis(50);
-/// How often before a batch is given up.
+/// Number of attempts before a batch is dropped.
 const BUSY_TRIES: u32 = 100;
 
 /// Sends messages to the host; clones share the queue. On a machine without port and ledger the calls have no effect.

@@ -199,7 +199,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
     }
 
-    /// Where volumes of type `local` are mounted.
+    /// Paths of mounted volumes of type `local`.
     #[must_use]
     pub fn local_volumes(&self) -> LocalVolumes {
         self.local_volumes.clone()

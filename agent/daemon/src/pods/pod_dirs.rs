@@ -43,7 +43,7 @@ use log_links::LogLinks;
 
 pub use actuated::ResourcesOwner;
 
-/// Below the pod's directory; goes away with it.
+/// In the pod's directory, and removed with it.
 const RECORD_NAME: &str = "terminating.json";
 /// A record is some hundred bytes.
 const RECORD_BYTES_MAX: u64 = 64 * 1024;
@@ -52,7 +52,7 @@ const POD_DIR_MODE: u32 = 0o750;
 /// Readers of logs run as other users.
 const LOG_DIR_MODE: u32 = 0o755;
 
-/// Where pods live on disk.
+/// The directories of pods.
 #[derive(Clone, Debug)]
 pub struct PodDirs {
     pods: PathBuf,

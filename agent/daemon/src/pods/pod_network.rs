@@ -44,7 +44,7 @@ enum CniConfigState {
     NotOurs,
     /// The runtime has yet to make the file.
     Missing,
-    /// It is of these ranges.
+    /// The file has the Node's ranges.
     Right,
     /// The file has other ranges.
     Stale,

@@ -184,7 +184,7 @@ fn content(path: &Path) -> FileContent {
 
 fn unreadable(error: &FilesError) -> FileContent {
     match error.source.kind() {
-        // Not there (any more), or a directory, socket or FIFO: no manifest.
+        // The file is gone, or a directory, socket or FIFO: not a manifest.
         io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => FileContent::Gone,
         _ => FileContent::Unreadable(chain(error)),
     }

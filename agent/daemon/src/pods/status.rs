@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub struct PodView {
     /// Identity of the pod.
     pub key: PodKey,
-    /// As its worker published it last.
+    /// The status that its worker published last.
     pub status: Arc<PodStatus>,
 }
 

@@ -29,7 +29,7 @@ pub struct WorkerShell<R, I> {
     node_events: NodeEvents,
     /// The cancellation of each effect in progress.
     cancels: BTreeMap<EffectId, CancellationToken>,
-    /// The same for each probe that is being asked.
+    /// The same for each probe in progress.
     probes: BTreeMap<ProbeId, RunningProbe>,
     rounds: Rounds,
     state: &'static str,
@@ -183,7 +183,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             );
         }
         if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
-            // It needs no room any more, even if it is kept until it is removed.
+            // The pod needs no resources any more, even if it is kept until its deletion.
             self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
             self.node_events.terminated(&self.key);
             self.node_events.metrics().probes_over(&self.key);

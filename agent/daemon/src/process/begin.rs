@@ -28,17 +28,17 @@ pub(super) struct Process {
     pub(super) settings: Arc<Settings>,
     /// Name of the node.
     pub(super) node_name: String,
-    /// How the API server is spoken to.
+    /// Protocol of the API server's client.
     pub(super) protocol: Protocol,
     /// The service manager.
     pub(super) notifier: Arc<Notifier>,
-    /// How often the service manager wants a sign of life; `None` if it wants none.
+    /// Period of the service manager's watchdog; `None` if there is none.
     pub(super) watchdog: Option<Duration>,
     /// The agent's state for the service manager.
     pub(super) state: watch::Sender<&'static str>,
     /// The machine's outside.
     pub(super) host: Host,
-    /// Where trouble with the cluster is shown.
+    /// Shows problems with the cluster.
     pub(super) cluster_problems: ClusterProblems,
     /// Counters.
     pub(super) metrics: Metrics,

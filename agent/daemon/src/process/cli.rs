@@ -16,7 +16,7 @@ use crate::pods::url_source::Manifests;
 use crate::process::cluster_settings;
 use crate::settings::Settings;
 
-/// Where init leaves the effective node configuration.
+/// File of the effective node configuration, written by init.
 const NODE_CONFIG: &str = "/run/orlop/node-config.json";
 
 /// The text of `--help`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// So long without a change ends a burst.
+/// A burst ends after this time without a change.
 pub const QUIET: Duration = Duration::from_secs(10);
 
 /// A burst that does not end is interrupted that often.

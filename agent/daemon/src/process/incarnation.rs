@@ -87,7 +87,7 @@ impl Incarnation {
         Ok(this)
     }
 
-    /// Until then, calls of the last run may still be in progress.
+    /// End of the time in which calls of the last run may still be in progress.
     #[must_use]
     pub fn fence_until(&self) -> Mono {
         self.fence_until

@@ -238,7 +238,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.pods.manager.desired.clone()
     }
 
-    /// Where volumes of type `local` are.
+    /// Paths of volumes of type `local`.
     #[must_use]
     pub fn local_volumes(&self) -> LocalVolumes {
         self.pods.executor.local_volumes()
@@ -304,7 +304,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
     }
 }
 
-/// Where init keeps run-time state.
+/// Directory of init's run-time state.
 #[must_use]
 pub fn run_dir() -> &'static Path {
     Path::new("/run/orlop")

@@ -44,7 +44,7 @@ use crate::volumes::flex;
 
 pub use crate::process::environment::Environment;
 
-/// How many threads carry the agent: the work is waiting, two are enough for a node full of pods.
+/// Number of threads of the agent: its work is mostly waiting, two are enough for a node full of pods.
 pub const WORKER_THREADS: usize = 2;
 
 /// The API server's part of a plan and of the drivers.

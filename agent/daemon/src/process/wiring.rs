@@ -43,7 +43,7 @@ pub(super) struct Wiring {
 }
 
 impl Wiring {
-    /// All of them, empty.
+    /// All mailboxes, empty.
     pub(super) fn new(
         plan: &Plan,
         senses: Option<Arc<dyn Senses>>,

@@ -18,7 +18,7 @@ use agent_types::ids::ContainerId;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// How often a container with such commands is looked at.
+/// Pause between two looks at a container with such commands.
 const EVERY: Duration = Duration::from_secs(1);
 /// A client has a minute to open the stream (containerd's streaming server keeps a URL that long).
 const LOOKS_WITHOUT: u32 = 60;

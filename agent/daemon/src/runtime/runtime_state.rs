@@ -43,7 +43,7 @@ impl RuntimeState {
             },
             Err(e) => RuntimeState {
                 runtime: Err(format!("container runtime is down: {e}")),
-                // Not the network's fault; pods that wait for the runtime find out by themselves.
+                // The network is not the cause; pods that wait for the runtime notice its state themselves.
                 network: Ok(()),
                 handlers: Vec::new(),
             },

@@ -17,10 +17,10 @@ use tokio::sync::watch;
 
 use crate::tasks::actor::Tasks;
 
-/// How often files are read without a hint, as upstream does.
+/// Period of reading without an inotify event, as upstream does.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Where client CAs come from.
+/// Source of client CAs.
 pub(super) enum Authorities {
     /// `clientCAFile`.
     File(PathBuf),

@@ -73,11 +73,11 @@ pub struct Views {
     pub metrics: Metrics,
     /// CSI drivers, which report the usage of their volumes.
     pub csi: Csi,
-    /// Where volumes of type `local` are mounted.
+    /// Paths of mounted volumes of type `local`.
     pub local_volumes: LocalVolumes,
     /// Receives the conditions of abnormal volumes.
     pub node_events: NodeEvents,
-    /// Where trouble with the certificate is shown.
+    /// Shows problems with the certificate.
     pub cluster_problems: ClusterProblems,
 }
 
@@ -238,7 +238,7 @@ fn paths(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> Paths {
     }
 }
 
-/// As `/configz` shows it; the headers of `staticPodURL` are secrets.
+/// The configuration in `/configz`; the headers of `staticPodURL` are secret and left out.
 fn configuration(kubelet: &KubeletConfiguration) -> serde_json::Value {
     let mut value = serde_json::to_value(kubelet).unwrap_or_default();
     if let Some(object) = value.as_object_mut() {

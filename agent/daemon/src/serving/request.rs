@@ -52,7 +52,7 @@ pub(super) struct Deps<'a, A> {
     pub(super) client: watch::Receiver<Option<Arc<A>>>,
     /// The Node's addresses.
     pub(super) addresses: watch::Receiver<Vec<NodeAddress>>,
-    /// Where trouble is shown.
+    /// Shows problems with the certificate.
     pub(super) cluster_problems: ClusterProblems,
     /// The node's tasks.
     pub(super) tasks: Tasks,

@@ -31,7 +31,7 @@ use crate::tasks::actor::Tasks;
 
 /// The node's log directory.
 pub(crate) const LOGS: &str = "/var/log";
-/// How long journalctl may look.
+/// Time limit of journalctl.
 const JOURNAL_MAX: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const PIECE_BYTES: usize = 32 * 1024;

@@ -59,7 +59,7 @@ pub(super) struct NodeView<R> {
 /// Values that do not change while the node runs.
 pub(super) struct NodeConstants {
     pub(super) node_name: String,
-    /// As `/configz` shows it.
+    /// The configuration in `/configz`.
     pub(super) configuration: Value,
     pub(super) gates: FeatureGates,
     /// The runtime's socket.

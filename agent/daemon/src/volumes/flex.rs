@@ -70,7 +70,7 @@ impl FileId {
 }
 
 impl Drivers {
-    /// Those in this directory (`volumePluginDir`).
+    /// Drivers in this directory (`volumePluginDir`).
     #[must_use]
     pub fn new(directory: &Path) -> Drivers {
         Drivers(Arc::new(FlexInner { directory: directory.to_owned(), ..FlexInner::default() }))
@@ -144,7 +144,7 @@ impl Drivers {
         self.0.state.lock().set_up.insert(path.to_owned());
     }
 
-    /// It may no longer be there.
+    /// The volume may be gone.
     pub(crate) fn forget(&self, path: &str) {
         self.0.state.lock().set_up.remove(path);
     }

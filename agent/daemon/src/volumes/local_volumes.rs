@@ -10,7 +10,7 @@ use std::sync::Arc;
 use agent_types::ids::PodUid;
 use agent_types::lock::Lock;
 
-/// By the pod, and the volume's name in it.
+/// Paths by pod and by the volume's name in the pod.
 type Paths = BTreeMap<(PodUid, String), PathBuf>;
 
 /// The mounted volumes; clones share them.
@@ -18,7 +18,7 @@ type Paths = BTreeMap<(PodUid, String), PathBuf>;
 pub struct LocalVolumes(Arc<Lock<Paths>>);
 
 impl LocalVolumes {
-    /// It is mounted there.
+    /// Records that the volume is mounted at the path.
     pub(crate) fn mounted(&self, pod: &PodUid, name: &str, path: PathBuf) {
         self.0.lock().insert((pod.clone(), name.to_owned()), path);
     }
@@ -33,7 +33,7 @@ impl LocalVolumes {
         self.0.lock().retain(|(of, _), _| of != pod);
     }
 
-    /// All of them.
+    /// All paths.
     pub(crate) fn all(&self) -> Paths {
         self.0.lock().clone()
     }

@@ -24,9 +24,9 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 
-/// How often a link is looked for.
+/// Pause between two looks for a link.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often a device that joins several paths is.
+/// The same for a device that joins several paths.
 const LOOK_JOINED: Duration = Duration::from_secs(1);
 /// Time limit of one program. iscsiadm gives up a portal by itself after two minutes.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(180);

@@ -84,7 +84,7 @@ impl Job {
 }
 
 impl Ownership {
-    /// With another way to give files to a group.
+    /// An owner of jobs with another function that changes groups.
     pub(crate) fn by(giver: Arc<Giver>) -> Ownership {
         Ownership { jobs: Arc::default(), giver }
     }

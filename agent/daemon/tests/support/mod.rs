@@ -49,7 +49,7 @@ use api::TestApi;
 use cgroups::Hierarchy;
 
 pub const IMAGE: &str = "localhost/orlop/hello:1";
-/// Virtual time; a pod that needs longer than this for anything here is stuck.
+/// Virtual time; a pod that needs longer than this for any step is stuck.
 pub const SOON: Duration = Duration::from_secs(120);
 
 /// A runtime without events: everything is found by relisting.
@@ -111,9 +111,9 @@ pub struct Machine {
     pub driver: FakeDriver,
     pub clock: Arc<VirtualClock>,
     pub cgroups: Hierarchy,
-    /// What is counted, over all agents.
+    /// Metrics over all agents.
     pub metrics: Metrics,
-    /// The cluster that it belongs to.
+    /// Its cluster.
     pub api: Option<TestApi>,
 }
 
@@ -130,7 +130,7 @@ impl Machine {
         std::fs::create_dir(dir.path().join("manifests")).unwrap();
         let clock = Arc::new(VirtualClock::new());
         let mut runtime = FakeRuntime::default();
-        // What the container wants is what the pod spells; both forms lead to the image.
+        // A container may name the image in either form.
         for name in [IMAGE, "hello"] {
             runtime.images.insert(name.to_owned(), image(IMAGE));
         }
@@ -201,7 +201,7 @@ impl Machine {
         };
         let host = Host::new(tasks.clone(), &self.path("run"), None);
         let mut node = Node::start(plan, drivers, host, tasks.clone()).await.unwrap();
-        // Nobody follows plugins here.
+        // No task follows CSI plugins here.
         node.node_events().storage(Ok(()));
         tokio::time::timeout(SOON, node.ready()).await.expect("not ready");
         let pods = node.statuses().subscribe();
@@ -220,7 +220,7 @@ impl Machine {
         std::fs::remove_file(self.path(&format!("manifests/{name}.yaml"))).unwrap();
     }
 
-    /// Ids of running containers: what must not change when the agent is restarted.
+    /// Ids of running containers, which a restart of the agent must not change.
     pub fn running(&self) -> Vec<String> {
         self.driver.with(|r| {
             let live = r.containers.values().filter(|c| c.observed.state == ContainerState::Running);
@@ -252,12 +252,12 @@ impl Agent {
             .await;
     }
 
-    /// Virtual time passes; everything that has a timer gets its turn.
+    /// Lets virtual time pass, so that every timer fires.
     pub async fn pass(&self, seconds: u64) {
         self.tasks.wait_until(self.tasks.now().mono.after(Duration::from_secs(seconds))).await;
     }
 
-    /// As kill -9 does: everything it was doing is dropped where it stands.
+    /// Like kill -9: drops all work of the agent at once.
     pub async fn kill(self) {
         self.tasks.stop().cancel();
         drop(self.node);

@@ -206,7 +206,7 @@ async fn tokens_are_given_and_answers_are_their_accounts() {
 
 #[tokio::test]
 async fn what_fails_gives_nothing_and_is_asked_again() {
-    // Whether the program itself failed, as upstream counts it.
+    // Whether the program's failure counts as an error in upstream's metric.
     for (script, errors) in [
         ("echo geheim; exit 3", Some(2)),
         ("echo geheim", None),
@@ -248,7 +248,7 @@ async fn a_program_that_hangs_is_killed() {
     let began = tasks.now().mono;
     let mut command = Command::new("/bin/sleep");
     command.arg("100000");
-    // It only returns once the program is gone.
+    // The function returns only when the program is gone.
     assert_eq!(run(command, Vec::new(), &tasks).await, Err("context deadline exceeded".to_owned()));
     assert!(tasks.now().mono.since(began) >= TIME_MAX);
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! Senses (files of the kernel, statistics, the runtime) ─┐                  ┌─► Node's conditions, events
 //! desired pods, statuses ────────────────────────────────┼─► Eviction ──────┼─► manager ─► worker ─► released ─┐
-//! pressure stall information ────────────────────────────┘      ▲           └─► what nobody uses is freed     │
+//! pressure stall information ────────────────────────────┘      ▲           └─► unused images are freed        │
 //!                                                               └──────────────────────────────────────────────┘
 //! ```
 //! Decisions are in [`agent_core::eviction`]. Invariant: every request of the state machine gets one answer, even if no
@@ -53,7 +53,7 @@ pub trait Senses: Send + Sync + 'static {
     fn uses(&self, measure: Measure, pods: Vec<ShownPod>) -> EvictionFuture<'_, Result<Uses, String>>;
     /// Frees unused images and containers.
     fn reclaim(&self, what: Reclaim) -> EvictionFuture<'_, ()>;
-    /// Returns when tasks wait for memory; never where the kernel does not say so.
+    /// Returns when tasks wait for memory; never returns if the kernel does not report this.
     fn pressed(&self) -> EvictionFuture<'_, ()>;
 }
 

@@ -16,11 +16,11 @@ use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// How often it is looked for a watchdog.
+/// Pause between two looks for a watchdog.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long drivers may take to load while the agent starts: until then a missing watchdog means nothing.
 const DRIVERS: Duration = Duration::from_secs(10);
-/// It is not waited longer, however long udev works.
+/// Longest wait for udev.
 const DRIVERS_MAX: Duration = Duration::from_secs(60);
 
 /// Reports the end. `is_news`: this boot has not reported it yet.

@@ -32,7 +32,7 @@ use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 use crate::volumes::csi::volumes::Turn;
 
-/// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
+/// Period of republishing for drivers that require it, and of looks at a claim (upstream: between 60 and 90 s).
 pub(super) const AGAIN: Duration = Duration::from_secs(75);
 
 /// The set-up of one volume of one pod.

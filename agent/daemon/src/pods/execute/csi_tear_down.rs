@@ -104,7 +104,7 @@ impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
                     endpoint = found.unwrap_or_default();
                 }
                 (UnpublishStep::Unpublished, _) => {
-                    // Also if it fails it may no longer be there.
+                    // After a failed call, too, the volume may be gone.
                     node.volumes.unpublished(&target.display().to_string());
                     way.done(Ok(()));
                 }

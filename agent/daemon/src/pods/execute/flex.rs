@@ -111,7 +111,7 @@ fn done(can: Capabilities, resize: Option<Resize>, renew_after: Option<Duration>
     EffectOk::Volume(Mounted { resize, renew_after, labelled: !can.relabels, ..Mounted::default() })
 }
 
-/// As which device the volume is attached; empty: as none.
+/// The device of the attached volume; empty if there is none.
 async fn device<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     flex: &Flex,
@@ -272,7 +272,7 @@ async fn let_go<R: Runtime, I: ImageService>(
 ) -> Result<(), EffectError> {
     let drivers = executor.sources.csi().flex;
     let path = held.path.display().to_string();
-    // Also if it fails it may no longer be there.
+    // After a failed call, too, the volume may be gone.
     drivers.forget(&path);
     let found = drivers.find(&held.driver, &executor.tasks).await;
     let there = found.as_ref().map(drop).map_err(String::as_str);

@@ -19,7 +19,7 @@ use super::csi::refusal;
 pub(super) enum Refused {
     /// The driver was not called yet, or may still be working: try again.
     Later(String),
-    /// It is not, and that is that.
+    /// The volume does not grow, and a repeated call does not help.
     Final {
         /// Reason of the failure.
         why: String,

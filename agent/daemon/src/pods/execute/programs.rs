@@ -27,7 +27,7 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    /// It was killed because it took longer than this.
+    /// The error of a program that exceeded its time limit and was killed.
     pub(crate) fn late(limit: Duration) -> Failed {
         let why = format!("killed after {} s", limit.as_secs());
         Failed { code: None, why, words: String::new(), missing: false }
@@ -42,7 +42,7 @@ pub(super) async fn run(program: &str, arguments: &[String]) -> Result<(), Faile
 /// Runs a program to its end; returns its standard output.
 pub(crate) async fn output(program: &str, arguments: &[String]) -> Result<String, Failed> {
     let mut command = Command::new(program);
-    // Its words are looked at.
+    // The caller reads its messages.
     command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
     match command.output().await {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

@@ -24,7 +24,7 @@ use crate::tasks::stops::AgentStops;
 /// Largest credentials file that is read, bytes (upstream's limit for its downloads).
 const FILE_MAX: u64 = 10 << 20;
 
-/// Whether the image is there, for this pod.
+/// Checks whether the image is on the node and the pod may use it.
 pub(super) async fn look<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,

@@ -13,13 +13,13 @@ use agent_volumes::csi::VolumeData;
 use super::PodDirs;
 
 impl PodDirs {
-    /// Where a driver publishes a volume for a pod.
+    /// Path at which a driver publishes a volume for a pod.
     #[must_use]
     pub fn device_target(&self, uid: &PodUid, volume: &str) -> PathBuf {
         csi_block::published_at(self.root(), volume, uid.as_str())
     }
 
-    /// Where a driver stages a volume.
+    /// Path at which a driver stages a volume.
     #[must_use]
     pub fn device_stage(&self, volume: &str) -> PathBuf {
         csi_block::staged_at(self.root(), volume)

@@ -118,7 +118,7 @@ impl PodDirs {
     }
 }
 
-/// It is none of the pod's.
+/// The path is outside of the pod's directory.
 fn outside(error: DriverError) -> VolumeError {
     VolumeError::Refused(error.to_string())
 }

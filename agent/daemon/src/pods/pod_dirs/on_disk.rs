@@ -18,7 +18,7 @@ pub struct Directories {
     pub root_dir: PathBuf,
     /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
-    /// Where links to containers' logs go.
+    /// Directory of the links to containers' logs.
     pub log_links_dir: PathBuf,
 }
 

@@ -29,7 +29,7 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
 
-/// How long the first word of a watch is waited for (upstream's).
+/// How long a request waits for the first event of a watch (upstream's).
 const SYNC_WAIT: Duration = Duration::from_secs(1);
 
 /// The objects that pods of this node use.

@@ -35,7 +35,7 @@ pub enum HttpError {
     /// No request was answered.
     #[error("Get {url:?}: {message}")]
     Get {
-        /// Of the last request.
+        /// URL of the last request.
         url: String,
         /// The failure.
         message: String,
@@ -43,7 +43,7 @@ pub enum HttpError {
     /// The server does not speak TLS.
     #[error("Get {url:?}: http: server gave HTTP response to HTTPS client")]
     NoTls {
-        /// Of the last request.
+        /// URL of the last request.
         url: String,
     },
     /// The body ended before its end.

@@ -193,7 +193,7 @@ mod tests {
     async fn names_that_no_server_answers_for_leave_threads_to_others() {
         let (names, _asked, release) = resolver();
         let dead: Vec<String> = (0..64).map(|n| format!("dead{n}")).collect();
-        // As after their first look-ups, which were slow.
+        // The state after the first look-ups, which were slow.
         dead.iter().for_each(|name| names.known.lock().ended(name, SLOW));
         // Each asker gives up at once, again and again, as a probe does after its timeout.
         for name in dead.iter().chain(&dead) {

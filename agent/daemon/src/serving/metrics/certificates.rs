@@ -14,9 +14,9 @@ use super::{Metrics, MetricsState};
 /// The two certificates of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// With which the node speaks to the API server.
+    /// The client certificate for the API server.
     Client,
-    /// That the HTTPS API shows.
+    /// The serving certificate of the HTTPS API.
     Serving,
 }
 
@@ -46,7 +46,7 @@ impl Metrics {
         });
     }
 
-    /// How many sources of pods' volumes there are, by signer and state.
+    /// Number of certificate sources in pods' volumes, by signer and state.
     pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
         self.with(|state| {
             state.main.clear(families::POD_CERTIFICATES.name);

@@ -19,19 +19,19 @@ use super::{Metrics, MetricsState};
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::PodViews;
 
-/// How far a worker is, in upstream's words.
+/// The state of a worker, in upstream's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// The pod is to run.
     Sync,
-    /// It is ending the pod.
+    /// The worker is ending the pod.
     Terminating,
-    /// It cleans up.
+    /// The worker cleans up.
     Terminated,
 }
 
 impl Lifecycle {
-    /// Of a worker's [`state_name`](agent_core::pod_worker::PodWorker::state_name).
+    /// The lifecycle for a worker's [`state_name`](agent_core::pod_worker::PodWorker::state_name).
     #[must_use]
     pub fn of(state_name: &str) -> Lifecycle {
         match state_name {
@@ -85,7 +85,7 @@ pub(super) struct Work {
     is_static: Option<bool>,
     /// The runtime knows the pod by name.
     named: bool,
-    /// Its pod was removed and wanted again while an earlier worker was ending it.
+    /// The pod was removed and added again while an earlier worker was ending it.
     again: bool,
 }
 

@@ -132,12 +132,12 @@ impl Metrics {
         });
     }
 
-    /// It was looked up whether a pod may use an image that is there.
+    /// The access of a pod to an image on the node was checked.
     pub fn must_pull_checked(&self, result: &'static str) {
         self.with(|state| state.main.count(&families::MUST_PULL_CHECKS, [result]));
     }
 
-    /// So many pulls that were begun and images that were pulled are on record.
+    /// Number of records: intents of pulls, and pulled images.
     pub fn pull_records(&self, intents: usize, pulled: usize) {
         // A disk does not hold more files than are exact.
         #[allow(clippy::cast_precision_loss)]

@@ -29,7 +29,7 @@ type Key = (String, String);
 /// result counts.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
 
-/// How a volume is measured.
+/// Method of a volume's measurement.
 #[derive(Clone, Debug)]
 pub(super) enum MeasureMethod {
     /// Walk this directory.

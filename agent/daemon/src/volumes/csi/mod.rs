@@ -43,7 +43,7 @@ use crate::volumes::flex::Drivers;
 
 /// Below the kubelet's root.
 const REGISTRY: &str = "plugins_registry";
-/// Where drivers keep their own sockets.
+/// Directory of the drivers' own sockets.
 const PLUGINS: &str = "plugins";
 /// Mode of both directories, as upstream's.
 const DIR_MODE: u32 = 0o750;

@@ -13,7 +13,7 @@ use crate::testing::VirtualClock;
 
 /// A directory of drivers; `vendor/driver` logs its calls.
 pub(crate) struct Scripts {
-    /// Where they are.
+    /// Directory of the drivers.
     pub(crate) directory: PathBuf,
 }
 

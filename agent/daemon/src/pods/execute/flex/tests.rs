@@ -24,7 +24,7 @@ fn key(uid: &str) -> PodKey {
     PodKey { namespace: "ns".into(), name: "web".into(), uid: uid.into() }
 }
 
-/// The set-up of a pod's volume, as its source says it.
+/// The set-up of a pod's volume with this source.
 fn volume(rig: &Rig, uid: &str, source: Value) -> SetUp {
     let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "ns", "uid": uid},
         "spec": {"containers": []}}))

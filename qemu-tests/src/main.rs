@@ -54,7 +54,7 @@ enum Verb {
     },
     /// A cluster to play with: control plane and nodes, until Ctrl-C.
     Cluster {
-        /// How many nodes.
+        /// Number of nodes.
         #[arg(long, default_value_t = 1)]
         nodes: u8,
         /// Booted VMs instead of native nodes.
@@ -89,13 +89,13 @@ enum Verb {
     KillBeforeStep {
         /// The process.
         pid: i32,
-        /// Which step, from 1.
+        /// Number of the step, from 1.
         nth: usize,
     },
     /// A CSI driver of the machine that it runs in (used by cases in VMs).
     #[command(hide = true)]
     CsiDriver {
-        /// Its name.
+        /// Name of the driver.
         name: String,
     },
     /// Removes the remains of interrupted runs.
@@ -106,7 +106,7 @@ enum Verb {
 enum Bench {
     /// The boot ledger next to a stock Debian 13 in the same QEMU.
     Boot {
-        /// How often.
+        /// Number of boots.
         #[arg(long, default_value_t = 1)]
         times: u32,
         /// Only Orlop: to compare two images.
@@ -164,26 +164,26 @@ enum Bench {
     },
     /// Many pods on one node: all run and go again; memory and CPU time.
     Dense {
-        /// How many.
+        /// Number of pods.
         #[arg(long, default_value_t = 300)]
         pods: u32,
     },
     /// The time from a shortage of memory to the end of the evicted pod, of the agent and of the upstream kubelet, in a
     /// VM.
     Eviction {
-        /// How often with each.
+        /// Number of rounds with each.
         #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
     /// Single pods of the API, one after the other: the duration, and the part of it in calls of the runtime.
     Start {
-        /// How many.
+        /// Number of pods.
         #[arg(long, default_value_t = 50)]
         pods: u32,
     },
     /// Many pods by calls of the runtime alone, without any kubelet.
     Floor {
-        /// How many.
+        /// Number of pods.
         #[arg(long, default_value_t = 100)]
         pods: u32,
         /// Pods at once; each number is a measurement of its own.

@@ -36,7 +36,7 @@ impl fmt::Display for Level {
 pub struct Case {
     /// `area/name`.
     pub name: &'static str,
-    /// Where it runs.
+    /// The level at which it runs.
     pub level: Level,
     /// Expected duration on two cores without KVM, seconds.
     pub expected_s: u64,
@@ -51,7 +51,7 @@ pub struct Case {
 /// Values that the cases of one file share.
 #[derive(Clone, Copy, Debug)]
 pub struct CaseDefaults {
-    /// Where they run.
+    /// The level at which they run.
     pub level: Level,
     /// The group whose fixture they share.
     pub group: Option<&'static str>,
@@ -104,7 +104,7 @@ struct Broken(Option<Skip>);
 pub struct CaseContext<'a> {
     /// The run it belongs to: ids, recorded resources.
     pub run: Arc<Run>,
-    /// Where it puts everything a person needs after a failure; removed if the case passes.
+    /// Directory of everything that a person needs after a failure; removed if the case passes.
     pub artefacts: PathBuf,
     /// The same for the group's fixture; removed if all cases of the group pass.
     pub shared_artefacts: PathBuf,

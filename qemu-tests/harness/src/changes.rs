@@ -14,7 +14,7 @@ use crate::run::cache_dir;
 /// The work that belongs to one change, if the machine knows no commit that passed: so many seconds before the newest commit.
 const CHANGE_S: u64 = 6 * 3600;
 
-/// Where the last commit that passed is noted.
+/// File of the last commit that passed.
 #[must_use]
 pub fn file() -> PathBuf {
     cache_dir().join("passed-commit")
@@ -115,7 +115,7 @@ mod tests {
         write("c");
         std::fs::write(checkout.join("a"), "other").unwrap();
         assert_eq!(paths(&checkout, &passed).unwrap(), ["a", "c"]);
-        // With changes of its own the checkout is no commit: the note stays.
+        // A checkout with uncommitted changes is not a commit: the record stays.
         note_passed(&checkout, &passed).unwrap();
         assert_eq!(paths(&checkout, &passed).unwrap(), ["a", "c"]);
         commit(&checkout, day + CHANGE_S + 3);

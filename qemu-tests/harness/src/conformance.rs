@@ -61,7 +61,7 @@ pub struct Options {
     /// The suite of the node itself (e2e_node), which runs on a booted VM, one test after the other.
     #[arg(long, conflicts_with = "vm")]
     pub node: bool,
-    /// With `--node`: a native node in the VM's place, `--procs` tests at once.
+    /// With `--node`: a native node instead of the VM, `--procs` tests at once.
     #[arg(long, requires = "node")]
     pub native: bool,
     /// Lets tests log in to the node over SSH: a pod there takes the suite's key.
@@ -73,7 +73,7 @@ pub struct Options {
 }
 
 const NODE: &str = "conformance";
-/// Where images for a VM are served, in the plane's network.
+/// Port of the images for a VM, in the plane's network.
 const PORT: u16 = 5002;
 /// Memory of a VM: many tests have their pods on it at once.
 const MEMORY_MIB: u32 = 4096;
@@ -201,7 +201,7 @@ fn command(
     // After a failed test it would ask the kubelet for metrics for two minutes. The harness keeps the logs in any case.
     command.arg("--dump-logs-on-failure=false");
     command.arg("--e2e-output-dir").arg(artefacts);
-    // Where programs look for and leave their own: nowhere of the user's.
+    // Programs must neither read nor write the user's own files.
     command.current_dir(artefacts).env("HOME", cluster.dir()).env_remove("KUBECONFIG");
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         command.env_remove(proxy);

@@ -19,14 +19,14 @@ use crate::run::cache_dir;
 pub struct CaseHistory {
     /// When it passed last, seconds since 1970; 0 if it has failed since.
     pub passed_at: u64,
-    /// How long it took the last time, seconds; with its group's fixture, if it was the first to ask for it.
+    /// Its last duration, seconds; with its group's fixture, if the case made it.
     pub took_s: u64,
 }
 
-/// By name.
+/// Results by name of the case.
 pub type History = BTreeMap<String, CaseHistory>;
 
-/// Where it is. Not among the runs' directories, which are tidied.
+/// Path of the file. It is outside of the runs' directories, which are cleaned up.
 #[must_use]
 pub fn file() -> PathBuf {
     cache_dir().join("cases.json")

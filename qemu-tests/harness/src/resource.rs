@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// Something to remove.
+/// A resource to remove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Resource {
@@ -65,7 +65,7 @@ impl Resource {
         match self {
             Resource::Process { pid, .. } => {
                 if self.exists() {
-                    // Its group first: a build command has children of its own.
+                    // Its process group first: a build command has children of its own.
                     let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
                     let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
                     await_end(*pid, Duration::from_secs(10));

@@ -210,7 +210,7 @@ fn remove_all(resources: &[Resource], id: &str) -> Vec<String> {
     processes.into_iter().chain(rest).filter_map(|r| r.remove(id).err().map(|e| format!("{e:#}"))).collect()
 }
 
-/// So many runs' artefacts of failures are kept.
+/// Number of runs whose artefacts of failures are kept.
 const KEPT_RUNS: usize = 12;
 
 /// Removes the remains of runs whose process is gone (killed, or the machine lost power), and the artefacts of all runs
@@ -254,7 +254,7 @@ pub fn clean_stale() -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// All but the newest so many.
+/// All except the newest `kept`.
 fn beyond(mut dirs: Vec<(SystemTime, PathBuf)>, kept: usize) -> impl Iterator<Item = PathBuf> {
     dirs.sort_by_key(|(made, _)| std::cmp::Reverse(*made));
     dirs.into_iter().skip(kept).map(|(_, dir)| dir)

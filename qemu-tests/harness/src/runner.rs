@@ -22,10 +22,10 @@ use crate::schedule::{Limit, Planned, Unit, VM_LANES, plan};
 use crate::vm::machine::EmulatorFault;
 use crate::{prepare, say};
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many groups at once; of VMs [`VM_LANES`] at most.
+    /// Largest number of groups at once; of VMs [`VM_LANES`] at most.
     pub jobs: usize,
     /// Seed of everything random; printed with a failure.
     pub seed: u64,
@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Until all must be over.
+    /// Time until the end of the run.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.until.map(|until| until.duration_since(SystemTime::now()).unwrap_or_default())
@@ -67,10 +67,10 @@ impl Options {
     }
 }
 
-/// So many failed cases at most run again: if more fail, the product or the harness is broken.
+/// Largest number of failed cases that run again: if more fail, the product or the harness is broken.
 const AGAIN_MAX: usize = 5;
 
-/// So often a failed case runs again, at most.
+/// Largest number of repetitions of a failed case.
 pub const ATTEMPTS: usize = 2;
 
 /// No failed case begins again later than so long after the time limit: the machine that runs CI ends the run at some time.
@@ -237,7 +237,7 @@ fn passes_again(run: &Arc<Run>, case: Case, options: &Options, attempt: usize) -
     passed
 }
 
-/// Where a group's fixture keeps its logs.
+/// Directory of the logs of a group's fixture.
 fn shared_artefacts(run: &Run, group: &str) -> PathBuf {
     run.dir().join("groups").join(group)
 }
@@ -406,7 +406,7 @@ mod tests {
         let past = run.dir().join("cases.json");
         let options = options(2, true, Some(past.clone()));
         let counts = run_cases(&run, &cases, options.clone()).unwrap();
-        // So many are not tried again.
+        // Too many failures: they are not repeated.
         assert_eq!(counts, Counts { passed: 4, failed: 6, skipped: 1 });
         let mut failures = run.failures();
         failures.sort_unstable();

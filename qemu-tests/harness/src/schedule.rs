@@ -12,8 +12,8 @@ use crate::case::{Case, Level};
 use crate::gate::Tier;
 use crate::history::History;
 
-/// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
-/// have further lanes.
+/// Largest number of emulated machines at once that two cores can run. Cases without one wait more than they compute,
+/// and have further lanes.
 pub const VM_LANES: usize = 2;
 
 /// Seconds for a group's fixture, when it is made for one case: a VM that boots, a cluster with its nodes.
@@ -174,7 +174,7 @@ mod tests {
             names(&within(100, &|_| Tier::Other, &cases, &history)),
             [vec!["new"], vec!["failed"], vec!["fresh"], vec!["old"]]
         );
-        // With time for one only, the cheapest of those that never passed.
+        // With time for one case only: the cheapest of those that never passed.
         let short = within(30, &|_| Tier::Other, &cases, &history);
         assert_eq!(names(&short)[0], ["failed"]);
     }

@@ -24,7 +24,7 @@ struct Check {
     name: &'static str,
     /// Arguments to cargo.
     cargo: &'static [&'static str],
-    /// Its component answers to `cargo <this> --version` if installed; empty: always there.
+    /// The cargo component that must be installed (`cargo <this> --version`); empty: always installed.
     component: &'static str,
     /// Extra environment.
     env: &'static [(&'static str, &'static str)],
@@ -48,7 +48,7 @@ const CHECKS: &[Check] = &[
         env: &[],
         counted: true,
     },
-    // With the optimisation that .cargo/config.toml has for it.
+    // With the optimisation that .cargo/config.toml sets for it.
     Check { name: "sim", cargo: &["sim", "--no-fail-fast"], component: "", env: &[], counted: true },
     Check {
         name: "doc",
@@ -76,7 +76,7 @@ pub enum Cases {
 }
 
 impl Cases {
-    /// Those of all cases that the runner may begin.
+    /// The cases that the runner may begin.
     fn of(self, all: &[Case], options: &Options) -> Vec<Case> {
         let mut cases = all.to_vec();
         if self == Cases::Fixed && options.until.is_none() {

@@ -12,7 +12,7 @@ use orlop_harness::run::Run;
 use orlop_harness::say;
 use orlop_harness::usage::{Usage, usage};
 
-/// How long CPU time is counted.
+/// Window of the CPU time.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Thousandths of a core over a window.

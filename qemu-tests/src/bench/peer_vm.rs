@@ -29,9 +29,9 @@ use super::peer::{STARTS, Starts, forget_ready};
 const NODE: &str = "peer";
 /// By then the work after a start is over.
 const SETTLE: Duration = Duration::from_secs(30);
-/// How long CPU time is counted.
+/// Window of the CPU time.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Where the second disk's files go.
+/// Paths of the second disk's files in the guest.
 pub(super) const PROGRAM: &str = "/var/lib/kubelet/upstream";
 const OTHER_AGENT: &str = "/var/lib/kubelet/agent";
 const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";

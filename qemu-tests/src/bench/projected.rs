@@ -29,13 +29,13 @@ use serde_json::{Value, json};
 use super::peer::await_available;
 use super::scrape::{Kubelet, MeasuredNode, SETTLE, minute, natively};
 
-/// How it is measured.
+/// Options of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Pods on the node.
     #[arg(long, default_value_t = 200)]
     pub pods: u32,
-    /// How often an object changes.
+    /// Number of changes of an object.
     #[arg(long, default_value_t = 3)]
     pub changes: u32,
     /// Only this one.

@@ -32,7 +32,7 @@ use orlop_harness::usage::{resident_kib, usage};
 use super::peer::scale;
 use super::scrape_vm;
 
-/// How it is measured.
+/// Options of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Pods on the node.
@@ -59,7 +59,7 @@ pub enum Kubelet {
 }
 
 impl Options {
-    /// Those that are measured, in order.
+    /// The measured kubelets, in order.
     pub(super) fn kubelets(&self) -> impl Iterator<Item = Kubelet> + use<> {
         both(self.only)
     }
@@ -73,11 +73,11 @@ fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
 
 /// By then the work after a start and after a hundred pods is over.
 pub(super) const SETTLE: Duration = Duration::from_secs(30);
-/// How long processor time is counted.
+/// Window of the processor time.
 const WINDOW: Duration = Duration::from_secs(60);
-/// How often Prometheus and metrics-server ask in it.
+/// Period of the requests of Prometheus and metrics-server in the window.
 const EVERY: Duration = Duration::from_secs(15);
-/// Between two answers of one path.
+/// Pause between two answers of one path.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Requests of Prometheus with kube-prometheus' configuration, and of metrics-server.
 const ASKED: [&str; 4] = ["/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"];

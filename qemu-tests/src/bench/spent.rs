@@ -15,7 +15,7 @@ use orlop_harness::native::node::NativeNode;
 pub struct CpuSeconds(BTreeMap<String, f64>);
 
 impl CpuSeconds {
-    /// As of now.
+    /// The times so far.
     ///
     /// # Errors
     /// If a program has ended.
@@ -30,7 +30,7 @@ impl CpuSeconds {
         Ok(CpuSeconds(spent))
     }
 
-    /// Of a node without a kubelet.
+    /// The times of a node without a kubelet.
     ///
     /// # Errors
     /// If containerd has ended.
@@ -64,7 +64,7 @@ impl CpuSeconds {
 #[derive(Default)]
 struct Times {
     own: f64,
-    /// Of children that have ended and were waited for.
+    /// Time of children that have ended and were reaped.
     reaped: f64,
 }
 

@@ -177,7 +177,7 @@ fn is_call_of_runtime(verb: &str) -> bool {
         .contains(&verb)
 }
 
-/// How long at least one of the intervals lasted.
+/// Time in which at least one of the intervals lasted.
 fn union_ms(intervals: impl Iterator<Item = (f64, f64)>) -> f64 {
     let mut all: Vec<(f64, f64)> = intervals.collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));

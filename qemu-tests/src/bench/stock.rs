@@ -26,7 +26,7 @@ pub const MARK: &str = "E2E-STOCK-UP";
 /// UUID of the root file system.
 const ROOT: &str = "6f726c6f-7000-4000-8000-73746f636b31";
 
-/// As the installer's GRUB has it, and a console to read from.
+/// The command line of the installer's GRUB, with a serial console.
 pub const COMMAND_LINE: &str = "root=UUID=6f726c6f-7000-4000-8000-73746f636b31 ro quiet console=ttyS0";
 
 // The clock of both figures starts with the kernel.

@@ -26,7 +26,7 @@ pub struct Request {
     pub code: u16,
     /// The client's name for itself.
     pub user_agent: String,
-    /// Where it came from.
+    /// The client's address.
     pub source: String,
     /// When it was answered, RFC 3339.
     pub at: String,
@@ -255,7 +255,7 @@ mod tests {
         assert!(!was_late(&[of("scheduler", "a-1", "binding", 201, 1), refused.clone()], 1), "another pod");
         assert!(!was_late(&[of("scheduler", "a-0", "binding", 409, 1), refused.clone()], 1), "not bound");
         assert!(!was_late(&[bound, of("system:node:a", "a-0", "status", 403, 20)], 1), "long after");
-        // Its controller deleted it, and the next one has no node yet.
+        // The pod's controller deleted it, and the next one has no node yet.
         let deleted = |user: &str, pod: &str| Request {
             resource: "pods".to_owned(),
             verb: "delete".to_owned(),

@@ -40,7 +40,7 @@ impl Token {
         Ok(Token { id: text[..6].to_owned(), secret: text[6..].to_owned() })
     }
 
-    /// As it is written in a command line.
+    /// The token as text.
     #[must_use]
     pub fn render(&self) -> String {
         format!("{}.{}", self.id, self.secret)

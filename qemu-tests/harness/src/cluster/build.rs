@@ -89,7 +89,7 @@ pub enum Target {
     NoNewPrivs,
     /// Runs until it is signalled.
     Pause,
-    /// How the suite logs in to a node.
+    /// SSH server by which the suite logs in to a node.
     Sshd,
 }
 
@@ -136,7 +136,7 @@ impl Target {
         }
     }
 
-    /// How `go` makes it: the suites are test programs.
+    /// `go`'s command to build it: the suites are test programs.
     fn verb(self) -> &'static [&'static str] {
         match self {
             Target::EndToEnd | Target::NodeEndToEnd => &["test", "-c", "-vet=off"],

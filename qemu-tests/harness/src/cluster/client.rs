@@ -72,7 +72,7 @@ impl ClusterClient {
         self.runtime.block_on(calls)
     }
 
-    /// Where background tasks of a cluster run; they end with it.
+    /// Runtime of a cluster's background tasks, which end with it.
     #[must_use]
     pub fn handle(&self) -> &tokio::runtime::Handle {
         self.runtime.handle()

@@ -41,7 +41,7 @@ pub struct Kind {
     spec: fn(&mut Value),
 }
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 16] = [
     kind("plain", PodOutcome::Quiet, |_| {}),
     kind("init", PodOutcome::Quiet, |spec| {

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
-/// How large a device is at first, bytes.
+/// Size of a new device, bytes.
 pub const DEVICE_BYTES: u64 = 1 << 20;
 
 /// The devices, by the handles of their volumes.
@@ -98,7 +98,7 @@ impl Devices {
         made.with_context(|| format!("make {}", target.display()))
     }
 
-    /// It is no longer there.
+    /// Removes the device from the target.
     pub(crate) fn unpublish(target: &Path) -> Result<()> {
         match fs::remove_file(target) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e.into()),

@@ -38,13 +38,13 @@ use tonic::{Code, Request, Response, Status};
 use super::csi_block::Devices;
 use super::csi_mounts;
 
-/// Where sockets are registered, below a node's root.
+/// Directory of registered sockets, below a node's root.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 
-/// Where the driver has its disks, in the node.
+/// Directory of the driver's disks, in the node.
 pub const DISKS: &str = "/var/lib/e2e-csi";
 
-/// How large each volume is, as drivers measure it, in bytes and in inodes.
+/// Size of each volume as drivers report it, in bytes and in inodes.
 pub const CAPACITY: i64 = 12_345_000;
 
 /// The driver's answers.
@@ -56,7 +56,7 @@ pub struct DriverInfo {
     pub node_id: String,
     /// Most volumes at once.
     pub volumes_max: i64,
-    /// Where the node is.
+    /// Topology of the node.
     pub topology: HashMap<String, String>,
     /// NodeGetInfo never answers.
     pub hangs: bool,
@@ -99,7 +99,7 @@ pub type Published = BTreeMap<String, NodePublishVolumeRequest>;
 pub struct Staged {
     /// The staged volumes, by their staging paths in the node.
     pub now: BTreeMap<String, NodeStageVolumeRequest>,
-    /// How often something was staged.
+    /// Number of stage calls.
     pub times: usize,
     /// The expand calls.
     pub grown: Vec<NodeExpandVolumeRequest>,
@@ -112,7 +112,7 @@ impl Service {
         self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where something is, as the host reaches it.
+    /// A path of the node as the host reaches it.
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -365,7 +365,7 @@ impl Node for Service {
     }
 }
 
-/// Where the driver of this name listens.
+/// Socket of the driver with this name.
 pub(super) fn socket(root: &Path, name: &str) -> PathBuf {
     root.join(REGISTRY).join(format!("{name}.sock"))
 }

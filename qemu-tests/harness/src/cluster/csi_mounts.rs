@@ -45,7 +45,7 @@ pub(super) fn labelled(option: &str, at: &Path) -> Result<()> {
 /// Unmounts the directory and removes it.
 pub(super) fn unbind(at: &Path) -> Result<()> {
     match umount2(at, MntFlags::empty()) {
-        // It is not mounted, or not there.
+        // The path is not a mount point, or does not exist.
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
         Err(error) => return Err(error).with_context(|| format!("unmount {}", at.display())),
     }

@@ -61,7 +61,7 @@ impl Default for Settings {
     }
 }
 
-/// Where the plane's files are.
+/// Paths of the plane's files.
 pub struct Files<'a> {
     /// Keys and certificates.
     pub pki: &'a Pki,

@@ -46,7 +46,7 @@ echo '{"status": "Failure", "message": "it cannot"}'
 exit 1
 "#;
 
-/// It knows nothing but that it is there: all else is the node's default.
+/// The driver supports only `init`: the node does the rest with its defaults.
 const ATTACHES: &str = r#"#!/run/e2e/flex/bin/sh
 PATH=/run/e2e/flex/bin
 echo "$*" >> /run/e2e/flex/attaching
@@ -81,7 +81,7 @@ impl Drivers {
         put(&self.directory, ATTACHING, ATTACHES)
     }
 
-    /// Something is so from now on, or no longer (`hang`, `fail`).
+    /// Sets or removes a mark for the driver (`hang`, `fail`).
     ///
     /// # Errors
     /// If the mark cannot be written or removed.

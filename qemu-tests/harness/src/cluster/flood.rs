@@ -24,14 +24,14 @@ const GOAWAY: u8 = 7;
 const ACK: u8 = 1;
 const END: u8 = 0x5;
 
-/// How many strangers ask, and for how long.
+/// Number of clients, and duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
     /// Simultaneous connections; a connection that ends is made again.
     pub connections: usize,
     /// Requests at once on each, each with a token of its own.
     pub streams: u32,
-    /// In all.
+    /// Duration of the flood.
     pub lasts: Duration,
 }
 

@@ -32,7 +32,7 @@ const fn again(name: &'static str, spec: fn(&mut Value), says: &'static [&'stati
     Hostile { name, restart: "Always", spec, says }
 }
 
-/// All of them.
+/// All of these pods.
 pub const ALL: &[Hostile] = &[
     pod(
         "env-one",

@@ -148,10 +148,10 @@ impl Identities {
         Ok(())
     }
 
-    /// As [`Identities::reset`], with an identity that has ended.
+    /// As [`Identities::reset`], with an expired identity.
     ///
     /// # Errors
-    /// If none can be had.
+    /// If there is no expired identity.
     pub fn reset_to_expired(&mut self) -> Result<()> {
         if self.old.is_none() {
             self.reset()?;

@@ -16,7 +16,7 @@ use crate::native::node::NativeNode;
 pub const PORTAL: &str = "192.0.2.17";
 /// Directory of the script's state, in the node.
 const STATE: &str = "/run/e2e/iscsi";
-/// Where udev would make links. The node's devices are the machine's.
+/// Directory of udev's links. The node's devices are the machine's.
 const LINKS: &str = "/dev/disk/by-path";
 const PROGRAM: &str = "/usr/bin/iscsiadm";
 
@@ -118,7 +118,7 @@ impl Initiator {
         fs::write(path, device.display().to_string()).context("write the unit")
     }
 
-    /// How many sessions there are.
+    /// Number of sessions.
     ///
     /// # Errors
     /// If the directory of sessions cannot be read.

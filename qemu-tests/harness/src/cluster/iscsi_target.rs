@@ -25,17 +25,17 @@ use crate::process::must;
 use crate::run::Run;
 use crate::vm::shell::Shell;
 
-/// Of the target.
+/// Name of the target.
 pub const IQN: &str = "iqn.2026-01.example.e2e:disks";
 /// The initiator's user name.
 pub const USER: &str = "u";
 /// The initiator's password. iscsiadm accepts twelve to sixteen characters.
 pub const PASSWORD: &str = "hush-hush-hush";
-/// Where it listens.
+/// Ports of its portals.
 pub const PORTS: [u16; 2] = [3260, 3261];
-/// Of the program in its supervisor.
+/// Name of the program in its supervisor.
 const NAME: &str = "tgtd";
-/// Where the initiator's files are in the guest.
+/// Directory of the initiator's files in the guest.
 const HOME: &str = "/var/lib/kubelet/iscsi";
 /// The name of a dynamic linker there.
 const LINKER: &str = "ld.so";

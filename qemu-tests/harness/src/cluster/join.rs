@@ -16,14 +16,14 @@ use crate::native::node::NativeNode;
 
 /// The kubeconfig that the kubelet writes.
 pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
-/// Where it keeps its certificates.
+/// Directory of its certificates.
 pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The kubeconfig with the bootstrap token.
 pub const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
 /// The agent's own file for discovery: server, token, CA or its hashes.
 pub const JOIN_FILE: &str = "/var/lib/kubelet/join.yaml";
 
-/// How a kubelet finds its way into the cluster.
+/// Credentials by which a kubelet joins the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinMethod {
     /// A kubeconfig with a bootstrap token, as upstream has it.
@@ -77,7 +77,7 @@ pub fn flags(way: JoinMethod) -> Vec<String> {
 /// The verification of the cluster's CA in a join file.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Its certificate.
+    /// The certificate itself.
     Data(String),
     /// `sha256:` hashes of its public key.
     Hashes(Vec<String>),

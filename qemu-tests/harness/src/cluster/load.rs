@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Between two looks at how much memory there is in use.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// How much.
+/// Amount of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Execs at once.
@@ -182,7 +182,7 @@ struct Node {
 type Stream = BufReader<TlsStream<TcpStream>>;
 
 impl Node {
-    /// Sends a request's head; answers of the status and the stream behind the answer's head.
+    /// Sends a request's head; returns the status and the stream after the answer's head.
     async fn ask(&self, request: &str) -> Result<(u16, Stream)> {
         let stream = TcpStream::connect(self.address).await.context("connect to the node")?;
         let name = ServerName::IpAddress(self.address.ip().into());

@@ -64,7 +64,7 @@ pub fn stop(cluster: &mut Cluster) -> Result<()> {
     plane.await_exit(NAME).map(|_| ())
 }
 
-/// As upstream's manifest has them, but for the service: the address is the plane's, there is no pod.
+/// The objects of upstream's manifest, except the service: there is no pod, so the address is the plane's.
 fn objects() -> Value {
     let rbac = |kind: &str, name: &str, mut more: Value| {
         more["apiVersion"] = json!("rbac.authorization.k8s.io/v1");

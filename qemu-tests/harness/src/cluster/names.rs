@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn no_name_is_known() {
-        // With an OPT record behind the question, which is not repeated.
+        // An OPT record follows the question; the answer does not repeat it.
         let asked = packet([1, 0], [0, 1, 0, 0, 0, 0, 0, 1], &[QUESTION, b"\x00\x00\x29rest"].concat());
         let answer = packet([0x81, 0x83], [0, 1, 0, 0, 0, 0, 0, 0], QUESTION);
         assert_eq!(no_such_name(&asked), Some(answer));

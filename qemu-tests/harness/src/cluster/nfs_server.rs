@@ -15,7 +15,7 @@ use nix::libc::{SIGCONT, SIGSTOP};
 use super::host_debs;
 use super::plane::Cluster;
 
-/// Of the program in its supervisor.
+/// Name of the program in its supervisor.
 const NAME: &str = "nfs";
 /// The exported path.
 pub const EXPORT: &str = "/export";
@@ -23,7 +23,7 @@ const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
 /// Its message when it serves.
 const SERVES: &str = "NFS SERVER INITIALIZED";
 
-/// Where the server's files are.
+/// Directories of the server.
 #[derive(Debug)]
 pub struct NfsServer {
     /// The directory that it exports.

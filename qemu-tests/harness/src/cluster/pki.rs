@@ -83,7 +83,7 @@ struct Subject<'a> {
     organization: Option<&'a str>,
     names: &'a [&'a str],
     purpose: ExtendedKeyUsagePurpose,
-    /// It ended years ago.
+    /// The certificate expired years ago.
     ended: bool,
 }
 

@@ -137,7 +137,7 @@ impl Cluster {
         &self.token
     }
 
-    /// Where the controllers find drivers of `flexVolume`.
+    /// The controllers' directory of FlexVolume drivers.
     #[must_use]
     pub fn flex_drivers(&self) -> PathBuf {
         self.dir.join("flex")
@@ -210,7 +210,7 @@ impl Cluster {
     pub fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.kubectl_path());
         command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
-        // Its cache of API groups is the run's, not the user's.
+        // The cache of API groups is in the run's directory, not in the user's.
         command.env("HOME", &self.dir).env_remove("KUBECONFIG");
         for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
             command.env_remove(proxy);

@@ -40,7 +40,7 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind) -> Result<()> {
     std::fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let names: Vec<String> = (1..=nodes).map(|n| format!("node{n}")).collect();
-    // They live as long as this function, which only a signal ends.
+    // The nodes live as long as this function, which only a signal ends.
     let (mut native, mut vms) = (Vec::new(), Vec::new());
     if kind == Kind::Vm {
         vms.extend(boot(&mut cluster, &artefacts, &names)?);
@@ -73,7 +73,7 @@ fn boot(cluster: &mut Cluster, artefacts: &Path, names: &[String]) -> Result<Vec
         vm.boot(Some(cluster.token()))?;
         vms.push(vm);
     }
-    // They share the processors.
+    // The VMs share the processors.
     let limit_s = READY_LIMIT_S * names.len() as u64;
     for (name, vm) in names.iter().zip(&vms) {
         vm.give_range(cluster)?;

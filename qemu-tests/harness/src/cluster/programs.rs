@@ -20,7 +20,7 @@ pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
 const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     dir: PathBuf,

@@ -19,7 +19,7 @@ use crate::vm::shell::Shell;
 
 /// Disks have whole blocks, bytes.
 const BLOCK: u64 = 1024 * 1024;
-/// How long a file may take to be copied under TCG.
+/// Limit of the copy of a file under TCG.
 const COPY: Duration = Duration::from_secs(300);
 
 /// The disk.

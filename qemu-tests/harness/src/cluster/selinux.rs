@@ -16,7 +16,7 @@ use crate::vm::shell::Shell;
 pub const KERNEL: &str = "security=selinux enforcing=0";
 /// Label of containers' files.
 pub const FILES: &str = "system_u:object_r:container_file_t";
-/// Where the policy is brought to, in the guest.
+/// Path of the policy in the guest.
 pub const POLICY: &str = "/var/lib/kubelet/policy";
 
 /// The policy only defines labels: unknown classes are allowed.

@@ -56,7 +56,7 @@ impl Swaps {
         }
     }
 
-    /// How often the current pair was replaced so far, the first one included.
+    /// Number of replacements of the current pair so far, the first pair included.
     ///
     /// # Errors
     /// If events were lost.
@@ -65,7 +65,7 @@ impl Swaps {
         Ok(self.seen.iter().filter(|(_, name)| name == CURRENT).count())
     }
 
-    /// How many events there were so far.
+    /// Number of events so far.
     ///
     /// # Errors
     /// If events were lost.

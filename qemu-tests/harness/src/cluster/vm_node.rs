@@ -27,7 +27,7 @@ pub const LABEL: (&str, &str) = ("orlop.test/machine", "vm");
 
 /// A VM with a place in a cluster.
 pub struct VmNode {
-    // Dropped first: the disk goes after QEMU.
+    // Dropped first: QEMU must end before its disk is removed.
     vm: Option<Vm>,
     lab: Lab,
     cable: Cable,
@@ -109,7 +109,7 @@ impl VmNode {
         self.storage["projectQuotas"] = true.into();
     }
 
-    /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
+    /// Its clock shows this time (`2001-01-01T00:00:00`) whenever it is switched on.
     pub fn mislead(&mut self, clock: &'static str) {
         self.clock = Some(clock);
     }
@@ -119,12 +119,12 @@ impl VmNode {
         self.disk = Some(file);
     }
 
-    /// It has so much memory, MiB, from the next boot on.
+    /// Sets its memory, MiB, from the next boot on.
     pub fn give_memory(&mut self, mebi: u32) {
         self.memory_mib = Some(mebi);
     }
 
-    /// It has so many processors, from the next boot on.
+    /// Sets the number of its processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.lab.give_processors(number);
     }

@@ -44,7 +44,7 @@ enum Recipe {
 /// The recipe for an image by the last part of its name.
 fn recipe(name: &str) -> Option<Recipe> {
     Some(match name.rsplit('/').next()? {
-        // Of the second one the suite uses the shell only.
+        // The suite uses only the shell of the second image.
         "busybox" | "glibc-dns-testing" => Recipe::Busybox,
         "agnhost" => Recipe::Agnhost,
         "nonewprivs" => Recipe::NoNewPrivs,
@@ -245,7 +245,7 @@ fn kitten(tree: &Path) -> Result<()> {
     fs::write(etc.join("os-release"), "NAME=\"stands for Alpine Linux\"\n").context("write os-release")
 }
 
-/// Something under nginx's name that listens where it would.
+/// A program with nginx's name that listens on nginx's port.
 fn nginx(tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("usr/sbin"))?;
     fs::create_dir_all(tree.join("usr/share/nginx/html"))?;

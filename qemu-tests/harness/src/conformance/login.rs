@@ -20,7 +20,7 @@ use super::images::{LOGIN, REGISTRY};
 use crate::cluster::plane::Cluster;
 use crate::cluster::ready;
 
-/// How long the pod may take: its image is pulled first, under TCG perhaps.
+/// Limit of the pod's start: its image is pulled first, perhaps under TCG.
 const LIMIT_S: u64 = 180;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "sshd";

@@ -37,19 +37,19 @@ use crate::run::Run;
 use crate::say;
 use crate::vm::shell::Shell;
 
-/// Where the suite is in the VM, and writes.
+/// Directory of the suite and of its output in the VM.
 const DIR: &str = "/var/lib/suite";
 /// Paths of the suite, of ginkgo and of the report on a native node.
 const SUITE: &str = "/var/lib/suite/e2e_node.test";
 const GINKGO: &str = "/var/lib/suite/ginkgo";
 const OUTPUT: &str = "/var/lib/suite/output";
-/// Its unit.
+/// The suite's unit.
 const UNIT: &str = "suite.service";
 /// The suite's requirements for the machine: none, the tests have their own.
 const SPEC: &str = "os: Linux\n";
 /// Port of the kubelet that the suite uses without credentials.
 const READ_ONLY_PORT: u16 = 10255;
-/// How often its output is looked at, seconds.
+/// Pause between two looks at its output, seconds.
 const LOOK_S: u64 = 3;
 /// At most so much of its output at once, bytes: the shell is a serial port.
 const PIECE: u64 = 128 * 1024;

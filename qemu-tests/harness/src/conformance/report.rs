@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::counts::Counts;
 
-/// How a test ended.
+/// Result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// The test passed.
@@ -26,9 +26,9 @@ pub enum Verdict {
 pub struct Outcome {
     /// Full name, the one that focus and skips match.
     pub name: String,
-    /// How it ended.
+    /// Its result.
     pub verdict: Verdict,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
     /// Its last message, if it did not pass.
     pub message: String,
@@ -89,7 +89,7 @@ fn outcome(spec: Spec) -> Option<Outcome> {
     Some(Outcome { name: name.join(" "), verdict, seconds: spec.run_time as f64 / 1e9, message })
 }
 
-/// Their counts.
+/// Counts of the results.
 #[must_use]
 pub fn counts(results: &[Outcome]) -> Counts {
     results.iter().fold(Counts::default(), |all, r| {
@@ -117,7 +117,7 @@ pub fn table(results: &[Outcome]) -> String {
     text
 }
 
-/// How much of a message is shown: pods are dumped whole in some.
+/// Largest number of lines of a message that are shown: some messages include whole pods.
 const SHOWN_LINES: usize = 40;
 
 /// A message's first lines, indented.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 /// One mounted hierarchy of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Where the host has it.
+    /// Its mount point on the host.
     pub mountpoint: PathBuf,
     /// `cgroup` or `cgroup2`.
     pub fstype: String,

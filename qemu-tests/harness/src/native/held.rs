@@ -114,7 +114,7 @@ const REFUSED: &str = "OCI runtime create failed";
 /// Number of log lines of containerd for each cgroup.
 const LAST_WORDS: usize = 8;
 
-/// How many hexadecimal digits containerd's names of sandboxes and containers have.
+/// Number of hexadecimal digits in containerd's names of sandboxes and containers.
 const ID_LENGTH: usize = 64;
 
 /// The container or sandbox whose start the line reports.

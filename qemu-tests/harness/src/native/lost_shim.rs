@@ -14,7 +14,7 @@ use super::node::NativeNode;
 
 const PROGRAM: &str = "lost-shim";
 const BUNDLE: &str = "/run/e2e/lost";
-/// As containerd starts one; it leaves the shim behind and ends.
+/// containerd's command to start a shim; it ends and leaves the shim running.
 const START: &str = "cd /run/e2e/lost && exec containerd-shim-runc-v2 -namespace k8s.io -id lost \
                      -address /run/containerd/containerd.sock start < /dev/null";
 

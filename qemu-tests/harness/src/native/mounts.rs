@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use super::cgroups::Hierarchy;
 use super::protocol::{NodeSpec, RootSource};
 
-/// Where the agent's binary appears in the node.
+/// Path of the agent's binary in the node.
 pub const AGENT: &str = "/run/e2e/orlop-agent";
 
 fn mount_at(source: &str, target: &Path, fstype: &str, flags: MsFlags, data: &str) -> Result<()> {

@@ -65,7 +65,7 @@ impl Plugin {
         stream.set_read_timeout(None)?;
         link.stream.set_read_timeout(None)?;
         std::thread::Builder::new().name("nri".into()).spawn(move || {
-            // It ends with the connection.
+            // The thread ends with the connection.
             while let Ok((_, message)) = link.receive() {
                 if link.answer(&message, variable, &names).is_err() {
                     break;

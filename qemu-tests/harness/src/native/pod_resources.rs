@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use super::cri::channel;
 use super::node::NativeNode;
 
-/// Where upstream's consumers look for it.
+/// The path that upstream's consumers use.
 const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// A client of both versions.
@@ -41,7 +41,7 @@ impl<'a> PodResources<'a> {
         Ok(answer.into_inner().pod_resources)
     }
 
-    /// All pods, as the first version has them.
+    /// All pods, in the API's first version.
     ///
     /// # Errors
     /// The kubelet's.

@@ -16,20 +16,20 @@ pub enum Layout {
     Plane(PlaneSpec),
 }
 
-/// How a cluster's network is laid out.
+/// Layout of a cluster's network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlaneSpec {
     /// The bridge that nodes are plugged into.
     pub bridge: String,
     /// Its address with prefix length: the control plane's.
     pub address: String,
-    /// Where programs' logs go.
+    /// Directory of the programs' logs.
     pub logs: PathBuf,
     /// Short directory for their notification sockets.
     pub sockets: PathBuf,
 }
 
-/// How a node is laid out.
+/// Layout of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// The read-only root.

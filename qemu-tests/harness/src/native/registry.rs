@@ -19,7 +19,7 @@ pub const HOST: &str = "127.0.0.1:5001";
 pub const PRIVATE: &str = "private/";
 /// The user who may pull those images.
 pub const USER: &str = "puller";
-/// With this password.
+/// The user's password.
 pub const PASSWORD: &str = "of the tests";
 /// `base64(USER:PASSWORD)`.
 const BASIC: &str = "cHVsbGVyOm9mIHRoZSB0ZXN0cw==";
@@ -40,7 +40,7 @@ pub enum RegistryRequest {
     Blob(String),
     /// A manifest by the name of its tag file.
     Tag(String),
-    /// Anything else.
+    /// Any other path.
     Unknown,
 }
 

@@ -32,7 +32,7 @@ const WATCHES: &str = "watches";
 /// Name of its verb.
 pub const VERB: &str = "kill-before-step";
 
-/// Where an argument of a call is a path, and the directory that it is relative to.
+/// The argument of a call that is a path, and the directory that the path is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PathAt {
     /// Number of the argument that is a descriptor of the directory; none: the path is absolute.
@@ -69,7 +69,7 @@ const CALLS: [(libc::c_long, &str, PathAt); 14] = [
 /// Requests of linux/loop.h that change a device's backing file.
 const LOOPS: [(u64, &str); 2] = [(0x4C00, "LOOP_SET_FD"), (0x4C01, "LOOP_CLR_FD")];
 
-/// It is about a pod's volumes or a driver's. Pure.
+/// True if the path belongs to a pod's volumes or to a driver's. Pure.
 fn is_of_volumes(path: &str) -> bool {
     let of_pod = path.split_once("/kubelet/pods/").is_some_and(|(_, rest)| {
         ["/volumes", "/volume-subpaths", "/volumeDevices", "/plugins"].iter().any(|part| rest.contains(part))
@@ -170,7 +170,7 @@ fn trace_all(process: Pid) -> Result<()> {
             let thread = Pid::from_raw(id);
             match ptrace::seize(thread, options).and_then(|()| ptrace::interrupt(thread)) {
                 Ok(()) => {}
-                // It ended, or a traced thread began it, and so it is traced already.
+                // The thread has ended, or a traced thread started it, so it is traced already.
                 Err(Errno::ESRCH | Errno::EPERM) if thread != process => {}
                 Err(error) => return Err(error).with_context(|| format!("trace thread {thread}")),
             }

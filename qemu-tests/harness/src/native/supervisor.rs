@@ -77,7 +77,7 @@ fn emit(event: &Event) {
     }
 }
 
-/// Where programs write and notify.
+/// Directories of the programs' logs and notification sockets.
 struct Dirs {
     logs: PathBuf,
     sockets: PathBuf,
@@ -132,7 +132,7 @@ fn ip(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where the loop and the reaper meet.
+/// State that the loop and the reaper share.
 struct Supervisor {
     dirs: Dirs,
     programs: Mutex<Programs>,

@@ -24,7 +24,7 @@ const DISK_GIB: u64 = 4;
 /// Firmware and kernel, on a slow machine.
 const KERNEL_LIMIT_S: u64 = 90;
 
-/// How often QEMU is started for one boot.
+/// Largest number of starts of QEMU for one boot.
 const STARTS_MAX: u32 = 3;
 
 /// The build output of a profile.
@@ -86,7 +86,7 @@ pub struct Lab {
     processors: u32,
     /// Kernel arguments in addition to the image's.
     arguments: String,
-    /// Where its own disk is plugged in.
+    /// Bus of its own disk.
     bus: Bus,
     /// Raw disks besides.
     attached: Vec<PathBuf>,
@@ -129,12 +129,12 @@ pub struct MachineHardware<'a> {
     pub memory_mib: Option<u32>,
 }
 
-/// How the kernel's own start ended.
+/// Result of the kernel's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelStart {
-    /// It runs init.
+    /// The kernel runs init.
     Init,
-    /// It gave up.
+    /// The kernel panicked.
     Panic,
 }
 
@@ -195,19 +195,19 @@ impl Lab {
         self
     }
 
-    /// Its VMs have so many processors, from the next boot on.
+    /// Sets the number of the VMs' processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.processors = number;
     }
 
-    /// Its VMs' own disk is at the board's SATA controller.
+    /// Attaches the VMs' own disk to the board's SATA controller.
     #[must_use]
     pub fn on_sata(mut self) -> Lab {
         self.bus = Bus::Sata;
         self
     }
 
-    /// Its VMs have these raw disks besides, at virtio, from the next boot on.
+    /// Adds these raw disks at virtio, from the next boot on.
     pub fn attach(&mut self, disks: &[PathBuf]) {
         self.attached = disks.to_vec();
     }

@@ -310,10 +310,10 @@ impl Vm {
         self.ended(limit_s)
     }
 
-    /// Waits for QEMU's end: the guest powers off by itself.
+    /// Waits for QEMU's end after the guest powers off.
     ///
     /// # Errors
-    /// If it does not.
+    /// If QEMU does not end.
     pub fn ended(mut self, limit_s: u64) -> Result<()> {
         match self.qemu.wait(Duration::from_secs(limit_s))? {
             Some(_) => Ok(()),

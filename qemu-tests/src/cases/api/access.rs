@@ -239,7 +239,7 @@ fn without_api_server(joined: &mut Joined) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// Where `kubelet-server-current.pem` leads to.
+/// Target of `kubelet-server-current.pem`.
 fn current(node: &NativeNode) -> Result<PathBuf> {
     let link = node.inside("/var/lib/kubelet/pki/kubelet-server-current.pem");
     fs::read_link(&link).with_context(|| format!("read the link {}", link.display()))

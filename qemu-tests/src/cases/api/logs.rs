@@ -109,7 +109,7 @@ fn previous(joined: &Joined) -> Result<()> {
 fn follow(cx: &mut CaseContext<'_>) -> Result<()> {
     let (run, artefacts) = (cx.run.clone(), cx.artefacts.clone());
     let joined = Joined::shared(cx)?;
-    // Ends by itself: five hundred lines over ten seconds or so.
+    // The container ends after five hundred lines in about ten seconds.
     let script = "i=0; while [ $i -lt 500 ]; do echo $i; i=$((i+1)); sleep 0.02; done";
     let mut pod = api_pod("counts", "first", script, 1);
     pod["spec"]["restartPolicy"] = json!("Never");

@@ -46,7 +46,7 @@ fn node_logs(cx: &mut CaseContext<'_>) -> Result<()> {
     for query in ["?query=cron", "?query=/cron.log", "?query=cron.log"] {
         ensure!(raw(query)?.trim() == "at noon", "{query}: {}", raw(query)?);
     }
-    // Nothing writes a journal on this node; in the VM something does (join/vm).
+    // This node has no journal; `join/vm` tests one in a VM.
     ensure!(raw("?query=nobody")?.contains("log not found for nobody"), "{}", raw("?query=nobody")?);
     let node = NodeApi::at(&joined.cluster, FIRST)?;
     let admin = joined.cluster.pki().node_admin()?;

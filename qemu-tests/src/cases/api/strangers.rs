@@ -118,7 +118,7 @@ fn while_asked<T: Send>(
         }
         let came = thread.join().map_err(|_| anyhow::anyhow!("the strangers' thread panicked"))??;
         ensure!(logs >= 3, "only {logs} logs were shown");
-        // It is renewed every 10 s, and Ready ends after 40 s without.
+        // The lease is renewed every 10 s, and Ready ends after 40 s without.
         ensure!(oldest < Duration::from_secs(20), "the lease was {oldest:?} old");
         Ok((came, format!("lease {oldest:.0?} old at most, {logs} logs, the slowest after {slowest:.1?}")))
     })

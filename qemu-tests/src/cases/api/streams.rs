@@ -73,7 +73,7 @@ struct KubectlContext<'a> {
     variables: &'a [(&'a str, &'a str)],
 }
 
-/// How many streams the node has spoken with in WebSocket: exec, attach, port-forward.
+/// Number of the node's WebSocket streams: exec, attach, port-forward.
 fn websockets(joined: &Joined) -> Result<[u32; 3]> {
     let admin = joined.cluster.pki().node_admin()?;
     let (status, text) = NodeApi::at(&joined.cluster, FIRST)?.get(Some(&admin), "/metrics")?;

@@ -60,7 +60,7 @@ pub(crate) fn await_problem(vm: &Vm, what: &str, wanted: impl Fn(&str) -> bool) 
 fn flipped_byte(cx: &mut CaseContext<'_>) -> Result<()> {
     let lab = Lab::new(&cx.run, &cx.artefacts)?;
     let root = lab.partition("orlop_")?;
-    // In the file system's superblock, which every mount reads.
+    // A byte of the file system's superblock, which every mount reads.
     disk::invert(&lab.disk(), root.start + 1024 + 64, 1)?;
     let mut vm = lab.boot(Firmware::Direct, None)?;
     let problem = await_problem(&vm, "a refusal", |m| m.contains("boot failed"))?;

@@ -15,7 +15,7 @@ use orlop_harness::vm::disk;
 use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 
-/// All cases that ask the shared VM.
+/// Defaults of all cases that use the shared VM.
 pub(crate) const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("vm") };
 
 /// Cases of this file.
@@ -65,7 +65,7 @@ pub(crate) fn config_with_pod() -> String {
 
 /// The VM that the group shares.
 pub(crate) struct Node {
-    // Dropped first: the disk goes after QEMU.
+    // Dropped first: QEMU must end before its disk is removed.
     vm: Option<Vm>,
     lab: Lab,
 }

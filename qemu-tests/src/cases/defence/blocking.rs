@@ -43,7 +43,7 @@ const PROBED: usize = 20;
 const REMOTE: usize = 4;
 /// The name server that answers nothing, on the node's loopback.
 const NAME_SERVER: &str = "127.0.0.2";
-/// How long a look-up of the system's resolver lasts then: 10 s.
+/// With these options a look-up of the system's resolver lasts 10 s.
 const RESOLV_CONF: &str = "nameserver 127.0.0.2\noptions timeout:5 attempts:2\n";
 /// The names end so.
 const ZONE: &str = "dead.test";
@@ -87,7 +87,7 @@ fn await_asked(server: &UdpSocket, limit: Duration) -> Result<()> {
     let mut question = [0; 512];
     while seen.len() < PROBED {
         ensure!(Instant::now() < deadline, "after {} the name server was asked for {seen:?}", human(limit));
-        // Nothing came within a second: the deadline decides.
+        // No question came within a second: the deadline decides.
         let Ok(length) = server.recv(&mut question) else { continue };
         let name = question.get(..length).and_then(asked).unwrap_or_default().to_lowercase();
         if name.starts_with("probe") && name.ends_with(ZONE) {

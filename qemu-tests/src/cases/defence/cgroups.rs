@@ -50,13 +50,13 @@ const PIDS: u64 = 64;
 const ROOT: &str = "/sys/fs/cgroup/kubepods.slice";
 const BURSTABLE: &str = "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice";
 const BEST_EFFORT: &str = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice";
-/// How long something in the VM may take under TCG.
+/// Limit of a step in the VM under TCG.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Where the bomb finds the machine's own shell.
+/// Directory of the loader for the machine's own shell.
 const LIBRARIES: &str = "/host/lib/x86_64-linux-gnu";
 
 struct Node {
-    // Dropped first: the disk goes after QEMU.
+    // Dropped first: QEMU must end before its disk is removed.
     vm: Vm,
     _lab: Lab,
 }

@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[HERE.case(
 const VM: &str = "vm";
 /// The host of the images' names.
 const HOST: &str = "images.test";
-/// Where its mirror listens, in the control plane's network.
+/// Port of its mirror, in the control plane's network.
 const PORT: u16 = 5002;
 /// The size that an image adds to its layers' content, MiB; on disk it takes twice that, packed and unpacked.
 const IMAGE: usize = 100;

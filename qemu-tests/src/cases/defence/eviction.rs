@@ -131,7 +131,7 @@ fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {
 
 /// The node whose disk is full.
 pub(crate) const FULL: &str = "full";
-/// Where its kubelet is: on the node's own tmpfs.
+/// The kubelet's directory, on the node's own tmpfs.
 const ROOT_DIR: &str = "/run/kubelet";
 
 /// Distance of the thresholds below the free space.

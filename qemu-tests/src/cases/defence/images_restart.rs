@@ -32,7 +32,7 @@ fn restarted(cx: &mut CaseContext<'_>) -> Result<()> {
     configure(&node, "1%")?;
     node.start_agent_ready()?;
     let keeper = Pod::staying("keeper");
-    // It runs one image and mounts another.
+    // The pod runs one image and mounts another.
     let volume = format!("spec:\n  volumes: [{{name: m, image: {{reference: {:?}}}}}]\n", model());
     let manifest =
         keeper.manifest().replace("spec:\n", &volume) + "    volumeMounts: [{name: m, mountPath: /m}]\n";

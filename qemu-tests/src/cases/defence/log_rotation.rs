@@ -132,7 +132,7 @@ fn await_rotation(node: &mut NativeNode, container: &str, before: usize) -> Resu
 
 fn at_full_speed(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut node = start(cx, "256Ki", 1000)?;
-    // With a rest after each two thousand lines, or it would be over before the third rotation.
+    // With a pause after each two thousand lines: otherwise the script would end before the third rotation.
     let script = format!(
         "trap 'exit 0' TERM; i=0; while [ $i -lt {LINES} ]; do echo $i; i=$((i+1)); \
          [ $((i % 2000)) -ne 0 ] || sleep 0.1; done; while :; do sleep 3600 & wait; done"

@@ -75,7 +75,7 @@ fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
     cx.shared_or(|run, artefacts| {
         let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
-        // Of an emulated one nothing is left for the lease while process ids run out.
+        // With one emulated processor there is no time for the lease while process ids run out.
         vm.give_processors(2);
         vm.configure(
             "evictionHard",

@@ -36,7 +36,7 @@ const NODE: &str = "starved";
 const ROOT_DIR: &str = "/var/lib/kubelet";
 const PODS: u32 = 32;
 const STORM: Duration = Duration::from_secs(40);
-/// How long writes fail at once, and how long they do not.
+/// Longest phase in which writes fail, and longest phase in which they do not.
 const PHASE_MS_MAX: u32 = 2500;
 /// Enough for all.
 const ROOMY: &str = "size=1g,nr_inodes=1m";
@@ -120,7 +120,7 @@ fn no_space(cx: &mut CaseContext<'_>) -> Result<()> {
             changes += 1;
         }
         if crowd.rng.below(3) == 0 {
-            // It ends by nothing else: an agent that is not there cannot be killed.
+            // The agent must still run: a dead agent could not be killed.
             crowd.node().kill_agent()?;
             start_kubelet(crowd.node(), JoinMethod::BootstrapKubeconfig)?;
             kills += 1;

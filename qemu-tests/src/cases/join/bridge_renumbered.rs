@@ -69,7 +69,7 @@ fn bridge(node: &mut NativeNode) -> Result<()> {
     node.start_containerd()
 }
 
-/// As a cluster's controller: ranges for the Node, once it is there and not the one of `other_than`.
+/// Acts like the cluster's controller: sets the Node's ranges, when the Node exists and is not that of `other_than`.
 fn give_range(cluster: &Cluster, other_than: Option<&str>, range: &str) -> Result<()> {
     let client = cluster.client();
     let nodes = client.all::<Node>();

@@ -83,7 +83,7 @@ fn client_certificate(cluster: &Cluster) -> Result<()> {
     cx_file(cluster, "node.kubeconfig", &kubeconfig).map(|_| ())
 }
 
-/// With that certificate: a serving certificate is approved by the administrator's approver.
+/// With that certificate, the approver approves a serving certificate.
 fn serving_certificate(cluster: &Cluster) -> Result<()> {
     let node = orlop_harness::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
     let (request, _) = node_request("made-up", &["172.30.0.99", "made-up"])?;

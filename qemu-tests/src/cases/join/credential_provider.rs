@@ -26,7 +26,7 @@ pub const CASES: &[Case] = &[HERE.case(
     credential_provider,
 )];
 
-/// Where the plugin, its tools and its configuration are in the node.
+/// Directory of the plugin, its tools and its configuration in the node.
 const DIR: &str = "/var/lib/e2e-plugin";
 const AUDIENCE: &str = "registry";
 const ROLE: &str = "e2e.example/role";

@@ -58,7 +58,7 @@ fn debug(cx: &mut CaseContext<'_>) -> Result<()> {
         cluster.kubectl(&words)
     };
     let cluster = &joined.cluster;
-    // With a target it sees the target's processes, without one only its own.
+    // With a target the debugger sees the target's processes, without one only its own.
     let list = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; exit 3";
     look(cluster, "with", &["--target=c"], list)?;
     look(cluster, "alone", &[], list)?;

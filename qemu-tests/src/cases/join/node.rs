@@ -107,7 +107,7 @@ fn pod(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let start = Instant::now();
     let mut one = api_pod("one", "first", STAYS, 1);
-    // With the cluster's server before them there is no room for the last one.
+    // The cluster's server comes first, so there is no room for the last one.
     one["spec"]["dnsConfig"] = json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]});
     let pod = joined.run_pod(one)?;
     say::line(format!("  from create to Ready {:.1} s", start.elapsed().as_secs_f64()));

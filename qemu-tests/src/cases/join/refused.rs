@@ -75,7 +75,8 @@ fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
     let ids = Identities::shared(cx)?;
     let (expired, other) = (Token::random()?, ids.cluster.token().clone());
     add_token(ids.cluster.client(), &expired, -60)?;
-    // By hash: cluster-info is no longer signed for it. Mended in the cluster, nothing changes on the node.
+    // Discovery by hash: cluster-info has no signature for the token any more. The repair is in the cluster, nothing
+    // changes on the node.
     ids.reset()?;
     tell(ids, &expired, &Trust::Hashes(vec![ids.cluster.pki().ca.public_key_hash.clone()]))?;
     ids.is_told(JoinMethod::JoinFile, &["is not signed for token id", "expired", "kubeadm token create"])?;
@@ -88,7 +89,7 @@ fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     add_token(client, &expired, 3600)?;
     ids.is_mended(agent)?;
-    // By kubeconfig: the API server refuses it. Mended on the node by another token.
+    // Discovery by kubeconfig: the API server refuses the token. The repair is another token on the node.
     ids.reset()?;
     let never = Token { id: expired.id, secret: other.secret.clone() };
     ids.give_token(&never)?;

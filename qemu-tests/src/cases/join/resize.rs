@@ -130,7 +130,7 @@ fn resize(cx: &mut CaseContext<'_>) -> Result<()> {
     let status = has(joined, "holds", &fits)?;
     ensure!(status.restart_count == 0, "it was restarted: {status:?}");
 
-    // By a restart, where the policy wants one; processor time needs none.
+    // The memory change restarts the container, as its policy requires; processor time needs no restart.
     let cpu = amounts(("60m", "300m"), ("64Mi", "128Mi"));
     ask(joined, "begins", &cpu)?;
     ensure!(has(joined, "begins", &cpu)?.restart_count == 0, "processor time needs no restart");

@@ -35,7 +35,7 @@ fn await_words(joined: &Joined, pod: &str, words: &str) -> Result<()> {
     })
 }
 
-/// By which handler the pod's newest sandbox is run.
+/// Runtime handler of the pod's newest sandbox.
 fn handler_of(joined: &Joined, pod: &str) -> Result<String> {
     let view = joined.nodes[0].cri().view()?;
     let sandboxes = view.sandboxes_of(pod);

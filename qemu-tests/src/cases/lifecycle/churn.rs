@@ -66,7 +66,8 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
         let node = crowd.node();
         // The shim may end before the agent logs this.
         if await_ended_shim(node, 10).is_err() {
-            // It went without the agent (seen once on a busy host; why is not known): another one is forgotten while nothing is killed.
+            // The shim ended without the agent (seen once on a busy host, for an unknown reason): repeat with another
+            // shim and without kills.
             node.forget_a_shim()?;
             await_ended_shim(node, LOST_SHIMS_S)?;
         }

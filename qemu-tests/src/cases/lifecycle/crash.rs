@@ -50,7 +50,7 @@ fn fleeting(n: u32) -> Pod {
 #[derive(Clone, Copy, Default)]
 struct Fleeting {
     wanted: bool,
-    /// How often its manifest came.
+    /// Number of its manifests so far.
     came: u32,
 }
 

@@ -59,7 +59,7 @@ fn run(cx: &mut CaseContext<'_>) -> Result<()> {
         "1",
         "--deaf",
         "/bin/deaf",
-        // Sandbox metrics need one; it lies below the node's own cgroup.
+        // Sandbox metrics need a cgroup; it is below the node's own.
         "--cgroup-parent",
         "/contract",
     ]

@@ -149,7 +149,7 @@ fn config(
     Ok(config)
 }
 
-/// Which ids of the host a pod has is the node's choice.
+/// Replaces a pod's host ids, which the node chooses.
 fn name_host_ids(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -165,7 +165,7 @@ fn name_host_ids(value: &mut Value) {
     }
 }
 
-/// Where two values differ, by path, and how.
+/// Differences between two values, by path.
 fn differences(upstream: &Value, agent: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     compare("", upstream, agent, &mut found);

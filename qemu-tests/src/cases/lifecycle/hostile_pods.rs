@@ -40,7 +40,7 @@ pub const CASES: &[Case] = &[
 
 /// Prints all that was shown of each pod, to be compared between kubelets.
 const PRINT_VARIABLE: &str = "ORLOP_E2E_HOSTILE_PRINT";
-/// How many containers the pod of many has.
+/// Number of containers of the pod with many containers.
 const CONTAINERS_VARIABLE: &str = "ORLOP_E2E_CONTAINERS";
 const NODE: &str = "tough";
 

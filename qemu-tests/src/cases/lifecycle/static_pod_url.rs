@@ -47,7 +47,7 @@ struct Manifests {
 }
 
 impl Manifests {
-    /// Its thread ends with the process. With a certificate it speaks TLS.
+    /// Starts the server, with TLS if there is a certificate. Its thread ends with the process.
     fn start(node: &NativeNode, tls: Option<Arc<ServerConfig>>) -> Result<Manifests> {
         let pid = node.pid();
         // A network namespace belongs to a thread; a socket stays in the namespace where it was made.

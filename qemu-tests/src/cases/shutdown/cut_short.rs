@@ -122,7 +122,7 @@ fn cut_in_a_later_group(cluster: &Cluster, vm: &mut VmNode, name: &str) -> Resul
     await_settled(cluster)
 }
 
-/// All pods have ended, and the API server, which is away, is waited for.
+/// All pods have ended, and the agent waits for the API server, which is down.
 fn cut_while_telling(cluster: &mut Cluster, vm: &mut VmNode) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let boot = boot_id(cluster)?;
@@ -143,7 +143,7 @@ fn cut_while_telling(cluster: &mut Cluster, vm: &mut VmNode) -> Result<()> {
     await_settled(cluster)
 }
 
-/// All is written, and units stop: that was an end in order.
+/// The receipt is complete, and units stop: that was an ordered end.
 fn cut_when_written(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let shell = vm.vm()?.shell()?;

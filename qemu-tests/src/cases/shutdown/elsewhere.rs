@@ -81,7 +81,7 @@ fn await_on(cluster: &Cluster, node: &str, limit_s: u64) -> Result<()> {
     })
 }
 
-/// Which containers of the two run on the VM.
+/// Number of containers that run on the VM.
 fn runs(vm: &mut VmNode) -> Result<String> {
     vm.vm()?.shell()?.must("ctr -n k8s.io tasks ls | grep -c RUNNING; true").map(|n| n.trim().to_owned())
 }

@@ -17,9 +17,9 @@ use super::{
 
 /// Name of the class of the second group.
 const MIDDLE: &str = "middle";
-/// As a receipt is sorted here.
+/// Names of the pods, in the order of a sorted receipt.
 pub(super) const NAMES: [&str; 5] = ["critical", "middle", "one", "six-hundred", "twenty"];
-/// Those of the first group.
+/// Names of the first group.
 pub(super) const FIRST: [&str; 3] = ["one", "twenty", "six-hundred"];
 
 /// Makes the class of the second group.
@@ -38,14 +38,14 @@ pub(super) struct StopDurations {
 /// Nearly at once: the first group takes long.
 pub(super) const SOON: StopDurations = StopDurations { middle: 1, critical: 1 };
 
-/// They run on the VM.
+/// Runs the pods on the VM.
 pub(super) fn run(cluster: &Cluster, later: StopDurations) -> Result<()> {
     run_pods(
         cluster,
         vec![
             pod("one", None, 1, 30),
             pod("twenty", None, 20, 600),
-            // Its grace period is cut to its group's.
+            // The group's period cuts this grace period.
             pod("six-hundred", None, 600, 600),
             pod("middle", Some(MIDDLE), later.middle, 600),
             pod("critical", Some("system-node-critical"), later.critical, 600),

@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[HERE.case(
     kexec,
 )];
 
-/// Where the guest finds the next kernel: the image's own, as an update would bring one.
+/// Path of the next kernel in the guest: the image's own, in place of an update's.
 const KERNEL: &str = "/run/next-vmlinuz";
 const INITRD: &str = "/run/next-initrd";
 

@@ -82,7 +82,7 @@ impl Periods {
 struct Fixture {
     vm: VmNode,
     cluster: Cluster,
-    /// With the kernel that is started without the firmware.
+    /// The disk has the kernel for kexec.
     disk: SecondDisk,
     periods: Periods,
 }
@@ -192,7 +192,7 @@ struct ReceiptFile {
     pods: Vec<PodReceipt>,
     /// When their end began, seconds of the epoch.
     began: i64,
-    /// How long they took, seconds.
+    /// Duration of the pods' end, seconds.
     took: i64,
 }
 

@@ -54,7 +54,7 @@ fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.restarts(FREEZE, u64::from(PERIOD_S + LATE_S))?;
     let took = frozen.elapsed().as_secs_f64();
     say::line(format!("  the watchdog started the machine again {took:.1} s after its PID 1 was frozen"));
-    // It was fed half its time ago at most.
+    // PID 1 fed the watchdog half its timeout ago at most.
     ensure!(took >= f64::from(PERIOD_S / 2 - 2), "was it the watchdog? {took:.1} s");
 
     await_boot(cluster, vm, &before)?;

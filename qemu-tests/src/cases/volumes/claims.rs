@@ -37,7 +37,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// Where the volumes of these cases are in the node.
+/// Directory of these cases' volumes in the node.
 pub(crate) const DISKS: &str = "/var/lib/e2e-disks";
 
 /// Makes a directory on the node `first`, and answers where the host sees it.

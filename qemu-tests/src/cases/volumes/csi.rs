@@ -75,7 +75,7 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let client = joined.cluster.client();
     let handle = client.handle().clone();
-    // It is there without any driver, and it is the Node's.
+    // The CSINode exists without any driver, and the Node owns it.
     await_drivers(joined, &json!([]))?;
     let there = client.get::<CSINode>(&client.all(), "first")?.context("no CSINode")?;
     let owner = there.metadata.owner_references.unwrap_or_default();

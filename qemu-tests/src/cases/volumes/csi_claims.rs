@@ -84,7 +84,7 @@ pub(crate) fn delete_pod(joined: &Joined, name: &str) -> Result<()> {
     client.delete::<Pod>(&client.of("default"), name, None)
 }
 
-/// It is used as the claim, its volume and the driver's capabilities say.
+/// Checks the access mode and the file system against the claim, its volume and the driver's capabilities.
 fn ensure_used_so(capability: Option<&VolumeCapability>) -> Result<()> {
     let capability = capability.context("no capability")?;
     let mode = capability.access_mode.as_ref().map(|m| m.mode());
@@ -112,7 +112,7 @@ fn is_empty(path: &Path) -> Result<bool> {
     }
 }
 
-/// Something about the pod is different: its volumes are looked at.
+/// Changes an annotation of the pod, so that the node looks at its volumes.
 pub(crate) fn touch(cluster: &Cluster, name: &str, times: &str) -> Result<()> {
     let client = cluster.client();
     let patch = json!({"metadata": {"annotations": {"e2e.example/touched": times}}});
@@ -136,7 +136,7 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> 
     touch(&joined.cluster, "csi-two", "2")?;
     await_grown(&joined.cluster, "csi", "2Mi", 30)?;
     let words = "MountVolume.NodeExpandVolume succeeded for volume \"pv-csi\" first";
-    // Of the pod, and of its claim.
+    // Events of the pod and of its claim.
     await_event(joined, "FileSystemResizeSuccessful", "csi-two", words)?;
     await_event(joined, "FileSystemResizeSuccessful", "csi", words)?;
     let grown = driver.staged().grown;
@@ -216,7 +216,7 @@ fn summary(joined: &Joined, name: &str) -> Result<Value> {
     volumes.iter().find(|v| v["pvcRef"] == of).cloned().with_context(|| format!("{volumes:?}"))
 }
 
-/// Something is wrong with the pod's volume: the summary, a metric and an event say so.
+/// The pod's volume is abnormal: the summary, a metric and an event report this.
 fn ensure_ill(joined: &Joined, name: &str) -> Result<()> {
     let found = summary(joined, name)?;
     ensure!(found["volumeHealthStats"] == json!({"abnormal": true}), "{found}");
@@ -283,7 +283,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     one["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-w", "/d/f"]}, "periodSeconds": 1});
     create(&joined.cluster, one)?;
-    // It waits for the cluster to attach it, also under another agent.
+    // The volume waits for its attachment, also under another agent.
     let attachment = await_attachment(&joined.cluster, DRIVER)?;
     await_in_use(joined, UNIQUE, true)?;
     joined.nodes[0].kill_agent()?;

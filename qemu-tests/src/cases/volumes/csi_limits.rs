@@ -46,7 +46,7 @@ fn limits(cx: &mut CaseContext<'_>) -> Result<()> {
     let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), has.clone())?;
     await_count(joined, 7)?;
 
-    // By the clock.
+    // By the period.
     has.volumes_max = 5;
     driver.say(has.clone());
     await_count(joined, 5)?;

@@ -34,7 +34,7 @@ const LARGER_BYTES: u64 = 32 << 20;
 /// The group that the volume names.
 const OWNER: u32 = 4321;
 
-/// How often the node has the volume's disk mounted by itself.
+/// Number of the node's own mounts of the volume's disk.
 fn mounted(joined: &Joined, name: &str) -> Result<usize> {
     let path = format!("/proc/{}/mountinfo", joined.nodes[0].pid());
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -106,7 +106,7 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_gone(&joined.cluster, "disk-writes", 60)?;
     ensure_let_go(joined, "blank")?;
 
-    // It is not formatted a second time, and let go of by the agent that mounted it.
+    // The disk is not formatted a second time, and the agent that mounted it unmounts it.
     create(&joined.cluster, reads("disk-again", "blank"))?;
     ensure!(words_of(joined, "disk-again")? == "written\n1\n", "what the first pod wrote is lost");
     remove(joined, &["disk-again"], &["blank"])?;

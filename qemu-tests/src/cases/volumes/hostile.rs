@@ -196,7 +196,7 @@ fn hostile(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(words == "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ", "it is told {words:?}");
     remove(joined, &["hides".to_owned()])?;
 
-    // It swaps a directory for a link to the root, as fast as it can.
+    // The container swaps a directory for a link to the root, as fast as possible.
     let swaps = "cd /v; while :; do ln -s / d; rm -f d; mkdir d; rmdir d; done 2>/dev/null";
     create(&joined.cluster, with("swaps", swaps, &[("v", host_path(OURS, "Directory"))]))?;
     await_pod_ready(&joined.cluster, "swaps", 60)?;

@@ -69,7 +69,7 @@ fn image(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = await_pod_ready(&joined.cluster, "image", 60)?;
     let seen = last_init_words(&before)?;
     ensure!(seen == "read me\nheavy\n", "it saw {seen:?}");
-    // Which part of it is at /part is for the runtime to heed: containerd 2.1 mounts all of it.
+    // The runtime has to apply the sub-path of /part: containerd 2.1 mounts the whole image.
 
     let metrics = client.raw("/api/v1/nodes/first/proxy/metrics")?;
     let count = |name: &str| {

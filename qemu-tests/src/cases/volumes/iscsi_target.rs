@@ -55,13 +55,13 @@ fn await_in_use(cluster: &Cluster, luns: &[u32]) -> Result<()> {
     })
 }
 
-/// Where a disk's file system is mounted for all pods.
+/// Mount point of a disk's file system for all pods.
 fn global(lun: u32) -> String {
     let root = "/var/lib/kubelet/plugins/kubernetes.io/iscsi/iface-default";
     format!("{root}/{}-{IQN}-lun-{lun}", portal())
 }
 
-/// How often something is mounted there.
+/// Number of mounts at the path.
 fn mounted(vm: &mut VmNode, at: &str) -> Result<usize> {
     let table = vm.vm()?.shell()?.must("cat /proc/self/mountinfo")?;
     Ok(table.lines().filter(|line| line.split(' ').nth(4) == Some(at)).count())

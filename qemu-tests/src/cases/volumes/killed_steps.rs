@@ -42,7 +42,7 @@ const DRIVER: &str = "stepwise.e2e.example";
 /// Claims of block devices, of the driver and of the node.
 const DEVICE: &str = "stepwise-device";
 const LOCAL: &str = "stepwise-local";
-/// Where a pod's devices are kept, below `plugins/kubernetes.io`.
+/// Directories of a pod's devices, below `plugins/kubernetes.io`.
 const KEPT: [&str; 4] = [
     "csi/volumeDevices/staging",
     "csi/volumeDevices/publish",
@@ -54,7 +54,7 @@ const ALL: &str = "ORLOP_E2E_ALL_STEPS";
 /// Distance of the tested steps, unless all steps are requested.
 const STRIDE: u32 = 16;
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often it is looked whether the pod is there, or gone, without a kill.
+/// Pause between two looks for the pod's start or end, without a kill.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A pod with volumes of every kind that the agent makes itself or has a driver make.

@@ -43,7 +43,7 @@ const WWN: &str = "50060e801049cfd1";
 const LINK: &str = "/dev/disk/by-path/pci-0000:00:00.0-fc-0x50060e801049cfd1-lun-0";
 const DISK_BYTES: u64 = 16 << 20;
 
-/// How often something is mounted there in the node.
+/// Number of mounts at the path in the node.
 fn mounted(joined: &Joined, at: &str) -> Result<usize> {
     let path = format!("/proc/{}/mountinfo", joined.nodes[0].pid());
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -165,14 +165,14 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(initiator.sessions()? == 1, "the session of another pod's disk has ended");
     await_in_use(joined, &unique(1), true)?;
 
-    // With the last one it ends.
+    // The session ends with its last pod.
     gone(joined, "iscsi-two")?;
     await_in_use(joined, &unique(1), false)?;
     ensure!(initiator.sessions()? == 0 && initiator.links().is_empty(), "links {:?}", initiator.links());
     let left = files(joined, &format!("{ROOT}/iscsi"));
     ensure!(left.is_empty(), "left {left:?}");
 
-    // It is not formatted a second time.
+    // The disk is not formatted a second time.
     create(&joined.cluster, reads("iscsi-again", "iscsi"))?;
     ensure!(words_of(joined, "iscsi-again")? == "written\n", "what the first pod wrote is lost");
     gone(joined, "iscsi-again")?;

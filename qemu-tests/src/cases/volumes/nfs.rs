@@ -145,7 +145,7 @@ fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_ready(&cluster, "own", 120)?;
     let mut written = String::new();
     for _ in 0..100 {
-        // It is there before anything is in it.
+        // The file exists before it has contents.
         written = fs::read_to_string(server.files.join("by-pod")).unwrap_or_default();
         if !written.is_empty() {
             break;

@@ -35,7 +35,7 @@ const NAME: &str = "grows";
 const DRIVER: &str = "grows.e2e.example";
 /// The driver, in the guest.
 pub(crate) const PROGRAM: &str = "/var/lib/kubelet/csi-driver";
-/// How long something may take under TCG on a busy machine, seconds.
+/// Limit of a step under TCG on a busy machine, seconds.
 const LIMIT_S: u64 = 90;
 
 fn the_pod() -> Value {

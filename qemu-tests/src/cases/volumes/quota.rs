@@ -38,7 +38,7 @@ const NAMELESS: u64 = 30;
 const NAMED: u64 = 10;
 /// Size of the probe's directories and file.
 const SMALL: u64 = MIB;
-/// How long something may take under TCG on a busy machine, seconds.
+/// Limit of a step under TCG on a busy machine, seconds.
 const LIMIT_S: u64 = 120;
 
 /// A pod with an emptyDir on disk in which it holds so many MiB of each kind.
@@ -85,7 +85,7 @@ fn await_told(cluster: &Cluster, vm: &mut VmNode, pod: &str, mebi: u64, inodes: 
             return Ok(());
         }
         last = Some(found);
-        // In the guest: it has a clock of its own.
+        // In the guest, which has a clock of its own.
         vm.vm()?.shell()?.must("sleep 3")?;
     }
     bail!("{pod} should have {mebi} MiB in {inodes} inodes, and the summary says {last:?}")

@@ -55,7 +55,7 @@ fn await_words(cluster: &Cluster, about: &str, words: &str) -> Result<()> {
     await_fitting(cluster, about, words, |m, words| m.ends_with(words))
 }
 
-/// With which labels a pod's volume and the driver's stage are mounted; without one it is `none`.
+/// Labels of the mounts of a pod's volume and of the driver's stage; `none` for a mount without a label.
 fn mounted(cluster: &Cluster, vm: &mut VmNode, name: &str, claim: &str) -> Result<Vec<String>> {
     let uid = uid_of(cluster, name)?;
     let own = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{claim}");

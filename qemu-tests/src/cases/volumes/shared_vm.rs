@@ -43,7 +43,7 @@ pub const CASES: &[Case] = &[
 ];
 
 const VM: &str = "vm";
-/// How long something may take under TCG on a busy machine, seconds.
+/// Limit of a step under TCG on a busy machine, seconds.
 pub(crate) const LIMIT_S: u64 = 90;
 
 /// A pod of the VM with the claim's file system at `/d`.
@@ -110,7 +110,7 @@ pub(crate) fn boot(run: &Arc<Run>, artefacts: &Path) -> Result<Fixture> {
     Ok(Fixture { vm, target, cluster })
 }
 
-/// How large the file system at a directory is.
+/// Size of the file system at a directory.
 fn bytes_of(vm: &mut VmNode, at: &str) -> Result<u64> {
     let text = vm.vm()?.shell()?.must(&format!("mountpoint -q {at} && stat -f -c '%b %S' {at}"))?;
     let mut figures = text.split_whitespace().map(str::parse::<u64>);

@@ -151,13 +151,13 @@ fn quoted(text: &str) -> Result<(String, &str)> {
 }
 
 impl Families {
-    /// How many.
+    /// Number of families.
     #[must_use]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is one of this name.
+    /// True if there is a family of this name.
     #[must_use]
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
@@ -174,7 +174,7 @@ impl Families {
         self.0.iter().filter_map(told).collect()
     }
 
-    /// For the record.
+    /// The families as JSON, for the record.
     #[must_use]
     pub(super) fn to_json(&self) -> Value {
         let one = |(name, f): (&String, &Family)| {

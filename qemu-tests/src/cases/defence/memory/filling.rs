@@ -111,9 +111,9 @@ fn counted(shell: &mut Shell, plus: &str, less: &str) -> Result<i64> {
 /// Moments of the guest's life, seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// Not more than the threshold was left.
+    /// Time when the available memory reached the threshold.
     pub(crate) crossed: f64,
-    /// All was written.
+    /// Time when all memory was used.
     pub(crate) filled: f64,
     /// The first process of the victim was gone.
     pub(crate) ended: f64,

@@ -11,7 +11,7 @@ use crate::cases::join::vm::VM;
 
 const NAME: &str = "by-plugin";
 const IMAGE: &str = "plugin.invalid/team/app";
-/// Where the appliance looks for the programs.
+/// The appliance's directory of plugin programs.
 const DIR: &str = "/var/lib/kubelet/credential-providers";
 
 /// `registries.credentialProviders`.

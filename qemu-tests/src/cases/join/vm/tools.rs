@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::cases::join::vm::VM;
 
 const POD: &str = "tools";
-/// Where busybox is in the VM.
+/// Directory of busybox in the VM.
 pub(crate) const PROGRAMS: &str = "/var/lib/e2e";
 /// Names of the commands that kubectl and the cases use.
 const NAMES: [&str; 9] = ["sh", "cat", "echo", "httpd", "mkdir", "sleep", "stty", "tar", "touch"];
@@ -65,7 +65,7 @@ pub(crate) fn link(shell: &mut Shell, names: &[&str]) -> Result<()> {
     shell.must(&links.join(" && ")).map(drop)
 }
 
-/// All of it.
+/// Runs all of these commands.
 pub(super) fn ensure_usable(cx: &CaseContext<'_>, cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     unpack(vm, &NAMES)?;
     let file = cx.artefacts.join("tools.json");

@@ -32,7 +32,7 @@ fn merge(into: &mut Value, from: Value) {
     into.extend(from);
 }
 
-/// All of them.
+/// All pods.
 #[must_use]
 pub(super) fn all() -> Vec<Value> {
     [plain(), resources(), security(), host(), names(), dns(), environment(), volumes()]

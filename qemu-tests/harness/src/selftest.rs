@@ -145,7 +145,7 @@ fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result
     Ok(total.plus(counts))
 }
 
-/// Builds the image, then the control plane's programs, at a lower priority than the checks. Answers whether the image builds.
+/// Builds the image, then the control plane's programs, at a lower priority than the checks. Returns whether the image builds.
 /// A failure of the control plane is reported, and the cases that need it fail.
 fn begin_image(run: Arc<Run>, chosen: Vec<Case>, options: Options) -> Result<JoinHandle<Result<bool>>> {
     let work = move || {

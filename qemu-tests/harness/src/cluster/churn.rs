@@ -53,7 +53,7 @@ impl Churn {
     /// # Errors
     /// At the deadline, or the failure of a round.
     pub fn await_round(&mut self, limit: Duration) -> Result<()> {
-        // The one that is under way began earlier.
+        // The round in progress began earlier.
         let wanted = self.rounds.load(Ordering::Relaxed) + 2;
         let deadline = Instant::now() + limit;
         while self.rounds.load(Ordering::Relaxed) < wanted {

@@ -15,10 +15,10 @@ use crate::say;
 
 const LOCK: &str = include_str!("../../../controlplane/debs.json");
 
-/// Unpacks `names` below `cache` (once); answers where.
+/// Unpacks `names` below `cache` (once); returns the directory.
 ///
 /// # Errors
-/// The archive does not have them, or not as they are locked.
+/// The archive does not have the packages, or not with the locked checksums.
 pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
     let debs = locked(names)?;
     let last = debs.last().context("no package is asked for")?;

@@ -80,7 +80,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// A target that wants to see a password; the program is not there yet.
+    /// A target that requires a password; the program does not exist yet.
     ///
     /// # Errors
     /// If the node's directory cannot be written.

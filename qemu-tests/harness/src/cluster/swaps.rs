@@ -28,7 +28,7 @@ impl Swaps {
     /// Watches `dir` from now on.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If it does not exist.
     pub fn follow(dir: &Path) -> Result<Swaps> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).context("inotify")?;
         let changes = AddWatchFlags::IN_CREATE

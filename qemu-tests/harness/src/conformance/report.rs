@@ -64,7 +64,7 @@ struct Failure {
 /// Reads a report.
 ///
 /// # Errors
-/// If it is none.
+/// If the text is not a report.
 pub fn results(report: &[u8]) -> Result<Vec<Outcome>> {
     let suites: Vec<Report> = serde_json::from_slice(report).context("read ginkgo's report")?;
     let mut results: Vec<Outcome> =

@@ -248,8 +248,8 @@ async fn list(mut client: RuntimeServiceClient<Channel>) -> Result<View> {
         .context("list pods")
 }
 
-/// Turns every event, and every end of the stream, into a reason to look again. The call itself answers only
-/// with its first event, so it is awaited here and nowhere else.
+/// Turns every event, and every end of the stream, into a reason to look again. The call itself returns only with its
+/// first event, so it is awaited only here.
 async fn follow_events(mut client: RuntimeServiceClient<Channel>, changed: Arc<Notify>) {
     let mut retry = tokio::time::interval(BACKSTOP / 4);
     loop {

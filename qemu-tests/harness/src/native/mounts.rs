@@ -28,7 +28,7 @@ fn bind(source: &Path, target: &Path, flags: MsFlags) -> Result<()> {
         .with_context(|| format!("bind {} on {}", source.display(), target.display()))
 }
 
-/// Mounts the image's root read-only; answers where it is.
+/// Mounts the image's root read-only; returns where it is.
 fn lower(spec: &NodeSpec) -> Result<String> {
     match &spec.root {
         RootSource::Dir(dir) => Ok(dir.display().to_string()),

@@ -228,7 +228,7 @@ impl NativeNode {
         self.supervised()?.await_exit(AGENT).map(|_| ())
     }
 
-    /// SIGTERM; answers the exit status.
+    /// SIGTERM; returns the exit status.
     ///
     /// # Errors
     /// If it does not end.
@@ -327,7 +327,7 @@ impl NativeNode {
         })
     }
 
-    /// Waits for the agent's end; answers its exit status.
+    /// Waits for the agent's end; returns its exit status.
     ///
     /// # Errors
     /// If it does not end.

@@ -105,7 +105,7 @@ impl Supervised {
         self.request(&Request::Signal { name: name.into(), signal })
     }
 
-    /// Waits for a program's end; answers its status.
+    /// Waits for a program's end; returns its status.
     ///
     /// # Errors
     /// If it does not end within twenty seconds.

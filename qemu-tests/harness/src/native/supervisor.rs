@@ -210,7 +210,7 @@ impl Supervisor {
         }
     }
 
-    /// Reaps every ended child, for ever: our programs, and the orphans that shims leave to us.
+    /// Reaps every ended child, forever: the supervisor's programs, and the orphans of shims.
     fn reap(&self) {
         loop {
             let (pid, status) = match waitpid(Pid::from_raw(-1), None) {

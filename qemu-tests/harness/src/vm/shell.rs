@@ -100,7 +100,7 @@ impl Shell {
         writeln!(self.writer, "{command}").context("write to the debug shell")
     }
 
-    /// Runs a command that must succeed; answers its output.
+    /// Runs a command that must succeed; returns its output.
     ///
     /// # Errors
     /// If it fails: its output.

@@ -152,7 +152,7 @@ fn await_running(cluster: &Cluster, names: &[String], limit_s: u64) -> Result<()
     })
 }
 
-/// Starts a pod that writes a line to its log; answers how long the start took.
+/// Starts a pod that writes a line to its log; returns how long the start took.
 fn start(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Duration> {
     let client = cluster.client();
     let begun = Instant::now();

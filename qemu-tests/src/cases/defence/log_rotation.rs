@@ -140,7 +140,7 @@ fn at_full_speed(cx: &mut CaseContext<'_>) -> Result<()> {
     let pod = Pod::script("talks", &script);
     let container = run_pod(&node, &pod)?;
     let mut rotations = 1;
-    // Killed right after a rotation was seen, and while the next one may be under way.
+    // Killed right after a rotation, and during the next one.
     for after_ms in [0, 10, 2900, 3000, 3050] {
         rotations = await_rotation(&mut node, &container, rotations)?;
         node.pass(Duration::from_millis(after_ms))?;

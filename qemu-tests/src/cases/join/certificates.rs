@@ -145,7 +145,7 @@ fn connections(node: &NativeNode) -> Result<BTreeSet<String>> {
     Ok(table.lines().filter_map(of).collect())
 }
 
-/// Old connections end once nothing is under way on them; one new one stays.
+/// Old connections end when they have no request in progress; one new connection stays.
 fn replaced(node: &mut NativeNode, before: &BTreeSet<String>) -> Result<()> {
     ensure!(!before.is_empty(), "the node had no connection to the API server");
     let deadline = Instant::now() + Duration::from_secs(10);

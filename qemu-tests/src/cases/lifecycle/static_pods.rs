@@ -63,7 +63,7 @@ pub(crate) fn ready_node(cx: &CaseContext<'_>) -> Result<NativeNode> {
     Ok(node)
 }
 
-/// Writes the manifest and waits for its one running container; answers its id.
+/// Writes the manifest and waits for its one running container; returns its id.
 pub(crate) fn run_pod(node: &NativeNode, pod: &Pod) -> Result<String> {
     node.write_manifest(&pod.file(), &pod.manifest())?;
     let name = pod.full_name();
@@ -74,7 +74,7 @@ pub(crate) fn run_pod(node: &NativeNode, pod: &Pod) -> Result<String> {
 pub(crate) fn await_gone(node: &NativeNode, limit_s: u64, pod: &str) -> Result<()> {
     node.wait(limit_s, &format!("pod {pod} to be gone"), |v| v.is_gone(pod).then_some(()))?;
     node.wait(10, "its directories to be gone", |v| {
-        // Pod directories are named by UID: after the last pod there is none, before that not more than pods.
+        // Pod directories are named by UID: none after the last pod, before that at most one for each pod.
         let uids: BTreeSet<_> =
             v.sandboxes.iter().filter_map(|s| s.metadata.as_ref()).map(|m| m.uid.clone()).collect();
         let left = fs::read_dir(node.inside("/var/lib/kubelet/pods")).map_or(0, Iterator::count);

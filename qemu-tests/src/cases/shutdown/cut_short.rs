@@ -22,7 +22,7 @@ pub const CASES: &[Case] = &[HERE.case(
     cut_short,
 )];
 
-/// Cuts the power and boots; answers the id of the boot that was cut.
+/// Cuts the power and boots; returns the id of the boot that was cut.
 fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let boot = boot_id(cluster)?;
     vm.cut_power();
@@ -52,7 +52,7 @@ fn await_killing(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
 const STARTS_ANEW: &str = "sysctl -qw kernel.panic=1 || echo 1 > /proc/sys/kernel/panic";
 const DIES: &str = "echo c > /proc/sysrq-trigger";
 
-/// Has the kernel die; answers the id of the boot that ended so.
+/// Has the kernel die; returns the id of the boot that ended so.
 fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let boot = boot_id(cluster)?;
     vm.vm()?.restarts(DIES, OFF_LIMIT_S)?;

@@ -54,7 +54,7 @@ pub(super) fn delete(cluster: &Cluster, names: &[&str]) -> Result<()> {
     })
 }
 
-/// Makes the static pod; answers which container of it runs.
+/// Makes the static pod; returns which container of it runs.
 fn run_static(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": STATIC, "namespace": "default"},
         "spec": {"terminationGracePeriodSeconds": 2, "containers": [
@@ -89,7 +89,7 @@ fn await_node_ready(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The Node's condition about the end of the last boot; answers its message.
+/// The Node's condition about the end of the last boot; returns its message.
 pub(super) fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> Result<String> {
     let client = cluster.client();
     let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;

@@ -150,7 +150,7 @@ fn run_pods(cluster: &Cluster, pods: Vec<Value>) -> Result<()> {
     names.iter().try_for_each(|name| await_pod_ready(cluster, name, 120).map(drop))
 }
 
-/// The pod was ended for the shutdown; answers when its container did, in seconds of the epoch.
+/// The pod was ended for the shutdown; returns when its container did, in seconds of the epoch.
 fn ensure_terminated(pod: &Pod) -> Result<i64> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let status = pod.status.as_ref().context("a pod without a status")?;

@@ -206,7 +206,7 @@ fn trust_bundle(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// The requests of a pod, by name, but for those in `but`.
+/// The requests of a pod, by name, without those in `but`.
 fn requests(
     joined: &Joined,
     pod: &Pod,

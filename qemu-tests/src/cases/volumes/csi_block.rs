@@ -249,7 +249,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     clean(joined)
 }
 
-/// A PersistentVolume of type `local` that is a device, and one that is none.
+/// A PersistentVolume of type `local` that is a device, and one that is not.
 fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     let devices = Devices::default();
     let disks = root.join("var/lib/e2e-disks");

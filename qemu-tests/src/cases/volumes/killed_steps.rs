@@ -116,7 +116,8 @@ fn restart(joined: &mut Joined) -> Result<()> {
     await_ready(&joined.cluster, "first", 60).map(drop)
 }
 
-/// Does something to the pod while the agent's `nth` step is its last; answers that step, or none if `done` came without it.
+/// Runs `something` on the pod and kills the agent before its `nth` step; returns that step, or `None` if `done` was true
+/// earlier.
 fn without_step(
     joined: &mut Joined,
     nth: usize,

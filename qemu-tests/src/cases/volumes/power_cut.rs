@@ -80,7 +80,7 @@ fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     start_driver(vm, DRIVER)
 }
 
-/// The driver's places in the mount table, each named as often as it is mounted.
+/// The driver's mount points, one entry for each mount.
 fn mounted(vm: &mut VmNode) -> Result<Vec<String>> {
     let text = vm.vm()?.shell()?.must("cat /proc/mounts")?;
     let of_driver = |at: &&str| at.ends_with("/globalmount") || at.contains("kubernetes.io~csi");

@@ -43,7 +43,7 @@ impl Delay {
         self.node_events.shutdown_delay(Ok(()));
     }
 
-    /// There is none, and this is why.
+    /// The lock is missing for this reason.
     pub(super) fn missing(&mut self, now: Mono, why: &str) {
         let since = *self.without_since.get_or_insert(now);
         if now.since(since) < TELL_AFTER || self.told.as_deref() == Some(why) {

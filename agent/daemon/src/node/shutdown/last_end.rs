@@ -82,7 +82,7 @@ mod tests {
             (Some(0), 0, vec![32], 0..=0),
             (Some(3), 0, vec![32], 3..=4),
             (None, 0, vec![], 10..=10),
-            // udev is still at work, and then for ever.
+            // udev never becomes idle.
             (Some(20), 30, vec![32], 20..=21),
             (None, 30, vec![], 30..=31),
             (None, 500, vec![], 60..=60),

@@ -35,10 +35,10 @@ impl PodDirs {
         csi_block::prepare(self.root(), &own, volume, data)
     }
 
-    /// Makes the place where a volume is staged. The answer is that place, and whether it was not there before.
+    /// Makes the staging directory of a volume. Returns the directory, and true if it did not exist before.
     ///
     /// # Errors
-    /// A name that leads elsewhere, or the step that failed.
+    /// An invalid name, or the step that failed.
     pub fn prepare_device_stage(&self, volume: &str) -> Result<(PathBuf, bool), VolumeError> {
         name(volume).map_err(|e| VolumeError::Refused(e.to_string()))?;
         csi_block::prepare_stage(self.root(), volume)

@@ -60,7 +60,7 @@ impl VmNode {
         wire.make_tap(plane)?;
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
-        // The API server checks whom it speaks to.
+        // The API server verifies the node's serving certificate.
         let (kubelet, registries, storage) = (json!({"serverTLSBootstrap": true}), json!({}), json!({}));
         let name = name.to_owned();
         let (clock, disk, keeps_last_words) = (None, None, false);

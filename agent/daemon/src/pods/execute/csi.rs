@@ -316,7 +316,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let (mut given, mut renew) = (Vec::new(), None::<Wall>);
         for token in &terms.tokens {
             let held = self.executor.sources.token(token.clone()).await?;
-            // Only a driver that wants to be asked again hears of the next one.
+            // Only a driver with `requiresRepublish` gets the next token.
             if terms.again {
                 renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
             }

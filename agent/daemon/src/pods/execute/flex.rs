@@ -209,7 +209,7 @@ async fn secret<R: Runtime, I: ImageService>(
     Ok(found.data)
 }
 
-/// Records that the volume is about to be on this node. Returns who attaches the volume.
+/// Records that the volume is about to be on this node. Returns whether the cluster or the node attaches it.
 async fn attachment<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     flex: &Flex,

@@ -30,6 +30,7 @@ pub mod log_rotation;
 pub mod logind;
 pub mod loop_device;
 pub mod machine;
+pub mod machine_topology;
 pub mod network;
 pub mod network_changes;
 pub mod node_info;

@@ -85,6 +85,7 @@ const ROOMS: &[Room] = &[
         directory: "agent/linux",
         may_use: &[
             "agent-kubelet-api",
+            "agent-managers",
             "agent-types",
             "agent-volumes",
             "orlop-config",

@@ -10,18 +10,10 @@ use super::manager::MemoryManager;
 use super::state::{Blocks, Machine, MemoryState, MemoryTable, NodeState, charge, sum};
 use crate::node_mask::NodeMask;
 use crate::request::ResourceName;
+pub use crate::topology::machine::NodeMemory;
 
 /// The resource that is no huge page.
 pub const MEMORY: &str = "memory";
-
-/// Memory of a NUMA node, bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeMemory {
-    /// `MemTotal` of the node.
-    pub total: u64,
-    /// Bytes in huge pages, by resource name.
-    pub huge_pages: BTreeMap<ResourceName, u64>,
-}
 
 /// `reservedMemory`: bytes by node and resource.
 pub type Reserved = BTreeMap<u32, BTreeMap<ResourceName, u64>>;

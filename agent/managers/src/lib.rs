@@ -25,3 +25,6 @@ pub mod memory;
 // Rank 4: the placement of a pod by all managers, and the states on disk.
 pub mod checkpoint;
 pub mod placement;
+
+// Rank 5: the managers as KubeletConfiguration sets them, on this machine.
+pub mod settings;

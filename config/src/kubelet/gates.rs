@@ -77,6 +77,10 @@ macro_rules! feature_gates {
 feature_gates! {
     /// A client certificate may name the UID of its user.
     allow_parsing_user_uid_from_cert_auth: "AllowParsingUserUIDFromCertAuth",
+    /// The CPU manager has options that are alpha.
+    cpu_manager_policy_alpha_options: "CPUManagerPolicyAlphaOptions",
+    /// The CPU manager has options that are beta.
+    cpu_manager_policy_beta_options: "CPUManagerPolicyBetaOptions",
     /// The agent reports a volume of which a CSI driver says that something is wrong (KEP-1432).
     csi_volume_health: "CSIVolumeHealth",
     /// Volumes have trust anchors of the cluster.

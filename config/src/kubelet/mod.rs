@@ -10,6 +10,7 @@ pub mod flags;
 mod gate_table;
 pub mod gates;
 mod load;
+pub mod manager_options;
 pub mod nested;
 mod types;
 pub mod unread;

@@ -79,7 +79,8 @@ fn without_policy(config: &KubeletConfiguration) -> impl Iterator<Item = String>
         (topology, "topologyManagerPolicyOptions: has no effect: topologyManagerPolicy is none"),
     ]
     .into_iter()
-    .filter_map(|(given, note)| given.then(|| note.to_owned()))
+    .filter(|(given, _)| *given)
+    .map(|(_, note)| note.to_owned())
 }
 
 /// The keys with this answer whose value differs from the default.

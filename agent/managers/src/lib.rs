@@ -2,7 +2,7 @@
 //!
 //! In: the machine's topology, the resources that containers ask for, earlier assignments. Out: assignments, hints, refusals. Invariants:
 //! no I/O, no clock; the same input gives the same assignment as upstream's kubelet v1.36 (pkg/kubelet/cm/cpumanager,
-//! memorymanager, topologymanager), because both may follow each other on one disk. `tests/golden.rs` compares them.
+//! memorymanager, topologymanager, devicemanager), because both may follow each other on one disk. `tests/golden.rs` compares them.
 //!
 //! A module uses modules of its own rank and of lower ranks; modules of one rank use each other in one direction (agent-tidy).
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod hints;
 
 // Rank 3: managers: one resource each.
 pub mod cpus;
+pub mod devices;
 pub mod memory;
 
 // Rank 4: the placement of a pod by all managers, and the states on disk.

@@ -21,7 +21,7 @@ use agent_managers::memory::manager::MemoryManager;
 use agent_managers::memory::start::{MEMORY, NodeMemory, Reserved};
 use agent_managers::memory::state::MemoryState;
 use agent_managers::placement::{Managers, Scope, Topology};
-use agent_managers::request::{ContainerRequest, Kind, PodRequest};
+use agent_managers::request::{ContainerRequest, DeviceLimits, Kind, PodRequest};
 use agent_managers::topology::{Cpu, CpuTopology};
 use serde::Deserialize;
 
@@ -176,6 +176,7 @@ impl PodOf {
                 .filter(|(_, mib)| *mib > 0)
                 .map(|(name, mib)| (name.to_owned(), mib << 20))
                 .collect(),
+            devices: DeviceLimits::default(),
         };
         // Init containers come first, as in a pod's spec.
         let (init, apps): (Vec<_>, Vec<_>) =

@@ -1,0 +1,1 @@
+//! Made-up plugins and pods for tests.

@@ -248,3 +248,6 @@ impl DeviceManager {
 fn out_of_turn() -> AllocationStep {
     AllocationStep::Refused("the device manager did not wait for this answer".to_owned())
 }
+
+#[cfg(test)]
+mod tests;

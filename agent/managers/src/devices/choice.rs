@@ -283,3 +283,6 @@ pub(super) fn split(
     }
     split
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,3 +100,6 @@ impl DeviceManager {
 fn mask(nodes: &BTreeSet<i64>) -> NodeMask {
     NodeMask::of(nodes.iter().filter_map(|node| u32::try_from(*node).ok()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,9 +139,10 @@ impl Inventory {
             self.healthy.remove(name);
             self.unhealthy.remove(name);
         }
-        let allocatable = lengths(&self.healthy);
+        let mut allocatable = lengths(&self.healthy);
         let mut capacity = allocatable.clone();
         for (name, count) in lengths(&self.unhealthy) {
+            allocatable.entry(name.clone()).or_default();
             *capacity.entry(name).or_default() += count;
         }
         NodeDevices { capacity, allocatable, removed }
@@ -185,3 +186,6 @@ impl Inventory {
 fn lengths(of: &BTreeMap<ResourceName, BTreeSet<String>>) -> BTreeMap<ResourceName, i64> {
     of.iter().map(|(name, ids)| (name.clone(), i64::try_from(ids.len()).unwrap_or(i64::MAX))).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,3 +95,6 @@ impl DeviceManager {
         Some(merged(records.values().map(|record| &record.response.options)))
     }
 }
+
+#[cfg(test)]
+mod tests;

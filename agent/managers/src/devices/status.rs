@@ -65,3 +65,6 @@ impl DeviceManager {
         if self.records.has_pod(uid) { self.records.counts() } else { BTreeMap::new() }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,8 +66,9 @@ fn texts(all: Option<&Vec<String>>) -> String {
 
 impl PodDevicesEntry {
     fn nodes(&self) -> Result<BTreeMap<i64, Option<&Vec<String>>>, CheckpointError> {
-        let number =
-            |text: &str| text.parse().map_err(|_| CheckpointError::NotJson(format!("{text:?} is no number")));
+        let number = |text: &str| {
+            text.parse::<i64>().map_err(|_| CheckpointError::NotJson(format!("{text:?} is no number")))
+        };
         self.ids.iter().flatten().map(|(node, ids)| Ok((number(node)?, ids.as_ref()))).collect()
     }
 

@@ -55,7 +55,7 @@ pub struct PreStartQuestion {
 pub struct StartWork {
     /// Calls to plugins, each within [`PRE_START_TIMEOUT`]; a failure is [`StartError::PreStart`].
     pub pre_start: Vec<PreStartQuestion>,
-    /// The container lacks devices: [`DeviceManager::begin`] without hint. Its pod was admitted before the plugin registered.
+    /// The container lacks devices: [`DeviceManager::begin`] with the hint of the pod's admission. The plugin registered after it.
     pub allocate: bool,
 }
 

@@ -69,7 +69,7 @@ pub(super) struct Allocation {
 /// The event that an allocation waits for.
 #[derive(Clone, Debug)]
 enum Waits {
-    /// None: it goes on.
+    /// None: the allocation goes on.
     Nothing,
     /// The plugin's preference.
     Preferred(OpenChoice),
@@ -181,7 +181,7 @@ impl DeviceManager {
         step
     }
 
-    /// Goes through the resources until somebody has to be asked.
+    /// Goes through the resources until a plugin has to be asked.
     fn advance(&mut self, mut allocation: Allocation) -> AllocationStep {
         while let Some((resource, required)) = allocation.left.pop() {
             if !self.manages(&resource) {
@@ -244,7 +244,7 @@ impl DeviceManager {
     }
 }
 
-/// An answer that nobody waits for changes nothing but the unfinished allocation, which is given up.
+/// The manager did not wait for this answer: the unfinished allocation is given up, and nothing else changes.
 fn out_of_turn() -> AllocationStep {
     AllocationStep::Refused("the device manager did not wait for this answer".to_owned())
 }

@@ -1,6 +1,6 @@
 //! The choice of devices for one resource of one container.
 //!
-//! In: lists and records, the topology hint. Out: ids, or a question to the plugin which devices it prefers. Invariants: devices of init
+//! In: lists and records, the topology hint. Out: ids, or a question about the plugin's preference. Invariants: devices of init
 //! containers of the same pod come first, then devices on the nodes of the hint; the plugin's preference chooses only among
 //! devices of equal rank. Upstream: manager.go (`devicesToAllocate`, `filterByAffinity`), KEP-2043 and KEP-693.
 
@@ -55,7 +55,7 @@ pub enum ChoiceError {
     /// The plugin's endpoint is unknown.
     #[error("endpoint not found in cache for a registered resource: {0}")]
     NoEndpoint(ResourceName),
-    /// The plugin failed to say which devices it prefers.
+    /// The plugin failed to state its preference.
     #[error("device plugin GetPreferredAllocation rpc failed with err: {0}")]
     Preferred(String),
     /// The devices did not suffice after all.

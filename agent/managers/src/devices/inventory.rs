@@ -43,7 +43,7 @@ pub struct NodeDevices {
     pub removed: BTreeSet<ResourceName>,
 }
 
-/// What a list changed.
+/// The changes that a list made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListChange {
     pub(super) resource: ResourceName,

@@ -66,7 +66,7 @@ impl DeviceManager {
         Some(self.records.holders(&change.resource, &change.changed))
     }
 
-    /// The plugin's stream ended, for whatever reason, or the watcher saw its socket vanish. False: the connection has ended or was
+    /// The plugin's stream ended, for any reason, or the watcher saw its socket vanish. False: the connection has ended or was
     /// replaced before, and nothing changes. The checkpoint stays as it is.
     pub fn end(&mut self, connection: Connection, now: Duration) -> bool {
         self.inventory.end(connection, now)
@@ -108,7 +108,7 @@ impl DeviceManager {
         self.allocation.as_ref()?.reserved(resource)
     }
 
-    /// Healthy devices that nobody has.
+    /// Healthy devices that no container has.
     pub(super) fn available(&self, resource: &str) -> BTreeSet<String> {
         let in_use = self.records.in_use(resource);
         let healthy = self.inventory.healthy(resource).into_iter().flatten();

@@ -7,7 +7,8 @@
 //!
 //! Departures from upstream, each to a state that upstream does not intend:
 //! * Connections have numbers. The manager ignores lists and the end of a connection that a newer registration has replaced; upstream
-//!   takes the old list, and takes the old end for the end of the new connection.
+//!   takes the old list, and takes the old end for the end of the new connection. A registration that fails leaves the former connection
+//!   as it was; upstream does not notice its end any more.
 //! * Devices, resources and nodes are taken in sorted order; upstream takes them in the random order of Go's maps.
 //! * A device that was chosen stays reserved while its plugin is asked, and is free again after any refusal; upstream forgets the
 //!   reservation when it collects garbage meanwhile, and keeps it after some refusals.

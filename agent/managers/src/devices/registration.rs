@@ -17,7 +17,7 @@ pub enum RegistrationError {
     /// The name is no extended resource.
     #[error("the ResourceName {0:?} is invalid")]
     ResourceName(String),
-    /// Nobody answers on the plugin's socket.
+    /// No process answers on the plugin's socket.
     #[error("failed to dial device plugin: {0}")]
     Dial(String),
     /// `GetDevicePluginOptions` failed.

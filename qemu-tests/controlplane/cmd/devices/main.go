@@ -106,7 +106,7 @@ func stopped(message string) string {
 	return pointer.ReplaceAllString(message, "endpoint has been stopped")
 }
 
-// run options of a container that starts, with the calls before it.
+// startContainer is the container's part of the run options, with the calls to plugins before the start.
 func (n *node) startContainer(of *startOf) string {
 	pod, ok := n.pods[of.UID]
 	if !ok {

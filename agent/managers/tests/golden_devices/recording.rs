@@ -124,7 +124,7 @@ pub(crate) fn response(question: &AllocateQuestion) -> AllocateResponse {
     let ids = question.ids.iter().cloned().collect::<Vec<String>>().join(",");
     let field = |number: u8, bytes: &[u8]| {
         let length = u8::try_from(bytes.len()).ok().filter(|length| *length < 128).expect("a short text");
-        [&[number << 3 | 2, length], bytes].concat()
+        [&[(number << 3) | 2, length], bytes].concat()
     };
     let entry = [field(1, question.resource.as_bytes()), field(2, ids.as_bytes())].concat();
     let envs = BTreeMap::from([(question.resource.clone(), ids)]);

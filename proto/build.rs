@@ -29,5 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plugins =
         protox::compile(["csi/v1/csi.proto", "pluginregistration/v1/registration.proto"], ["proto"])?;
     tonic_prost_build::configure().generate_default_stubs(true).compile_fds(plugins)?;
+    let devices = protox::compile(["deviceplugin/v1beta1/deviceplugin.proto"], ["proto"])?;
+    // Maps in order: the bytes of an answer go into a checkpoint with a checksum.
+    tonic_prost_build::configure().btree_map(".v1beta1").compile_fds(devices)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tells the linker what makes the released agent smaller. Most of an idle agent's memory is pages of its program
+//! Linker options that make the released agent smaller. Most of an idle agent's memory is pages of its program
 //! (docs/performance.md).
 
 use std::env;
@@ -17,8 +17,8 @@ fn main() {
     if c_library().is_some_and(|version| version >= PACKED_SINCE) {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
-    // Functions with the same instructions become one, 0.36 MB less. GNU's ld does not know this; the linker that Rust brings
-    // does, which it uses by itself on this architecture.
+    // The linker merges functions with the same instructions, 0.36 MB less. GNU's ld lacks this option; Rust's own
+    // linker has it, and is the default on this architecture.
     if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }

@@ -1,7 +1,7 @@
 //! An error with its causes on one line, for messages and logs.
 //!
-//! In: an error. Out: text. Invariant: a cause whose words the text has already is left out; some libraries repeat their source in their
-//! own message. `anyhow` prints chains too, but init and the agent's libraries have typed errors and do not link it.
+//! In: an error. Out: text. Invariant: a cause whose words end the text so far is left out; some libraries repeat their source in their own
+//! message. A cause whose words are elsewhere in the text stays: a path may contain them. `anyhow` prints chains too, but init and the agent's libraries have typed errors and do not link it.
 
 use std::error::Error;
 
@@ -12,7 +12,7 @@ pub fn chain(error: &dyn Error) -> String {
     let mut next = error.source();
     while let Some(cause) = next {
         let words = cause.to_string();
-        if !text.contains(&words) {
+        if !text.ends_with(&words) {
             text.push_str(": ");
             text.push_str(&words);
         }
@@ -38,5 +38,9 @@ mod tests {
         assert_eq!(of(&["read /a"]), "read /a");
         assert_eq!(of(&["read /a", "open", "no such file"]), "read /a: open: no such file");
         assert_eq!(of(&["read /a: open", "open", "no such file"]), "read /a: open: no such file");
+        assert_eq!(of(&["read /a: open: no such file", "open: no such file"]), "read /a: open: no such file");
+        // A path with the cause's words in it says nothing of the cause.
+        assert_eq!(of(&["read /timeout/a", "timeout"]), "read /timeout/a: timeout");
+        assert_eq!(of(&["read /timeout", "open", "timeout"]), "read /timeout: open: timeout");
     }
 }

@@ -1,11 +1,13 @@
 //! orlop-config: KubeletConfiguration v1beta1 and NodeConfig v1alpha1 (types, defaults, validation, merge,
-//! provenance), and the formats of the boot ledger and the host channel. Pure: text in, values out.
+//! provenance), the formats of the boot ledger and the host channel, and what init and the agent read alike: texts of
+//! /proc, chains of errors, FNV-1a. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
 pub mod credential_provider;
 pub mod duration;
 pub mod error_chain;
 pub mod field;
+pub mod fnv;
 pub mod formats;
 pub mod join;
 pub mod kubelet;
@@ -14,6 +16,7 @@ pub mod merge;
 pub mod node;
 pub mod path;
 pub mod problem;
+pub mod procfs;
 pub mod quantity;
 #[cfg(feature = "schema")]
 pub mod schema;

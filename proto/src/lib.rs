@@ -1,7 +1,7 @@
 //! The public wire contracts that Orlop speaks, restated in our own `.proto` files, and the code generated from
 //! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole; of gRPC's health checking protocol
 //! ([`grpc_health::v1`]) what a probe asks; the kubelet's own pod resources API ([`pod_resources`]); plugin registration
-//! ([`plugin_registration`]), whole; of CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is
+//! ([`plugin_registration`]) and device plugins ([`device_plugin`]), whole; of CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is
 //! mounted for one pod.
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
@@ -46,6 +46,37 @@ pub mod csi {
     #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
     pub mod v1 {
         tonic::include_proto!("csi.v1");
+    }
+}
+
+/// Device plugins.
+pub mod device_plugin {
+    use prost::Message as _;
+
+    /// The bytes of an answer; equal answers have equal bytes.
+    #[must_use]
+    pub fn encode(answer: &v1beta1::ContainerAllocateResponse) -> Vec<u8> {
+        answer.encode_to_vec()
+    }
+
+    /// The answer with these bytes.
+    ///
+    /// # Errors
+    /// The bytes are no such message.
+    pub fn decode(bytes: &[u8]) -> Result<v1beta1::ContainerAllocateResponse, prost::DecodeError> {
+        v1beta1::ContainerAllocateResponse::decode(bytes)
+    }
+
+    /// Number of bytes of a device in a list.
+    #[must_use]
+    pub fn size(device: &v1beta1::Device) -> usize {
+        device.encoded_len()
+    }
+
+    /// Package `v1beta1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1beta1 {
+        tonic::include_proto!("v1beta1");
     }
 }
 

@@ -5,7 +5,7 @@ use orlop_proto::contract::{Contract, Gap};
 const FACTS: &str = include_str!("../facts/cri-v1.36.tsv");
 
 #[test]
-fn every_fact_of_the_public_contract_holds() {
+fn every_fact_of_the_public_cri_holds() {
     let theirs = Contract::from_table(FACTS).unwrap();
     let ours = Contract::ours().unwrap();
     let differences: Vec<String> = ours.compare(&theirs).iter().map(ToString::to_string).collect();

@@ -54,7 +54,7 @@ enum Verb {
     },
     /// A cluster to play with: control plane and nodes, until Ctrl-C.
     Cluster {
-        /// How many nodes.
+        /// Number of nodes.
         #[arg(long, default_value_t = 1)]
         nodes: u8,
         /// Booted VMs instead of native nodes.
@@ -89,24 +89,24 @@ enum Verb {
     KillBeforeStep {
         /// The process.
         pid: i32,
-        /// Which step, from 1.
+        /// Number of the step, from 1.
         nth: usize,
     },
     /// A CSI driver of the machine that it runs in (used by cases in VMs).
     #[command(hide = true)]
     CsiDriver {
-        /// Its name.
+        /// Name of the driver.
         name: String,
     },
-    /// Removes what interrupted runs have left.
+    /// Removes the remains of interrupted runs.
     Clean,
 }
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The boot ledger beside a stock Debian 13 in the same QEMU.
+    /// The boot ledger next to a stock Debian 13 in the same QEMU.
     Boot {
-        /// How often.
+        /// Number of boots.
         #[arg(long, default_value_t = 1)]
         times: u32,
         /// Only Orlop: to compare two images.
@@ -119,12 +119,12 @@ enum Bench {
         #[arg(long, default_value_t = 100)]
         pods: u32,
     },
-    /// The agent beside the upstream kubelet, each on a native node of a cluster.
+    /// The agent and the upstream kubelet, each on a native node of a cluster.
     Peer {
         /// Pods of the second measurement.
         #[arg(long, default_value_t = 100)]
         pods: u32,
-        /// Only the starts and the time that the pods take, not what idle nodes use.
+        /// Only the starts and the time until all pods run, not the usage of idle nodes.
         #[arg(long)]
         burst: bool,
         /// In a booted VM, without pods.
@@ -134,7 +134,7 @@ enum Bench {
         #[arg(long, default_value_t = 2, requires = "vm")]
         processors: u32,
     },
-    /// What answers about statistics and metrics cost: the agent, then the upstream kubelet.
+    /// The cost of statistics and metrics: the agent, then the upstream kubelet.
     Scrape {
         #[command(flatten)]
         how: bench::scrape::Options,
@@ -146,7 +146,8 @@ enum Bench {
     },
     /// Sizes of the build output.
     Size,
-    /// Many streams at once, beside the upstream kubelet: execs that echo, followers of a log at 10 MB/s, a pod that churns.
+    /// Many streams at once, of the agent and of the upstream kubelet: execs that echo, followers of a log at 10 MB/s,
+    /// a pod that churns.
     Streams {
         /// Execs at once.
         #[arg(long, default_value_t = 50)]
@@ -163,25 +164,26 @@ enum Bench {
     },
     /// Many pods on one node: all run and go again; memory and CPU time.
     Dense {
-        /// How many.
+        /// Number of pods.
         #[arg(long, default_value_t = 300)]
         pods: u32,
     },
-    /// From the moment at which memory is short to the end of the pod that goes for it, beside the upstream kubelet, in a VM.
+    /// The time from a shortage of memory to the end of the evicted pod, of the agent and of the upstream kubelet, in a
+    /// VM.
     Eviction {
-        /// How often with each.
+        /// Number of rounds with each.
         #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
-    /// Single pods of the API, one after the other: how long, and how much of it in calls of the runtime.
+    /// Single pods of the API, one after the other: the duration, and the part of it in calls of the runtime.
     Start {
-        /// How many.
+        /// Number of pods.
         #[arg(long, default_value_t = 50)]
         pods: u32,
     },
     /// Many pods by calls of the runtime alone, without any kubelet.
     Floor {
-        /// How many.
+        /// Number of pods.
         #[arg(long, default_value_t = 100)]
         pods: u32,
         /// Pods at once; each number is a measurement of its own.
@@ -319,7 +321,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
 }
 
-/// A run with signals watched; whatever it made is removed before the closing line (if there are counts).
+/// A run with signals watched; its resources are removed before the closing line (if there are counts).
 fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Option<Counts>>) -> Result<ExitCode> {
     clean_stale()?.iter().for_each(say::line);
     let run = Run::start().context("start a run")?;

@@ -1,44 +1,40 @@
 //! The node's own limit of requests: a token bucket (upstream: client-go's flowcontrol).
 //!
-//! In: a rate, a burst, the time. Out: how long to wait, or that it would be too long.
-//! Invariant: over any time `t` no more than `burst + rate × t` are let through; one that gives up costs nothing.
+//! In: a rate, a burst, the time. Out: how long to wait, or that it would be too long. Invariant: a request that gives up costs
+//! nothing. The arithmetic is that of [`TokenBucket`].
 
 use std::time::Duration;
 
 use agent_types::lock::Lock;
+use agent_types::time::Mono;
+use agent_types::token_bucket::TokenBucket;
 use tokio::time::Instant;
 
 /// Tokens that come back with time.
 #[derive(Debug)]
-pub(crate) struct Limiter {
-    per_second: f64,
-    burst: f64,
-    bucket: Lock<Option<(f64, Instant)>>,
+pub(crate) struct Limiter(Lock<Bucket>);
+
+#[derive(Debug)]
+struct Bucket {
+    tokens: TokenBucket,
+    /// The first request: the bucket counts the time from here.
+    first: Option<Instant>,
 }
 
 impl Limiter {
     /// Upstream's meaning: 0 was defaulted by the configuration, below 0 means no limit.
     pub(crate) fn new(per_second: i32, burst: i32) -> Option<Limiter> {
-        (per_second > 0).then(|| Limiter {
-            per_second: f64::from(per_second),
-            burst: f64::from(burst.max(1)),
-            bucket: Lock::new(None),
-        })
+        let tokens = TokenBucket::per_second(per_second, u32::try_from(burst).unwrap_or(0).max(1))?;
+        Some(Limiter(Lock::new(Bucket { tokens, first: None })))
     }
 
     /// Takes a token, possibly of the future: the time to wait for it. `Err` is the wait that would be longer
     /// than `at_most`; nothing was taken.
     pub(crate) fn reserve(&self, now: Instant, at_most: Duration) -> Result<Duration, Duration> {
-        let mut bucket = self.bucket.lock();
-        let (tokens, then) = bucket.unwrap_or((self.burst, now));
-        let back = now.saturating_duration_since(then).as_secs_f64() * self.per_second;
-        let tokens = (tokens + back).min(self.burst) - 1.0;
-        let wait = Duration::try_from_secs_f64(-tokens / self.per_second).unwrap_or_default();
-        if wait > at_most {
-            return Err(wait);
-        }
-        *bucket = Some((tokens, now));
-        Ok(wait)
+        let mut bucket = self.0.lock();
+        let first = *bucket.first.get_or_insert(now);
+        let now = Mono(0).after(now.saturating_duration_since(first));
+        bucket.tokens.reserve(now, at_most)
     }
 }
 

@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use nix::errno::Errno;
+use orlop_config::fnv::fnv32;
 use orlop_netlink::link;
 use serde_json::Value;
 
@@ -226,9 +227,8 @@ impl Pair<'_> {
 }
 
 fn port_name(network: &str, container: &str, interface: &str, attempt: u32) -> String {
-    // FNV-1a: spread, not secrecy.
-    let text = format!("{network}/{container}/{interface}/{attempt}");
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    // Spread, not secrecy.
+    let hash = fnv32(format!("{network}/{container}/{interface}/{attempt}").as_bytes());
     format!("veth{hash:08x}")
 }
 

@@ -23,12 +23,13 @@ pub mod pod_actions;
 pub mod pod_source;
 pub mod pod_specs;
 pub mod probe;
+pub mod resource_managers;
 pub mod status;
 
 // Rank 4: machines: owners of state that react to events.
 pub mod certs;
 pub mod container_manager;
-pub mod csi;
+pub mod csi_drivers;
 pub mod events;
 pub mod eviction;
 pub mod lease;

@@ -10,6 +10,7 @@ use agent_core::pod_worker::effect::Effect;
 use agent_types::node_context::{NodeContext, ResolvConf};
 use agent_types::objects::Objects;
 use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::placement::Placement;
 use agent_types::{ContainerRef, pod};
 use agent_volumes::bound::Claims;
 use agent_volumes::env_file::EnvFiles;
@@ -54,6 +55,7 @@ fn built(manifest: &str, place: &str) -> Value {
         files: &EnvFiles::new(),
         claims: &Claims::new(),
         images: &ImageVolumes::new(),
+        placement: &Placement::default(),
         recursive_read_only: true,
     };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));

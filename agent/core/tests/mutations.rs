@@ -11,6 +11,7 @@ use agent_core::pod_worker::effect::Effect;
 use agent_types::node_context::NodeContext;
 use agent_types::objects::Objects;
 use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::placement::Placement;
 use agent_types::{ContainerRef, pod};
 use agent_volumes::bound::Claims;
 use agent_volumes::env_file::EnvFiles;
@@ -108,6 +109,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
         files: &EnvFiles::new(),
         claims: &Claims::new(),
         images: &ImageVolumes::new(),
+        placement: &Placement::default(),
         recursive_read_only: true,
     };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {

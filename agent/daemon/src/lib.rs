@@ -1,9 +1,10 @@
-//! orlop-agent: the node agent. This library is the shell around agent-core: it reads the configuration,
-//! wires the state owners ([`process::node`]), carries out their actions and tells the service manager how it goes.
-//! The binary is [`process::run::run`] with the process's own arguments. See docs/agent/README.md.
+//! orlop-agent: the node agent. This library is the shell around agent-core: it reads the configuration, wires the
+//! state owners ([`process::node`]), carries out their actions and reports its state to the service manager. The binary
+//! is [`process::run::run`] with the process's own arguments. See docs/agent/README.md.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod devices;
 pub mod images;
 pub mod logging;
 pub mod node;

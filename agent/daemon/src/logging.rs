@@ -1,7 +1,7 @@
-//! The agent's log: one line for each fact, on stderr, where journald takes it.
+//! The agent's log: one line for each fact, on stderr, which journald reads.
 //!
-//! In: `logging.format` and `logging.verbosity`. Verbosity follows upstream's habit: 0 says what changes, 2
-//! and more says every call, 6 and more says everything the libraries say too.
+//! In: `logging.format` and `logging.verbosity`. The levels are like upstream's: 0 logs changes, 2 and more every call,
+//! 6 and more also the libraries' messages.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-/// How to change what is said: the log is the process's, and so is this.
+/// Handle to change the level: the log is global to the process, and so is the handle.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Opens the log. `under_journald` leaves the time to the journal.
@@ -30,15 +30,15 @@ pub fn init(logging: &Logging, under_journald: bool) -> anyhow::Result<()> {
     };
     let opened = tracing_subscriber::registry().with(level).with(lines).try_init();
     opened.map_err(|e| anyhow::anyhow!("open the log: {e}"))?;
-    // It is empty: only one log can be opened.
+    // The cell is empty: only one log can be opened.
     let _ = LEVEL.set(handle);
     Ok(())
 }
 
-/// Says more or less from now on.
+/// Changes the verbosity from now on.
 ///
 /// # Errors
-/// The log is not one that [`init`] opened.
+/// The log was not opened by [`init`].
 pub fn set_verbosity(verbosity: u32) -> anyhow::Result<()> {
     let level = LEVEL.get().context("this process has opened no log")?;
     level.reload(EnvFilter::new(filter(verbosity))).context("change the log's level")?;

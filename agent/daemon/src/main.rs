@@ -48,7 +48,7 @@ fn start(settings: Settings) -> anyhow::Result<()> {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // If even stderr is gone there is nobody left to tell.
+    // If stderr is gone, there is no other place for the error.
     let _ = writeln!(std::io::stderr(), "orlop-agent: {error:#}");
     ExitCode::FAILURE
 }

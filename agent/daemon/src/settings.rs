@@ -1,21 +1,21 @@
-//! The agent's settings: what the command line and the configuration files say together.
+//! The agent's settings: the command line and the configuration files together.
 //!
-//! In: the arguments, read by [`crate::process::cli`]. Out: plain values that every folder may read. Nothing here changes while
-//! the agent runs.
+//! In: the arguments, read by [`crate::process::cli`]. Out: plain values that every folder may read. The settings do
+//! not change while the agent runs.
 
 use std::path::PathBuf;
 
 use orlop_config::kubelet::flags::args::Options;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 
-/// Everything that the agent is told before it starts.
+/// All settings of the agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Effective and validated.
     pub kubelet: KubeletConfiguration,
     /// The configuration's feature gates, resolved.
     pub gates: FeatureGates,
-    /// What exists as flags only.
+    /// Settings that exist as flags only.
     pub options: Options,
     /// The cluster; `None` for a standalone node.
     pub cluster: Option<ClusterSettings>,
@@ -23,14 +23,14 @@ pub struct Settings {
     pub pod_output: bool,
     /// The flags as they were given, name and value, for `/flagz`.
     pub given: Vec<(String, String)>,
-    /// Said once the log is open.
+    /// Logged when the log is open.
     pub warnings: Vec<String>,
 }
 
-/// How to reach the API server, and as whom.
+/// The API server, and the node's credentials.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
-    /// The node's identity; written by the agent if it has to ask for one.
+    /// The node's identity; the agent writes the file if it has to request an identity.
     pub kubeconfig: PathBuf,
     /// Credentials for asking.
     pub bootstrap_kubeconfig: Option<PathBuf>,

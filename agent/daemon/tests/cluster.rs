@@ -1,5 +1,5 @@
-//! The whole daemon over a fake runtime and a fake API server: registration, API pods, mirror pods, an API server that
-//! goes away, an agent that is killed. Time is tokio's, paused.
+//! The whole daemon over a fake runtime and a fake API server: registration, API pods, mirror pods, an outage of the
+//! API server, a kill of the agent. Time is tokio's, paused.
 
 // A test's helpers fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
@@ -92,7 +92,7 @@ async fn without_the_api_server_pods_go_on_and_everything_converges() {
     assert_eq!(machine.running(), before);
     machine.write("late", "x");
     agent.running(3).await;
-    // While nobody can be asked, a restarted agent runs what it has and takes nothing down.
+    // During the outage, a restarted agent runs its pods and removes none.
     agent.kill().await;
     let agent = machine.agent(Mono(0)).await;
     agent.pass(120).await;
@@ -174,7 +174,7 @@ async fn a_pod_is_run_by_the_handler_of_its_class_and_waits_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_no_validation_would_pass_hurt_nobody() {
-    // Objects that are no pods at all end at the driver (agent-apiserver's tests).
+    // The driver drops objects that are not pods (agent-apiserver's tests).
     let (machine, api) = machine();
     let agent = machine.agent(Mono(0)).await;
     api.until("ready", &the_node(), is_ready).await;

@@ -1,5 +1,5 @@
-//! The node's identity against a fake API server over TLS, with real files: what is wrong is said, what was mended is
-//! taken by the same process, and what was lost is written anew.
+//! The node's identity against a fake API server over TLS, with real files: problems are reported, the same process
+//! reads repaired files, and writes lost files again.
 
 // A test's helpers fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
-/// Whatever has not happened after this long does not happen.
+/// Events that have not happened after this time do not happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct IdentityFixture {
@@ -61,7 +61,7 @@ impl IdentityFixture {
         std::fs::write(self.settings.join.as_ref().unwrap(), text).unwrap();
     }
 
-    /// A pair as an earlier run left it, without its kubeconfig.
+    /// A key pair that an earlier run left, without its kubeconfig.
     fn own_pair(&self, validity: Validity) {
         let pki = &self.settings.cert_dir;
         std::fs::create_dir_all(pki).unwrap();
@@ -99,7 +99,7 @@ impl IdentityFixture {
         Agent { tasks, cluster_problems, client }
     }
 
-    /// Signs what is asked for, as the cluster's signer does, until it is dropped.
+    /// Signs requests like the cluster's signer, until it is dropped.
     async fn sign(&self) {
         let mut look = tokio::time::interval(Duration::from_millis(20));
         loop {
@@ -126,7 +126,7 @@ impl Agent {
         }
     }
 
-    /// There is a client, and nothing to complain about.
+    /// There is a client, and no problem is shown.
     async fn has_joined(&self, place: &IdentityFixture) -> Arc<ApiClient> {
         let mut client = self.client.clone();
         let joined = async {
@@ -166,7 +166,7 @@ async fn a_lost_kubeconfig_is_written_anew_for_a_certificate_that_is_good() {
     place.own_pair(Validity(-10, 3600));
     let agent = place.agent();
     agent.says("kubeconfig").await;
-    // No token: it was forgotten after the first boot, as it should be.
+    // No token: the agent dropped it after the first boot, as it should.
     place.tell(None, &place.fake.pki.ca_pem);
     agent.has_joined(&place).await;
     assert!(place.settings.kubeconfig.exists());
@@ -189,7 +189,8 @@ async fn an_expired_certificate_is_replaced_with_a_token_and_not_shown_to_anybod
 #[tokio::test]
 async fn one_refusal_does_not_lead_back_to_where_the_node_once_came_from() {
     let place = IdentityFixture::new().await;
-    // Moved long ago: what it was told at its first boot is history. Its certificate is due for renewal.
+    // The cluster's address changed long ago: the first boot's configuration is out of date. The certificate is due for
+    // renewal.
     place.own_pair(Validity(-3600, 60));
     let own = OwnKubeconfig {
         server: place.fake.server(),

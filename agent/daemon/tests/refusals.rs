@@ -54,13 +54,13 @@ fn make(root: &Path) -> Result<(), agent_types::failure::DriverError> {
 
 #[test]
 fn directories_and_links_of_a_pod_are_made_and_removed() {
-    // Links are relative to nothing: their directory is there from the start of the agent on.
+    // The links' directory exists from the start of the agent on.
     let links = |root: &Path| fs::create_dir_all(root.join("links")).unwrap();
     let calls = survives(&FileOperation {
         prepare: &links,
         act: &make,
         look: &|root| {
-            // Half a file would be kept.
+            // A half-written file would be kept.
             let hosts = fs::read_to_string(root.join("kubelet/pods/u/etc-hosts"));
             assert!(hosts.is_err() || hosts.unwrap() == "hosts");
         },
@@ -78,7 +78,8 @@ fn directories_and_links_of_a_pod_are_made_and_removed() {
 }
 
 fn record(grace_s: u32) -> TerminatingRecord {
-    TerminatingRecord { pod: key(), reason: KillReason::Removed, grace_s, since: Wall(5), remove: true }
+    let since = Wall(5);
+    TerminatingRecord { pod: key(), reason: KillReason::Removed, grace_s, since, remove: true, ended: false }
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn no_two_pods_are_given_the_same_ids() {
     let with_users =
         |root: &Path| dirs(root).with_users(UserRanges::new(UNIT, Some((UNIT, 2 * UNIT)), 2).unwrap());
     let [a, b, c] = ["a", "b", "c"].map(PodUid::from);
-    // Whether the first pod asks again, or its agent dies before it does.
+    // Either the first pod tries again, or its agent dies before that.
     for (refusal, dies) in REFUSALS.into_iter().flat_map(|refusal| [(refusal, false), (refusal, true)]) {
         for nth in 0.. {
             let at = tempfile::tempdir().unwrap();
@@ -158,7 +159,7 @@ fn no_two_pods_are_given_the_same_ids() {
             };
             let which = format!("{refusal:?}, {call}");
             let other = agent.map_users(&b).unwrap();
-            // What the first pod was given may be on disk: it stays its own until it is gone.
+            // The first pod's ids may be on disk: they are its own until the pod is gone.
             assert!(agent.map_users(&c).is_err(), "{which}");
             let agent = if dies { with_users(at.path()).unwrap() } else { agent };
             assert_eq!(agent.map_users(&b).unwrap(), other, "{which}");

@@ -1,5 +1,5 @@
-//! The whole daemon over a fake runtime: static pods through a real directory, the agent dropped and started
-//! again over the same runtime. Time is tokio's, paused: it passes only while everybody waits.
+//! The whole daemon over a fake runtime: static pods through a real directory, the agent dropped and started again over
+//! the same runtime. Time is tokio's, paused: it passes only while all tasks wait.
 
 // A test's helpers fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]

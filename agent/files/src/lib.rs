@@ -7,11 +7,13 @@
 //! leftover must be found again) nor the syncs.
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use orlop_config::fnv::fnv64;
 
 /// What is on disk when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,16 @@ pub struct ReplaceError {
     pub source: io::Error,
 }
 
+/// Name of the neighbour through which a file of this name is written.
+///
+/// It has a leading dot, so that readers of directories of manifests and drop-ins pass over a leftover. It is the same for the
+/// same name, so that the next write finds a leftover and removes it; and short, because the name itself may have all the bytes
+/// that a name can have.
+#[must_use]
+pub fn temporary_name(name: &OsStr) -> String {
+    format!(".orlop-new-{:016x}", fnv64(name.as_encoded_bytes()))
+}
+
 /// Replaces `path` with `contents`. The directory must be there. One writer of a path at a time.
 ///
 /// # Errors
@@ -49,11 +61,7 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32, durability: Durability) 
     let (Some(name), Some(directory)) = (path.file_name(), path.parent()) else {
         return Err(at("write", path)(ErrorKind::InvalidInput.into()));
     };
-    // A leading dot: readers of directories of manifests and drop-ins pass over a leftover.
-    let mut temporary = OsString::from(".");
-    temporary.push(name);
-    temporary.push(".orlop-new");
-    let temporary = directory.join(temporary);
+    let temporary = directory.join(temporary_name(name));
     // A leftover of a crash may be a longer file or have another mode: start from nothing.
     match std::fs::remove_file(&temporary) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(at("unlink", &temporary)(e)),
@@ -91,7 +99,7 @@ mod tests {
     fn a_file_is_replaced_with_its_mode_and_over_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        std::fs::write(dir.path().join(".a.orlop-new"), "left by a crash, longer").unwrap();
+        std::fs::write(dir.path().join(temporary_name("a".as_ref())), "left by a crash, longer").unwrap();
         for (contents, mode, durability) in [
             ("one", 0o600, Durability::Synced),
             ("two", 0o644, Durability::Contents),
@@ -105,6 +113,22 @@ mod tests {
     }
 
     #[test]
+    fn a_name_may_have_all_the_bytes_that_a_name_can_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["a".repeat(255), "b".repeat(255), "a".repeat(254)];
+        for name in &names {
+            let path = dir.path().join(name);
+            replace(&path, name.as_bytes(), 0o600, Durability::Contents).unwrap();
+            replace(&path, name.as_bytes(), 0o600, Durability::Synced).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), *name);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), names.len());
+        let too_long = replace(&dir.path().join("a".repeat(256)), b"x", 0o600, Durability::Contents);
+        assert_eq!(too_long.unwrap_err().operation, "write");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), names.len(), "no neighbour is left");
+    }
+
+    #[test]
     fn a_failure_names_the_step_and_leaves_no_neighbour() {
         let dir = tempfile::tempdir().unwrap();
         let missing = replace(&dir.path().join("no/a"), b"x", 0o600, Durability::Synced).unwrap_err();
@@ -112,7 +136,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("a")).unwrap();
         let taken = replace(&dir.path().join("a"), b"x", 0o600, Durability::Synced).unwrap_err();
         assert_eq!(taken.operation, "write");
-        assert!(!dir.path().join(".a.orlop-new").exists());
+        assert!(!dir.path().join(temporary_name("a".as_ref())).exists());
         assert_eq!(replace(Path::new("/"), b"", 0, Durability::Synced).unwrap_err().operation, "write");
     }
 }

@@ -1,8 +1,7 @@
 //! The pod resources API: selects the pods and containers that it lists, and limits its request rate.
 //!
 //! In: pods, their statuses, the time. Out: names in the order of the specification, yes or no. Pure.
-//! Devices, exclusive processors and pinned memory belong to managers that this node does not have: nothing
-//! is reserved for a container, and the API lists none. Upstream: pkg/kubelet/apis/podresources.
+//! Upstream: pkg/kubelet/apis/podresources.
 
 use agent_types::pod;
 use agent_types::time::Mono;

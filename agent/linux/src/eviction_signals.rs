@@ -13,6 +13,7 @@ use agent_kubelet_api::stats::host;
 use agent_types::resources::observation::{Layout, Observation, Observations};
 use agent_types::time::Wall;
 use orlop_config::kubelet::eviction::Signal;
+use orlop_config::procfs::kilobytes;
 
 use crate::disk_use;
 
@@ -60,7 +61,7 @@ fn observe_in(cgroups: &Path, proc: &Path, places: &SignalPaths, at: Wall) -> Ob
     };
     let read = |name: &str| std::fs::read_to_string(proc.join(name)).ok();
     let meminfo = read("meminfo").unwrap_or_default();
-    if let Some((left, all)) = host::left(&meminfo).zip(host::kilobytes(&meminfo, "MemTotal")) {
+    if let Some((left, all)) = host::left(&meminfo).zip(kilobytes(&meminfo, "MemTotal")) {
         add(Signal::MemoryAvailable, left, all);
     }
     let node = host::usage(at, |name| OF_PROC.contains(&name).then(|| read(name)).flatten());

@@ -9,8 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use agent_types::failure::{Class, DriverError};
-pub use orlop_files::Durability;
 use orlop_files::ReplaceError;
+pub use orlop_files::{Durability, temporary_name};
 
 /// A failed operation on a path.
 #[derive(Debug, thiserror::Error)]
@@ -168,8 +168,8 @@ mod tests {
     fn write_replaces_whole_and_sets_the_mode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("etc-hosts");
-        std::fs::write(dir.path().join(".etc-hosts.orlop-new"), "left by a crash, longer than the new one")
-            .unwrap();
+        let leftover = dir.path().join(temporary_name("etc-hosts".as_ref()));
+        std::fs::write(leftover, "left by a crash, longer than the new one").unwrap();
         for (text, mode, durability) in
             [("one", 0o644, Durability::Rebuildable), ("second", 0o600, Durability::Synced)]
         {

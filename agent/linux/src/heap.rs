@@ -36,8 +36,7 @@ mod tests {
     /// Resident memory of this process in KiB.
     fn resident() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("this process has a status");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it has its memory");
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("in KiB")
+        orlop_config::procfs::kilobytes(&status, "VmRSS").expect("it has its memory") / 1024
     }
 
     #[test]

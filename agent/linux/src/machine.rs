@@ -1,7 +1,7 @@
 //! Facts about this machine that pods' configurations depend on: memory, CPUs, swap, huge pages, cgroups,
 //! AppArmor.
 //!
-//! In: /proc and /sys. Out: plain values, bytes and counts. Parsers are pure; a fact that
+//! In: /proc and /sys. Out: plain values, bytes and counts. Parsers are pure (those of /proc are in `orlop_config::procfs`); a fact that
 //! cannot be read has the value of a machine without the thing, except memory and CPUs, which every machine
 //! has.
 
@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use agent_kubelet_api::stats::host::kilobytes;
 use agent_types::resources::node_allocatable::HugePages;
 use nix::sys::statvfs::statvfs;
+use orlop_config::procfs;
 
 use crate::files::FilesError;
 
@@ -34,7 +34,7 @@ pub fn swap_bytes() -> Result<u64, FilesError> {
 fn meminfo(name: &str) -> Result<u64, FilesError> {
     let path = Path::new("/proc/meminfo");
     let text = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
-    kilobytes(&text, name).ok_or_else(|| {
+    procfs::kilobytes(&text, name).ok_or_else(|| {
         FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
     })
 }
@@ -117,11 +117,8 @@ fn count_list(list: &str) -> Option<u32> {
 /// Swap devices and files in use, by name.
 #[must_use]
 pub fn swaps() -> Vec<String> {
-    std::fs::read_to_string("/proc/swaps").map(|text| swap_names(&text)).unwrap_or_default()
-}
-
-fn swap_names(text: &str) -> Vec<String> {
-    text.lines().skip(1).filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect()
+    let text = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    procfs::swaps(&text).map(str::to_owned).collect()
 }
 
 /// Huge page sizes the kernel offers, as cgroup files spell them (`2MB`, `1GB`).
@@ -232,12 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_proc() {
-        assert_eq!(kilobytes("MemTotal:       16 kB\nMemFree: 1 kB\n", "MemTotal"), Some(16384));
-        assert_eq!(kilobytes("MemTotalX: 16 kB\n", "MemTotal"), None);
-        let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition 1 0 100\n";
-        assert_eq!(swap_names(swaps), ["/dev/zram0"]);
-        assert!(swap_names("Filename\tType\n").is_empty());
+    fn pages_have_the_names_of_cgroup_files() {
         assert_eq!([4, 2048, 1 << 20].map(hugepage_name), ["4KB", "2MB", "1GB"]);
     }
 

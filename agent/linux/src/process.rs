@@ -1,6 +1,6 @@
 //! The agent's own process: limits, OOM score, resource use; and the identity of this boot.
 //!
-//! Out: numbers from /proc and getrusage, in bytes and nanoseconds. Text parsers are pure and tested apart.
+//! Out: numbers from /proc and getrusage, in bytes and nanoseconds. The parsers of texts are in `orlop_config::procfs`.
 
 use std::io;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
+use orlop_config::procfs::kilobytes;
 
 use crate::files::FilesError;
 
@@ -99,7 +100,7 @@ pub fn usage() -> Result<Usage, FilesError> {
     let path = Path::new("/proc/self/status");
     let status = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
     let field = |name: &str| {
-        status_kilobytes(&status, name).ok_or_else(|| {
+        kilobytes(&status, name).ok_or_else(|| {
             FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
         })
     };
@@ -112,9 +113,9 @@ pub fn usage() -> Result<Usage, FilesError> {
         )
     };
     Ok(Usage {
-        resident_bytes: field("VmRSS")? * 1024,
-        anonymous_bytes: field("RssAnon")? * 1024,
-        virtual_bytes: field("VmSize")? * 1024,
+        resident_bytes: field("VmRSS")?,
+        anonymous_bytes: field("RssAnon")?,
+        virtual_bytes: field("VmSize")?,
         cpu: of(usage.user_time()) + of(usage.system_time()),
     })
 }
@@ -140,28 +141,9 @@ pub fn limits() -> Result<Limits, FilesError> {
     Ok(Limits { open_files: u64::try_from(open).unwrap_or(u64::MAX), open_files_max: soft })
 }
 
-/// The value of `<name>:   <n> kB` in the text of /proc/PID/status.
-fn status_kilobytes(text: &str, name: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn status_fields() {
-        let text = "Name:\tagent\nVmRSS:\t    1832 kB\nVmRSSx:\t 7 kB\nRssAnon:\t  96 kB\n";
-        assert_eq!(status_kilobytes(text, "VmRSS"), Some(1832));
-        assert_eq!(status_kilobytes(text, "RssAnon"), Some(96));
-        assert_eq!(status_kilobytes(text, "VmSwap"), None);
-        assert_eq!(status_kilobytes("VmRSS:\n", "VmRSS"), None);
-    }
 
     #[test]
     fn own_use_is_plausible() {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use agent_types::runtime::lost_shims::{Kind, Shim};
+use orlop_config::procfs::{ProcessStat, process_stat};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -61,11 +62,11 @@ impl Runtime {
         let bundle = parse_create(command)?;
         let id = bundle.strip_prefix(&self.bundles).ok()?.to_str()?.to_owned();
         let is_gone = fs::symlink_metadata(&bundle).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-        if !is_gone || parent(pid) != Some(INIT) {
+        if !is_gone {
             return None;
         }
-        let started_ticks = started_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
-        Some(Shim { kind: Kind::Unstarted, pid, started_ticks, id })
+        let ProcessStat { parent, started_ticks, .. } = stat(pid)?;
+        (parent == INIT).then_some(Shim { kind: Kind::Unstarted, pid, started_ticks, id })
     }
 }
 
@@ -115,8 +116,7 @@ fn lost_shim(pid: i32, command: &[u8], socket: (u64, u64)) -> Option<Shim> {
     if identity_below(&of("root"), &address).ok()? != socket {
         return None;
     }
-    let started_ticks = started_ticks(&fs::read_to_string(of("stat")).ok()?)?;
-    Some(Shim { kind: Kind::Shim, pid, started_ticks, id })
+    Some(Shim { kind: Kind::Shim, pid, started_ticks: stat(pid)?.started_ticks, id })
 }
 
 /// Sandbox and the runtime's address of a shim's command line (`-namespace NS -id ID -address PATH`).
@@ -148,20 +148,12 @@ fn after<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     words.get(at + 1).copied()
 }
 
-/// The fields of /proc/PID/stat after the name, which may hold anything; the first is the state.
-fn after_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
-    Some(stat.rsplit_once(')')?.1.split_whitespace())
+fn stat(pid: i32) -> Option<ProcessStat> {
+    process_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Field 22.
-fn started_ticks(stat: &str) -> Option<u64> {
-    after_name(stat)?.nth(19)?.parse().ok()
-}
-
-/// Field 4.
 fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    after_name(&stat)?.nth(1)?.parse().ok()
+    stat(pid).map(|of| of.parent)
 }
 
 fn pids() -> Result<Vec<i32>, FilesError> {
@@ -311,10 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn stat_is_read_after_the_name() {
-        let stat = "7 (a ) b) S 3 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 9";
-        assert_eq!(started_ticks(stat), Some(4711));
-        assert_eq!((started_ticks("7 (a) S 3"), started_ticks("")), (None, None));
+    fn a_process_has_its_parent() {
         assert_eq!(
             parent(std::process::id().cast_signed()),
             Some(std::os::unix::process::parent_id().cast_signed())

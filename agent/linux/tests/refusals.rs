@@ -26,7 +26,7 @@ fn names(calls: &[Call]) -> Vec<String> {
 
 #[test]
 fn a_file_is_the_old_one_or_the_new_one() {
-    let beside = ".a.orlop-new";
+    let beside = files::temporary_name("a".as_ref());
     let [create, write, chmod] = ["openat", "write", "chmod"].map(|call| format!("{call} of {beside}"));
     for (durability, synced) in [(Durability::Rebuildable, false), (Durability::Synced, true)] {
         let calls = survives(&FileOperation {

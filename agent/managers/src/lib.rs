@@ -2,12 +2,13 @@
 //!
 //! In: the machine's topology, the resources that containers ask for, earlier assignments. Out: assignments, hints, refusals. Invariants:
 //! no I/O, no clock; the same input gives the same assignment as upstream's kubelet v1.36 (pkg/kubelet/cm/cpumanager,
-//! memorymanager, topologymanager), because both may follow each other on one disk. `tests/golden.rs` compares them.
+//! memorymanager, topologymanager, devicemanager), because both may follow each other on one disk. `tests/golden.rs` compares them.
 //!
 //! A module uses modules of its own rank and of lower ranks; modules of one rank use each other in one direction (agent-tidy).
 #![forbid(unsafe_code)]
 
 // Rank 0: words.
+pub mod counts;
 pub mod cpu_set;
 pub mod node_mask;
 
@@ -20,8 +21,12 @@ pub mod hints;
 
 // Rank 3: managers: one resource each.
 pub mod cpus;
+pub mod devices;
 pub mod memory;
 
 // Rank 4: the placement of a pod by all managers, and the states on disk.
 pub mod checkpoint;
 pub mod placement;
+
+// Rank 5: the managers as KubeletConfiguration sets them, on this machine.
+pub mod settings;

@@ -4,7 +4,13 @@
 //! Invariants: a pod that has its parts keeps them when it is placed again; a refusal leaves the assignments of earlier containers
 //! until the pod is not active, as upstream. Upstream: pkg/kubelet/cm/topologymanager (`scope_*.go`), KEP-693.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::counts::{Alignment, Counts};
 use crate::cpus::manager::{self as cpus, CpuManager};
+use crate::devices::allocation::{AllocateQuestion, AllocationStep};
+use crate::devices::choice::PreferredQuestion;
+use crate::devices::manager::DeviceManager;
 use crate::hints::merge::Nodes;
 use crate::hints::policy::Policy;
 use crate::hints::{Hint, Hints, lists};
@@ -84,52 +90,231 @@ pub struct Managers {
     pub cpus: Option<CpuManager>,
     /// `None`: memoryManagerPolicy None.
     pub memory: Option<MemoryManager>,
+    /// Devices of plugins.
+    pub devices: DeviceManager,
+    /// Counters of placements.
+    pub counts: Counts,
+    /// Placements that are not finished, by pod.
+    pub unfinished: BTreeMap<String, UnfinishedPlacement>,
+}
+
+/// The next thing for the caller to do about a pod's placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlaceStep {
+    /// Ask the plugin, then call [`Managers::answered`] with [`DeviceManager::preferred`].
+    AskPreferred(PreferredQuestion),
+    /// Ask the plugin, then call [`Managers::answered`] with [`DeviceManager::allocated`].
+    AskAllocate(AllocateQuestion),
+    /// Write the device manager's checkpoint, then call [`Managers::answered`] with [`DeviceManager::written`].
+    WriteCheckpoint,
+    /// All containers have their parts.
+    Placed,
+    /// The pod is refused.
+    Refused(Refusal),
+}
+
+/// A placement that waits for a device plugin, or for the device manager's checkpoint.
+#[derive(Clone, Debug)]
+pub struct UnfinishedPlacement {
+    pod: PodRequest,
+    /// Containers that ran when the agent started.
+    runs_already: BTreeSet<String>,
+    /// The hint of scope `pod`.
+    whole: Option<Hint>,
+    /// The hint of the container at `next`.
+    hint: Hint,
+    /// Index of the container whose devices are being allocated.
+    next: usize,
 }
 
 impl Managers {
-    /// Gives the pod's containers their parts.
+    /// Gives the pod's containers their parts, as far as no plugin has to be asked: a pod that waits for one counts as placed. For
+    /// judgements, and for nodes without device plugins.
     ///
     /// # Errors
     /// The pod is refused.
     pub fn place(&mut self, pod: &PodRequest) -> Result<(), Refusal> {
-        let whole = match &self.topology {
-            Some(topology) if topology.scope == Scope::Pod => Some(topology.judge(&self.pod_hints(pod))?),
-            _ => None,
-        };
-        for container in &pod.containers {
-            let hint = match (&self.topology, whole) {
-                (_, Some(whole)) => whole,
-                (Some(topology), None) => topology.judge(&self.container_hints(pod, container))?,
-                (None, None) => Hint::NONE,
-            };
-            if let Some(cpus) = &mut self.cpus {
-                cpus.allocate(pod, container, hint.nodes)?;
-            }
-            if let Some(memory) = &mut self.memory {
-                let given = memory.allocate(pod, container, hint);
-                given.map_err(|error| Refusal::Unexpected(error.to_string()))?;
-            }
+        match self.begin(pod.clone(), BTreeSet::new()) {
+            PlaceStep::Refused(refusal) => Err(refusal),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Begins to give the pod's containers their parts. `runs_already` names the containers that ran when the agent started.
+    pub fn begin(&mut self, pod: PodRequest, runs_already: BTreeSet<String>) -> PlaceStep {
+        let uid = pod.uid.clone();
+        self.devices.forget_reusable(&uid);
+        let whole = match self.whole_hint(&pod) {
+            Ok(whole) => whole,
+            Err(refusal) => return self.over(&uid, Err(refusal)),
+        };
+        let mut placing = UnfinishedPlacement { pod, runs_already, whole, hint: Hint::NONE, next: 0 };
+        match self.begin_next(&mut placing) {
+            Ok(Some(step)) => self.go_on(placing, step),
+            Ok(None) => self.over(&uid, Ok(())),
+            Err(refusal) => self.over(&uid, Err(refusal)),
+        }
+    }
+
+    /// The device manager got the answer that the pod's placement waits for; `None`: it waits for none.
+    pub fn answered(
+        &mut self,
+        uid: &str,
+        answer: impl FnOnce(&mut DeviceManager) -> AllocationStep,
+    ) -> Option<PlaceStep> {
+        let placing = self.unfinished.remove(uid)?;
+        let step = answer(&mut self.devices);
+        Some(self.go_on(placing, step))
+    }
+
+    /// Takes back all parts of the pod, and forgets its unfinished placement.
+    pub fn take_back(&mut self, uid: &str) {
+        self.unfinished.remove(uid);
+        self.devices.give_up(uid);
+        self.devices.forget_reusable(uid);
+        self.keep_only(|other, _| other != uid);
+    }
+
+    fn over(&mut self, uid: &str, placed: Result<(), Refusal>) -> PlaceStep {
+        self.devices.forget_reusable(uid);
+        self.counts.admissions.count(placed != Err(Refusal::Affinity));
+        match placed {
+            Ok(()) => PlaceStep::Placed,
+            Err(refusal) => PlaceStep::Refused(refusal),
+        }
+    }
+
+    /// The hint for the pod as a whole, with scope `pod`.
+    fn whole_hint(&mut self, pod: &PodRequest) -> Result<Option<Hint>, Refusal> {
+        let Some(topology) = self.topology.as_ref().filter(|of| of.scope == Scope::Pod) else {
+            return Ok(None);
+        };
+        let judged = topology.judge(&self.pod_hints(pod));
+        self.count_node(Alignment::PodNumaNode, judged.is_ok());
+        judged.map(Some)
+    }
+
+    fn container_hint(
+        &mut self,
+        placing: &UnfinishedPlacement,
+        container: &ContainerRequest,
+    ) -> Result<Hint, Refusal> {
+        match (&self.topology, placing.whole) {
+            (_, Some(whole)) => Ok(whole),
+            (Some(topology), None) => {
+                let judged = topology.judge(&self.container_hints(&placing.pod, container));
+                self.count_node(Alignment::ContainerNumaNode, judged.is_ok());
+                judged
+            }
+            (None, None) => Ok(Hint::NONE),
+        }
+    }
+
+    /// Begins the allocation of the next container's devices; `None`: all containers have their parts.
+    fn begin_next(&mut self, placing: &mut UnfinishedPlacement) -> Result<Option<AllocationStep>, Refusal> {
+        let Some(container) = placing.pod.containers.get(placing.next).cloned() else { return Ok(None) };
+        placing.hint = self.container_hint(placing, &container)?;
+        let runs_already = placing.runs_already.contains(&container.name);
+        Ok(Some(self.devices.begin(&placing.pod.uid, &container, placing.hint.nodes, runs_already)))
+    }
+
+    /// Goes through the containers until a plugin has to be asked. `step` is that of the next container's devices.
+    fn go_on(&mut self, mut placing: UnfinishedPlacement, mut step: AllocationStep) -> PlaceStep {
+        loop {
+            let waits_for = match step {
+                AllocationStep::AskPreferred(question) => PlaceStep::AskPreferred(question),
+                AllocationStep::AskAllocate(question) => PlaceStep::AskAllocate(question),
+                AllocationStep::WriteCheckpoint => PlaceStep::WriteCheckpoint,
+                AllocationStep::Refused(message) => {
+                    return self.over(&placing.pod.uid, Err(Refusal::Unexpected(message)));
+                }
+                AllocationStep::Done => {
+                    let given = self.give_container(&placing);
+                    placing.next += 1;
+                    match given.and_then(|()| self.begin_next(&mut placing)) {
+                        Ok(Some(next)) => step = next,
+                        Ok(None) => return self.over(&placing.pod.uid, Ok(())),
+                        Err(refusal) => return self.over(&placing.pod.uid, Err(refusal)),
+                    }
+                    continue;
+                }
+            };
+            self.unfinished.insert(placing.pod.uid.clone(), placing);
+            return waits_for;
+        }
+    }
+
+    /// Processors and memory of the next container.
+    fn give_container(&mut self, placing: &UnfinishedPlacement) -> Result<(), Refusal> {
+        let Some(container) = placing.pod.containers.get(placing.next) else { return Ok(()) };
+        self.give_cpus(&placing.pod, container, placing.hint)?;
+        self.give_memory(&placing.pod, container, placing.hint)
+    }
+
+    /// Only `single-numa-node` promises one node.
+    fn count_node(&mut self, kind: Alignment, admitted: bool) {
+        if self.topology.as_ref().is_some_and(|topology| topology.policy == Policy::SingleNumaNode) {
+            self.counts.aligned(kind, admitted);
+        }
+    }
+
+    fn give_cpus(
+        &mut self,
+        pod: &PodRequest,
+        container: &ContainerRequest,
+        hint: Hint,
+    ) -> Result<(), Refusal> {
+        let Some(cpus) = &mut self.cpus else { return Ok(()) };
+        if !pod.is_eligible() || container.whole_cpus() == 0 {
+            return Ok(());
+        }
+        let had = cpus.state().own(&pod.uid, &container.name).is_some();
+        let given = cpus.allocate(pod, container, hint.nodes);
+        self.counts.cpus.count(given.is_ok());
+        if cpus.options().full_cores_only {
+            self.counts.aligned(Alignment::PhysicalCpu, given.is_ok());
+        }
+        if !had && given.is_ok() && cpus.is_in_one_uncore(&pod.uid, &container.name) {
+            self.counts.aligned(Alignment::UncoreCache, true);
+        }
+        Ok(given?)
+    }
+
+    fn give_memory(
+        &mut self,
+        pod: &PodRequest,
+        container: &ContainerRequest,
+        hint: Hint,
+    ) -> Result<(), Refusal> {
+        let Some(memory) = &mut self.memory else { return Ok(()) };
+        if !pod.is_eligible() {
+            return Ok(());
+        }
+        let given = memory.allocate(pod, container, hint);
+        self.counts.memory.count(given.is_ok());
+        given.map_err(|error| Refusal::Unexpected(error.to_string()))
     }
 
     fn pod_hints(&self, pod: &PodRequest) -> Vec<Vec<Hints>> {
         let cpus = self.cpus.as_ref().map(|cpus| cpus.pod_hints(pod)).unwrap_or_default();
         let memory = self.memory.as_ref().map(|memory| memory.pod_hints(pod)).unwrap_or_default();
-        vec![cpus, memory]
+        vec![self.devices.pod_hints(pod), cpus, memory]
     }
 
     fn container_hints(&self, pod: &PodRequest, container: &ContainerRequest) -> Vec<Vec<Hints>> {
         let cpus = self.cpus.as_ref().map(|cpus| cpus.container_hints(pod, container)).unwrap_or_default();
         let memory =
             self.memory.as_ref().map(|memory| memory.container_hints(pod, container)).unwrap_or_default();
-        vec![cpus, memory]
+        vec![self.devices.container_hints(pod, container), cpus, memory]
     }
 
-    /// Takes back all parts of containers that no active pod has. True if something changed.
-    pub fn keep_only(&mut self, is_active: impl Fn(&str, &str) -> bool) -> bool {
-        let cpus = self.cpus.as_mut().is_some_and(|cpus| cpus.keep_only(&is_active));
-        let memory = self.memory.as_mut().is_some_and(|memory| memory.keep_only(&is_active));
-        cpus || memory
+    /// Takes back the processors and memory of containers that no active pod has, and the devices of pods that are not active
+    /// (`is_active` without a container). True if something changed.
+    pub fn keep_only(&mut self, is_active: impl Fn(&str, Option<&str>) -> bool) -> bool {
+        let of_container = |uid: &str, name: &str| is_active(uid, Some(name));
+        let devices = self.devices.keep_only(|uid| is_active(uid, None));
+        let cpus = self.cpus.as_mut().is_some_and(|cpus| cpus.keep_only(of_container));
+        let memory = self.memory.as_mut().is_some_and(|memory| memory.keep_only(of_container));
+        cpus || memory || devices
     }
 }

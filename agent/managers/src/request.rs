@@ -1,11 +1,11 @@
 //! The resources that a pod's containers ask for, as the managers need them.
 //!
 //! In: nothing. Out: plain values that an adapter makes of a Pod. Invariant: containers stand in the order of the spec. Upstream:
-//! the parts of v1.Pod that cpumanager and memorymanager read.
+//! the parts of v1.Pod that cpumanager, memorymanager and devicemanager read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A resource's name in a request (`memory`, `hugepages-2Mi`).
+/// A resource's name in a request (`memory`, `hugepages-2Mi`, `example.com/gpu`).
 pub type ResourceName = String;
 
 /// A pod that wants to be admitted.
@@ -43,6 +43,17 @@ pub struct ContainerRequest {
     pub cpu_milli: u64,
     /// Requested memory and huge pages, bytes; the resources that the request names.
     pub memory: BTreeMap<ResourceName, u64>,
+    /// Devices.
+    pub devices: DeviceLimits,
+}
+
+/// The extended resources of a container. Their requests equal their limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// The limits. The device manager passes over resources that no device plugin has registered.
+    pub limits: BTreeMap<ResourceName, u64>,
+    /// Names among them that a resource claim provides (`status.extendedResourceClaimStatus`).
+    pub claimed: BTreeSet<ResourceName>,
 }
 
 impl PodRequest {
@@ -92,7 +103,13 @@ mod tests {
     use super::*;
 
     fn container(kind: Kind, cpus: u64) -> ContainerRequest {
-        ContainerRequest { name: String::new(), kind, cpu_milli: cpus * 1000, memory: BTreeMap::new() }
+        ContainerRequest {
+            name: String::new(),
+            kind,
+            cpu_milli: cpus * 1000,
+            memory: BTreeMap::new(),
+            devices: DeviceLimits::default(),
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use agent_managers::memory::manager::MemoryManager;
 use agent_managers::memory::start::{MEMORY, NodeMemory, Reserved};
 use agent_managers::memory::state::MemoryState;
 use agent_managers::placement::{Managers, Scope, Topology};
-use agent_managers::request::{ContainerRequest, Kind, PodRequest};
+use agent_managers::request::{ContainerRequest, DeviceLimits, Kind, PodRequest};
 use agent_managers::topology::{Cpu, CpuTopology};
 use serde::Deserialize;
 
@@ -176,6 +176,7 @@ impl PodOf {
                 .filter(|(_, mib)| *mib > 0)
                 .map(|(name, mib)| (name.to_owned(), mib << 20))
                 .collect(),
+            devices: DeviceLimits::default(),
         };
         // Init containers come first, as in a pod's spec.
         let (init, apps): (Vec<_>, Vec<_>) =
@@ -216,7 +217,7 @@ impl RecordedCourse {
             MemoryManager::start(&self.machine.memory(), &reserved, &wanted, memory_state)
         });
         let memory = memory.transpose().map_err(|error| error.to_string())?;
-        Ok(Managers { topology, cpus, memory })
+        Ok(Managers { topology, cpus, memory, ..Managers::default() })
     }
 }
 
@@ -253,7 +254,7 @@ fn text(managers: &Managers) -> String {
 }
 
 fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    orlop_config::fnv::fnv32(text.as_bytes())
 }
 
 struct Node<'c> {
@@ -266,12 +267,15 @@ impl Node<'_> {
     fn admit(&mut self, pod: &PodRequest) -> String {
         let active: BTreeMap<&str, &PodRequest> =
             self.active.iter().chain([pod]).map(|pod| (pod.uid.as_str(), pod)).collect();
-        self.managers.keep_only(|uid, name| active.get(uid).is_some_and(|pod| pod.container(name).is_some()));
+        self.managers.keep_only(|uid, name| {
+            active.get(uid).is_some_and(|pod| name.is_none_or(|name| pod.container(name).is_some()))
+        });
         let placed = self.managers.place(pod);
         if placed.is_err() {
             let known = self.active.iter().any(|of| of.uid == pod.uid);
             self.managers.keep_only(|uid, name| {
-                (known || uid != pod.uid) && active.get(uid).is_some_and(|pod| pod.container(name).is_some())
+                let has = |pod: &&PodRequest| name.is_none_or(|name| pod.container(name).is_some());
+                (known || uid != pod.uid) && active.get(uid).is_some_and(has)
             });
         }
         placed.map_or_else(|refusal| format!("{}: {refusal}", refusal.reason()), |()| String::new())

@@ -1,11 +1,13 @@
 //! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, what a CSI driver says of its node, and the
-//! volumes that it stages, publishes, makes larger and measures.
+//! volumes that it stages, publishes, makes larger and measures; device plugins ([`devices`]).
 //!
 //! In: paths of sockets. Out: answers as `agent_volumes::csi::plugin` has them. Invariants: every call has upstream's time limit; a
 //! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
 //! plugin says is judged in core. Upstream: pkg/kubelet/pluginmanager/operationexecutor, pkg/volume/csi/csi_client.go.
 
 #![forbid(unsafe_code)]
+
+pub mod devices;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -119,7 +119,7 @@ async fn a_plugin_that_never_answers_has_its_time() {
 
 /// Numbers and types of fields are those of pluginregistration.v1: an answer as another implementation would write it.
 #[test]
-fn the_wire_is_the_public_contracts() {
+fn the_wire_is_that_of_the_public_definitions() {
     let info = Info::decode(&b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"[..]).unwrap();
     assert_eq!((info.r#type.as_str(), info.name.as_str(), info.endpoint.as_str()), ("t", "n", "e"));
     assert_eq!(info.supported_versions, ["v", "w"]);

@@ -1,10 +1,10 @@
-//! Calls of the agent on their way to the API server and back, with everything that can happen to them.
+//! Calls of the agent on their way to the API server and back, with all faults.
 //!
 //! ```text
 //! send ─► (lost, refused) │ arrive ─► applied ─► (agent dies, answer lost) │ answer ─► (agent dies) │ machine
 //! ```
-//! In: an [`ApiCall`]. Out: the changed server, and exactly one answer to an agent that lives on. Invariant: no answer
-//! comes after the driver's time limit; a call that was given up may still be applied.
+//! In: an [`ApiCall`]. Out: the changed server, and exactly one answer to an agent that stays alive. Invariant: no
+//! answer comes after the driver's time limit; a call that was given up may still be applied.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What the API server was told, as the checkers want to see it.
+//! Writes at the API server as input of the checkers.
 //!
-//! In: the fake API server after every change, and whether the agent made it. Out: [`TraceEvent`]s. It looks at what is
-//! stored, never at what the agent meant.
+//! In: the fake API server after every change, and whether the agent made the change. Out: [`TraceEvent`]s. The module
+//! reads the stored objects, never the agent's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
-//! The API server's side of the world: the server, the way to it, and what others than the node do to it by themselves.
+//! The API server's side of the world: the server, the network to it, and automatic actions of other clients.
 //!
-//! In: the world's clock and chance. Out: changes of the server, watch events on their way to the agent. Invariants:
-//! a backup is of a moment that was; what the network swallows is never delivered later in another order.
+//! In: the world's clock and random numbers. Out: changes of the server, watch events on their way to the agent.
+//! Invariants: a backup has the state of a past moment; a lost event is never delivered later in another order.
 
 use std::collections::VecDeque;
 use std::time::Duration;

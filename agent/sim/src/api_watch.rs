@@ -1,10 +1,11 @@
-//! The two watches of an incarnation, as the driver in agent-apiserver keeps them up: list, watch, resume, list again.
+//! The two watches of an incarnation, with the rules of the driver in agent-apiserver: list, watch, resume, list again.
 //!
 //! ```text
 //! list ─► Listed ─► open(version) ─news─► Applied, Deleted     closed ─► resumed at its version, or 410 ─► list
 //! ```
-//! In: the fake API server. Out: [`WatchDelivery`] in order. Invariants: the driver's own: every change after the last `Listed`
-//! is seen, or another `Listed`; after `Lost` comes a `Listed`; an object that does not decode stands as it was last.
+//! In: the fake API server. Out: [`WatchDelivery`] in order. Invariants, as the driver's: the agent gets every change
+//! after the last `Listed`, or another `Listed`; a `Listed` follows `Lost`; an object that cannot be decoded keeps its
+//! last state.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What happens when a call reaches the runtime or the disk.
+//! Effects of a call that reaches the runtime or the disk.
 //!
 //! In: a call. Out: the changed world and, unless the reply is lost or the agent dies first, its answer.
 
@@ -33,7 +33,8 @@ impl World {
                 self.disk.records.insert(record.pod.uid.clone(), record.clone());
                 answered_effect(EffectOk::Done)
             }
-            Ask::Allocated(all) => {
+            Ask::Allocated(all, managers) => {
+                self.managers_written(managers);
                 self.allocations_written(&all.clone());
                 CallAnswer::Recorded(true)
             }
@@ -91,7 +92,9 @@ impl World {
                 let takes = waited(result.as_ref().ok());
                 return (result, takes);
             }
-            Effect::MountSubPaths { .. } => return (Ok(EffectOk::Done), Duration::ZERO),
+            Effect::MountSubPaths { .. } | Effect::PreStartDevices { .. } => {
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
@@ -128,6 +131,7 @@ impl World {
                 return (Ok(EffectOk::Snapshot(Box::new(snapshot))), Duration::ZERO);
             }
             Effect::Resize { steps } => return (self.resize(key, steps, call), Duration::ZERO),
+            Effect::SetCpus { cpus } => return (self.set_cpus(cpus), Duration::ZERO),
             Effect::StopContainer { container, grace_s } => return self.stop(container, *grace_s),
             Effect::RunHook { call, .. } => return self.run_hook(call),
             _ => {}
@@ -137,6 +141,7 @@ impl World {
         if let Effect::CreateContainer { actuates, .. } = effect {
             self.made_with(&result, actuates);
         }
+        self.placed(key, effect, &result);
         if result.is_ok() {
             self.after_effect(effect, &result, &key.uid);
         }

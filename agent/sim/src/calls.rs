@@ -6,6 +6,7 @@ use std::sync::Arc;
 use agent_core::allocation::Allocations;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_core::resource_managers::ManagerRecords;
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::TerminatingRecord;
 use agent_types::machine::EffectId;
@@ -18,7 +19,7 @@ use crate::trace::{brief, brief_result, brief_snapshot};
 pub(crate) enum Ask {
     Effect { key: PodKey, id: EffectId, effect: Effect },
     Persist { id: EffectId, record: TerminatingRecord },
-    Allocated(Arc<Allocations>),
+    Allocated(Arc<Allocations>, Box<ManagerRecords>),
     Inspect(PodUid),
     Relist,
 }
@@ -37,8 +38,10 @@ impl Ask {
                     | Effect::FetchObjects { .. }
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MountSubPaths { .. }
+                    | Effect::PreStartDevices { .. }
                     // Calls of a moment, each sent by the agent.
                     | Effect::Resize { .. }
+                    | Effect::SetCpus { .. }
             )
         };
         matches!(self, Ask::Effect { effect, .. } if !local(effect))
@@ -60,7 +63,7 @@ impl Ask {
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MapUsers { .. }
             ),
-            Ask::Persist { .. } | Ask::Allocated(_) => true,
+            Ask::Persist { .. } | Ask::Allocated(..) => true,
             Ask::Inspect(_) | Ask::Relist => false,
         }
     }
@@ -71,7 +74,7 @@ impl fmt::Debug for Ask {
         match self {
             Ask::Effect { key, id, effect } => write!(f, "{} #{} {}", key.uid, id.0, brief(effect)),
             Ask::Persist { id, record } => write!(f, "{} #{} persist", record.pod.uid, id.0),
-            Ask::Allocated(all) => write!(f, "record of {} allocations", all.len()),
+            Ask::Allocated(all, _) => write!(f, "record of {} allocations", all.len()),
             Ask::Inspect(uid) => write!(f, "{uid} pleg inspect"),
             Ask::Relist => f.write_str("pleg relist"),
         }
@@ -119,7 +122,7 @@ pub(crate) enum CallAnswer {
 pub(crate) fn refused(call: &Call, error: EffectError) -> CallAnswer {
     match &call.ask {
         Ask::Effect { .. } | Ask::Persist { .. } => CallAnswer::Worker(Err(error)),
-        Ask::Allocated(_) => CallAnswer::Recorded(false),
+        Ask::Allocated(..) => CallAnswer::Recorded(false),
         Ask::Inspect(uid) => CallAnswer::Pleg(PlegEvent::InspectFailed { uid: uid.clone() }),
         Ask::Relist => CallAnswer::Pleg(PlegEvent::Listed { as_of: call.issued, result: Err(error.message) }),
     }

@@ -1,10 +1,10 @@
-//! Pods' cgroups, and CGROUP-MATCH: no sandbox and no container is made without the pod's cgroup, none is removed under a live
-//! container, no container is limited to more memory than its pod, and at rest each has the weight and the limit of memory of what
-//! its pod was given.
+//! Pods' cgroups, and CGROUP-MATCH: no sandbox and no container is made without the pod's cgroup, none is removed under
+//! a live container, no container is limited to more memory than its pod, and at rest each has the weight and the
+//! memory limit of its pod's allocation.
 //!
-//! In: what the agent asks of cgroups. Out: violations. The weight is computed here from the amounts on disk and the order of
-//! containers, not by the agent's own sums. A cgroup may be larger than need be (an agent that died between two steps of a
-//! resize, docs/resize.md), never smaller.
+//! In: the agent's operations on cgroups. Out: violations. The weight is computed here from the resources on disk and
+//! the order of containers, not by the agent's own sums. A cgroup may be too large (an agent died between two steps of
+//! a resize, docs/resize.md), never too small.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The invariants of `agent_core::checkers`, fed from the simulated world.
 //!
-//! In: the runtime after every event (compared with how it was), what the agent asks for and says. Out: the
-//! first violation. Invariant: it looks at the world, never into the machines.
+//! In: the runtime after every event (compared with its last state), the agent's calls and statuses. Out: the first
+//! violation. Invariant: the checkers see the world, never the machines' state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

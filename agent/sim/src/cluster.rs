@@ -4,8 +4,8 @@
 //! pod watch ──► status manager, mirror pods, API source ─► pod manager        workers ─► status manager, recorder
 //! node watch ─► lease, mirror pods, node object           manager ─► mirror pods      all of them ─► calls
 //! ```
-//! In: events that the daemon's `cluster` module and node events deliver. Out: [`ClusterAction`]s. This
-//! module decides nothing.
+//! In: the events of the daemon's `cluster` module and of its node events. Out: [`ClusterAction`]s. This module decides
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
-//! A CSI driver in the simulated world: volumes that are attached to the node, staged once for all their pods, published for
-//! each, and given back when no pod has them.
+//! A CSI driver in the simulated world: volumes that are attached to the node, staged once for all their pods,
+//! published for each, and released when no pod uses them.
 //!
 //! ```text
 //! a pod wants one ─► volumesInUse ─► the controller attaches ─► staged ─► published for the pod
 //!                        └─ the last pod is gone ─► unstaged ─► not in use ─► the controller detaches
 //! ```
-//! In: set-ups and tearings down of pods, seconds. Out: calls of the driver, what is written down of them, which outlives the
-//! agent; what VOL-HELD and LEAK look at. The decisions are `agent_volumes::attach`'s; the steps of a set-up are one event here, in
-//! the order of `agent_volumes::csi::publishing` ([`crate::staging`] takes them apart). An agent may die between any two steps,
-//! and any call of the driver may fail or have its answer lost.
+//! In: set-ups and tear-downs of pods, seconds. Out: calls of the driver, their records, which survive the agent; the
+//! input of VOL-HELD and LEAK. The decisions are `agent_volumes::attach`'s; the steps of a set-up are one event here,
+//! in the order of `agent_volumes::csi::publishing` ([`crate::staging`] takes them apart). An agent may die between any
+//! two steps, and any call of the driver may fail or have its answer lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! An agent that is broken on purpose, to prove that each checker can fail.
+//! Planted defects of the agent, to prove that each checker can fail.
 //!
-//! In: what the correct machines ask for. Out: that, and what a [`Defect`] adds to it, changes or swallows.
+//! In: actions of the correct machines. Out: the same actions with the additions, changes and omissions of a
+//! [`Defect`].
 
 use agent_core::pod_worker::effect::Effect;
 use agent_types::api::{ApiCall, ObjectName};
@@ -66,6 +67,10 @@ pub enum Defect {
     ActsBeforeItIsWritten,
     /// Gives containers ten times what their pods were given (ALLOC-CAP).
     GivesTooMuch,
+    /// Moves all running containers to one processor (ALLOC-EXCL).
+    MovesAllToOne,
+    /// Leaves running containers on the processors of their creation (LIVENESS).
+    MovesNoContainer,
     /// Says nothing of resizes that wait or are under way (RESIZE-TOLD).
     HidesResizes,
     /// Makes no cgroups for pods (CGROUP-MATCH).
@@ -113,6 +118,7 @@ impl Defect {
         matches!(
             self,
             Defect::RestartsDebuggers
+                | Defect::MovesAllToOne
                 | Defect::ActsBeforeItIsWritten
                 | Defect::GivesTooMuch
                 | Defect::HidesResizes

@@ -1,8 +1,8 @@
 //! A container runtime in memory with the CRI state diagram of containerd 2.x.
 //!
-//! In: effects applied at a virtual time. Out: answers, and the processes whose exit the world must
-//! schedule. It keeps the rules a real runtime keeps (names are reserved, a container needs a ready sandbox,
-//! removing kills first); it passes the same contract suite as the real one (tests/runtime_contract.rs).
+//! In: effects applied at a virtual time. Out: answers, and the processes whose exit the world must schedule. It keeps
+//! the rules of a real runtime (names are reserved, a container needs a ready sandbox, removing kills first); it passes
+//! the same contract suite as the real one (tests/runtime_contract.rs).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Fault plans: which of the world's faults a seed turns on, and how often each strikes.
+//! Fault plans: the faults that a seed turns on, and their frequencies.
 //!
-//! Swarm testing: every run enables a random subset, so that combinations which never meet in an
-//! everything-on run do meet in some seed.
+//! Swarm testing: every run enables a random subset, so that combinations which never meet in an everything-on run do
+//! meet in some seed.
 
 use crate::rng::Rng;
 

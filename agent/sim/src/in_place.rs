@@ -1,8 +1,9 @@
-//! What changes in a pod while it lives: somebody adds ephemeral containers to look at it; a container ends in a way that
-//! makes all containers begin anew (RestartAllContainers).
+//! Changes of a running pod: users add ephemeral containers for debugging; a container's end restarts all containers
+//! (RestartAllContainers).
 //!
-//! In: chance of its own, so that runs without it stay what they are. Out: changed pods in the API, and what the checker
-//! EPHEMERAL-ONCE and RESTART-ALL are told. Upstream: the subresource `ephemeralcontainers`, `kubectl debug`.
+//! In: random numbers of its own, so that runs without such changes do not change. Out: changed pods in the API, and
+//! the input of the checkers EPHEMERAL-ONCE and RESTART-ALL. Upstream: the subresource `ephemeralcontainers`, `kubectl
+//! debug`.
 
 use std::collections::BTreeMap;
 

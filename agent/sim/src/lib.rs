@@ -23,6 +23,7 @@ pub mod faults;
 mod in_place;
 pub mod node;
 mod ownership;
+mod placing;
 pub mod pressing;
 mod probing;
 pub mod queue;

@@ -1,7 +1,7 @@
 //! One incarnation of the node agent in the simulated world: the real machines, wired without a runtime.
 //!
-//! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. A crash drops it, and a new one starts without its
-//! memory, as in production. [`Defect`] breaks it on purpose, to prove that each checker can fail.
+//! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. A crash drops it, and a new one starts without its memory, as in
+//! production. A [`Defect`] breaks it, to prove that each checker can fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,6 +17,7 @@ use agent_core::pod_source::{PodOp, PodUpdate, Source};
 use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker, WorkerContext};
 use agent_core::probe::{Outcome, ProbeCall, ProbeId};
+use agent_core::resource_managers::ManagerRecords;
 use agent_types::Quantity;
 use agent_types::api::{ApiCall, ApiReply, ApiResult, ObjectName};
 use agent_types::event::EventFact;
@@ -92,7 +93,7 @@ impl fmt::Debug for NodeRequest {
                 write!(f, "  -> {} #{} {}", key.uid, id.0, brief(effect))
             }
             NodeRequest::Persist { id, record } => write!(f, "  -> {} #{} persist", record.pod.uid, id.0),
-            NodeRequest::Allocated(all) => write!(f, "  -> record {} allocations", all.len()),
+            NodeRequest::Allocated(all, _) => write!(f, "  -> record {} allocations", all.len()),
             NodeRequest::Cancel(uid, id) => write!(f, "  -> {uid} cancel #{}", id.0),
             NodeRequest::Probe(uid, id, call) => {
                 write!(f, "  -> {uid} probe #{} {} of {}", id.0, call.kind, call.container)
@@ -135,7 +136,7 @@ pub enum NodeRequest {
         record: TerminatingRecord,
     },
     /// A durable write of the pod manager.
-    Allocated(Arc<Allocations>),
+    Allocated(Arc<Allocations>, Box<ManagerRecords>),
     /// Nobody waits for this effect any more.
     Cancel(PodUid, EffectId),
     /// A question to a container.
@@ -399,8 +400,9 @@ impl Node {
                     self.pod_news(now, PodNews::Rejected(key, rejection));
                 }
                 ManagerAction::Synced => self.pod_news(now, PodNews::Synced),
-                ManagerAction::Allocated(all) => self.record(now, all),
-                ManagerAction::Resize(_) => {}
+                ManagerAction::Allocated(all, managers) => self.record(now, all, managers),
+                // The simulated node has no device plugins.
+                ManagerAction::Devices(_) | ManagerAction::Resize(_) => {}
                 ManagerAction::ReadNode if self.cluster.is_some() => {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
@@ -469,6 +471,12 @@ impl Node {
             PodAction::Effect { id, mut effect, deadline } => {
                 self.distort(&mut effect);
                 self.misbehave(key, &effect, deadline);
+                if let Effect::CreateContainer { config, .. } = &effect
+                    && !config.resources.cpuset_mems.is_empty()
+                {
+                    let (uid, container) = (key.uid.clone(), config.name.clone());
+                    self.manage(now, ManagerEvent::Creates { uid, container });
+                }
                 self.out.push(NodeRequest::Effect { key: key.clone(), id, effect, deadline });
             }
             PodAction::Cancel(id) => self.out.push(NodeRequest::Cancel(key.uid.clone(), id)),
@@ -490,11 +498,11 @@ impl Node {
     }
 
     /// Has what pods were given written; a broken agent goes on before that is done.
-    fn record(&mut self, now: Now, all: Arc<Allocations>) {
+    fn record(&mut self, now: Now, all: Arc<Allocations>, managers: Box<ManagerRecords>) {
         if self.defect == Some(Defect::ActsBeforeItIsWritten) {
             self.manage(now, ManagerEvent::Recorded(true));
         } else {
-            self.out.push(NodeRequest::Allocated(all));
+            self.out.push(NodeRequest::Allocated(all, managers));
         }
     }
 }

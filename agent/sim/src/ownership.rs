@@ -1,13 +1,13 @@
-//! Volumes that become their pods' group's (`fsGroup`): walks that take longer than an effect waits for them.
+//! Change of volumes' groups (`fsGroup`): walks that take longer than an effect waits.
 //!
 //! ```text
 //! set-up ──► walk begins ──► answer Giving ──► set-up again ──► … ──► the walk has ended: the volume is there
 //! ```
-//! In: set-ups of volumes, deaths of the agent. Out: answers [`EffectOk::Giving`], and the walks that VOL-OWNED is told of. The
-//! rules are those of the daemon's `volumes::ownership`: one walk for a volume of a pod, and one at a time through a volume that
-//! several pods have; an effect waits ten seconds; a walk outlives its effect, and ends with its agent and with the tearing down
-//! of its pod's volumes. The volume's own directory is given last: a walk that did not come to its end begins again. Chance here
-//! is of its own, so that runs without stay what they are.
+//! In: set-ups of volumes, deaths of the agent. Out: answers [`EffectOk::Giving`], and the walks as input of VOL-OWNED.
+//! The rules are those of the daemon's `volumes::ownership`: one walk for a volume of a pod, and one at a time through
+//! a volume that several pods use; an effect waits ten seconds; a walk outlives its effect, and ends with its agent and
+//! with the tear-down of its pod's volumes. The volume's own directory changes its group last: an incomplete walk
+//! begins again. The module has its own random numbers, so that runs without such volumes do not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

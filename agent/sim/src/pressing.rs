@@ -1,13 +1,13 @@
-//! A node whose memory is eaten by its pods: the eviction machine against a fake kernel. docs/eviction.md.
+//! A node whose pods use up its memory: the eviction machine against a fake kernel. docs/eviction.md.
 //!
 //! ```text
 //! pods that grow ─► memory ─► observations, measurements (late, incomplete) ─► Eviction ─► victims ─► room, after a while
 //!                                                                                 ▲ dies and begins anew
 //! ```
-//! In: a seed, a defect. Out: who went, or the first broken promise. EVICT-FAIR: only while memory is short, nobody critical,
-//! one at a time, and nobody before whom another one had to go, judged here by its own comparison of two pods. EVICT-PROMPT:
-//! whoever may go is told to within a moment after memory has run short. What a pod uses is what was measured, so the
-//! checker judges by what the machine could know.
+//! In: a seed, a defect. Out: the evicted pods, or the first violation. EVICT-FAIR: pods are evicted only while memory
+//! is short, one at a time, never a critical pod, and never before a pod that ranks higher by the checker's own
+//! comparison of two pods. EVICT-PROMPT: a pod that may be evicted is evicted within a moment after memory has run
+//! short. The checker uses the measured usage of pods, which is all that the machine can know.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
 //! Probes and hooks in the simulated world: pods that have them, containers that answer well, badly, late or not at
 //! all, hooks that fail and hang.
 //!
-//! In: pods before they are created, questions and hooks of the agent. Out: decorated pods, answers, and what the
-//! checkers PROBE-OWN and HOOK-GRACE look at. It draws from a generator of its own, so that runs without probes stay what
-//! they are; there is none of it in a run that does not ask for it.
+//! In: pods before they are created, probes and hooks of the agent. Out: pods with probes and hooks, answers, and the
+//! input of the checkers PROBE-OWN and HOOK-GRACE. The module has its own random numbers, so that runs without probes
+//! do not change; only runs that request it use it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! What pods are given is changed while they live: somebody asks for other amounts, in steps so large that not all fit.
+//! Resizes of pods in the simulated world: users request other resources, in steps so large that not all fit.
 //!
-//! In: chance of its own, so that runs without it stay what they are. Out: changed pods in the API, and what the checkers
-//! ALLOC-CAP, ALLOC-DURABLE and RESIZE-TOLD see: what containers that run have, what was on disk before they had it, and what
-//! their status says of it. Pods that come fit always: what is left beside the large steps is more than they all ask for.
+//! In: random numbers of its own, so that runs without resizes do not change. Out: changed pods in the API, and the
+//! input of the checkers ALLOC-CAP, ALLOC-DURABLE and RESIZE-TOLD: resources of running containers, resources on disk
+//! before that, and resources in statuses. New pods always fit: the large steps leave more than all new pods request.
 //! Upstream: the subresource `resize`.
 
 use std::collections::BTreeMap;
@@ -263,7 +263,7 @@ impl World {
         // What a pod asks for itself goes before the sum.
         let sum: i64 = pods.iter().map(|(uid, sum)| resizing.pod_has.get(*uid).unwrap_or(sum)).sum();
         if sum > CAPACITY {
-            self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m"));
+            self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m: {pods:?}"));
         }
         if let Some(text) = above {
             self.checks.report("CGROUP-MATCH", text);

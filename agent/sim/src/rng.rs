@@ -1,4 +1,4 @@
-//! The one source of chance in a simulated run: a small seeded generator, so that a seed is a replay.
+//! The only source of randomness in a simulated run: a small seeded generator, so that a seed replays a run.
 //!
 //! The generator is the one that the agent's machines use ([`Entropy`]): good enough to pick faults, not for secrets.
 

@@ -1,5 +1,5 @@
-//! One simulated run: warm-up, storm, heal, quiescence, liveness, a restart that nobody notices, delete all,
-//! leak check. A failure names its seed and the last events; the seed replays it.
+//! One simulated run: warm-up, storm, heal, quiescence, liveness, a restart without visible effect, deletion of all
+//! pods, leak check. A failure names its seed and the last events; the seed replays it.
 
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
@@ -60,9 +60,12 @@ impl fmt::Display for Failure {
 }
 
 fn context() -> Arc<WorkerContext> {
+    let mut node = NodeContext::new("node");
+    node.cgroup.no_quota_with_exclusive_cpus = true;
     Arc::new(WorkerContext {
-        specs: Arc::new(NodeContext::new("node")),
+        specs: Arc::new(node),
         request_timeout: Duration::from_secs(120),
+        cpus_again: Duration::from_secs(10),
         crash_loop: restart::SERIES,
         runtime_name: "fake".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
@@ -127,6 +130,14 @@ pub fn run_resizing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Resizing)
 }
 
+/// [`run`] with static managers, and pods that ask for processors and memory of their own.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_placing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Placing)
+}
+
 /// One seed of a kind of run; a failure comes with the last `keep` events.
 ///
 /// # Errors
@@ -152,11 +163,13 @@ pub enum Variant {
     Stopping,
     /// [`run_resizing`].
     Resizing,
+    /// [`run_placing`].
+    Placing,
 }
 
 impl Variant {
     /// Every kind.
-    const ALL: [Variant; 7] = [
+    const ALL: [Variant; 8] = [
         Variant::Plain,
         Variant::Probing,
         Variant::InPlace,
@@ -164,6 +177,7 @@ impl Variant {
         Variant::Ownership,
         Variant::Stopping,
         Variant::Resizing,
+        Variant::Placing,
     ];
 
     /// The kind that has this name.
@@ -183,6 +197,7 @@ impl Variant {
             Variant::Ownership => "ownership",
             Variant::Stopping => "stopping",
             Variant::Resizing => "resizing",
+            Variant::Placing => "placing",
         }
     }
 }
@@ -204,6 +219,7 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
         Variant::Ownership => world.own_volumes(seed),
         Variant::Stopping => world.can_stop(seed),
         Variant::Resizing => world.resize_pods(seed),
+        Variant::Placing => world.place_pods(seed),
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -306,6 +322,7 @@ impl Story {
             "annotations": { "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid },
         });
         pod["spec"]["nodeName"] = json!(NODE);
+        world.ask_for_processors(&mut pod, true);
         let pod = serde_json::from_value::<Pod>(pod).expect("the literals are a pod");
         world.user_adds(&Arc::new(pod));
     }
@@ -391,10 +408,14 @@ fn live(world: &mut World) -> Result<(), Violation> {
         // critical.
         let no_room =
             world.resizing.is_some() && matches!(status.reason.as_deref(), Some("OutOfcpu" | "Preempting"));
+        let no_room = no_room || world.may_be_refused(status.reason.as_deref());
         let may_fail = went_back || ended_by_node || no_room;
         lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
     }
     for wrong in world.unresized() {
+        world.checks.report("LIVENESS", wrong);
+    }
+    for wrong in world.misplaced() {
         world.checks.report("LIVENESS", wrong);
     }
     for wrong in world.too_small() {

@@ -1,9 +1,10 @@
-//! logind and the end of the machine in the simulated world: it is told to stop, waits for the lock, and boots again.
+//! logind and the end of the machine in the simulated world: a shutdown begins, logind waits for the delay lock, and
+//! the machine boots again.
 //!
-//! In: chance. Out: what logind says, the lock, receipts on disk, reboots; what the checkers SHUTDOWN-ORDER,
-//! SHUTDOWN-BUDGET and SHUTDOWN-CLOSED look at; RECEIPT-TRUE when the power goes. What follows when nobody waits any more,
-//! or ever did, is in `departing`. Invariants: the lock dies with the agent
-//! and with its connection; logind waits no longer than its limit. A run without draws no number here.
+//! In: random choices. Out: logind's signals, the lock, receipts on disk, reboots; the input of the checkers
+//! SHUTDOWN-ORDER, SHUTDOWN-BUDGET and SHUTDOWN-CLOSED, and of RECEIPT-TRUE after a power cut. `departing` has the stop
+//! of the units after the delay, or without one. Invariants: the lock ends with the agent and with its connection;
+//! logind waits no longer than its limit. A run without shutdowns draws no random number here.
 
 mod departing;
 

@@ -1,7 +1,6 @@
-//! The trace of a run: a hash over every event, and the last of them in words.
+//! The trace of a run: a hash over every event, and the last events as text.
 //!
-//! Two runs of one seed must have the same hash, or something in the machines depends on more than
-//! (state, event, now).
+//! Two runs of one seed must have the same hash, or something in the machines depends on more than (state, event, now).
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -10,16 +9,15 @@ use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use agent_types::api::ApiCall;
 use agent_types::runtime::observed::{ContainerObserved, PodSnapshot};
 use agent_types::time::Mono;
+use orlop_config::fnv::Fnv64;
 
 /// Lines of the tail unless told.
 const TAIL: usize = 400;
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 /// Hash and tail.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    hash: u64,
+    hash: Fnv64,
     steps: u64,
     tail: VecDeque<String>,
     /// Lines that are kept.
@@ -28,7 +26,7 @@ pub struct Trace {
 
 impl Default for Trace {
     fn default() -> Self {
-        Trace { hash: FNV_OFFSET, steps: 0, tail: VecDeque::new(), keep: TAIL }
+        Trace { hash: Fnv64::default(), steps: 0, tail: VecDeque::new(), keep: TAIL }
     }
 }
 
@@ -36,9 +34,7 @@ impl Trace {
     /// Adds one event.
     pub fn note(&mut self, at: Mono, what: &impl Debug) {
         let line = format!("{:>10.3} {what:?}", Duration::seconds(at));
-        for byte in line.bytes() {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-        }
+        self.hash.write(line.as_bytes());
         self.steps += 1;
         if self.tail.len() >= self.keep {
             self.tail.pop_front();
@@ -49,7 +45,7 @@ impl Trace {
     /// FNV-1a over all lines.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        self.hash
+        self.hash.finish()
     }
 
     /// How many events there were.

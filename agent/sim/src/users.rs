@@ -1,7 +1,8 @@
-//! What users, the scheduler and controllers do through the API server while a node works: create, change and delete
-//! pods, with and without grace; delete the Node, the lease, mirror pods; hostile pods that no validation would pass.
+//! Actions of users, the scheduler and controllers at the API server while a node works: create, change and delete
+//! pods, with and without grace; delete the Node, the lease, mirror pods; malformed pods that a real server would
+//! refuse.
 //!
-//! In: chance. Out: changes of the fake API server. Also what must be true of it when all is at rest.
+//! In: random choices. Out: changes of the fake API server. Also the conditions that the server must fulfil at rest.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -75,6 +76,7 @@ impl Story {
 
     fn create(&mut self, world: &mut World) {
         let mut pod = self.pod(world);
+        world.ask_for_processors(&mut pod, false);
         let name = format!("api{}", self.rng.below(NAMES));
         pod["metadata"] = json!({ "name": name, "namespace": "default" });
         world.give_owner(&mut pod);
@@ -97,6 +99,7 @@ impl Story {
     /// A pod as only a broken or hostile API server could show it.
     fn hostile(&mut self, world: &mut World) {
         let mut pod = self.pod(world);
+        world.ask_for_processors(&mut pod, false);
         let name = format!("bad{}", self.rng.below(NAMES));
         pod["metadata"] = json!({ "name": name, "namespace": "default", "annotations": { HOSTILE: "1" } });
         pod["spec"]["nodeName"] = json!(NODE);

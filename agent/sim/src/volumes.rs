@@ -1,8 +1,8 @@
-//! Volumes in the simulated world: what is mounted for which pod, and the objects that volumes are made from.
+//! Volumes in the simulated world: the mounts of each pod, and the objects from which volumes are made.
 //!
-//! In: set-ups and tearings down. Out: mounts that outlive the agent (a reboot takes them away), answers, what the checkers
-//! VOL-HELD, SECRET-SCOPE and LEAK look at. Objects come and go until all is healed. A run without volumes draws no number
-//! here, so that other seeds stay what they were.
+//! In: set-ups and tear-downs. Out: mounts that survive the agent (a reboot removes them), answers, the input of the
+//! checkers VOL-HELD, SECRET-SCOPE and LEAK. Objects are created and deleted until all is healed. A run without volumes
+//! draws no random number here, so that other seeds do not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The world around the agent: virtual time, the fake runtime, a disk, calls in flight, and the faults.
 //!
-//! In: a seed, a fault plan, what users do. Out: a trace, and the first broken invariant. A crash drops the
-//! agent and keeps the world; a reboot also stops everything that ran and ends every call in flight.
-//! Each effect has three crash points: before apply; applied, not acknowledged; acknowledged, not processed.
+//! In: a seed, a fault plan, actions of users. Out: a trace, and the first broken invariant. A crash drops the agent
+//! and keeps the world; a reboot also stops all processes and ends every call in flight. Each effect has three crash
+//! points: before apply; applied, not acknowledged; acknowledged, not processed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
 use crate::in_place::{InPlace, is_ephemeral};
 use crate::node::{Node, NodeEvent, NodeRequest, key_of};
+use crate::placing::Placing;
 use crate::probing::{PendingProbe, Probing};
 use crate::queue::Queue;
 use crate::resizing::Resizing;
@@ -115,6 +116,8 @@ pub struct World {
     pub(crate) in_place: Option<Box<InPlace>>,
     /// Changes of what pods are given; `None` for a run without.
     pub(crate) resizing: Option<Box<Resizing>>,
+    /// Static managers; `None` for a run without.
+    pub(crate) placing: Option<Box<Placing>>,
     /// Objects that pods' volumes are made from; `None` for a run without volumes.
     pub(crate) volumes: Option<Box<Volumes>>,
     /// logind; `None` for a machine that nobody tells to stop.
@@ -150,6 +153,7 @@ impl World {
             probing: None,
             in_place: None,
             resizing: None,
+            placing: None,
             volumes: None,
             stopping: None,
             node: None,
@@ -197,6 +201,7 @@ impl World {
         self.checks.world(now, &self.runtime);
         self.checks.agenda(now, self.queue.len());
         self.look_at_amounts();
+        self.look_at_processors();
     }
 
     /// Somebody other than the agent changed something.
@@ -298,7 +303,7 @@ impl World {
             NodeRequest::Cancel(uid, id) => self.cancel(&uid, id),
             NodeRequest::Probe(uid, id, call) => self.ask(uid, id, call),
             NodeRequest::Persist { id, record } => self.send(Ask::Persist { id, record }, None),
-            NodeRequest::Allocated(all) => self.send(Ask::Allocated(all), None),
+            NodeRequest::Allocated(all, managers) => self.send(Ask::Allocated(all, managers), None),
             NodeRequest::Inspect(uid) => self.send(Ask::Inspect(uid), None),
             NodeRequest::Relist => self.send(Ask::Relist, None),
             NodeRequest::Status(key, status) => {
@@ -380,8 +385,13 @@ impl World {
                 self.tell(NodeEvent::Reply { uid: record.pod.uid, id, result });
             }
             (_, CallAnswer::Pleg(event)) => self.tell(NodeEvent::Pleg(event)),
-            (_, CallAnswer::Recorded(written)) => self.tell(NodeEvent::Recorded(written)),
-            (Ask::Inspect(_) | Ask::Relist | Ask::Allocated(_), CallAnswer::Worker(_)) => {}
+            (_, CallAnswer::Recorded(written)) => {
+                if !written {
+                    self.managers_unwritten();
+                }
+                self.tell(NodeEvent::Recorded(written));
+            }
+            (Ask::Inspect(_) | Ask::Relist | Ask::Allocated(..), CallAnswer::Worker(_)) => {}
         }
     }
 
@@ -472,6 +482,7 @@ impl World {
             fence_until: self.fence_until,
             allocated: self.disk.allocated.clone(),
             actuated: self.disk.actuated.clone(),
+            managers: self.managers(),
         };
         let cluster = self.api.is_some().then(|| Cluster::new(u64::from(self.incarnation)));
         let context = WorkerContext { agent_started: self.now(), ..(*self.context).clone() };

@@ -1,4 +1,4 @@
-//! Seeds of a node whose memory is eaten by its pods: each runs twice and comes to the same; EVICT-FAIR and EVICT-PROMPT can
+//! Seeds of a node whose pods use up its memory: each runs twice with the same result; EVICT-FAIR and EVICT-PROMPT can
 //! fail.
 
 use agent_sim::pressing::{PressureDefect, PressureReport, run_pressing};

@@ -1,4 +1,5 @@
-//! Seeds of pods that share volumes of CSI drivers: every promise is kept, whenever the agent dies; each promise can be broken.
+//! Seeds of pods that share volumes of CSI drivers: no promise is broken, whenever the agent dies; a planted defect can
+//! break each promise.
 
 use std::collections::BTreeSet;
 

@@ -65,7 +65,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "agent-core",
         directory: "agent/core",
-        may_use: &["agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config"],
+        may_use: &["agent-kubelet-api", "agent-managers", "agent-types", "agent-volumes", "orlop-config"],
         must_not_use: IMPURE,
     },
     Room {
@@ -85,6 +85,7 @@ const ROOMS: &[Room] = &[
         directory: "agent/linux",
         may_use: &[
             "agent-kubelet-api",
+            "agent-managers",
             "agent-types",
             "agent-volumes",
             "orlop-config",
@@ -108,7 +109,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-files",
         directory: "agent/files",
-        may_use: &[],
+        may_use: &["orlop-config"],
         must_not_use: &["tokio", "nix", "libc", "rustix"],
     },
     Room {
@@ -120,7 +121,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-cni",
         directory: "agent/cni",
-        may_use: &["orlop-netlink"],
+        may_use: &["orlop-config", "orlop-netlink"],
         must_not_use: &["tokio", "libc", "rustix", "tracing", "clap"],
     },
     Room {
@@ -131,6 +132,7 @@ const ROOMS: &[Room] = &[
             "agent-core",
             "agent-cri",
             "agent-kubelet-api",
+            "agent-managers",
             "agent-types",
             "agent-volumes",
             "agent-linux",
@@ -144,7 +146,14 @@ const ROOMS: &[Room] = &[
     Room {
         name: "agent-sim",
         directory: "agent/sim",
-        may_use: &["agent-core", "agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config"],
+        may_use: &[
+            "agent-core",
+            "agent-kubelet-api",
+            "agent-managers",
+            "agent-types",
+            "agent-volumes",
+            "orlop-config",
+        ],
         must_not_use: IMPURE,
     },
     Room {

@@ -4,6 +4,7 @@
 //! rule is a pure function with a test on a bad example, so that a rule which can no longer fail is noticed.
 #![forbid(unsafe_code)]
 
+pub mod cases;
 pub mod commands;
 pub mod crates;
 pub mod layout;

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, names, pages, ranks, readers, references, text, tree};
+use agent_tidy::{
+    Finding, cases, crates, layout, manifest, names, pages, ranks, readers, references, text, tree,
+};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -75,6 +77,11 @@ fn unsafe_code_is_where_it_may_be() {
 #[test]
 fn names_of_types_say_their_meaning() {
     check(names::bare(&files()));
+}
+
+#[test]
+fn cases_are_where_their_names_say() {
+    check(cases::places(&files()));
 }
 
 #[test]

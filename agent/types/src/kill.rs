@@ -60,6 +60,9 @@ pub struct TerminatingRecord {
     pub since: Wall,
     /// Whether everything of the pod is to go.
     pub remove: bool,
+    /// No container of the pod runs or can come to run, and its end was published: only the removal of its remains is left.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 /// `status.reason` of pods that the node refuses while it shuts down.

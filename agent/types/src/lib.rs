@@ -32,6 +32,7 @@ pub mod restart;
 pub mod signal;
 pub mod spec_error;
 pub mod time;
+pub mod token_bucket;
 
 // Rank 1: facts: reports of the runtime and of the API server, quantities, paths of a pod.
 pub mod api;

@@ -56,6 +56,8 @@ pub struct Features {
     /// `LocalStorageCapacityIsolationFSQuotaMonitoring`: project quotas of the file system count usage of
     /// pods' directories.
     pub project_quotas: bool,
+    /// `ResourceHealthStatus`: statuses show the health of devices.
+    pub resource_health: bool,
     /// `SELinuxMount`: volumes of all access modes are mounted with the label that their pod needs.
     pub selinux_mount: bool,
 }
@@ -69,6 +71,7 @@ impl Default for Features {
             trust_bundles: false,
             pod_certificates: false,
             project_quotas: false,
+            resource_health: true,
             selinux_mount: false,
         }
     }
@@ -89,6 +92,9 @@ pub struct CgroupContext {
     pub cpu_cfs_quota: bool,
     /// `cpuCFSQuotaPeriod`, microseconds.
     pub cpu_cfs_quota_period_us: i64,
+    /// `cpuManagerPolicy: static` and the gate DisableCPUQuotaWithExclusiveCPUs: containers with processors for themselves have no
+    /// quota.
+    pub no_quota_with_exclusive_cpus: bool,
     /// `singleProcessOOMKill`: only the process is killed, not its container.
     pub single_process_oom_kill: bool,
     /// True if the kernel accounts swap in cgroups (`memory.swap.max` exists).
@@ -174,6 +180,7 @@ impl NodeContext {
                 v2: true,
                 cpu_cfs_quota: true,
                 cpu_cfs_quota_period_us: 100_000,
+                no_quota_with_exclusive_cpus: false,
                 single_process_oom_kill: false,
                 swap_controller: false,
                 pids_limit: None,

@@ -6,12 +6,13 @@
 //! volume; an inline volume's Secret is in the pod's own namespace. Upstream: pkg/volume/csi/csi_mounter.go, csi_attacher.go.
 
 pub mod expand;
+pub mod failures;
+
 pub mod limits;
 pub mod plugin;
 pub mod publishing;
 pub mod request;
 pub mod source;
-pub mod steps;
 pub mod translation;
 pub mod unpublishing;
 pub mod unstaging;

@@ -43,10 +43,10 @@ pub mod project;
 pub mod references;
 pub mod selinux;
 mod slots;
-pub mod stages;
 pub mod sub_path;
 pub mod token;
 pub mod trust_bundle;
+pub mod volume_table;
 pub mod watched;
 
 #[cfg(test)]

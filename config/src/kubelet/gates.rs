@@ -77,12 +77,18 @@ macro_rules! feature_gates {
 feature_gates! {
     /// A client certificate may name the UID of its user.
     allow_parsing_user_uid_from_cert_auth: "AllowParsingUserUIDFromCertAuth",
+    /// The CPU manager has options that are alpha.
+    cpu_manager_policy_alpha_options: "CPUManagerPolicyAlphaOptions",
+    /// The CPU manager has options that are beta.
+    cpu_manager_policy_beta_options: "CPUManagerPolicyBetaOptions",
     /// The agent reports a volume of which a CSI driver says that something is wrong (KEP-1432).
     csi_volume_health: "CSIVolumeHealth",
     /// Volumes have trust anchors of the cluster.
     cluster_trust_bundle_projection: "ClusterTrustBundleProjection",
     /// Containers choose the signal that asks them to end.
     container_stop_signals: "ContainerStopSignals",
+    /// Containers with CPUs of their own have no quota (KEP-3570).
+    disable_cpu_quota_with_exclusive_cpus: "DisableCPUQuotaWithExclusiveCPUs",
     /// Environment variables come from files of volumes (`fileKeyRef`).
     env_files: "EnvFiles",
     /// The API server leaves WebSockets of exec, attach and port-forward untranslated.
@@ -113,6 +119,8 @@ feature_gates! {
     pod_certificate_request: "PodCertificateRequest",
     /// Logs are shown for one of a container's streams.
     pod_logs_query_split_streams: "PodLogsQuerySplitStreams",
+    /// Container statuses show the health of devices (KEP-4680).
+    resource_health_status: "ResourceHealthStatus",
     /// Volumes of all access modes are mounted with the SELinux label of their pod; those of `ReadWriteOncePod` always are.
     selinux_mount: "SELinuxMount",
 }

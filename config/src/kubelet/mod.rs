@@ -1,7 +1,7 @@
 //! KubeletConfiguration v1beta1: types, defaults, loading, drop-ins, flags, feature gates, validation.
 //!
 //! In: text of files, flags. Out: one validated [`KubeletConfiguration`], or everything that is wrong.
-//! Contract: docs/configuration.md.
+//! See docs/configuration.md.
 
 pub mod defaults;
 pub mod enums;
@@ -10,6 +10,7 @@ pub mod flags;
 mod gate_table;
 pub mod gates;
 mod load;
+pub mod manager_options;
 pub mod nested;
 mod types;
 pub mod unread;

@@ -166,7 +166,7 @@ const DEFAULTS: &str = r#"{
     }"#;
 
 #[test]
-fn every_field_has_the_contracts_default() {
+fn every_field_has_upstreams_default() {
     let loaded = load("").expect("a document that sets nothing");
     assert_eq!(loaded, KubeletConfiguration::default());
     let (got, want) = (to_value(&loaded), defaults());
@@ -175,7 +175,7 @@ fn every_field_has_the_contracts_default() {
     }
     let unset = ["singleProcessOOMKill", "maxParallelImagePulls", "tracing", "userNamespaces"];
     for key in got.as_object().expect("a map").keys() {
-        assert!(want.get(key).is_some(), "{key} has a default the contract does not name");
+        assert!(want.get(key).is_some(), "{key} has a default that upstream does not have");
     }
     // All fields of v1beta1 are there: those with a default value, and those without.
     let names = document::<KubeletConfiguration>();

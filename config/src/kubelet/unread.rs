@@ -4,6 +4,7 @@
 //! that only a Go program or another design needs. Invariant: each key of the type has a reader or stands in [`UNREAD`]
 //! (`agent-tidy`, rule `readers`), so no setting is accepted and ignored without a word.
 
+use super::enums::{MemoryManagerPolicy, TopologyManagerPolicy};
 use super::load::to_value;
 use super::types::KubeletConfiguration;
 use crate::field;
@@ -23,26 +24,6 @@ pub enum Treatment {
 
 /// Keys without a reader, the answer, and the reason.
 pub const UNREAD: &[(&str, Treatment, &str)] = &[
-    ("cpuManagerPolicy", Treatment::Refused, "must be none: there is no CPU manager yet (docs/status.md)"),
-    ("cpuManagerPolicyOptions", Treatment::Refused, "must be empty: the policy none has no options"),
-    ("cpuManagerReconcilePeriod", Treatment::AsUpstream, "the policy none reconciles nothing"),
-    (
-        "memoryManagerPolicy",
-        Treatment::Refused,
-        "must be None: there is no memory manager yet (docs/status.md)",
-    ),
-    (
-        "reservedMemory",
-        Treatment::Noted,
-        "has no effect: memoryManagerPolicy None reserves nothing on a NUMA node",
-    ),
-    (
-        "topologyManagerPolicy",
-        Treatment::Refused,
-        "must be none: there is no topology manager yet (docs/status.md)",
-    ),
-    ("topologyManagerScope", Treatment::AsUpstream, "the policy none has no scope"),
-    ("topologyManagerPolicyOptions", Treatment::Noted, "has no effect: topologyManagerPolicy is none"),
     (
         "tracing",
         Treatment::Refused,
@@ -83,7 +64,23 @@ pub fn refused(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
 /// Settings that have no effect, each as one line for people.
 #[must_use]
 pub fn noted(config: &KubeletConfiguration) -> Vec<String> {
-    of(config, Treatment::Noted).map(|(key, _, reason)| format!("{key}: {reason}")).collect()
+    let unread = of(config, Treatment::Noted).map(|(key, _, reason)| format!("{key}: {reason}"));
+    unread.chain(without_policy(config)).collect()
+}
+
+/// Settings of managers whose policy is off.
+fn without_policy(config: &KubeletConfiguration) -> impl Iterator<Item = String> {
+    let memory =
+        config.memory_manager_policy == MemoryManagerPolicy::None && !config.reserved_memory.is_empty();
+    let topology = config.topology_manager_policy == TopologyManagerPolicy::None
+        && !config.topology_manager_policy_options.is_empty();
+    [
+        (memory, "reservedMemory: has no effect: memoryManagerPolicy None reserves nothing on a NUMA node"),
+        (topology, "topologyManagerPolicyOptions: has no effect: topologyManagerPolicy is none"),
+    ]
+    .into_iter()
+    .filter(|(given, _)| *given)
+    .map(|(_, note)| note.to_owned())
 }
 
 /// The keys with this answer whose value differs from the default.
@@ -116,18 +113,24 @@ mod tests {
     }
 
     #[test]
-    fn managers_that_do_not_exist_are_refused_by_name() {
-        for (text, key) in [
-            ("cpuManagerPolicy: static\nreservedSystemCPUs: '0'", "cpuManagerPolicy"),
-            ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "cpuManagerPolicyOptions"),
-            ("memoryManagerPolicy: Static", "memoryManagerPolicy"),
-            ("topologyManagerPolicy: single-numa-node", "topologyManagerPolicy"),
-            ("tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 100}", "tracing"),
-        ] {
-            let problems = refused(&load(text), "/etc/kubelet.yaml");
-            let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
-            assert_eq!(paths, [key], "{text}");
-        }
+    fn settings_that_no_component_reads_are_refused_by_name() {
+        let text = "tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 100}";
+        let problems = refused(&load(text), "/etc/kubelet.yaml");
+        let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+        assert_eq!(paths, ["tracing"]);
+    }
+
+    #[test]
+    fn settings_of_the_managers_act() {
+        let text = "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: single-numa-node\n\
+             topologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}\nmemoryManagerPolicy: Static\n\
+             reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]";
+        assert_eq!(refused(&load(text), "f"), vec![]);
+        assert_eq!(noted(&load(text)), Vec::<String>::new());
+        let off = "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}\n\
+             reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]";
+        let notes = noted(&load(off));
+        assert_eq!(notes.len(), 2, "{notes:?}");
     }
 
     #[test]

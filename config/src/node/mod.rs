@@ -1,7 +1,7 @@
 //! NodeConfig v1alpha1: types, sources and their precedence, provenance, and what is derived from it.
 //!
 //! In: texts of sources in rising precedence. Out: the effective configuration, where every key came from, what
-//! was refused, and the files and settings that follow. Contract: docs/configuration.md.
+//! was refused, and the files and settings that follow. See docs/configuration.md.
 
 mod credential_provider;
 pub mod derive;

@@ -1,7 +1,7 @@
 //! NodeConfig `orlop/v1alpha1`: everything a node is told at first boot.
 //!
 //! `Default` is the configuration of a node that was told nothing: DHCP on every wired interface, standalone,
-//! static pods from /etc/kubernetes/manifests. Contract: docs/configuration.md.
+//! static pods from /etc/kubernetes/manifests. See docs/configuration.md.
 
 use super::credential_provider::CredentialProvider;
 use super::scalar::Scalar;

@@ -87,11 +87,6 @@ fn time() -> Vec<u8> {
     out
 }
 
-/// FNV-1a, 64 bits: the checksum of a meta page.
-fn fnv1a(data: &[u8]) -> u64 {
-    data.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

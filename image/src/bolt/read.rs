@@ -1,6 +1,8 @@
 //! Reads a bbolt file into a [`Bucket`] tree. Total: every offset is checked.
 
-use super::{BRANCH, BUCKET, BoltError, Bucket, Item, LEAF, MAGIC, META, PAGE, VERSION, fnv1a};
+use orlop_config::fnv::fnv64;
+
+use super::{BRANCH, BUCKET, BoltError, Bucket, Item, LEAF, MAGIC, META, PAGE, VERSION};
 use std::collections::BTreeMap;
 
 const MAX_DEPTH: u32 = 32;
@@ -23,7 +25,7 @@ fn meta(page: &[u8]) -> Option<(u64, u64, u64)> {
     let meta = page.get(16..16 + 64)?;
     let sum = word(meta, 56)?;
     let right = flags == META && half(meta, 0)? == MAGIC && half(meta, 4)? == VERSION;
-    (right && fnv1a(&meta[..56]) == sum).then_some((word(meta, 48)?, word(meta, 16)?, word(meta, 24)?))
+    (right && fnv64(&meta[..56]) == sum).then_some((word(meta, 48)?, word(meta, 16)?, word(meta, 24)?))
 }
 
 fn page(file: &[u8], id: u64, depth: u32, items: &mut BTreeMap<Vec<u8>, Item>) -> Result<(), BoltError> {

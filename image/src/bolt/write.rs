@@ -1,7 +1,9 @@
 //! Writes a [`Bucket`] tree as a bbolt file: two meta pages, an empty free list, then one leaf page (with overflow
 //! pages where it must be longer) for each bucket. bbolt splits pages itself when it first changes them.
 
-use super::{BUCKET, BoltError, Bucket, FREELIST, Item, LEAF, MAGIC, META, PAGE, VERSION, fnv1a};
+use orlop_config::fnv::fnv64;
+
+use super::{BUCKET, BoltError, Bucket, FREELIST, Item, LEAF, MAGIC, META, PAGE, VERSION};
 
 /// Writes the file.
 ///
@@ -23,7 +25,7 @@ pub fn write(root: &Bucket) -> Result<Vec<u8>, BoltError> {
         for word in words {
             meta.extend_from_slice(&word.to_le_bytes());
         }
-        let sum = fnv1a(&meta);
+        let sum = fnv64(&meta);
         meta.extend_from_slice(&sum.to_le_bytes());
         file[at..at + meta.len()].copy_from_slice(&meta);
     }

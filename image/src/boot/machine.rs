@@ -221,6 +221,7 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         accelerator,
         memory_mib: setup.memory_mib,
         processors: PROCESSORS,
+        topology: None,
         boot,
         disks: vec![Disk { file: disk, format: "qcow2", bus: Bus::Virtio }],
         fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],

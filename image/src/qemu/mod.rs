@@ -85,6 +85,40 @@ pub struct Firmware {
 /// Size of the place for last words, bytes.
 pub const ERST_BYTES: u64 = 64 << 10;
 
+/// Sockets with cores and threads. Each socket is a NUMA node with its share of the processors and of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Physical packages.
+    pub sockets: u32,
+    /// Cores of a socket.
+    pub cores: u32,
+    /// Threads of a core.
+    pub threads: u32,
+}
+
+impl Topology {
+    /// Number of processors.
+    #[must_use]
+    pub fn processors(self) -> u32 {
+        self.sockets * self.cores * self.threads
+    }
+
+    /// QEMU's arguments. Siblings have adjacent numbers; processors are numbered socket by socket.
+    fn arguments(self, memory_mib: u32) -> Vec<(&'static str, String)> {
+        let mut all = Vec::new();
+        let (of_socket, memory) = (self.cores * self.threads, memory_mib / self.sockets);
+        for node in 0..self.sockets {
+            let first = node * of_socket;
+            // The nodes' sum must be the machine's memory.
+            let size = if node == 0 { memory_mib - memory * (self.sockets - 1) } else { memory };
+            all.push(("-object", format!("memory-backend-ram,id=node{node},size={size}M")));
+            let cpus = format!("cpus={first}-{}", first + of_socket - 1);
+            all.push(("-numa", format!("node,nodeid={node},{cpus},memdev=node{node}")));
+        }
+        all
+    }
+}
+
 /// A machine to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -94,6 +128,8 @@ pub struct Machine {
     pub memory_mib: u32,
     /// How many processors it has.
     pub processors: u32,
+    /// Their sockets and NUMA nodes, which decide about the number then; `None`: one socket for each processor, one node.
+    pub topology: Option<Topology>,
     /// Kernel source.
     pub boot: Boot,
     /// In the guest's order.
@@ -150,10 +186,29 @@ fn hardware(accelerator: Accelerator, processors: u32, memory_mib: u32) -> Vec<S
     args
 }
 
+/// The same with sockets, cores, threads and NUMA nodes.
+fn with_topology(accelerator: Accelerator, topology: Topology, memory_mib: u32) -> Vec<String> {
+    let mut args = hardware(accelerator, topology.processors(), memory_mib);
+    let Topology { sockets, cores, threads } = topology;
+    for pair in 0..args.len().saturating_sub(1) {
+        match args[pair].as_str() {
+            "-smp" => args[pair + 1].push_str(&format!(",sockets={sockets},cores={cores},threads={threads}")),
+            "-cpu" => accelerator.cpu_with_threads().clone_into(&mut args[pair + 1]),
+            _ => {}
+        }
+    }
+    let nodes = topology.arguments(memory_mib).into_iter();
+    args.extend(nodes.flat_map(|(flag, value)| [flag.to_owned(), value]));
+    args
+}
+
 /// Arguments of `qemu-system-x86_64`.
 #[must_use]
 pub fn arguments(machine: &Machine) -> Vec<String> {
-    let mut args = hardware(machine.accelerator, machine.processors, machine.memory_mib);
+    let mut args = match machine.topology {
+        None => hardware(machine.accelerator, machine.processors, machine.memory_mib),
+        Some(topology) => with_topology(machine.accelerator, topology, machine.memory_mib),
+    };
     if machine.no_reboot {
         args.push("-no-reboot".into());
     }
@@ -232,6 +287,7 @@ mod tests {
             accelerator: Accelerator::Tcg,
             memory_mib: 1024,
             processors: 2,
+            topology: None,
             boot: Boot::Uefi { code: "/c".into(), vars: "/v,w".into() },
             disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2", bus: Bus::Virtio }],
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],

@@ -47,6 +47,15 @@ impl Accelerator {
         }
     }
 
+    /// Value of `-cpu` for a guest that is to see threads of a core. The translated `max` shows each thread as a core.
+    #[must_use]
+    pub fn cpu_with_threads(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "host",
+            Accelerator::Tcg | Accelerator::TcgInTurn => "Skylake-Server-v1,-erms",
+        }
+    }
+
     /// The same, for a guest that fell when its processors ran at once.
     #[must_use]
     pub fn in_turn(self) -> Accelerator {

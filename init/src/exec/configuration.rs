@@ -129,7 +129,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         assert!(!has_network(&dir.path().join("none")));
         for (name, content, has) in [
-            (".10.conflist.orlop-new", "{}", false),
+            (&*orlop_files::temporary_name("10.conflist".as_ref()), "{}", false),
             ("10-orlop.conflist", "", false),
             ("readme", "{}", false),
             ("20-calico.conflist", "{}", true),

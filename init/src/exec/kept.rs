@@ -75,7 +75,8 @@ mod tests {
         let mode = || fs::metadata(&path).expect("file").permissions().mode() & 0o7777;
         assert_eq!(mode(), 0o600);
         // The next boot finds nothing and changes nothing, also with the rest of a writer that a power cut hit.
-        fs::write(path.with_file_name(".first-boot.json.orlop-new"), "half").expect("fixture");
+        fs::write(path.with_file_name(orlop_files::temporary_name("first-boot.json".as_ref())), "half")
+            .expect("fixture");
         write_in(var.path(), &FoundSources { kept: kept.clone(), ..FoundSources::default() }, &[])
             .expect("nothing to write");
         assert_eq!((read_in(var.path()), mode()), (kept, 0o600));

@@ -6,6 +6,7 @@ use crate::plan::step::{BootStep, Mount};
 use nix::errno::Errno;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
+use orlop_config::procfs::mounts;
 use orlop_files::Durability;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -105,11 +106,8 @@ fn mount_one(m: &Mount) -> io::Result<()> {
 
 /// The kernel mounts devtmpfs by itself with CONFIG_DEVTMPFS_MOUNT and says EBUSY to a second one.
 fn already_mounted(m: &Mount) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut fields = line.split(' ').skip(1);
-        fields.next() == Some(m.target.as_str()) && fields.next() == Some(m.fstype)
-    })
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts(&text).iter().any(|mounted| mounted.target == m.target && mounted.fstype == m.fstype)
 }
 
 fn load_module(path: &str, compressed: bool) -> io::Result<()> {

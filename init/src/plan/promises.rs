@@ -1,23 +1,7 @@
 //! What init promises the root, checked by bringup: mounts and cgroup controllers. Text of /proc and /sys in,
 //! broken promises out, one line each.
 
-/// One line of /proc/self/mounts.
-struct Mounted<'a> {
-    source: &'a str,
-    target: &'a str,
-    fstype: &'a str,
-    options: Vec<&'a str>,
-}
-
-fn mounts(text: &str) -> Vec<Mounted<'_>> {
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let (source, target, fstype) = (fields.next()?, fields.next()?, fields.next()?);
-            Some(Mounted { source, target, fstype, options: fields.next()?.split(',').collect() })
-        })
-        .collect()
-}
+use orlop_config::procfs::mounts;
 
 /// Checks `/proc/self/mounts`. The last mount on a place is the visible one. `degraded`: /var is known to be
 /// volatile, and said so already.
@@ -40,7 +24,7 @@ pub fn broken_mounts(text: &str, degraded: bool) -> Vec<String> {
                 broken.push(format!("{target} is {} from {} (expected {fstype})", m.fstype, m.source));
             }
             Some(m) => {
-                let missing: Vec<&str> = options.iter().filter(|o| !m.options.contains(o)).copied().collect();
+                let missing: Vec<&str> = options.iter().filter(|o| !m.has(o)).copied().collect();
                 if !missing.is_empty() {
                     broken.push(format!("{target} is mounted without {}", missing.join(",")));
                 }

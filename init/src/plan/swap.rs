@@ -4,6 +4,7 @@
 //! Invariant: it is made only where it leaves the partition room: nobody is evicted for want of disk because of it.
 
 use super::reserve;
+use orlop_config::procfs;
 
 /// Where it is, relative to /var.
 pub const FILE: &str = "lib/orlop/swapfile";
@@ -93,7 +94,7 @@ pub fn header(bytes: u64, page: u64, uuid: [u8; 16]) -> Vec<u8> {
 /// True if the text of /proc/swaps has the file in use.
 #[must_use]
 pub fn is_on(swaps: &str, file: &str) -> bool {
-    swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(|name| name == file)
+    procfs::swaps(swaps).any(|name| name == file)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::workspace::cargo;
 /// Names an agent's binary to be used as it is, instead of one built from the tree.
 pub const AGENT_VARIABLE: &str = "ORLOP_E2E_AGENT";
 
-/// What one call of cargo builds.
+/// Targets of one call of cargo.
 #[derive(Clone, Copy, PartialEq)]
 enum Built {
     Workspace,
@@ -25,7 +25,7 @@ enum Built {
 impl Built {
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            // By name, or this program would be linked anew under its own feet.
+            // By name: otherwise cargo would link this running program again.
             Built::Workspace => &[
                 "build",
                 "--quiet",
@@ -59,7 +59,7 @@ impl Built {
     }
 }
 
-/// The agent, in the profile of this program or in release if that is asked for.
+/// The agent, in this program's profile, or in release if requested.
 ///
 /// # Errors
 /// If it does not build.

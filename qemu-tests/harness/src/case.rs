@@ -1,4 +1,4 @@
-//! What a case is, and what it is given to work with.
+//! A case, its context, and its verdict "skipped".
 
 use std::any::Any;
 use std::fmt;
@@ -34,11 +34,11 @@ impl fmt::Display for Level {
 /// One case: a promise of the product, and the code that tries to refute it.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// `area/what`.
+    /// `area/name`.
     pub name: &'static str,
-    /// Where it runs.
+    /// The level at which it runs.
     pub level: Level,
-    /// How long it takes on two cores without KVM, seconds.
+    /// Expected duration on two cores without KVM, seconds.
     pub expected_s: u64,
     /// The promise, one line.
     pub about: &'static str,
@@ -48,17 +48,17 @@ pub struct Case {
     pub run: fn(&mut CaseContext<'_>) -> Result<()>,
 }
 
-/// What the cases of one file have in common.
+/// Values that the cases of one file share.
 #[derive(Clone, Copy, Debug)]
 pub struct CaseDefaults {
-    /// Where they run.
+    /// The level at which they run.
     pub level: Level,
-    /// Whom they share a fixture with.
+    /// The group whose fixture they share.
     pub group: Option<&'static str>,
 }
 
 impl CaseDefaults {
-    /// A case here: its name, how long it takes (seconds), its promise, its code.
+    /// A case with these defaults: its name, expected seconds, promise, and code.
     #[must_use]
     pub const fn case(
         self,
@@ -74,7 +74,7 @@ impl CaseDefaults {
 /// Why a case is skipped for which the run has not the time.
 pub const NO_TIME: &str = "no time was left for it";
 
-/// The reason why a case cannot be asked on this machine.
+/// The reason why a case cannot run on this machine.
 #[derive(Clone, Debug)]
 pub struct Skip(pub String);
 
@@ -97,14 +97,14 @@ pub fn skip<T>(reason: impl Into<String>) -> Result<T> {
 /// A fixture that several cases of a group share; the runner drops it after the last one.
 pub type SharedFixture = Option<Box<dyn Any + Send>>;
 
-/// Stands for a fixture that could not be made, and says why if that is a reason to skip all that need it.
+/// Marks a fixture that could not be made, with the reason if that is a reason to skip all cases that need it.
 struct Broken(Option<Skip>);
 
-/// What a case is given.
+/// Context of a running case.
 pub struct CaseContext<'a> {
     /// The run it belongs to: ids, recorded resources.
     pub run: Arc<Run>,
-    /// Where it puts everything a person needs after a failure; removed if the case passes.
+    /// Directory of everything that a person needs after a failure; removed if the case passes.
     pub artefacts: PathBuf,
     /// The same for the group's fixture; removed if all cases of the group pass.
     pub shared_artefacts: PathBuf,
@@ -115,11 +115,11 @@ pub struct CaseContext<'a> {
 }
 
 impl CaseContext<'_> {
-    /// The group's fixture, made by `make` for the first case that asks.
+    /// The group's fixture; the first case that needs it makes it with `make`.
     ///
     /// # Errors
-    /// What `make` answers, now or for an earlier case of the group (it is not tried again), and a fixture of
-    /// another type in the same group.
+    /// The error of `make`, now or for an earlier case of the group (it is not repeated), and a fixture of another type
+    /// in the same group.
     pub fn shared_or<T: Any + Send>(
         &mut self,
         make: impl FnOnce(&Arc<Run>, &Path) -> Result<T>,

@@ -1,8 +1,8 @@
-//! The files that a change touches: from the last commit that passed on this machine to the checkout as it is.
+//! The files that a change touches: from the last commit that passed on this machine to the present checkout.
 //!
-//! The file `$ORLOP_CACHE/passed-commit` has that commit; a selftest that passes writes it. On a machine that does not know the
-//! commit, or does not have it in the checkout's history, the change is the work of the last hours before the newest commit.
-//! A checkout without git, or with less history than that, counts as changed in every file.
+//! The file `$ORLOP_CACHE/passed-commit` has that commit; a selftest that passes writes it. On a machine that does not
+//! know the commit, or does not have it in the checkout's history, the change is the work of the last hours before the
+//! newest commit. A checkout without git, or with less history than that, counts as changed in every file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::run::cache_dir;
 /// The work that belongs to one change, if the machine knows no commit that passed: so many seconds before the newest commit.
 const CHANGE_S: u64 = 6 * 3600;
 
-/// Where the last commit that passed is noted.
+/// File of the last commit that passed.
 #[must_use]
 pub fn file() -> PathBuf {
     cache_dir().join("passed-commit")
@@ -29,10 +29,10 @@ pub fn paths(checkout: &Path, passed: &Path) -> Option<Vec<String>> {
     Some(committed.lines().chain(new.lines()).map(str::to_owned).collect())
 }
 
-/// Notes that the checkout's commit passed. A checkout with changes of its own is none that others could have: it is not noted.
+/// Records that the checkout's commit passed. A checkout with uncommitted changes is not recorded.
 ///
 /// # Errors
-/// If git does not answer, or the file cannot be written.
+/// If git fails, or the file cannot be written.
 pub fn note_passed(checkout: &Path, passed: &Path) -> Result<()> {
     if !git(checkout, &["status", "--porcelain"])?.is_empty() {
         return Ok(());
@@ -115,12 +115,12 @@ mod tests {
         write("c");
         std::fs::write(checkout.join("a"), "other").unwrap();
         assert_eq!(paths(&checkout, &passed).unwrap(), ["a", "c"]);
-        // With changes of its own the checkout is no commit: the note stays.
+        // A checkout with uncommitted changes is not a commit: the record stays.
         note_passed(&checkout, &passed).unwrap();
         assert_eq!(paths(&checkout, &passed).unwrap(), ["a", "c"]);
         commit(&checkout, day + CHANGE_S + 3);
         assert_eq!(paths(&checkout, &passed).unwrap(), ["a", "c"]);
-        // A commit of another history says nothing.
+        // A commit of another history is ignored.
         std::fs::write(&passed, "0123456789012345678901234567890123456789").unwrap();
         assert_eq!(paths(&checkout, &passed).unwrap(), ["a", "b", "c"]);
     }

@@ -6,9 +6,9 @@
 //! node ns:       └─ node0 172.30.0.(10+n), pods 10.88.(10+n).0/24, containerd, agent
 //! VM:            └─ TAP device
 //! ```
-//! What comes in: upstream's programs ([`programs`]), the native node. What goes out: [`plane::Cluster`].
-//! Invariants: every secret is made for the run and lies in the run's directory; everything runs in namespaces
-//! that end with their supervisor. See docs/testing.md, "The control plane".
+//! What comes in: upstream's programs ([`programs`]), the native node. What goes out: [`plane::Cluster`]. Invariants:
+//! every secret is made for the run and is in the run's directory; everything runs in namespaces that end with their
+//! supervisor. See docs/testing.md, "The control plane".
 
 pub mod approver;
 pub mod asking;

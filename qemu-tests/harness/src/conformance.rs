@@ -4,9 +4,9 @@
 //! host:   harness ──► ginkgo ──► e2e.test × procs (in the plane's network, on the host's root)
 //! plane:                            └─► API server        node: agent or upstream kubelet, images from its registry
 //! ```
-//! What comes in: which tests ([`Options`], the data file of [`skips`]). What goes out: a line per test as it ends, the
-//! failures' messages, counts; `e2e.log`, `report.json`, `junit.xml`, `results.txt` and the node's logs in the run's
-//! directory. Invariant: both kubelets are tested in the same place with the same images.
+//! What comes in: the selected tests ([`Options`], the data file of [`skips`]). What goes out: a line per test as it
+//! ends, the failures' messages, counts; `e2e.log`, `report.json`, `junit.xml`, `results.txt` and the node's logs in
+//! the run's directory. Invariant: both kubelets are tested in the same place with the same images.
 
 pub mod images;
 pub mod lines;
@@ -40,7 +40,7 @@ use crate::process::{must, stream};
 use crate::run::Run;
 use crate::say;
 
-/// Which tests, against what.
+/// The selected tests, and the node.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Tests whose full name matches this regular expression.
@@ -55,13 +55,13 @@ pub struct Options {
     /// The upstream kubelet in the agent's place.
     #[arg(long)]
     pub upstream: bool,
-    /// A booted VM in the native node's place: with cgroup v2 and systemd, whatever the host has.
+    /// A booted VM instead of the native node: with cgroup v2 and systemd, independent of the host.
     #[arg(long, conflicts_with = "upstream")]
     pub vm: bool,
     /// The suite of the node itself (e2e_node), which runs on a booted VM, one test after the other.
     #[arg(long, conflicts_with = "vm")]
     pub node: bool,
-    /// With `--node`: a native node in the VM's place, `--procs` tests at once.
+    /// With `--node`: a native node instead of the VM, `--procs` tests at once.
     #[arg(long, requires = "node")]
     pub native: bool,
     /// Lets tests log in to the node over SSH: a pod there takes the suite's key.
@@ -73,15 +73,15 @@ pub struct Options {
 }
 
 const NODE: &str = "conformance";
-/// Where images for a VM are served, in the plane's network.
+/// Port of the images for a VM, in the plane's network.
 const PORT: u16 = 5002;
 /// Memory of a VM: many tests have their pods on it at once.
 const MEMORY_MIB: u32 = 4096;
 
-/// Runs the tests; answers the counts of those that were begun.
+/// Runs the tests; returns the counts of those that began.
 ///
 /// # Errors
-/// What did not come up, or a suite that did not report.
+/// The part that did not start, or a suite without a report.
 pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let listed = if options.no_skip_list { Vec::new() } else { skips::listed(options.node)? };
     if options.node && options.native {
@@ -135,7 +135,7 @@ fn artefacts(run: &Arc<Run>) -> Result<PathBuf> {
     Ok(artefacts)
 }
 
-/// Writes the report's results, and says what failed and why.
+/// Writes the report's results, and prints the failures with their reasons.
 fn write_results(artefacts: &Path, report: &[u8]) -> Result<Counts> {
     let results = report::results(report)?;
     fs::write(artefacts.join("results.txt"), report::table(&results)).context("write the results")?;
@@ -145,7 +145,7 @@ fn write_results(artefacts: &Path, report: &[u8]) -> Result<Counts> {
     Ok(report::counts(&results))
 }
 
-/// A VM of the image that is built, whose containerd finds the suite's images in the plane's network; not booted yet.
+/// A VM of the built image, whose containerd finds the suite's images in the plane's network; not booted yet.
 fn plugged(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str) -> Result<VmNode> {
     let dir = artefacts.join("images");
     images::make(cluster.run(), &dir, suite, wanted)?;
@@ -198,10 +198,10 @@ fn command(
     // Tests that log in themselves are skipped where the provider is not one of those with SSH.
     command.arg(if login.is_some() { "--provider=local" } else { "--provider=skeleton" });
     command.args(["--num-nodes=1", "--node-os-distro=custom", "--disable-log-dump"]);
-    // Of a failed test: it asks the kubelet for metrics for two minutes. The logs are kept in any case.
+    // After a failed test it would ask the kubelet for metrics for two minutes. The harness keeps the logs in any case.
     command.arg("--dump-logs-on-failure=false");
     command.arg("--e2e-output-dir").arg(artefacts);
-    // Where programs look for and leave their own: nowhere of the user's.
+    // Programs must neither read nor write the user's own files.
     command.current_dir(artefacts).env("HOME", cluster.dir()).env_remove("KUBECONFIG");
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         command.env_remove(proxy);
@@ -209,7 +209,7 @@ fn command(
     Ok(command)
 }
 
-/// Runs it, keeps all it says, and says a line for every test that ends; answers how it ended.
+/// Runs the suite, keeps its output, and prints a line for every test that ends; returns the suite's exit status.
 fn watch(run: &Arc<Run>, command: &mut Command, log: &Path) -> Result<String> {
     let mut log = BufWriter::new(File::create(log).with_context(|| format!("make {}", log.display()))?);
     let mut lines = lines::Lines::default();

@@ -1,15 +1,15 @@
-//! Counting verdicts, and reading the counts out of `cargo test`'s output.
+//! Counts of verdicts, and a parser of the counts in `cargo test`'s output.
 
 use std::fmt;
 
 /// Verdicts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Did what it promises.
+    /// Passed.
     pub passed: u64,
     /// Did not.
     pub failed: u64,
-    /// Could not be asked here (the reason was printed).
+    /// Could not run here (the reason was printed).
     pub skipped: u64,
 }
 
@@ -30,13 +30,13 @@ impl Counts {
         if ok { Counts { passed: 1, ..Counts::default() } } else { Counts { failed: 1, ..Counts::default() } }
     }
 
-    /// One thing that could not be asked.
+    /// One skipped case or test.
     #[must_use]
     pub fn one_skipped() -> Counts {
         Counts { skipped: 1, ..Counts::default() }
     }
 
-    /// True if nothing failed and something was asked.
+    /// True if there was no failure, and at least one case or test ran.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.failed == 0 && self.passed > 0

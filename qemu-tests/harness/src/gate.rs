@@ -1,7 +1,7 @@
-//! Which cases a run asks: the fixed set, the cases of the areas that a change touches, all others. Pure.
+//! The cases of a run: the fixed set, the cases of the areas that a change touches, all others. Pure.
 //!
-//! `cargo selftest` asks the fixed set. `.ci/run` sets a time limit, and the runner adds cases until that limit: first the cases
-//! of the touched areas, then all others ([`crate::schedule`]). `cargo selftest --all` asks every case.
+//! `cargo selftest` runs the fixed set. `.ci/run` sets a time limit, and the runner adds cases until that limit: first
+//! the cases of the touched areas, then all others ([`crate::schedule`]). `cargo selftest --all` runs every case.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,11 @@ use crate::case::Case;
 pub type Area = &'static str;
 
 /// All areas.
-pub const AREAS: &[Area] = &["api", "boot", "defence", "join", "lifecycle", "shutdown", "volumes"];
+pub const AREAS: &[Area] =
+    &["api", "boot", "defence", "join", "lifecycle", "resources", "shutdown", "volumes"];
 
-/// The fixed set: the cases that have been the steadiest, one at least for each area and level. Every run asks all of them, so
-/// their sum must stay small: about five minutes on two cores without KVM.
+/// The fixed set: the steadiest cases, one at least for each area and level. Every run includes all of them, so their
+/// sum must stay small: about five minutes on two cores without KVM.
 pub const FIXED: &[&str] = &[
     "api/healthz-auth",
     "api/logs",
@@ -38,6 +39,8 @@ pub const FIXED: &[&str] = &[
     "lifecycle/static-pod-add",
     "lifecycle/static-pod-change",
     "lifecycle/static-pod-remove",
+    "resources/numa",
+    "resources/processors",
     "shutdown/power-button",
     "volumes/files",
     "volumes/huge-pages",
@@ -45,7 +48,7 @@ pub const FIXED: &[&str] = &[
     "volumes/update",
 ];
 
-/// Why a run asks a case. The order is the order in which the runner gives time to cases.
+/// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// In [`FIXED`]: the runner begins the case even if the time limit has passed.
@@ -93,7 +96,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/core/src/allocation/", &["join"]),
     ("agent/core/src/certs/", &["join", "api"]),
     ("agent/core/src/checkers/", &[]),
-    ("agent/core/src/csi/", &["volumes"]),
+    ("agent/core/src/csi_drivers/", &["volumes"]),
     ("agent/core/src/eviction/", &["defence"]),
     ("agent/core/src/images/", &["defence", "join"]),
     ("agent/core/src/lease/", &["join"]),
@@ -110,6 +113,9 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/types/src/restart/", &["lifecycle"]),
     ("agent/kubelet-api/src/server_policy/", &["api"]),
     ("agent/kubelet-api/src/stats/", &["api", "defence"]),
+    ("agent/core/src/resource_managers/", &["resources"]),
+    ("agent/linux/src/machine_topology/", &["resources"]),
+    ("agent/managers/", &["resources"]),
     ("agent/core/src/status/", &["join", "lifecycle"]),
     ("agent/core/src/status_manager/", &["join"]),
     ("agent/kubelet-api/src/streaming/", &["api"]),
@@ -159,6 +165,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/defence", &["defence"]),
     ("qemu-tests/src/cases/join", &["join"]),
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
+    ("qemu-tests/src/cases/resources", &["resources"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
     ("rustfmt.toml", &[]),

@@ -1,9 +1,9 @@
-//! What cases came to on this machine: when each passed last, and how long it took.
+//! Results of cases on this machine: when each passed last, and its duration.
 //!
-//! A file in the cache, replaced as a whole after each case, so that a run that is killed has told what it knows. Whoever has
-//! not the time for all cases begins with those whose last pass is the longest ago ([`crate::schedule`]). A file that cannot
-//! be read says nothing: all cases are then as if they had never run. Two runs at once may lose each other's line; the case
-//! is then run sooner than it had to be.
+//! A file in the cache, replaced as a whole after each case, so that a run that is killed has saved its results. A run
+//! without time for all cases begins with those whose last pass is the longest ago ([`crate::schedule`]). If the file
+//! cannot be read, all cases count as never run. Two runs at once may lose each other's line; then a case runs sooner
+//! than needed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,20 +19,20 @@ use crate::run::cache_dir;
 pub struct CaseHistory {
     /// When it passed last, seconds since 1970; 0 if it has failed since.
     pub passed_at: u64,
-    /// How long it took the last time, seconds; with its group's fixture, if it was the first to ask for it.
+    /// Its last duration, seconds; with its group's fixture, if the case made it.
     pub took_s: u64,
 }
 
-/// By name.
+/// Results by name of the case.
 pub type History = BTreeMap<String, CaseHistory>;
 
-/// Where it is. Not among the runs' directories, which are tidied.
+/// Path of the file. It is outside of the runs' directories, which are cleaned up.
 #[must_use]
 pub fn file() -> PathBuf {
     cache_dir().join("cases.json")
 }
 
-/// What is known.
+/// The recorded results.
 #[must_use]
 pub fn read(file: &Path) -> History {
     fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
@@ -48,7 +48,7 @@ pub fn passed(file: &Path, case: &str, at: u64, took_s: u64) -> Result<()> {
     write(file, &all)
 }
 
-/// Adds that a case failed. How long it took then says nothing about how long it takes.
+/// Records that a case failed. The duration of a failure is not recorded.
 ///
 /// # Errors
 /// If the file cannot be written.

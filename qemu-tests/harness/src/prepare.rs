@@ -1,6 +1,6 @@
-//! What must be there before cases can run: packages of the host, the built image.
+//! Prerequisites of cases: packages of the host, the built image.
 //!
-//! The list of packages is orlop-image's; so is the decision what of an earlier build is still good.
+//! orlop-image has the list of packages, and decides which parts of an earlier build can be used.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::run::{Run, cache_dir};
 use crate::say;
 use crate::workspace::cargo;
 
-/// Installs (as root) or names what this machine lacks.
+/// Installs the missing packages (as root), or names them.
 ///
 /// # Errors
-/// The line to type.
+/// The command to run.
 pub fn host() -> Result<()> {
     let needs = [tools::BUILD, tools::BOOT, tools::TEST].concat();
     let dir = cache_dir();
@@ -31,7 +31,7 @@ pub fn host() -> Result<()> {
 /// The same for a benchmark.
 ///
 /// # Errors
-/// The line to type.
+/// The command to run.
 pub fn bench() -> Result<()> {
     tools::ensure(tools::BENCH, &cache_dir().join("host-packages.log"))
 }
@@ -39,19 +39,19 @@ pub fn bench() -> Result<()> {
 /// The same for the upstream suite.
 ///
 /// # Errors
-/// The line to type.
+/// The command to run.
 pub fn suite() -> Result<()> {
     tools::ensure(tools::SUITE, &cache_dir().join("host-packages.log"))
 }
 
-/// What cases may need of the disk that the cache is on, bytes: disks of VMs that are filled, images of the control plane's
-/// containers, and the compilation of what is compiled for them.
+/// Space that cases may need on the cache's disk, bytes: disks of VMs that are filled, images of the control plane's
+/// containers, and compilations.
 const ROOM: u64 = 8 << 30;
 
-/// Sees that the cache's disk has room for cases: without it they fail one by one, far from the cause.
+/// Checks that the cache's disk has room for cases: without room they fail one by one, far from the cause.
 ///
 /// # Errors
-/// If it has not: where, how much, and what may go.
+/// If there is no room: the disk, the missing space, and the files that may be deleted.
 pub fn room() -> Result<()> {
     let dir = cache_dir();
     let disk = rustix::fs::statvfs(&dir).with_context(|| format!("look at the disk of {}", dir.display()))?;

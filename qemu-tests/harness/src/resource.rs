@@ -1,8 +1,8 @@
-//! What a run leaves on the machine while it lives, written down by id so that it can be removed by id.
+//! Resources of a running run on the machine, recorded by id so that they can be removed by id.
 //!
-//! What comes in: processes, cgroups and directories as they are made. What goes out: one JSON line each,
-//! and their removal. Invariants: a process is only killed if its start time is the recorded one, a cgroup
-//! and a directory only removed if they carry the run's id.
+//! What comes in: processes, cgroups and directories as they are made. What goes out: one JSON line each, and their
+//! removal. Invariants: a process is only killed if its start time is the recorded one, a cgroup and a directory only
+//! removed if they carry the run's id.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,9 +13,10 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use orlop_config::procfs::{ProcessStat, process_stat};
 use serde::{Deserialize, Serialize};
 
-/// Something to remove.
+/// A resource to remove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Resource {
@@ -23,7 +24,7 @@ pub enum Resource {
     Process {
         /// Process id.
         pid: i32,
-        /// Field 22 of `/proc/PID/stat`: tells it from a later process with the same id.
+        /// Field 22 of `/proc/PID/stat`: distinguishes it from a later process with the same id.
         start_ticks: u64,
     },
     /// A child cgroup with everything below it.
@@ -39,7 +40,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// The running process `pid`, told apart by its start time.
+    /// The running process `pid`, identified by its start time.
     ///
     /// # Errors
     /// If there is no such process.
@@ -48,7 +49,7 @@ impl Resource {
         Ok(Resource::Process { pid, start_ticks })
     }
 
-    /// True if it is still there.
+    /// True if it exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         match self {
@@ -57,15 +58,15 @@ impl Resource {
         }
     }
 
-    /// Removes it. What is gone already is a success.
+    /// Removes it. A missing resource is a success.
     ///
     /// # Errors
-    /// What could not be removed, and why.
+    /// The reason why it cannot be removed.
     pub fn remove(&self, run_id: &str) -> Result<()> {
         match self {
             Resource::Process { pid, .. } => {
                 if self.exists() {
-                    // Its group first: a build command has children of its own.
+                    // Its process group first: a build command has children of its own.
                     let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
                     let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
                     await_end(*pid, Duration::from_secs(10));
@@ -78,21 +79,18 @@ impl Resource {
     }
 }
 
-fn stat_fields(pid: i32) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold blanks and brackets: fields count from after its last bracket.
-    let (_, rest) = stat.rsplit_once(')')?;
-    Some(rest.split_whitespace().map(str::to_owned).collect())
+fn stat(pid: i32) -> Option<ProcessStat> {
+    process_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Start time of a process in clock ticks since boot; `None` if there is none.
 #[must_use]
 pub fn start_ticks(pid: i32) -> Option<u64> {
-    stat_fields(pid)?.get(19)?.parse().ok()
+    stat(pid).map(|of| of.started_ticks)
 }
 
 fn is_zombie(pid: i32) -> bool {
-    stat_fields(pid).is_some_and(|f| f.first().is_some_and(|s| s == "Z"))
+    stat(pid).is_some_and(|of| of.state == 'Z')
 }
 
 /// Waits until a process (any, not only a child) has ended, by its pidfd; false at the deadline.
@@ -139,8 +137,8 @@ fn remove_cgroup(path: &Path, run_id: &str) -> Result<()> {
     rmdir_cgroup(path)
 }
 
-/// A killed process leaves its cgroup a moment after its pidfd became readable (when it is reaped), so
-/// EBUSY is answered by waiting for the members that are still listed.
+/// A killed process leaves its cgroup a moment after its pidfd became readable (when it is reaped), so after EBUSY the
+/// function waits for the members that are still listed.
 fn rmdir_cgroup(path: &Path) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {

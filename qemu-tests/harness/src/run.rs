@@ -26,12 +26,12 @@ pub struct Run {
     dir: PathBuf,
     sockets: PathBuf,
     made: Mutex<CreatedResources>,
-    /// What failed, to be said again at the end.
+    /// Failures, repeated at the end.
     failed: Mutex<Vec<String>>,
-    /// What failed and passed when it was tried again, the same.
+    /// Failures that passed when repeated, repeated at the end as well.
     unsteady: Mutex<Vec<String>>,
     left_out: Mutex<Vec<String>>,
-    /// Held while things are removed: who closes second waits until all is gone.
+    /// Held during the removal: a second `close` waits until all is removed.
     closing: Mutex<()>,
 }
 
@@ -103,12 +103,12 @@ impl Run {
         &self.sockets
     }
 
-    /// Notes that something failed: whoever reads only the end of a long output finds it there.
+    /// Records a failure, so that the end of a long output shows it.
     pub fn note_failure(&self, what: impl Into<String>) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
     }
 
-    /// What failed so far.
+    /// The failures so far.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -130,7 +130,7 @@ impl Run {
         self.unsteady.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
     }
 
-    /// What failed and then passed, so far.
+    /// The failures so far that passed when repeated.
     #[must_use]
     pub fn unsteady(&self) -> Vec<String> {
         self.unsteady.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -151,7 +151,7 @@ impl Run {
             .with_context(|| format!("write {}", path.display()))
     }
 
-    /// Records something that is about to be made.
+    /// Records a resource that is about to be made.
     ///
     /// # Errors
     /// If the run is being interrupted, or the record cannot be written.
@@ -183,8 +183,8 @@ impl Run {
         Ok((child, resource))
     }
 
-    /// Ends the run: nothing more can be made, and everything recorded is removed, newest first.
-    /// Answers what could not be removed.
+    /// Ends the run: further resources are refused, and everything recorded is removed, newest first. Returns the
+    /// resources that could not be removed.
     pub fn close(&self) -> Vec<String> {
         let _removing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let resources = {
@@ -194,7 +194,7 @@ impl Run {
         };
         let problems = remove_all(&resources, &self.id);
         if problems.is_empty() {
-            // The record is only needed for what is left; artefacts of failures stay beside it.
+            // The record is only needed for remaining resources; artefacts of failures stay next to it.
             let _ = fs::remove_file(self.dir.join(RECORD));
             let _ = fs::remove_dir(self.dir.join("groups"));
             let _ = fs::remove_dir(&self.dir);
@@ -210,11 +210,11 @@ fn remove_all(resources: &[Resource], id: &str) -> Vec<String> {
     processes.into_iter().chain(rest).filter_map(|r| r.remove(id).err().map(|e| format!("{e:#}"))).collect()
 }
 
-/// So many runs' artefacts of failures are kept.
+/// Number of runs whose artefacts of failures are kept.
 const KEPT_RUNS: usize = 12;
 
-/// Removes what runs left whose process is gone (killed, or the machine lost power), and the artefacts of all but the
-/// newest dozen runs. Answers what was done and what could not be, one line each.
+/// Removes the remains of runs whose process is gone (killed, or the machine lost power), and the artefacts of all runs
+/// except the newest dozen. Returns one line for each action and each failure.
 ///
 /// # Errors
 /// If the directory of runs cannot be read.
@@ -254,7 +254,7 @@ pub fn clean_stale() -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// All but the newest so many.
+/// All except the newest `kept`.
 fn beyond(mut dirs: Vec<(SystemTime, PathBuf)>, kept: usize) -> impl Iterator<Item = PathBuf> {
     dirs.sort_by_key(|(made, _)| std::cmp::Reverse(*made));
     dirs.into_iter().skip(kept).map(|(_, dir)| dir)

@@ -22,15 +22,15 @@ use crate::schedule::{Limit, Planned, Unit, VM_LANES, plan};
 use crate::vm::machine::EmulatorFault;
 use crate::{prepare, say};
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many groups at once; of VMs [`VM_LANES`] at most.
+    /// Largest number of groups at once; of VMs [`VM_LANES`] at most.
     pub jobs: usize,
     /// Seed of everything random; printed with a failure.
     pub seed: u64,
-    /// Cases that failed run again, up to [`ATTEMPTS`] times, alone, after all others: an emulated machine on a busy host is
-    /// late for reasons that say nothing about the product. A case that passes then counts as passed. The end of the output
+    /// Failed cases run again, up to [`ATTEMPTS`] times, alone, after all others: an emulated machine on a busy host is
+    /// late for reasons that are not the product's. A case that passes then counts as passed. The end of the output
     /// names the case as unsteady, with the reason of its first failure.
     pub again: bool,
     /// When all cases must be over: the runner begins no case that would last longer, but those of the fixed set. Cases without
@@ -38,12 +38,12 @@ pub struct Options {
     pub until: Option<SystemTime>,
     /// Areas that the change touches: their cases get the time before others do. Without a limit this has no effect.
     pub touched: BTreeSet<Area>,
-    /// What cases came to earlier, and where it is written what they come to now.
+    /// File of the results of cases: earlier ones are read, the present ones written.
     pub history: Option<PathBuf>,
 }
 
 impl Options {
-    /// Until all must be over.
+    /// Time until the end of the run.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.until.map(|until| until.duration_since(SystemTime::now()).unwrap_or_default())
@@ -67,16 +67,16 @@ impl Options {
     }
 }
 
-/// So many failed cases at most run again: if more fail, the product or the harness is broken.
+/// Largest number of failed cases that run again: if more fail, the product or the harness is broken.
 const AGAIN_MAX: usize = 5;
 
-/// So often a failed case runs again, at most.
+/// Largest number of repetitions of a failed case.
 pub const ATTEMPTS: usize = 2;
 
 /// No failed case begins again later than so long after the time limit: the machine that runs CI ends the run at some time.
 const AGAIN_LATEST: Duration = Duration::from_secs(25 * 60);
 
-/// What one case came to.
+/// Result of one case.
 enum Verdict {
     Passed,
     Failed(String),
@@ -148,7 +148,7 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     Ok(counts)
 }
 
-/// What is left to run, and the groups of which something runs.
+/// The units that are left, and the groups that are running.
 struct Queue(Mutex<(VecDeque<Unit>, Vec<&'static str>)>);
 
 impl Queue {
@@ -156,9 +156,9 @@ impl Queue {
         Queue(Mutex::new((units.into(), Vec::new())))
     }
 
-    /// The first unit that is left and that the lane may take. A lane for VMs takes what has none only when there are no more
-    /// VMs: they are what a run waits for in the end. Two parts of one group have their logs in the same place: the lane that
-    /// runs the first comes back for the second.
+    /// The first unit that the lane may take. A lane for VMs takes units without VMs only when no VMs are left: the VMs
+    /// determine the length of a run. Two parts of one group write their logs to the same directory: the lane that runs
+    /// the first part runs the second one later.
     fn next(&self, vms: bool) -> Option<Unit> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (units, running) = &mut *inner;
@@ -208,7 +208,8 @@ fn run_once(run: &Arc<Run>, case: Case, shared: &mut SharedFixture, seed: u64) -
         verdict = run_case(run, &case, shared, seed);
     }
     if matches!(verdict, Verdict::Failed(_)) {
-        // What it left behind is not to fail the cases after it, and their fixture is not to write over its logs.
+        // Remains of a failed case must not fail later cases, and a new fixture must not overwrite the failed one's
+        // logs.
         *shared = None;
         let of_group = shared_artefacts(run, case.group.unwrap_or(case.name));
         let _ = fs::rename(of_group, run.dir().join(case.name).join("group"));
@@ -216,7 +217,7 @@ fn run_once(run: &Arc<Run>, case: Case, shared: &mut SharedFixture, seed: u64) -
     Report { case, verdict, took: start.elapsed() }
 }
 
-/// Runs a failed case again, with no other case next to it, and keeps the artefacts of the attempt before.
+/// Runs a failed case again, with no other case next to it, and keeps the artefacts of the last attempt.
 fn passes_again(run: &Arc<Run>, case: Case, options: &Options, attempt: usize) -> bool {
     if options.until.is_some_and(|until| SystemTime::now() > until + AGAIN_LATEST) {
         return false;
@@ -236,12 +237,12 @@ fn passes_again(run: &Arc<Run>, case: Case, options: &Options, attempt: usize) -
     passed
 }
 
-/// Where a group's fixture keeps its logs.
+/// Directory of the logs of a group's fixture.
 fn shared_artefacts(run: &Run, group: &str) -> PathBuf {
     run.dir().join("groups").join(group)
 }
 
-/// True if a guest of the case, or of its group, fell to the emulator; it is asked once.
+/// True if a guest of the case, or of its group, crashed because of the emulator; the call resets this.
 fn emulator_failed(run: &Run, case: &Case) -> bool {
     let dirs = [run.dir().join(case.name), shared_artefacts(run, case.group.unwrap_or(case.name))];
     dirs.iter().filter(|dir| EmulatorFault.pass(dir)).count() > 0
@@ -369,7 +370,7 @@ mod tests {
                 Ok(())
             }),
             case("t/absent", None, |_| skip("not here")),
-            // What a failed case did to its group's fixture is not there for the next one.
+            // A failed case's changes to its group's fixture must not reach the next case.
             case("t/spoils", Some("s"), |cx| {
                 *cx.shared_or(|_, _| Ok(7_u32))? = 8;
                 fs::write(cx.shared_artefacts.join("log"), "spoilt")?;
@@ -405,7 +406,7 @@ mod tests {
         let past = run.dir().join("cases.json");
         let options = options(2, true, Some(past.clone()));
         let counts = run_cases(&run, &cases, options.clone()).unwrap();
-        // So many are not tried again.
+        // Too many failures: they are not repeated.
         assert_eq!(counts, Counts { passed: 4, failed: 6, skipped: 1 });
         let mut failures = run.failures();
         failures.sort_unstable();

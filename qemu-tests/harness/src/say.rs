@@ -1,6 +1,6 @@
 //! Progress for the person who watches: lines on standard output, flushed at once.
 //!
-//! A closed pipe is no error of the run, so write failures are dropped here and nowhere else.
+//! A closed pipe does not fail the run, so write errors are dropped here and nowhere else.
 
 use std::io::Write;
 

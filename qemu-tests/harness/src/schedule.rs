@@ -1,10 +1,10 @@
 //! The order in which the runner begins cases, and its choice if the time is too short for all. Pure.
 //!
-//! Without a time limit the runner begins all cases, the longest first, so that no lane ends with a long case alone. With a limit
-//! it begins the fixed set first. Then come the cases that fit into the time: those of touched areas before the others
-//! ([`crate::gate`]), of each kind those whose last pass on this machine is the longest ago (a case that never passed, or failed
-//! since, counts as the oldest; of these the cheapest comes first). The rest follows, for the case that time is left after all.
-//! So runs that are too short for all cases ask each case in turn.
+//! Without a time limit the runner begins all cases, the longest first, so that no lane ends with a long case alone.
+//! With a limit it begins the fixed set first. Then come the cases that fit into the time: those of touched areas
+//! before the others ([`crate::gate`]), of each kind those whose last pass on this machine is the longest ago (a case
+//! that never passed, or failed since, counts as the oldest; of these the cheapest comes first). The rest follows, in
+//! case time is left. So successive runs that are too short for all cases run each case in turn.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::case::{Case, Level};
 use crate::gate::Tier;
 use crate::history::History;
 
-/// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
-/// have further lanes.
+/// Largest number of emulated machines at once that two cores can run. Cases without one wait more than they compute,
+/// and have further lanes.
 pub const VM_LANES: usize = 2;
 
-/// What a group's fixture takes, seconds, when it is made for one case: a VM that boots, a cluster with its nodes.
+/// Seconds for a group's fixture, when it is made for one case: a VM that boots, a cluster with its nodes.
 const FIXTURE_S: [(Level, u64); 2] = [(Level::L4v, 30), (Level::L4n, 12)];
 
 /// A case with its expected duration.
@@ -24,8 +24,8 @@ const FIXTURE_S: [(Level, u64); 2] = [(Level::L4v, 30), (Level::L4n, 12)];
 pub struct Planned {
     /// The case.
     pub case: Case,
-    /// Seconds: as the last time on this machine, or else as the case says itself. With its group's fixture, if the case is the
-    /// first of its unit.
+    /// Seconds: the last duration on this machine, or the case's own estimate. Includes the group's fixture if the case
+    /// is the first of its unit.
     pub expected_s: u64,
     /// The runner begins the case even if the time limit has passed.
     pub must_run: bool,
@@ -39,7 +39,7 @@ pub struct Limit<'a> {
     pub tier: &'a dyn Fn(&Case) -> Tier,
 }
 
-/// What runs one after another, with one fixture: a whole group, a part of it, or one case without a group.
+/// Cases that run one after another, with one fixture: a whole group, a part of a group, or one case without a group.
 pub type Unit = Vec<Planned>;
 
 /// All cases, as units in the order in which the runner begins them in `jobs` lanes.
@@ -85,9 +85,9 @@ fn fixture_s(case: &Case) -> u64 {
     case.group.and(of_level).map_or(0, |(_, seconds)| *seconds)
 }
 
-/// The cases that fit into the time, in the order of their keys: tier, time of the last pass, expected seconds. Cases with a VM
-/// get the time of the lanes for VMs, all others that of the remaining lanes; a group gets the time of one lane. The fixed set
-/// is always chosen.
+/// The cases that fit into the time, in the order of their keys: tier, time of the last pass, expected seconds. Cases
+/// with a VM share the time of the lanes for VMs, all others that of the remaining lanes; a group has the time of one
+/// lane. The fixed set is always chosen.
 fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (Tier, u64, u64)) -> Vec<bool> {
     let mut order: Vec<usize> = (0..cases.len()).collect();
     order.sort_by_key(|i| key(&cases[*i]));
@@ -139,7 +139,7 @@ mod tests {
         ];
         let plan_of = |history: &History| plan(&cases, history, None, 3);
         assert_eq!(names(&plan_of(&History::new())), [vec!["b", "c"], vec!["a"]]);
-        // What it took here counts more than what it says.
+        // The duration on this machine counts more than the case's estimate.
         let slow = History::from([("a".to_owned(), CaseHistory { passed_at: 1, took_s: 11 })]);
         assert_eq!(names(&plan_of(&slow)), [vec!["a"], vec!["b", "c"]]);
     }
@@ -168,13 +168,13 @@ mod tests {
         ];
         let past = |name: &str, passed_at, took_s| (name.to_owned(), CaseHistory { passed_at, took_s });
         let history = History::from([past("failed", 0, 30), past("old", 5, 50), past("fresh", 9, 10)]);
-        // 100 s in the one lane of those without a VM: `failed` and `new` are for certain; then there is room for `fresh`
-        // alone, but not for `old`, which is begun after all if the others take less.
+        // 100 s in the one lane of cases without a VM: `failed` and `new` are certain; then there is room for `fresh`
+        // alone, but not for `old`, which runs last if the others take less.
         assert_eq!(
             names(&within(100, &|_| Tier::Other, &cases, &history)),
             [vec!["new"], vec!["failed"], vec!["fresh"], vec!["old"]]
         );
-        // With time for one only, the cheapest of those that never passed.
+        // With time for one case only: the cheapest of those that never passed.
         let short = within(30, &|_| Tier::Other, &cases, &history);
         assert_eq!(names(&short)[0], ["failed"]);
     }
@@ -210,7 +210,7 @@ mod tests {
                 }
             }
         }
-        // Three runs are enough for all: 180 s in runs of 60 s, with what does not fit exactly a few more.
+        // Three runs are enough for all: 180 s in runs of 60 s; cases that do not fit exactly need a few more runs.
         assert!(history.len() == 8 && history.values().all(|past| past.passed_at >= 4), "{history:?}");
     }
 
@@ -230,8 +230,8 @@ mod tests {
         };
         let past = |name: &str, passed_at| (name.to_owned(), CaseHistory { passed_at, took_s: 40 });
         let history = History::from([past("old", 1), past("touched", 9)]);
-        // The lane of natives has 100 s: 22 for the fixed case, 40 for the touched area, then the other case of the group
-        // (it never passed), and no more.
+        // The lane of native nodes has 100 s: 22 for the fixed case, 40 for the touched area, then the other case of
+        // the group (it never passed), and no more.
         let plan = within(100, &tier, &cases, &history);
         assert_eq!(
             names(&plan),

@@ -1,4 +1,4 @@
-//! Which cases a command line means, and how they are listed. Pure.
+//! Selection of cases by the command line, and the list of cases. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::case::{Case, human};
 pub fn glob_matches(pattern: &str, name: &str) -> bool {
     let (p, n): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut pi, mut ni) = (0, 0);
-    // Where to resume after the last star, if what follows it does not fit.
+    // Position after the last star, to resume there if the rest does not match.
     let mut star: Option<(usize, usize)> = None;
     while ni < n.len() {
         if pi < p.len() && p[pi] == '*' {

@@ -1,8 +1,9 @@
 //! `selftest`: all checks, cheapest first, then cases; progress while it runs, one closing line.
 //!
-//! Checks are format, lints, tests, documentation, licences. [`Cases`] says which cases follow. The image and the control plane,
-//! which cases need, are built at the same time as the checks: most of that work is one linker and one packer, which leave a
-//! processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is reported and counts as skipped.
+//! Checks are format, lints, tests, documentation, licences. [`Cases`] chooses the cases. The image and the control
+//! plane, which cases need, are built at the same time as the checks: most of that work is one linker and one packer,
+//! which leave a processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is
+//! reported and counts as skipped.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -23,11 +24,11 @@ struct Check {
     name: &'static str,
     /// Arguments to cargo.
     cargo: &'static [&'static str],
-    /// Its component answers to `cargo <this> --version` if installed; empty: always there.
+    /// The cargo component that must be installed (`cargo <this> --version`); empty: always installed.
     component: &'static str,
     /// Extra environment.
     env: &'static [(&'static str, &'static str)],
-    /// Counts come from its output rather than from its status.
+    /// Counts come from its output, not from its status.
     counted: bool,
 }
 
@@ -47,7 +48,7 @@ const CHECKS: &[Check] = &[
         env: &[],
         counted: true,
     },
-    // With the optimisation that .cargo/config.toml has for it.
+    // With the optimisation that .cargo/config.toml sets for it.
     Check { name: "sim", cargo: &["sim", "--no-fail-fast"], component: "", env: &[], counted: true },
     Check {
         name: "doc",
@@ -68,14 +69,14 @@ const CHECKS: &[Check] = &[
 /// The cases of a selftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cases {
-    /// The fixed set; with a time limit ([`Options::until`]) also as many others as the time allows.
+    /// The fixed set; with a time limit ([`Options::until`]) also as many other cases as the time allows.
     Fixed,
-    /// Every case, whatever time that takes.
+    /// Every case, without a time limit.
     All,
 }
 
 impl Cases {
-    /// Those of all cases that the runner may begin.
+    /// The cases that the runner may begin.
     fn of(self, all: &[Case], options: &Options) -> Vec<Case> {
         let mut cases = all.to_vec();
         if self == Cases::Fixed && options.until.is_none() {
@@ -85,10 +86,10 @@ impl Cases {
     }
 }
 
-/// Runs all checks, and of all cases those that `which` says; the caller prints the closing line.
+/// Runs all checks, and the cases of `which`; the caller prints the closing line.
 ///
 /// # Errors
-/// If a check cannot even be started.
+/// If a check cannot be started.
 pub fn run(run: &Arc<Run>, all: &[Case], options: Options, which: Cases) -> Result<Counts> {
     prepare::host()?;
     let options =
@@ -103,7 +104,7 @@ pub fn run(run: &Arc<Run>, all: &[Case], options: Options, which: Cases) -> Resu
     Ok(total)
 }
 
-/// With a time limit, the cases of touched areas come before others.
+/// With a time limit, the cases of touched areas come first.
 fn with_touched(options: Options) -> Options {
     if options.until.is_none() {
         return options;
@@ -144,7 +145,7 @@ fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result
     Ok(total.plus(counts))
 }
 
-/// Builds the image, then the control plane's programs, at a lower priority than the checks. Answers whether the image builds.
+/// Builds the image, then the control plane's programs, at a lower priority than the checks. Returns whether the image builds.
 /// A failure of the control plane is reported, and the cases that need it fail.
 fn begin_image(run: Arc<Run>, chosen: Vec<Case>, options: Options) -> Result<JoinHandle<Result<bool>>> {
     let work = move || {
@@ -191,7 +192,7 @@ fn is_installed(run: &Arc<Run>, component: &str) -> Result<bool> {
     Ok(stream(run, cargo().args([component, "--version"]), |_| {})?.success())
 }
 
-/// What of cargo's output a person wants to see pass by: everything but the passed tests one by one.
+/// The lines of cargo's output that a person wants to watch: all except the passed tests.
 fn is_progress(line: &str) -> bool {
     let passed = line.starts_with("test ") && line.ends_with("... ok");
     !(passed || line.is_empty() || line.starts_with("running "))

@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM, SIGHUP: everything the run made is removed, then the process ends.
+//! On Ctrl-C, SIGTERM and SIGHUP, removes all resources of the run, then ends the process.
 //!
 //! Handlers rather than blocked signals: a mask would be inherited by every child, handlers end with exec.
 
@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::run::Run;
 use crate::say;
 
-/// Starts the thread that waits for the signals on behalf of `run`. They are caught from here on.
+/// Starts the thread that waits for the signals on behalf of `run`. From here on the process catches them.
 ///
 /// # Errors
 /// If no thread or handler can be made.
@@ -44,7 +44,7 @@ async fn first(mut a: (Signal, i32), mut b: (Signal, i32), mut c: (Signal, i32))
     }
 }
 
-// What destructors would do is done by `close`, for every thread of the run; the others cannot be unwound.
+// `close` does the work of the destructors, for every thread of the run; other threads cannot be unwound.
 #[allow(clippy::disallowed_methods)]
 fn clean_and_end(run: &Run, number: i32) -> ! {
     say::line(format!("signal {number}: removing what run {} made", run.id()));

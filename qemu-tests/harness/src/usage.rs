@@ -3,8 +3,9 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use orlop_config::procfs;
 
-/// What a process has used so far, and holds now.
+/// Processor time of a process so far, and its present memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time, clock ticks.
@@ -18,13 +19,9 @@ pub struct Usage {
 /// Reads `/proc/PID/stat` and `/proc/PID/status`. Pure.
 #[must_use]
 pub fn parse_usage(stat: &str, status: &str) -> Option<Usage> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-    let kib = |key: &str| -> Option<u64> {
-        status.lines().find_map(|l| l.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
-    };
-    Some(Usage { ticks, rss_kib: kib("VmRSS:")?, anon_kib: kib("RssAnon:")? })
+    let ticks = procfs::process_stat(stat)?.cpu_ticks;
+    let kib = |name: &str| procfs::kilobytes(status, name).map(|bytes| bytes / 1024);
+    Some(Usage { ticks, rss_kib: kib("VmRSS")?, anon_kib: kib("RssAnon")? })
 }
 
 /// Reads the usage of a process, now.

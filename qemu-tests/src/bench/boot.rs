@@ -1,7 +1,7 @@
-//! `bench boot`: the image's boot ledger beside a stock Debian 13, one after the other in the same QEMU.
+//! `bench boot`: the image's boot ledger and a stock Debian 13, one after the other in the same QEMU.
 //!
-//! Beside the time stands the processor time that QEMU needed until then: on a shared machine it is the steadier
-//! of the two.
+//! The output has the time and QEMU's processor time until then: on a shared machine the processor time is the steadier
+//! value.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
-use crate::cases::boot::boots::{config_with_pod, render};
+use crate::cases::boot::shared_vm::{config_with_pod, render};
 
 const LIMIT_S: u64 = 240;
 
@@ -47,7 +47,7 @@ pub fn run(run: &Arc<Run>, times: u32, alone: bool) -> Result<()> {
 }
 
 fn ours(run: &Arc<Run>, artefacts: &Path, n: u32) -> Result<()> {
-    // As the other one, and as in all figures so far.
+    // Like the stock Debian, and like all earlier figures.
     let lab = Lab::new(run, artefacts)?.as_shipped();
     for which in ["first", "second"] {
         let vm = lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
@@ -81,6 +81,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
             accelerator: Image::test()?.accelerator()?,
             memory_mib: MEMORY_MIB,
             processors: 2,
+            topology: None,
             boot: Boot::Direct {
                 kernel: stock.kernel.clone(),
                 initrd: stock.initrd.clone(),

@@ -1,4 +1,4 @@
-//! `bench dense`: more pods on one node than it has by default. They must all run, be told right and go again; memory
+//! `bench dense`: more pods on one node than the default maximum. All must run, have correct statuses and end; memory
 //! and processor time are printed.
 
 use std::collections::BTreeSet;
@@ -27,13 +27,13 @@ use super::peer::scale;
 use super::spent::CpuSeconds;
 
 const NODE: &str = "dense";
-/// A node's usual range has fewer addresses. Nobody outside asks for these.
+/// A node's usual range has fewer addresses. No client outside uses these.
 const RANGE: &str = "10.90.0.0/16";
 
 /// Measures it.
 ///
 /// # Errors
-/// If a pod does not run, is told wrong or leaves something behind.
+/// If a pod does not run, has a wrong status or leaves something behind.
 pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     let agent = built::agent(run, true)?;
     let artefacts = run.dir().join("bench-dense");

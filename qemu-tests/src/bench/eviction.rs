@@ -1,7 +1,8 @@
-//! `bench eviction`: the agent, then the upstream kubelet in its place, in the same booted VM: from the moment at which
-//! less memory is left than must be to the end of the pod that goes for it.
+//! `bench eviction`: the agent, then the upstream kubelet in its place, in the same booted VM: the time from the
+//! crossing of the memory threshold to the end of the evicted pod.
 //!
-//! What takes the memory belongs to no pod. Each is measured from its own account of what is left. Rounds begin at different moments of ten seconds, for upstream looks that often.
+//! The memory is used outside of any pod. Each kubelet is measured by its own rule for available memory. Rounds begin
+//! at different moments of ten seconds, the period of upstream's checks.
 
 use std::fs;
 use std::sync::Arc;
@@ -28,22 +29,22 @@ use crate::cases::join::vm::tools::{PROGRAMS, link};
 
 /// `forget_ready` knows it.
 const NODE: &str = "peer";
-/// Where the tree's agent goes; the image has one of its own.
+/// Path of the tree's agent; the image has one of its own.
 const AGENT: &str = "/var/lib/kubelet/agent";
 /// `memory.available`, MiB.
 const THRESHOLD: i64 = 250;
-/// What is left above the threshold until the moment that counts, MiB.
+/// Memory above the threshold before the measurement, MiB.
 const MARGIN: i64 = 30;
-/// What is taken then, MiB: less than the victim has.
+/// Memory that is used then, MiB: less than the victim has.
 const BEYOND: i64 = 60;
 const VICTIM_HOLDS: u32 = 120;
 /// Parts of ten seconds by which a round begins later than the one before.
 const LATER_MS: u32 = 2300;
 
-/// Measures both, so many rounds each.
+/// Measures both, `rounds` rounds each.
 ///
 /// # Errors
-/// If the VM does not become Ready with either, or nobody goes.
+/// If the VM does not become Ready with either, or no pod is evicted.
 pub fn run(run: &Arc<Run>, rounds: u32) -> Result<()> {
     let (agent, kubelet) = (built::agent(run, true)?, programs::kubelet(run)?);
     let artefacts = run.dir().join("bench-eviction");
@@ -112,7 +113,8 @@ fn round(cluster: &Cluster, node: &mut VmNode, victim: &str, n: u32, left: Memor
     shell.run(&format!("sleep {:.1}", later.as_secs_f64()), later + Duration::from_secs(60))?;
     let times = cross(shell, victim, MARGIN, BEYOND)?;
     empty(shell)?;
-    // Upstream says `Succeeded` of most victims whose processes end with 0, and has their message in the condition only.
+    // Upstream reports `Succeeded` for most victims whose processes end with 0, and has their message in the condition
+    // only.
     let message = client.wait::<Pod, _>(&pods, 60, &format!("{victim} to be over"), |all| {
         let status = all.get(victim)?.status.clone()?;
         let disrupted = status.conditions?.into_iter().find(|c| c.type_ == "DisruptionTarget")?;

@@ -1,5 +1,5 @@
-//! `bench floor`: what the runtime alone needs for many pods: RunPodSandbox, CreateContainer and StartContainer by a
-//! loop, nothing else, with different numbers of pods at once.
+//! `bench floor`: the time that the runtime alone needs for many pods: RunPodSandbox, CreateContainer and
+//! StartContainer in a loop, without a kubelet, with different numbers of pods at once.
 
 use std::fs;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub fn run(run: &Arc<Run>, pods: u32, at_once: &[usize]) -> Result<()> {
     let artefacts = run.dir().join("bench-floor");
     fs::create_dir_all(&artefacts)?;
     for parallel in at_once {
-        // No agent is started, so any program may stand at its place.
+        // No agent is started, so any program can be given as the agent.
         let node = NativeNode::start(run, &artefacts, std::env::current_exe()?)?;
         let pull = cri::PullImageRequest { image: Some(image()), ..Default::default() };
         let mut images = node.cri().image_client();

@@ -1,4 +1,4 @@
-//! `bench native`: what the agent costs on the native node with no pods and with many.
+//! `bench native`: the cost of the agent on the native node without pods and with many.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use orlop_harness::run::Run;
 use orlop_harness::say;
 use orlop_harness::usage::{Usage, usage};
 
-/// How long CPU time is counted.
+/// Window of the CPU time.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Thousandths of a core over a window.
@@ -45,7 +45,7 @@ pub(super) fn report(what: &str, name: &str, before: Usage, after: Usage, window
     Ok(())
 }
 
-/// Prints what agent and containerd use over a window.
+/// Prints the usage of agent and containerd over a window.
 pub(super) fn measure(node: &mut NativeNode, what: &str) -> Result<()> {
     let pids = [("orlop-agent", node.agent_pid()?), ("containerd", node.containerd_pid()?)];
     let before: Vec<Usage> = pids.iter().map(|(_, pid)| usage(*pid)).collect::<Result<_>>()?;

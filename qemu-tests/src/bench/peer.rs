@@ -1,6 +1,6 @@
 //! `bench peer`: the agent and the upstream kubelet of the same Kubernetes release, one after the other in the same
-//! place: a native node of its own cluster each. Start to Ready, memory and CPU time at 0 and at many pods, requests
-//! to the API server while nothing happens.
+//! environment: a native node of its own cluster each. Start to Ready, memory and CPU time at 0 and at many pods,
+//! requests to the API server while nothing happens.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -29,7 +29,7 @@ use serde_json::json;
 use super::native::measure;
 use super::spent::CpuSeconds;
 
-/// How long a node is left alone before it is measured: what a start leaves behind is over by then.
+/// Idle time of a node before its measurement: by then the work after a start is over.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Starts of a kubelet that has its certificate.
 pub(super) const STARTS: usize = 5;
@@ -108,7 +108,7 @@ impl<T: fmt::Display + PartialOrd> fmt::Display for Starts<T> {
     }
 }
 
-/// Takes the Ready condition of the kubelet that has stopped away, so that only a new one can be waited for.
+/// Removes the Ready condition of the stopped kubelet, so that a wait for Ready needs a new one.
 pub(super) fn forget_ready(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     let condition =
@@ -133,7 +133,7 @@ fn idle(cluster: &Cluster, node: &mut NativeNode, what: &str) -> Result<()> {
     let kinds: Vec<String> =
         audit::counts(of_node.into_iter()).into_iter().map(|(kind, n)| format!("{n} {kind}")).collect();
     say::line(format!("{what:<10} {per_hour:.0} API requests an hour ({})", kinds.join(", ")));
-    // The upstream kubelet asks for a pod once more when it is gone, and is refused.
+    // The upstream kubelet gets a pod once more after its deletion, and is refused.
     say::line(format!("{what:<10} {} forbidden requests so far", audit::forbidden(&all).len()));
     Ok(())
 }

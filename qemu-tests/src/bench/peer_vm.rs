@@ -1,7 +1,8 @@
 //! `bench peer --vm`: the agent, then the upstream kubelet in its place, in the same booted VM: start to Ready, memory
 //! and CPU time without pods.
 //!
-//! The kubelet comes on a second disk, and so does the agent that `ORLOP_E2E_AGENT` names. Both are started in the same way, with the configuration of the appliance.
+//! A second disk has the kubelet, and the agent that `ORLOP_E2E_AGENT` names. Both start in the same way, with the
+//! configuration of the appliance.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,15 +27,15 @@ use super::peer::{STARTS, Starts, forget_ready};
 
 /// The node's name, which `forget_ready` knows.
 const NODE: &str = "peer";
-/// What a start leaves behind is over by then.
+/// By then the work after a start is over.
 const SETTLE: Duration = Duration::from_secs(30);
-/// How long CPU time is counted.
+/// Window of the CPU time.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Where the second disk's files go.
+/// Paths of the second disk's files in the guest.
 pub(super) const PROGRAM: &str = "/var/lib/kubelet/upstream";
 const OTHER_AGENT: &str = "/var/lib/kubelet/agent";
 const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
-/// `--join` names the authority of those who may ask the agent; both are told it in the same way instead.
+/// `--join` names the CA of the agent's clients; here both kubelets get it by the same flag instead.
 const CLIENT_CA: &str = "/var/lib/kubelet/clients.crt";
 /// The next kubelet has to ask for an identity.
 pub(super) const FORGET_IDENTITY: &str = "rm -rf /var/lib/kubelet/pki /var/lib/kubelet/kubeconfig";
@@ -92,8 +93,8 @@ pub fn run(run: &Arc<Run>, processors: u32) -> Result<()> {
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
 }
 
-/// How a kubelet is started in the appliance's agent's place: with its flags, but for the one that only it has. When it
-/// began is in [`STARTED`]: what the service manager takes until then is not the program's.
+/// Command that starts a kubelet in place of the appliance's agent: with its flags, except the one that only the agent
+/// has. Its start time is in [`STARTED`]: the service manager's time before that is not the program's.
 pub(super) fn start_command(shell: &mut Shell, program: &str) -> Result<String> {
     let flags = shell.must("sed -n 's/^ORLOP_AGENT_ARGS=//p' /run/orlop/agent.env")?;
     let flags: Vec<&str> = flags.split_whitespace().filter(|flag| !flag.starts_with("--join")).collect();
@@ -105,7 +106,7 @@ pub(super) fn start_command(shell: &mut Shell, program: &str) -> Result<String> 
     ))
 }
 
-/// Kubelets, a way into the cluster, and whom to answer, on a second disk.
+/// A second disk with kubelets, credentials for the cluster, and the client CA.
 pub(super) fn disk_of_kubelets(
     artefacts: &Path,
     cluster: &Cluster,

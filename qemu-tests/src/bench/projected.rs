@@ -4,8 +4,8 @@
 //! ```text
 //! 5 ConfigMaps, 5 Secrets ─► 200 pods × 5 projected volumes ─► a quiet minute ─► an object changes ─► 200 files
 //! ```
-//! What goes out: how long the pods take, watches that the API server serves for their objects, processor time, when the
-//! first, the middle and the last pod has the new content.
+//! What goes out: the time until all pods run, the API server's watches of their objects, processor time, and the times
+//! at which the first, the middle and the last pod have the new content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,13 @@ use serde_json::{Value, json};
 use super::peer::await_available;
 use super::scrape::{Kubelet, MeasuredNode, SETTLE, minute, natively};
 
-/// How it is measured.
+/// Options of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Pods on the node.
     #[arg(long, default_value_t = 200)]
     pub pods: u32,
-    /// How often an object changes.
+    /// Number of changes of an object.
     #[arg(long, default_value_t = 3)]
     pub changes: u32,
     /// Only this one.
@@ -56,7 +56,7 @@ const BOUND: Duration = Duration::from_secs(90);
 /// Measures both, the agent first.
 ///
 /// # Errors
-/// If a node does not become Ready, or its pods do not get what they are to get.
+/// If a node does not become Ready, or its pods do not get the new content.
 pub fn run(run: &Arc<Run>, of: &Options) -> Result<()> {
     let artefacts = run.dir().join("bench-projected");
     natively(run, &artefacts, of.only, |artefacts, kubelet| one(run, artefacts, kubelet, of))?;
@@ -96,7 +96,7 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &
     for round in 0..of.changes {
         let (volume, value) = (round % VOLUMES, format!("changed-{round}"));
         let before = node.spent()?;
-        // By turns, for they come by different ways.
+        // In turns: ConfigMaps and Secrets take different ways.
         let key = if round % 2 == 0 { "text" } else { "password" };
         change(client, key, volume, &value)?;
         let arrived = arrive(&mut node, &uids, &format!("v{volume}/{key}"), &value)?;
@@ -106,7 +106,7 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &
             "a change of {key}: first pod after {first:.1} s, half of them {middle:.1} s, last {last:.1} s; {}",
             processor(before, node.spent()?)
         ));
-        // What is left of the bound passes, so that every round begins at rest.
+        // Wait for the rest of the bound, so that every round begins at rest.
         node.pass(Duration::from_secs(10))?;
     }
     Ok(())
@@ -172,7 +172,7 @@ fn arrive(node: &mut NativeNode, uids: &[String], file: &str, value: &str) -> Re
     Ok(arrived)
 }
 
-/// Watches of ConfigMaps and of Secrets that the API server serves to anybody.
+/// Number of watches of ConfigMaps and of Secrets at the API server, of all clients.
 fn watches(client: &ClusterClient) -> Result<[i64; 2]> {
     let text = client.raw("/metrics")?;
     let of = |resource: &str| -> i64 {

@@ -1,12 +1,12 @@
-//! `bench scrape`: what a kubelet's answers about statistics and metrics cost, the agent's and then the upstream kubelet's,
-//! in the same place: a native node of a cluster of its own each, or (`--vm`) one booted VM, whose pods the second one
-//! takes over.
+//! `bench scrape`: the cost of a kubelet's answers about statistics and metrics, first the agent's and then the
+//! upstream kubelet's, in the same environment: a native node of a cluster of its own each, or (`--vm`) one booted VM,
+//! whose pods the second one takes over.
 //!
 //! ```text
 //! nobody asks ─► a minute as Prometheus and metrics-server ask ─► each path by itself
 //! ```
-//! What goes out: processor time of kubelet and containerd in each minute and of each answer, how long an answer takes, its
-//! size, memory. Questions come over a connection that stays, and accept gzip, as Prometheus' do.
+//! What goes out: processor time of kubelet and containerd in each minute and of each answer, the duration of an
+//! answer, its size, memory. Requests use one connection and accept gzip, as Prometheus does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ use orlop_harness::usage::{resident_kib, usage};
 use super::peer::scale;
 use super::scrape_vm;
 
-/// How it is measured.
+/// Options of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Pods on the node.
@@ -49,7 +49,7 @@ pub struct Options {
     pub vm: bool,
 }
 
-/// Whose answers.
+/// The measured kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kubelet {
     /// Ours.
@@ -59,7 +59,7 @@ pub enum Kubelet {
 }
 
 impl Options {
-    /// Those that are measured, in order.
+    /// The measured kubelets, in order.
     pub(super) fn kubelets(&self) -> impl Iterator<Item = Kubelet> + use<> {
         both(self.only)
     }
@@ -71,17 +71,17 @@ fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
     all.into_iter().filter(move |kubelet| only.is_none_or(|only| only == *kubelet))
 }
 
-/// What a start and a hundred pods leave behind is over by then.
+/// By then the work after a start and after a hundred pods is over.
 pub(super) const SETTLE: Duration = Duration::from_secs(30);
-/// How long processor time is counted.
+/// Window of the processor time.
 const WINDOW: Duration = Duration::from_secs(60);
-/// How often Prometheus and metrics-server ask in it.
+/// Period of the requests of Prometheus and metrics-server in the window.
 const EVERY: Duration = Duration::from_secs(15);
-/// Between two answers of one path.
+/// Pause between two answers of one path.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What they ask for: Prometheus with kube-prometheus' configuration, then metrics-server.
+/// Requests of Prometheus with kube-prometheus' configuration, and of metrics-server.
 const ASKED: [&str; 4] = ["/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"];
-/// What is measured by itself.
+/// Paths that are measured one by one.
 const PATHS: [&str; 6] = [
     "/stats/summary",
     "/stats/summary?only_cpu_and_memory=true",
@@ -91,7 +91,7 @@ const PATHS: [&str; 6] = [
     "/metrics/probes",
 ];
 
-/// A node whose programs' use can be read.
+/// A node whose programs' usage can be read.
 pub(super) trait MeasuredNode {
     /// Seconds of processor time of kubelet and containerd so far.
     fn spent(&mut self) -> Result<[f64; 2]>;
@@ -200,7 +200,7 @@ fn report(what: &str, spent: [f64; 2], idle: [f64; 2]) {
     say::line(format!("{what}: kubelet {kubelet:.0} ms, containerd {containerd:.0} ms ({more:+.0} ms)"));
 }
 
-/// What one path costs. What is spent without questions is taken off, and said.
+/// The cost of one path. The usage without requests is subtracted, and printed.
 fn each(
     node: &mut impl MeasuredNode,
     user: &User<'_>,

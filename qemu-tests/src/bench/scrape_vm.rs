@@ -25,12 +25,12 @@ use super::scrape::{Kubelet, MeasuredNode, Options, measure};
 
 /// `forget_ready` knows it.
 const NODE: &str = "peer";
-/// Where the tree's agent goes; the image has one of its own.
+/// Path of the tree's agent; the image has one of its own.
 const AGENT: &str = "/var/lib/kubelet/agent";
-/// What the VM has, MiB: a hundred shims alone take what a VM has by default, and then neither kubelet is measured but the
-/// reclaim of its program's pages.
+/// The VM's memory, MiB: a hundred shims alone use a VM's default memory, and then the benchmark would measure page
+/// reclaim instead of the kubelets.
 const MEMORY_MIB: u32 = 3072;
-/// Upstream's kubelet begins all pods of the other one anew before it says that it is Ready, seconds under TCG.
+/// Upstream's kubelet restarts all pods of the agent before it reports Ready, seconds under TCG.
 const TAKEN_OVER_LIMIT_S: u64 = 600;
 /// Hundredths of a second, on every Linux that there is an image for.
 const TICKS_PER_S: f64 = 100.0;

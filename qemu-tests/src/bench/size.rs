@@ -1,4 +1,4 @@
-//! `bench size`: what the build output weighs, as it is and compressed.
+//! `bench size`: sizes of the build output, uncompressed and compressed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

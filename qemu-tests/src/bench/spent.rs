@@ -1,5 +1,5 @@
-//! Where processor time goes while pods start: the control plane's programs, the kubelet, containerd, what containerd
-//! starts (CNI plugins, shims' starters), and the rest of the node (shims, the OCI runtime, the containers).
+//! Processor time during the start of pods, by program: the control plane's programs, the kubelet, containerd, what
+//! containerd starts (CNI plugins, shims' starters), and the rest of the node (shims, the OCI runtime, the containers).
 //!
 //! What comes in: `/proc` and the node's cpuacct group. What goes out: seconds by name, and their differences.
 
@@ -15,7 +15,7 @@ use orlop_harness::native::node::NativeNode;
 pub struct CpuSeconds(BTreeMap<String, f64>);
 
 impl CpuSeconds {
-    /// As of now.
+    /// The times so far.
     ///
     /// # Errors
     /// If a program has ended.
@@ -30,7 +30,7 @@ impl CpuSeconds {
         Ok(CpuSeconds(spent))
     }
 
-    /// Of a node without a kubelet.
+    /// The times of a node without a kubelet.
     ///
     /// # Errors
     /// If containerd has ended.
@@ -50,7 +50,7 @@ impl CpuSeconds {
         Ok(CpuSeconds(spent))
     }
 
-    /// What was spent since `before`, the most first.
+    /// The time since `before`, the largest first.
     #[must_use]
     pub fn since(&self, before: &CpuSeconds) -> String {
         let mut all: Vec<(f64, &String)> =
@@ -64,7 +64,7 @@ impl CpuSeconds {
 #[derive(Default)]
 struct Times {
     own: f64,
-    /// Of children that have ended and were waited for.
+    /// Time of children that have ended and were reaped.
     reaped: f64,
 }
 

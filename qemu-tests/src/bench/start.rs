@@ -1,5 +1,5 @@
 //! `bench start`: one pod after the other through the API, from its creation to the moment at which the API server
-//! shows it running, and how much of that is spent in calls of the runtime (the agent's own record of them).
+//! shows it running, and the part of that time in calls of the runtime (from the agent's metrics).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     all.push("--v=2".into());
     node.start_agent_with(&all.iter().map(String::as_str).collect::<Vec<_>>())?;
     await_ready(&cluster, NODE, 120)?;
-    // Another pod of the namespace: what all its pods refer to is watched already, as on any node in use.
+    // Another pod of the namespace, so that shared objects are watched already, as on any node in use.
     let mut beside = api_pod("beside", NODE, STAYS, 1);
     beside["spec"]["nodeName"] = NODE.into();
     cluster.client().create::<Pod>(&cluster.client().of("default"), beside)?;
@@ -51,7 +51,7 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
         }
         cluster.client().delete::<Pod>(&cluster.client().of("default"), &name, Some(1))?;
         await_pod_gone(&cluster, &name, 60)?;
-        // What removes the pod is over before the next one starts.
+        // The removal of the pod is over before the next one starts.
         node.wait(60, "nothing left of the pod", |v| v.is_gone(&name).then_some(()))?;
     }
     report(&node.logs().join("agent.log"), &times)?;
@@ -63,7 +63,7 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
 }
 
-/// From the request that creates it to the first version that says that its container runs.
+/// The time from the request to create the pod to the first version with a running container.
 fn one(cluster: &Cluster, name: &str) -> Result<Duration> {
     let mut pod = api_pod(name, NODE, STAYS, 1);
     // Without the scheduler's part.
@@ -110,7 +110,7 @@ fn report(log: &Path, times: &[(String, Duration)]) -> Result<()> {
     Ok(())
 }
 
-/// For each pod, milliseconds from the agent's first word about it to its saying that it is Running.
+/// For each pod, milliseconds from the agent's first log line about it to the line that it is Running.
 fn heard_and_said(log: &str) -> BTreeMap<String, f64> {
     let (mut heard, mut between) = (BTreeMap::new(), BTreeMap::new());
     for line in log.lines() {
@@ -177,7 +177,7 @@ fn is_call_of_runtime(verb: &str) -> bool {
         .contains(&verb)
 }
 
-/// How long at least one of the intervals lasted.
+/// Time in which at least one of the intervals lasted.
 fn union_ms(intervals: impl Iterator<Item = (f64, f64)>) -> f64 {
     let mut all: Vec<(f64, f64)> = intervals.collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));

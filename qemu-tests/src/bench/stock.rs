@@ -1,10 +1,10 @@
-//! The yardstick of `bench boot`: Debian 13 as its installer leaves it on a server, booted in the same QEMU.
+//! The comparison of `bench boot`: Debian 13 as installed on a server, booted in the same QEMU.
 //!
-//! That is: everything of priority `standard` with what it recommends ("standard system utilities"), the SSH
-//! server, the default kernel with its recommended AppArmor, an initrd of initramfs-tools with `MODULES=most`,
-//! root by UUID with a check before it is mounted writable, `quiet`, the network by DHCP as a hot-plugged
-//! interface. It has a machine-id and host keys, so that no boot is a "first boot" of systemd's. Not like an
-//! installation: no boot loader (QEMU passes the kernel, as for ours), no partition table, no swap.
+//! That is: everything of priority `standard` with what it recommends ("standard system utilities"), the SSH server,
+//! the default kernel with its recommended AppArmor, an initrd of initramfs-tools with `MODULES=most`, root by UUID
+//! with a check before it is mounted writable, `quiet`, the network by DHCP as a hot-plugged interface. It has a
+//! machine-id and host keys, so that no boot is a "first boot" for systemd. Differences to an installation: no boot
+//! loader (QEMU passes the kernel, as for ours), no partition table, no swap.
 //!
 //! What goes out: a cached disk with ext4, its kernel and initrd. Only one unit is added: it writes figures to the
 //! console when the start is finished, and powers off.
@@ -26,7 +26,7 @@ pub const MARK: &str = "E2E-STOCK-UP";
 /// UUID of the root file system.
 const ROOT: &str = "6f726c6f-7000-4000-8000-73746f636b31";
 
-/// As the installer's GRUB has it, and a console to read from.
+/// The command line of the installer's GRUB, with a serial console.
 pub const COMMAND_LINE: &str = "root=UUID=6f726c6f-7000-4000-8000-73746f636b31 ro quiet console=ttyS0";
 
 // The clock of both figures starts with the kernel.

@@ -131,7 +131,8 @@ async fn the_kubelets_own_is_as_upstream_lays_it_out() {
     };
     write(&path, &own).unwrap();
     // What an interrupted run left does not stand in the way.
-    std::fs::write(dir.path().join("sub/.kubeconfig.orlop-new"), "half").unwrap();
+    let leftover = orlop_files::temporary_name("kubeconfig".as_ref());
+    std::fs::write(dir.path().join("sub").join(leftover), "half").unwrap();
     write(&path, &own).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let read = Kubeconfig::read(&path).await.unwrap();

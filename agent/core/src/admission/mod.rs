@@ -18,6 +18,7 @@ mod taints;
 
 use std::collections::BTreeMap;
 
+use agent_managers::placement::Refusal;
 use agent_types::api::WatchEvent;
 use agent_types::kill::KillReason;
 use agent_types::pressures::Pressures;
@@ -150,10 +151,26 @@ impl Rejection {
     }
 }
 
+impl From<Refusal> for Rejection {
+    fn from(refusal: Refusal) -> Rejection {
+        Rejection::new(refusal.reason(), refusal.to_string())
+    }
+}
+
 impl From<Rejection> for KillReason {
     fn from(rejection: Rejection) -> KillReason {
         KillReason::Failed { message: rejection.status_message(), reason: rejection.reason, disruption: None }
     }
+}
+
+/// The checks before the one for processors and memory that a pod has for itself. [`admit`] repeats them.
+///
+/// # Errors
+/// The first reason against the pod.
+pub fn may_be_placed(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
+    well_formed(pod)?;
+    pressure::check(pod, node)?;
+    sysctl::check(pod, node)
 }
 
 /// Decides whether `pod` may run next to `active`. Yes, after the end of the returned pods, which a critical
@@ -167,9 +184,7 @@ pub fn admit<'p>(
     node: &AdmissionContext,
 ) -> Result<Vec<&'p Pod>, Rejection> {
     let active: Vec<&Pod> = active.into_iter().collect();
-    well_formed(pod)?;
-    pressure::check(pod, node)?;
-    sysctl::check(pod, node)?;
+    may_be_placed(pod, node)?;
     operating_system(pod, node)?;
     let short = fit::shortages(pod, &active, node);
     if let Some(first) = short.first().filter(|_| !pod::is_critical(pod)) {

@@ -96,6 +96,13 @@ impl Running<'_> {
         self.has != self.wants
     }
 
+    /// The container has requests that it is to give back.
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        let (has, wants) = (self.has, self.wants);
+        has.cpu_request_milli > wants.cpu_request_milli || has.memory_request > wants.memory_request
+    }
+
     /// True if `resizePolicy` requires a restart. Amounts without a record restart nothing.
     #[must_use]
     pub fn restarts(&self) -> bool {

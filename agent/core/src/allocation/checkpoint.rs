@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use agent_types::ids::PodUid;
+use orlop_config::fnv::fnv32;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocations, PodAllocation};
-use crate::container_spec::hash::fnv32a;
 
 /// File name of the record of allocations, in the root directory.
 pub const ALLOCATED: &str = "allocated_pods_state";
@@ -72,5 +72,5 @@ pub fn decode(bytes: &[u8]) -> Result<Allocations, CheckpointError> {
 
 /// Of the text as upstream's hasher prints a string: its type before it.
 fn checksum(data: &str) -> u64 {
-    fnv32a(format!("(string){data}").as_bytes()).into()
+    fnv32(format!("(string){data}").as_bytes()).into()
 }

@@ -50,7 +50,7 @@ fn records_are_read_and_written_as_upstream_does() {
         assert!(matches!(decode(garbage.as_bytes()), Err(CheckpointError::Shape(_))), "{garbage}");
     }
     let nulls = r#"{"entries":{"p":{"ContainerResources":null,"PodLevelResources":null}}}"#;
-    let sum = crate::container_spec::hash::fnv32a(format!("(string){nulls}").as_bytes());
+    let sum = orlop_config::fnv::fnv32(format!("(string){nulls}").as_bytes());
     let file = json!({"data": nulls, "checksum": sum}).to_string();
     assert_eq!(decode(file.as_bytes()).unwrap()[&PodUid::from("p")], PodAllocation::default());
 }

@@ -96,7 +96,38 @@ impl Holdings {
 /// STATUS-TRUTH: the API shows a terminal phase only for a pod without running containers, and shows only
 /// started containers as running.
 #[derive(Clone, Debug, Default)]
-pub struct StatusTruth(Holdings);
+pub struct StatusTruth {
+    holdings: Holdings,
+    /// Pods that the API shows as over.
+    over: BTreeSet<PodUid>,
+    /// Pods that an old list brought back after their end, until their worker has taken them down.
+    brought_back: BTreeSet<PodUid>,
+}
+
+impl StatusTruth {
+    /// A new agent got a list that was older than the pod's end, and ran the pod again. A later list has the end; while the
+    /// agent takes the pod down, its statuses keep the phase, which the API had before (simulation, stopping, seed 30221).
+    fn note_lists(&mut self, event: &TraceEvent) {
+        match event {
+            TraceEvent::ApiListedFirst { pod } if self.over.contains(pod) => {
+                self.brought_back.insert(pod.clone());
+            }
+            TraceEvent::WorkerState { pod, state: "terminated" } | TraceEvent::ApiGone { pod } => {
+                self.brought_back.remove(pod);
+            }
+            _ => {}
+        }
+        match event {
+            TraceEvent::ApiStatus { pod, phase, .. } if is_terminal(phase) => {
+                self.over.insert(pod.clone());
+            }
+            TraceEvent::ApiStatus { pod, .. } | TraceEvent::ApiGone { pod } => {
+                self.over.remove(pod);
+            }
+            _ => {}
+        }
+    }
+}
 
 impl Invariant for StatusTruth {
     fn name(&self) -> &'static str {
@@ -104,13 +135,15 @@ impl Invariant for StatusTruth {
     }
 
     fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
-        self.0.observe(event);
+        self.holdings.observe(event);
+        self.note_lists(event);
         let TraceEvent::ApiStatus { pod, phase, running, mirror } = event else { return Ok(()) };
-        if let Some(id) = running.iter().find(|id| !self.0.started.contains(*id)) {
+        if let Some(id) = running.iter().find(|id| !self.holdings.started.contains(*id)) {
             return Err(format!("{pod} is said to run {id}, which was never started"));
         }
+        let is_new = is_terminal(phase) && !self.brought_back.contains(pod);
         // The pod of a mirror pod has another UID: its containers are not looked up here.
-        match self.0.live_of(pod).filter(|_| is_terminal(phase) && !mirror) {
+        match self.holdings.live_of(pod).filter(|_| is_new && !mirror) {
             Some(id) => Err(format!("{pod} is said to be {phase} while {id} runs")),
             None => Ok(()),
         }

@@ -301,6 +301,27 @@ fn a_new_incarnation_knows_what_it_is_shown() {
     }
 }
 
+/// The first list is old, and a later one has the end while containers run (simulation, stopping, seed 30221).
+#[test]
+fn a_pod_that_an_old_list_brings_back_keeps_its_phase_while_it_is_taken_down() {
+    let over = || shown("Failed", &[], false);
+    let started_anew = TraceEvent::AgentStarted { undisturbed: false };
+    let listed = TraceEvent::ApiListedFirst { pod: pod() };
+    let again = [state("syncing"), created("c1", 0), started("c1"), state("terminating"), phase("Failed")];
+    let down = [exited("c1"), state("terminated"), phase("Failed"), over()];
+    let trace =
+        |list: &[TraceEvent]| [&[over(), started_anew.clone()], list, &again, &[over()], &down].concat();
+    assert_eq!(verdict(&trace(std::slice::from_ref(&listed))), None);
+    assert!(verdict(&trace(&[])).is_some());
+    // A pod that the API does not show as over, or whose worker is through, has no such excuse.
+    let early = [shown("Running", &[], false), started_anew.clone(), listed.clone()];
+    let up = [created("c1", 0), started("c1"), over()];
+    assert_eq!(verdict(&[&early[..], &up].concat()), Some("STATUS-TRUTH"));
+    let late =
+        [&trace(&[listed])[..], &[TraceEvent::PodForgotten { pod: pod() }], &[created("c2", 1)]].concat();
+    assert_eq!(verdict(&[&late[..], &[started("c2"), over()]].concat()), Some("STATUS-TRUTH"));
+}
+
 /// It counts on from what is there, and begins anew if nothing is (simulation, stopping, seed 761).
 #[test]
 fn a_pod_that_an_old_list_brings_back_begins_anew_if_nothing_of_it_is_left() {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use agent_types::node_context::NodeContext;
-use agent_types::runtime::config::{ContainerConfig, ContainerSecurity};
+use agent_types::runtime::config::{ContainerConfig, ContainerSecurity, LinuxResources};
 use agent_types::runtime::labels;
 use agent_types::spec_error::SpecError;
 use agent_types::{ContainerRef, pod};
@@ -37,12 +37,14 @@ pub fn sub_paths(
     given: ContainerInputs<'_>,
     node: &NodeContext,
 ) -> Result<Vec<SubPath>, SpecError> {
-    let ContainerInputs { pod_ips, objects, files, claims, .. } = given;
+    let ContainerInputs { pod_ips, objects, files, claims, placement, .. } = given;
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     if !spec.volume_mounts.iter().flatten().any(sub_path::is_asked) {
         return Ok(Vec::new());
     }
-    let environment = environment(&spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
+    let devices = placement.devices.get(&spec.name);
+    let environment =
+        environment(&spec, EnvSources { pod, container, pod_ips, objects, files, devices, node })?;
     sub_path::of_container(pod, container, &environment, claims, node)
 }
 
@@ -60,11 +62,18 @@ pub fn container_config(
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let ContainerInputs { image, pod_ips, objects, files, claims, .. } = given;
-    let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
+    let ContainerInputs { image, pod_ips, objects, files, claims, placement, .. } = given;
+    let of_plugins = placement.devices.get(&spec.name);
+    let sources = EnvSources { pod, container, pod_ips, objects, files, devices: of_plugins, node };
+    let environment = environment(spec, sources)?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
-    let mounts = mounts(pod, container, attempt, given, &environment, node)?;
+    let mut mounted = of_plugins.map(|devices| devices.mounts.clone()).unwrap_or_default();
+    mounted.extend(mounts(pod, container, attempt, given, &environment, node)?);
+    let mut nodes = of_plugins.map(|of| of.devices.clone()).unwrap_or_default();
+    nodes.extend(devices(pod, spec, claims, node)?);
+    let mut annotated = of_plugins.map(|devices| devices.annotations.clone()).unwrap_or_default();
+    annotated.extend(annotations(pod, spec, attempt));
     Ok(ContainerConfig {
         name: spec.name.clone(),
         attempt,
@@ -74,16 +83,21 @@ pub fn container_config(
         args: environment.expand_all(spec.args.as_ref()),
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         envs: environment.into_vars(),
-        mounts,
-        devices: devices(pod, spec, claims, node)?,
+        mounts: mounted,
+        devices: nodes,
+        cdi_devices: of_plugins.map(|devices| devices.cdi_devices.clone()).unwrap_or_default(),
         labels: container_labels,
-        annotations: annotations(pod, spec, attempt),
+        annotations: annotated,
         log_path: format!("{}/{attempt}.log", spec.name),
         stdin: spec.stdin == Some(true),
         stdin_once: spec.stdin_once == Some(true),
         tty: spec.tty == Some(true),
         stop_signal: stop_signal(spec).filter(|_| node.features.stop_signals),
-        resources: container_resources(pod, spec, node),
+        resources: LinuxResources {
+            cpuset_cpus: placement.cpus_of(&spec.name).to_owned(),
+            cpuset_mems: placement.mems_of(&spec.name).to_owned(),
+            ..container_resources(pod, spec, node)
+        },
         security: in_groups(claims, container_security(pod, spec, image, node)?),
     })
 }
@@ -161,7 +175,9 @@ mod tests {
     use serde_json::json;
 
     use agent_types::objects::Objects;
+    use agent_types::runtime::config::{Device, Mount};
     use agent_types::runtime::image::ImageInfo;
+    use agent_types::runtime::placement::{ContainerDevices, Placement};
     use agent_volumes::env_file::EnvFiles;
 
     use super::*;
@@ -169,6 +185,16 @@ mod tests {
     use agent_volumes::bound::{Bound, Source};
 
     fn config(pod: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> ContainerConfig {
+        placed(pod, name, claims, node, &Placement::default())
+    }
+
+    fn placed(
+        pod: &Pod,
+        name: &str,
+        claims: &Claims,
+        node: &NodeContext,
+        placement: &Placement,
+    ) -> ContainerConfig {
         let image = ImageInfo {
             id: "sha256:1".into(),
             uid: None,
@@ -185,6 +211,7 @@ mod tests {
             files: &EnvFiles::new(),
             claims,
             images: &ImageVolumes::new(),
+            placement,
             recursive_read_only: false,
         };
         container_config(pod, ContainerRef::Regular(name), 0, given, node).unwrap()
@@ -195,6 +222,44 @@ mod tests {
             json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn a_containers_devices_change_its_configuration_and_the_pods_own_words_count_more() {
+        let pod = pod(&json!({"volumes": [{"name": "h", "hostPath": {"path": "/h"}}],
+            "containers": [{"name": "c", "image": "i", "args": ["$(GPU) $(OWN)"],
+                "env": [{"name": "OWN", "value": "pod"}], "volumeMounts": [{"name": "h", "mountPath": "/h"}]}]}));
+        let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let mount =
+            Mount { container_path: "/lib".to_owned(), host_path: "/host".to_owned(), ..Mount::default() };
+        let device = Device {
+            container_path: "/dev/gpu".to_owned(),
+            host_path: "/dev/gpu0".to_owned(),
+            permissions: "rw".to_owned(),
+        };
+        let devices = ContainerDevices {
+            envs: text(&[("GPU", "0"), ("OWN", "plugin")]),
+            mounts: vec![mount.clone()],
+            devices: vec![device.clone()],
+            annotations: text(&[("x.io/a", "b"), (labels::CONTAINER_RESTART_COUNT, "9")]),
+            cdi_devices: vec!["x.io/gpu=0".to_owned()],
+            pre_start: Ok(Vec::new()),
+            health: BTreeMap::new(),
+        };
+        let all = BTreeMap::from([("c".to_owned(), devices)]);
+        let placement = Placement { devices: all, ..Placement::default() };
+        let config = placed(&pod, "c", &Claims::new(), &NodeContext::new("n"), &placement);
+        let env = |name: &str| config.envs.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
+        assert_eq!((env("GPU"), env("OWN")), (Some("0"), Some("pod")));
+        assert_eq!(config.args, ["0 pod"]);
+        assert_eq!(config.mounts.first(), Some(&mount));
+        assert!(config.mounts.iter().any(|mount| mount.container_path == "/h"));
+        assert_eq!(config.devices, [device]);
+        assert_eq!(config.cdi_devices, ["x.io/gpu=0"]);
+        assert_eq!(config.annotations["x.io/a"], "b");
+        assert_eq!(config.annotations[labels::CONTAINER_RESTART_COUNT], "0", "the agent's own");
     }
 
     #[test]

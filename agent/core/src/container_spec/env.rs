@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent_types::node_context::NodeContext;
 use agent_types::objects::Objects;
+use agent_types::runtime::placement::ContainerDevices;
 use agent_types::spec_error::SpecError;
 use agent_types::{ContainerRef, downward_api};
 use agent_volumes::env_file::EnvFiles;
@@ -91,6 +92,8 @@ pub struct EnvSources<'a> {
     pub objects: &'a Objects,
     /// The files that it refers to.
     pub files: &'a EnvFiles,
+    /// Devices of the container, whose plugins set variables.
+    pub devices: Option<&'a ContainerDevices>,
     /// The node.
     pub node: &'a NodeContext,
 }
@@ -102,6 +105,9 @@ pub struct EnvSources<'a> {
 pub fn environment(container: &Container, sources: EnvSources<'_>) -> Result<Environment, SpecError> {
     let services = services::of_pod(sources.pod, sources.objects)?;
     let mut environment = Environment { vars: Vec::new(), services };
+    for (name, value) in sources.devices.iter().flat_map(|devices| &devices.envs) {
+        environment.set(name, value.clone());
+    }
     for (name, value) in env_objects::env_from(sources.pod, container, sources.objects)? {
         environment.set(&name, value);
     }
@@ -118,7 +124,7 @@ fn value_of(
     so_far: &Environment,
     sources: EnvSources<'_>,
 ) -> Result<Option<String>, SpecError> {
-    let EnvSources { pod, container, pod_ips, objects, files, node } = sources;
+    let EnvSources { pod, container, pod_ips, objects, files, node, .. } = sources;
     let Some(from) = &var.value_from else {
         return Ok(Some(so_far.expand(var.value.as_deref().unwrap_or(""))));
     };
@@ -175,8 +181,15 @@ mod tests {
         let container = ContainerRef::Regular("c");
         let node = NodeContext::new("n");
         let files = EnvFiles::new();
-        let sources =
-            EnvSources { pod: &pod, container, pod_ips: &[], objects: &objects, files: &files, node: &node };
+        let sources = EnvSources {
+            pod: &pod,
+            container,
+            pod_ips: &[],
+            objects: &objects,
+            files: &files,
+            devices: None,
+            node: &node,
+        };
         Ok(environment(&container.find(&pod).unwrap(), sources)?.into_vars())
     }
 

@@ -7,6 +7,8 @@
 
 use std::fmt::Write as _;
 
+use orlop_config::fnv::fnv32;
+
 /// Hash of (name, image), as kept in the annotation `io.kubernetes.container.hash`.
 #[must_use]
 pub fn container_hash(name: &str, image: &str) -> String {
@@ -18,7 +20,7 @@ pub fn container_hash(name: &str, image: &str) -> String {
     json.push('}');
     let bytes: Vec<String> = json.bytes().map(|b| b.to_string()).collect();
     let printed = format!("([]uint8)[{}]", bytes.join(" "));
-    format!("{:x}", fnv32a(printed.as_bytes()))
+    format!("{:x}", fnv32(printed.as_bytes()))
 }
 
 /// A JSON string with the escapes that Go's encoder uses by default (HTML-safe).
@@ -43,11 +45,6 @@ fn push_json_string(out: &mut String, text: &str) {
         }
     }
     out.push('"');
-}
-
-/// FNV-1a of 32 bits.
-pub(crate) fn fnv32a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use agent_types::ids::ImageId;
 use agent_types::objects::Objects;
 use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::placement::Placement;
 use agent_volumes::bound::Claims;
 use agent_volumes::env_file::EnvFiles;
 
@@ -23,6 +24,8 @@ pub struct ContainerInputs<'a> {
     pub claims: &'a Claims,
     /// The images of its image volumes, by the volumes' names.
     pub images: &'a ImageVolumes,
+    /// Processors and memory nodes of the pod's containers.
+    pub placement: &'a Placement,
     /// Read-only mounts can be so all the way down.
     pub recursive_read_only: bool,
 }

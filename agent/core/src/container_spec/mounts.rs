@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use agent_types::objects::Objects;
     use agent_types::runtime::image::ImageInfo;
+    use agent_types::runtime::placement::Placement;
     use agent_volumes::bound::HostPathType;
     use agent_volumes::bound::Source;
     use agent_volumes::env_file::EnvFiles;
@@ -224,6 +225,7 @@ mod tests {
             files: &EnvFiles::new(),
             claims: &claims(),
             images: &images,
+            placement: &Placement::default(),
             recursive_read_only: node.read_only_handlers.contains(""),
         };
         let mut environment = Environment::default();

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_types::time::{Mono, Now};
+use agent_types::token_bucket::TokenBucket;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -26,36 +27,6 @@ pub const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 pub const SPAM_BURST: u32 = 25;
 /// One more event about the object in this time.
 pub const SPAM_INTERVAL: Duration = Duration::from_secs(300);
-
-/// Lets through a burst, then one in an interval.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    interval: Duration,
-    slack: Duration,
-    /// When the bucket is full again.
-    full: Mono,
-}
-
-impl Bucket {
-    /// A full bucket.
-    #[must_use]
-    pub fn new(interval: Duration, burst: u32) -> Bucket {
-        Bucket { interval, slack: interval * burst.max(1).saturating_sub(1), full: Mono(0) }
-    }
-
-    /// Until when to wait for the next one, if it may not pass now.
-    #[must_use]
-    pub fn wait(&self, now: Mono) -> Option<Mono> {
-        let passes =
-            Mono(self.full.0.saturating_sub(u64::try_from(self.slack.as_nanos()).unwrap_or(u64::MAX)));
-        (now < passes).then_some(passes)
-    }
-
-    /// One passed.
-    pub fn take(&mut self, now: Mono) {
-        self.full = self.full.max(now).after(self.interval);
-    }
-}
 
 /// A map that drops the least recently used entry.
 #[derive(Clone, Debug)]
@@ -114,7 +85,7 @@ struct RecordedEvent {
 pub struct Correlator {
     similar: Lru<Similar>,
     told: Lru<RecordedEvent>,
-    spam: Lru<Option<Bucket>>,
+    spam: Lru<Option<TokenBucket>>,
 }
 
 impl Correlator {
@@ -172,12 +143,8 @@ impl Correlator {
 
     fn passes_spam_filter(&mut self, event: &Event, now: Mono) -> bool {
         let bucket = self.spam.get_or_insert(key(&["spam", &object_key(event)]), || None);
-        let bucket = bucket.get_or_insert_with(|| Bucket::new(SPAM_INTERVAL, SPAM_BURST));
-        if bucket.wait(now).is_some() {
-            return false;
-        }
-        bucket.take(now);
-        true
+        let bucket = bucket.get_or_insert_with(|| TokenBucket::new(SPAM_INTERVAL, SPAM_BURST));
+        bucket.reserve(now, Duration::ZERO).is_ok()
     }
 }
 
@@ -207,23 +174,5 @@ mod tests {
         assert_eq!((lru.entries.len(), lru.used.len()), (CACHE_MAX, CACHE_MAX));
         assert_eq!(*lru.get_or_insert(0, || 99), 0);
         assert_eq!(*lru.get_or_insert(1, || 99), 99);
-    }
-
-    #[test]
-    fn a_bucket_lets_its_burst_through_and_then_one_in_an_interval() {
-        let mut bucket = Bucket::new(Duration::from_secs(300), 25);
-        let passed = |bucket: &mut Bucket, seconds: u64| {
-            let now = Mono(seconds * 1_000_000_000);
-            let passes = bucket.wait(now).is_none();
-            if passes {
-                bucket.take(now);
-            }
-            passes
-        };
-        assert_eq!((0..40).filter(|_| passed(&mut bucket, 1000)).count(), 25);
-        assert!(!passed(&mut bucket, 1299));
-        assert!(passed(&mut bucket, 1300));
-        assert!(!passed(&mut bucket, 1301));
-        assert_eq!((0..40).filter(|_| passed(&mut bucket, 100_000)).count(), 25);
     }
 }

@@ -29,10 +29,11 @@ use agent_types::ids::PodKey;
 use agent_types::kill::EVICTED;
 use agent_types::machine::{EffectId, Machine, Outbox};
 use agent_types::time::{Mono, Now};
+use agent_types::token_bucket::TokenBucket;
 use k8s_openapi::api::core::v1::Event;
 use serde_json::json;
 
-use correlate::{Bucket, Correlator};
+use correlate::Correlator;
 
 use crate::admission::Rejection;
 use crate::container_spec::dns;
@@ -226,7 +227,7 @@ pub struct Recorder {
     queue: VecDeque<Pending>,
     flights: BTreeMap<EffectId, Pending>,
     gate: Retry,
-    rate: Bucket,
+    rate: TokenBucket,
     last_name_ns: i64,
     dropped: u64,
     next_id: u64,
@@ -256,7 +257,7 @@ impl Recorder {
             queue: VecDeque::new(),
             flights: BTreeMap::new(),
             gate: Retry::default(),
-            rate: Bucket::new(interval, rate.burst),
+            rate: TokenBucket::new(interval, rate.burst.max(1)),
             last_name_ns: 0,
             dropped: 0,
             next_id: 0,
@@ -335,13 +336,19 @@ impl Recorder {
         }
     }
 
+    /// The time of the next token, unless there is one now.
+    fn no_token_until(&self, now: Mono) -> Option<Mono> {
+        let wait = self.rate.wait(now);
+        (!wait.is_zero()).then(|| now.after(wait))
+    }
+
     fn advance(&mut self, now: Now, out: &mut Outbox<RecorderAction>) {
         self.wake = None;
         let limit = if self.gate.failures() > 0 { 1 } else { CALLS_MAX };
         while self.flights.len() < limit {
             let free = |p: &Pending| !self.flights.values().any(|f| f.key == p.key);
             let Some(next) = self.queue.iter().position(free) else { return };
-            let until = self.gate.held(now.mono).or_else(|| self.rate.wait(now.mono));
+            let until = self.gate.held(now.mono).or_else(|| self.no_token_until(now.mono));
             if let Some(until) = until {
                 self.wake = Some(until);
                 return;

@@ -1,4 +1,4 @@
-//! The bound on image pulls a second (`registryPullQPS`, `registryBurst`): a bucket of tokens.
+//! The bound on image pulls a second (`registryPullQPS`, `registryBurst`): a token bucket.
 //!
 //! In: the time of a pull. Out: whether the pull may begin. Invariant: in any time `t` at most `burst + qps × t` pulls begin. A pull
 //! without a token fails at once, as upstream's does, and the back-off of image pulls tries again.
@@ -7,37 +7,25 @@
 use std::time::Duration;
 
 use agent_types::time::Mono;
+use agent_types::token_bucket::TokenBucket;
 
 /// The message of a pull that had no token; upstream's.
 pub const EXCEEDED: &str = "pull QPS exceeded";
 
-/// Tokens that come back with time.
+/// Tokens of pulls; `None`: no bound.
 #[derive(Clone, Debug)]
-pub struct PullRate {
-    /// Time for one token to come back; `None`: no bound.
-    token: Option<Duration>,
-    burst: u32,
-    /// The time at which the bucket is (or was) full again; each pull moves it by one token.
-    full_at: Option<Mono>,
-}
+pub struct PullRate(Option<TokenBucket>);
 
 impl PullRate {
     /// `qps` of 0 or less is no bound. A burst of 0 lets no pull begin, as upstream's bucket without room.
     #[must_use]
     pub fn new(qps: i32, burst: i32) -> PullRate {
-        let token = u32::try_from(qps).ok().filter(|qps| *qps > 0).map(|qps| Duration::from_secs(1) / qps);
-        PullRate { token, burst: u32::try_from(burst).unwrap_or(0), full_at: None }
+        PullRate(TokenBucket::per_second(qps, u32::try_from(burst).unwrap_or(0)))
     }
 
     /// Takes a token for a pull that begins now. False: there is none.
     pub fn take(&mut self, now: Mono) -> bool {
-        let Some(token) = self.token else { return true };
-        let full_at = self.full_at.map_or(now, |full_at| full_at.max(now)).after(token);
-        let may = full_at.since(now) <= token * self.burst;
-        if may {
-            self.full_at = Some(full_at);
-        }
-        may
+        self.0.as_mut().is_none_or(|tokens| tokens.reserve(now, Duration::ZERO).is_ok())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Shutdowns in a short notation, and the budget as a property.
 
+use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::time::Wall;
 use proptest::prelude::*;
 
@@ -377,6 +378,29 @@ fn a_receipt_is_upstreams_file_with_more_in_it() {
     let text = serde_json::to_string(&own).unwrap();
     assert!(text.contains(r#""startTime":"2023-11-14T22:13:20Z""#), "{text}");
     assert_eq!(serde_json::from_str::<Receipt>(&text).unwrap(), own);
+}
+
+/// Remains of a static pod that is being removed would pass for a run of the new one.
+#[test]
+fn a_static_pod_begins_anew_after_the_shutdown_unless_it_is_being_removed() {
+    let record = |reason, ended| TerminatingRecord {
+        pod: pod("s", 0).key,
+        reason,
+        grace_s: 1,
+        since: Wall(1),
+        remove: ended,
+        ended,
+    };
+    let shutdown = |again| KillReason::Shutdown { again };
+    for (reason, ended, resumed, anew) in [
+        (shutdown(true), false, false, true),
+        (shutdown(true), false, true, false),
+        (shutdown(true), true, false, false),
+        (shutdown(false), false, false, false),
+        (KillReason::Removed, false, false, false),
+    ] {
+        assert_eq!(begins_anew(&record(reason.clone(), ended), resumed), anew, "{reason:?}");
+    }
 }
 
 proptest! {

@@ -21,11 +21,13 @@ use agent_types::pod;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
+use super::placing::Placing;
 use super::state::{Worker, is_over};
 use super::{ManagerAction, PodManager, tell};
 use crate::allocation::resize::{self, Change, DEFERRED, PendingResize, Refusal, Waiting};
 use crate::allocation::{Allocations, PodAllocation, message};
 use crate::pod_worker::PodEvent;
+use crate::resource_managers::ManagerRecords;
 
 /// Longest time until pending requests are judged again.
 const RETRY: Duration = Duration::from_secs(3 * 60);
@@ -53,6 +55,10 @@ pub(super) struct Allocating {
     durable: Allocations,
     /// What is being written.
     writing: Option<Arc<Allocations>>,
+    /// The managers' states in the record that is being written.
+    writing_managers: ManagerRecords,
+    /// The managers' states on disk, as far as this agent wrote them.
+    durable_managers: ManagerRecords,
     /// `given` differs from the record, and a worker waits for it.
     urgent: bool,
     /// The same, and no worker waits.
@@ -63,6 +69,8 @@ pub(super) struct Allocating {
     again_at: Option<Mono>,
     /// Workers that get their pod once it is on disk.
     untold: BTreeSet<PodUid>,
+    /// Pods that got parts of their own while a record without these parts was being written: the next record has them.
+    in_next_record: BTreeSet<PodUid>,
     /// Requests that wait.
     queue: BTreeSet<PodUid>,
     /// Last state of the pending requests that workers have.
@@ -172,13 +180,28 @@ impl Allocating {
         self.durable.remove(uid);
         self.actuated.remove(uid);
         self.untold.remove(uid);
+        self.in_next_record.remove(uid);
         self.queue.remove(uid);
         self.said.remove(uid);
         self.granted.remove(uid);
         self.told.remove(uid);
     }
 
-    fn write(&mut self, now: Now, out: &mut Outbox<ManagerAction>) {
+    /// The managers' states changed, and no worker waits for their record.
+    pub(super) fn record_later(&mut self) {
+        self.changed = true;
+    }
+
+    /// The pod's worker waits until the managers' states are on disk.
+    pub(super) fn record_first(&mut self, uid: &PodUid) {
+        self.durable.remove(uid);
+        if self.writing.is_some() {
+            self.in_next_record.insert(uid.clone());
+        }
+        self.urgent = true;
+    }
+
+    fn write(&mut self, now: Now, placing: &Placing, out: &mut Outbox<ManagerAction>) {
         if self.changed && self.late_at.is_none() {
             self.late_at = Some(now.mono.after(WRITE_LATE));
         }
@@ -191,7 +214,9 @@ impl Allocating {
         self.writing = Some(Arc::clone(&all));
         (self.urgent, self.changed) = (false, false);
         (self.late_at, self.again_at) = (None, None);
-        out.push(ManagerAction::Allocated(all));
+        self.writing_managers = placing.records();
+        let news = self.writing_managers.since(&self.durable_managers);
+        out.push(ManagerAction::Allocated(all, Box::new(news)));
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
@@ -242,9 +267,13 @@ impl PodManager {
     pub(super) fn tell_desired(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
         let allocating = &mut self.allocating;
         match allocating.known(uid, wanted) {
-            Some(pod) => tell(uid, PodEvent::Desired(pod), out),
+            Some(pod) => {
+                self.tell_placement(uid, out);
+                tell(uid, PodEvent::Desired(pod), out);
+            }
             None => drop(allocating.untold.insert(uid.clone())),
         }
+        let allocating = &mut self.allocating;
         // Later than the pod: between the two the resize must not look complete.
         if allocating.durable.get(uid) == allocating.given.get(uid) && allocating.granted.remove(uid) {
             tell(uid, PodEvent::ResizePending(None), out);
@@ -258,6 +287,11 @@ impl PodManager {
         {
             tell(uid, PodEvent::Desired(self.allocating.allocated(pod)), out);
         }
+    }
+
+    /// The worker waits until its pod's record is on disk.
+    pub(super) fn is_untold(&self, uid: &PodUid) -> bool {
+        self.allocating.untold.contains(uid)
     }
 
     /// The pod has an allocation.
@@ -291,8 +325,14 @@ impl PodManager {
         let Some(all) = self.allocating.writing.take() else { return };
         let allocating = &mut self.allocating;
         let mut news = std::mem::take(&mut allocating.untold);
+        let later = std::mem::take(&mut allocating.in_next_record);
+        allocating.untold = news.intersection(&later).cloned().collect();
+        news.retain(|uid| !later.contains(uid));
         if written {
-            for (uid, given) in all.iter().filter(|(uid, _)| allocating.given.contains_key(*uid)) {
+            allocating.durable_managers = std::mem::take(&mut allocating.writing_managers);
+            let is_due = |uid: &PodUid| allocating.given.contains_key(uid) && !later.contains(uid);
+            let due: Vec<_> = all.iter().filter(|(uid, _)| is_due(uid)).collect();
+            for (uid, given) in due {
                 if allocating.durable.insert(uid.clone(), given.clone()).is_some_and(|old| old != *given) {
                     news.insert(uid.clone());
                 }
@@ -360,7 +400,7 @@ impl PodManager {
             self.retry(trigger, out);
             self.allocating.retry_at = Some(now.mono.after(RETRY));
         }
-        self.allocating.write(now, out);
+        self.allocating.write(now, &self.placing, out);
     }
 
     fn retry(&mut self, trigger: &'static str, out: &mut Outbox<ManagerAction>) {
@@ -412,7 +452,7 @@ impl PodManager {
         }
         let others = self.takers().filter(|(other, _)| *other != uid);
         let promised = self.promised();
-        let others = others.filter_map(|(_, w)| Worker::room(w)).chain(self.preemption.kept_for(uid));
+        let others = others.filter_map(|(_, w)| Worker::room(w)).chain(self.kept_for(uid));
         let others = others.chain(promised.iter().map(|pod| &**pod));
         Some(resize::judge(wanted, given, &others.collect::<Vec<_>>(), &self.admission))
     }

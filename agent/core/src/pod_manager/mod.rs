@@ -20,14 +20,18 @@
 //!   requested (a restored API server): the status manager reports its end; a static pod starts again;
 //! - a critical pod without resources waits until the pods that it preempts have ended (`preemption`);
 //! - no pod starts while the machine is about to stop (`shutdown`);
-//! - pressure of the node keeps new pods away, never running ones (`evictions`).
+//! - pressure of the node keeps new pods away, never running ones (`evictions`);
+//! - no processor, block of memory or device belongs to two pods, and a pod starts after its parts are on disk (`placing`);
+//! - a device plugin that does not answer holds the pods that want its resource, for two minutes, and no others (`devices`).
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pkg/kubelet/pod_workers.go, `HandlePodCleanups` of
 //! pkg/kubelet/kubelet_pods.go.
 
 mod allocating;
+mod devices;
 mod evictions;
 mod node_view;
+mod placing;
 mod preemption;
 mod shrinking;
 mod shutdown;
@@ -53,7 +57,9 @@ pub use allocating::ResizeNote;
 pub use shutdown::ShutdownOrder;
 
 use allocating::Allocating;
+use devices::DeviceAsks;
 use node_view::NodeView;
+use placing::Placing;
 use preemption::Preemption;
 use shrinking::Shrinking;
 use shutdown::Shutdown;
@@ -65,6 +71,7 @@ use crate::eviction::Victim;
 use crate::node_shutdown::LeavingPod;
 use crate::pod_source::{PodOp, PodUpdate, Source};
 use crate::pod_worker::{PodEvent, WorkerContext};
+use crate::resource_managers::{DeviceAction, DeviceEvent, ManagerRecords, ResourceManagers};
 
 /// What the manager reacts to.
 #[derive(Clone, Debug)]
@@ -73,6 +80,10 @@ pub enum ManagerEvent {
     Update(PodUpdate),
     /// The runtime was listed: it holds these pods.
     Listed(Vec<PodKey>),
+    /// The first list of the runtime shows running containers of these pods; before [`ManagerEvent::Listed`].
+    Running(BTreeSet<PodUid>),
+    /// News of a device plugin.
+    Devices(DeviceEvent),
     /// A pod changed in the runtime.
     Changed(Arc<PodSnapshot>),
     /// No container of the pod runs or will run: it needs no room any more. Its worker lives on.
@@ -103,6 +114,13 @@ pub enum ManagerEvent {
     DeleteUnused,
     /// A worker has removed its unused containers.
     Stripped(PodUid),
+    /// A worker is about to create this container, and the init containers before it have ended.
+    Creates {
+        /// Pod of the worker.
+        uid: PodUid,
+        /// Name of the container.
+        container: String,
+    },
     /// No event: checks whether a pod can start, and which allocations are due.
     Tick,
 }
@@ -152,9 +170,11 @@ pub enum ManagerAction {
     NotThere(PodUid),
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
-    /// Write the allocations durably, in place of the previous record, and answer [`ManagerEvent::Recorded`].
-    /// One at a time.
-    Allocated(Arc<Allocations>),
+    /// Write the allocations and the managers' states durably, in place of the previous records, and answer
+    /// [`ManagerEvent::Recorded`]. One at a time.
+    Allocated(Arc<Allocations>, Box<ManagerRecords>),
+    /// Something for device plugins, or for the device manager's checkpoint.
+    Devices(DeviceAction),
     /// Something to count.
     Resize(ResizeNote),
     /// Read the Node object from the API server and answer [`ManagerEvent::NodeRead`], also after a failure.
@@ -180,6 +200,8 @@ pub struct Leftovers {
     pub allocated: Allocations,
     /// What their containers have.
     pub actuated: Allocations,
+    /// Processors and memory that pods have for themselves.
+    pub managers: ResourceManagers,
 }
 
 /// The pod manager as a state machine.
@@ -208,6 +230,8 @@ pub struct PodManager {
     /// Workers that are removing their unused containers.
     stripping: BTreeSet<PodUid>,
     allocating: Allocating,
+    placing: Placing,
+    devices: DeviceAsks,
 }
 
 impl PodManager {
@@ -224,6 +248,7 @@ impl PodManager {
             (std::mem::take(&mut leftovers.allocated), std::mem::take(&mut leftovers.actuated));
         PodManager {
             allocating: Allocating::new(given, actuated),
+            placing: Placing::new(std::mem::take(&mut leftovers.managers)),
             node: NodeView::new(expected.contains(&Source::Api)),
             expected,
             listed: false,
@@ -241,6 +266,7 @@ impl PodManager {
             shrinking: Shrinking::default(),
             shutdown: Shutdown::default(),
             stripping: BTreeSet::new(),
+            devices: DeviceAsks::default(),
         }
     }
 
@@ -278,6 +304,8 @@ impl PodManager {
                 self.done.remove(&uid);
                 self.preemption.settled(&uid);
                 self.waiting.retain(|w| *w != uid);
+                self.give_up_devices(&uid);
+                self.placing.check();
                 if self.workers.contains_key(&uid) {
                     self.leave(&uid, out);
                     tell(&uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
@@ -326,7 +354,7 @@ impl PodManager {
     }
 
     /// Starts waiting pods whose name is free. The verdict on the pods of `answered` is final.
-    fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, now: Mono, out: &mut Outbox<ManagerAction>) {
+    fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, now: Now, out: &mut Outbox<ManagerAction>) {
         for uid in std::mem::take(&mut self.waiting) {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
             let pod = self.allocating.allocated(&wanted);
@@ -335,17 +363,28 @@ impl PodManager {
                 self.take_down_predecessors(&key, out);
             }
             let over = is_over(&pod);
-            let held =
-                self.names.is_taken(&key) || self.preemption.holds_up(&uid) || self.shutdown.holds_up(&pod);
+            let is_leaving = pod.metadata.deletion_timestamp.is_some();
+            if is_leaving {
+                self.give_up_devices(&uid);
+            }
+            let held = self.names.is_taken(&key)
+                || self.preemption.holds_up(&uid)
+                || self.devices.holds_up(&uid)
+                || self.shutdown.holds_up(&pod);
             if held
                 || self.node.must_be_heard_for(&pod)
-                || (!over && self.waits_for_shrinking(&uid, &pod, now))
+                || (!over && self.waits_for_shrinking(&uid, &pod, now.mono))
             {
                 self.waiting.push(uid);
                 continue;
             }
             // A pod that an earlier agent ended does not run any more: it needs no resources.
-            let verdict = if over { Ok(()) } else { self.judge(&uid, &pod, out) };
+            let refused = self.devices.take_refusal(&uid);
+            let verdict = match &refused {
+                _ if over => Ok(()),
+                Some(rejection) => Err(rejection.clone()),
+                None => self.judge(&uid, &pod, out),
+            };
             let doubtful =
                 |rejection: &Rejection| !answered.contains(&uid) && self.node.doubts(&uid, &pod, rejection);
             if self.preemption.holds_up(&uid) || verdict.as_ref().is_err_and(doubtful) {
@@ -353,27 +392,78 @@ impl PodManager {
                 continue;
             }
             self.preemption.settled(&uid);
-            self.start(key.clone(), Beginning::Fresh, out);
-            if verdict.is_ok() && !over && pod.metadata.deletion_timestamp.is_none() {
-                self.allocate(&uid, &wanted);
-            }
-            if let Some(worker) = self.workers.get_mut(&uid) {
-                worker.ended = over || verdict.is_err();
-                worker.pod = Some(pod);
-            }
-            self.occupy(&uid);
-            self.tell_desired(&uid, &wanted, out);
-            if let Err(rejection) = verdict {
-                self.leave(&uid, out);
-                tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
-                out.push(ManagerAction::Rejected { key, rejection, short_of: None });
-            }
+            let verdict = match verdict {
+                Ok(()) if !over && !is_leaving => match self.give(&uid, &wanted, &pod, now, out) {
+                    Some(given) => given,
+                    None => {
+                        self.waiting.push(uid);
+                        continue;
+                    }
+                },
+                Err(rejection) => {
+                    if refused.is_none() {
+                        self.count_refusal(&uid, &pod);
+                    }
+                    Err(rejection)
+                }
+                Ok(()) => Ok(()),
+            };
+            self.begin(&wanted, pod, over, verdict, out);
         }
         let waiting = &self.waiting;
         self.shrinking.retain(|uid| waiting.contains(uid));
         if self.node.asks() {
             out.push(ManagerAction::ReadNode);
         }
+    }
+
+    /// The verdict on the pod is final: starts its worker, which ends a refused pod at once.
+    fn begin(
+        &mut self,
+        wanted: &Arc<Pod>,
+        pod: Arc<Pod>,
+        over: bool,
+        verdict: Result<(), Rejection>,
+        out: &mut Outbox<ManagerAction>,
+    ) {
+        let key = pod::key(&pod);
+        let uid = key.uid.clone();
+        self.devices.settled(&uid);
+        // A refused pod whose containers run keeps its parts until they have ended.
+        let runs = self.unknown.contains_key(&uid);
+        self.start(key.clone(), Beginning::Fresh, out);
+        if let Some(worker) = self.workers.get_mut(&uid) {
+            worker.ended = over || (verdict.is_err() && !runs);
+            worker.pod = Some(pod);
+        }
+        self.occupy(&uid);
+        self.tell_desired(&uid, wanted, out);
+        if let Err(rejection) = verdict {
+            self.leave(&uid, out);
+            tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
+            out.push(ManagerAction::Rejected { key, rejection, short_of: None });
+        }
+    }
+
+    /// Gives an admitted pod all that it gets: processors, memory and devices of its own, and its requests. `None`: it waits for a
+    /// device plugin.
+    fn give(
+        &mut self,
+        uid: &PodUid,
+        wanted: &Arc<Pod>,
+        pod: &Arc<Pod>,
+        now: Now,
+        out: &mut Outbox<ManagerAction>,
+    ) -> Option<Result<(), Rejection>> {
+        let is_new = match self.place(uid, pod, now, out) {
+            Ok(is_new) => is_new?,
+            Err(rejection) => return Some(Err(rejection)),
+        };
+        self.allocate(uid, wanted);
+        if is_new {
+            self.allocating.record_first(uid);
+        }
+        Some(Ok(()))
     }
 
     fn mark(&mut self, marks: Option<NodeMarks>) {
@@ -416,6 +506,7 @@ impl PodManager {
             self.orphan(PodKey { namespace: Arc::from(""), name: Arc::from(""), uid }, out);
         }
         self.forget_strangers();
+        self.placing.check();
         self.room_came("pods_added");
         out.push(ManagerAction::Synced);
     }
@@ -456,6 +547,7 @@ impl PodManager {
         self.preemption.gone(&uid);
         self.stripped(&uid, out);
         self.give_back(&uid);
+        self.forget_placement(&uid);
         self.room_came("pods_removed");
         self.leftovers.directories.remove(&uid);
         if let Some(pod) = self.desired.get(&uid) {
@@ -507,6 +599,8 @@ impl Machine for PodManager {
         let mut answered = BTreeSet::new();
         match event {
             ManagerEvent::Update(update) => self.update(update, out),
+            ManagerEvent::Running(pods) => self.devices.note_running(pods),
+            ManagerEvent::Devices(event) => self.of_plugin(event, now, out),
             ManagerEvent::Listed(pods) => self.listed(pods, out),
             ManagerEvent::Changed(snapshot) => self.changed(snapshot, out),
             ManagerEvent::Ended(uid) => {
@@ -515,6 +609,7 @@ impl Machine for PodManager {
                 }
                 self.preemption.gone(&uid);
                 self.preemption.settled(&uid);
+                self.placing.check();
                 self.room_came("pod_terminated");
             }
             ManagerEvent::Recorded(written) => self.recorded(written, now, out),
@@ -546,16 +641,22 @@ impl Machine for PodManager {
             ManagerEvent::Evict(victim) => self.evict(victim, out),
             ManagerEvent::DeleteUnused => self.delete_unused(out),
             ManagerEvent::Stripped(uid) => self.stripped(&uid, out),
+            ManagerEvent::Creates { uid, container } => self.creates(&uid, &container),
             ManagerEvent::Tick => {}
         }
+        self.end_waits_for_plugins(now, out);
         if self.listed {
-            self.start_waiting(&answered, now.mono, out);
+            self.take_back_parts();
+            self.start_waiting(&answered, now, out);
             self.clean_up(out);
         }
+        self.settle_placements(out);
         self.settle_allocations(now, out);
+        self.write_devices(out);
     }
 
     fn deadline(&self) -> Option<Mono> {
-        [self.allocating.deadline(), self.shrinking.deadline()].into_iter().flatten().min()
+        let devices = self.devices_deadline();
+        [self.allocating.deadline(), self.shrinking.deadline(), devices].into_iter().flatten().min()
     }
 }

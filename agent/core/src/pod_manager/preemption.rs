@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::state::Worker;
 use super::{ManagerAction, PodManager, tell};
-use crate::admission::{self, Rejection};
+use crate::admission::{self, AdmissionContext, Rejection};
 use crate::pod_worker::PodEvent;
 
 /// The room that is being made.
@@ -84,8 +84,11 @@ impl PodManager {
         }
         self.shutdown.refuses()?;
         let admission = self.admission_of(uid);
+        admission::may_be_placed(pod, &admission)?;
+        self.placing.judge(pod, self.devices.ran(uid))?;
+        let admission = self.without_devices(admission, pod);
         let beside = |(_, worker)| Worker::room(worker);
-        let kept = || self.preemption.kept_for(uid);
+        let kept = || self.kept_for(uid);
         // Those that go already need not be made up for by others.
         let staying = || self.staying().filter_map(beside);
         let victims = admission::admit(pod, staying().chain(kept()), &admission)?;
@@ -115,12 +118,28 @@ impl PodManager {
         out: &mut Outbox<ManagerAction>,
     ) -> Result<(), Rejection> {
         let staying = self.staying().filter(|(other, _)| *other != uid).filter_map(|(_, w)| Worker::room(w));
-        let others: Vec<&Pod> = staying.chain(self.preemption.kept_for(uid)).collect();
+        let others: Vec<&Pod> = staying.chain(self.kept_for(uid)).collect();
         let victims = admission::resized_at_cost_of(wanted, &others, &self.admission)?;
         let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
         let short_of = admission::short_of(wanted, others, &self.admission);
         self.make_room(uid, wanted, victims, short_of.as_deref(), out);
         Ok(())
+    }
+
+    /// Pods with reserved resources, except this one: pods that wait for room, and pods that wait for device plugins.
+    pub(super) fn kept_for(&self, uid: &PodUid) -> impl Iterator<Item = &Pod> {
+        self.preemption.kept_for(uid).chain(self.devices.kept_for(uid))
+    }
+
+    /// The node without the amounts that the device manager counts itself, device by device.
+    fn without_devices(&self, admission: Arc<AdmissionContext>, pod: &Pod) -> Arc<AdmissionContext> {
+        let managed = self.placing.resource_managers().managed_resources(pod);
+        if managed.iter().all(|name| !admission.allocatable.contains_key(*name)) {
+            return admission;
+        }
+        let mut admission = AdmissionContext::clone(&admission);
+        admission.allocatable.retain(|name, _| !managed.contains(name.as_str()));
+        Arc::new(admission)
     }
 
     /// Running pods that use resources, without those that have resources reserved.

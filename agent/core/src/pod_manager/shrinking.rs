@@ -66,7 +66,7 @@ impl PodManager {
         }
         let admission = self.admission_of(uid);
         let fits = |others: Vec<&Pod>| {
-            let others = others.into_iter().chain(self.preemption.kept_for(uid));
+            let others = others.into_iter().chain(self.kept_for(uid));
             admission::admit(pod, others, &admission).is_ok_and(|victims| victims.is_empty())
         };
         let as_it_is = self.takers().filter_map(|(_, worker)| worker.room());

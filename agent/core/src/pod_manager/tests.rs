@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::*;
 
+mod devices;
+mod placing;
 mod resize;
 
 /// A pod `name` in namespace `ns` with UID `uid`; static unless `source` is `api`.
@@ -89,7 +91,8 @@ fn act(manager: &mut PodManager, mono: Mono, event: ManagerEvent) -> Vec<String>
         ManagerAction::NotThere(uid) => format!("{uid} is not there"),
         ManagerAction::ReadNode => "read".to_owned(),
         ManagerAction::UnusedDeleted => "deleted".to_owned(),
-        ManagerAction::Allocated(all) => format!("write{}", all.len()),
+        ManagerAction::Allocated(all, _) => format!("write{}", all.len()),
+        ManagerAction::Devices(_) => "devices".to_owned(),
         ManagerAction::Resize(note) => format!("{note:?}"),
         ManagerAction::Leaving(pods) => {
             let words: Vec<_> = pods.iter().map(|pod| format!("{}={}", pod.key.uid, pod.priority)).collect();
@@ -350,6 +353,7 @@ fn what_is_over_in_the_api_needs_no_room_of_a_new_agent() {
                 grace_s: 5,
                 since: Wall(1),
                 remove: false,
+                ended: false,
             };
             let leftovers = Leftovers { records: vec![record], fence_until: Mono(7), ..Leftovers::default() };
             let mut m = manager(&[Source::Api], leftovers);
@@ -391,6 +395,7 @@ fn leftovers_are_taken_up() {
         grace_s: 5,
         since: Wall(1),
         remove: true,
+        ended: false,
     };
     let directories = ["a", "b", "c"].map(PodUid::from).into();
     let leftovers =
@@ -411,6 +416,7 @@ fn a_resumed_pod_that_nobody_wants_is_removed_once_everything_was_read() {
         grace_s: 5,
         since: Wall(1),
         remove: false,
+        ended: false,
     };
     let leftovers = Leftovers { records: vec![record(&a), record(&b)], ..Leftovers::default() };
     let mut m = manager(&[Source::File, Source::Api], leftovers);
@@ -430,6 +436,7 @@ fn a_static_pod_that_an_earlier_agent_ended_begins_anew_when_the_shutdown_is_cal
         grace_s: 3,
         since: Wall(1),
         remove: false,
+        ended: false,
     };
     for called_off_first in [true, false] {
         let leftovers = Leftovers { records: vec![record.clone()], ..Leftovers::default() };
@@ -600,7 +607,8 @@ proptest! {
                     | ManagerAction::ReadNode
                     | ManagerAction::UnusedDeleted
                     | ManagerAction::Leaving(_)
-                    | ManagerAction::Allocated(_)
+                    | ManagerAction::Allocated(..)
+                    | ManagerAction::Devices(_)
                     | ManagerAction::Resize(_)
                     | ManagerAction::Evicted(_)
                     | ManagerAction::NotThere(_) => {}

@@ -7,6 +7,7 @@
 
 use agent_types::pod::{CONFIG_HASH, CONFIG_SOURCE};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
+use orlop_config::fnv::{Fnv128, fnv128};
 use serde_json::Value;
 
 use super::Source;
@@ -52,17 +53,17 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
 }
 
 fn uid_of(raw: &Value, source: Source, node_name: &str, place: &str) -> String {
-    let mut hash = Fnv128a::new();
+    let mut hash = Fnv128::default();
     write_canonical(raw, &mut hash);
     match source {
         Source::Http => hash.write(format!("url:{place}").as_bytes()),
         Source::File | Source::Api => hash.write(format!("host:{node_name}file:{place}").as_bytes()),
     }
-    format!("{:032x}", hash.0)
+    format!("{:032x}", hash.finish())
 }
 
 /// The value with keys sorted and nulls left out. Lengths and type marks keep different values apart.
-fn write_canonical(value: &Value, hash: &mut Fnv128a) {
+fn write_canonical(value: &Value, hash: &mut Fnv128) {
     match value {
         Value::Null => hash.write(b"n"),
         Value::Bool(flag) => hash.write(if *flag { b"t" } else { b"f" }),
@@ -84,33 +85,16 @@ fn write_canonical(value: &Value, hash: &mut Fnv128a) {
     }
 }
 
-fn write_text(mark: u8, text: &str, hash: &mut Fnv128a) {
+fn write_text(mark: u8, text: &str, hash: &mut Fnv128) {
     hash.write(&[mark]);
     hash.write(format!("{}:", text.len()).as_bytes());
     hash.write(text.as_bytes());
 }
 
-/// FNV-1a, 128 bits.
-struct Fnv128a(u128);
-
-impl Fnv128a {
-    fn new() -> Fnv128a {
-        Fnv128a(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-        }
-    }
-}
-
 /// Digest of a manifest's bytes, to see that a file did not change.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u128 {
-    let mut hash = Fnv128a::new();
-    hash.write(bytes);
-    hash.0
+    fnv128(bytes)
 }
 
 #[cfg(test)]

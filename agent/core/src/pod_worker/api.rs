@@ -11,6 +11,7 @@ use agent_types::event::EventFact;
 use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::machine::EffectId;
 use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::placement::Placement;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
@@ -59,6 +60,8 @@ pub enum PodEvent {
     DeleteUnused,
     /// A requested resize that the node does not allocate now; `None`: no resize is pending.
     ResizePending(Option<PendingResize>),
+    /// Processors, memory nodes and devices of the pod's containers; none before the first.
+    Placed(Arc<Placement>),
     /// Something that the pod gets values from changed: a Secret, a ConfigMap.
     SourcesChanged,
     /// What all workers share changed (the node got another address).
@@ -118,6 +121,8 @@ pub struct WorkerContext {
     pub specs: Arc<dyn PodSpecs>,
     /// `runtimeRequestTimeout`.
     pub request_timeout: Duration,
+    /// `cpuManagerReconcilePeriod`: a container that did not take its processors is tried again after this time.
+    pub cpus_again: Duration,
     /// Crash-loop back-off: 10 s to `maxContainerRestartPeriod`.
     pub crash_loop: Backoff,
     /// Scheme of container ids, for example `containerd`.

@@ -23,7 +23,7 @@ use super::api::{PodAction, WorkerContext};
 use super::tracker::{EffectTracker, Flight, Purpose, Target};
 use crate::pod_actions::Replaced;
 use crate::pod_worker::effect::{Effect, EffectError};
-use crate::pod_worker::parts::{Cgroup, PreStop, Resize};
+use crate::pod_worker::parts::{Cgroup, Placing, PreStop, Resize};
 use crate::probe::PodProbes;
 use crate::status::{self, Phase, StatusInputs, Verdict, WaitingReason};
 
@@ -73,6 +73,8 @@ pub(super) struct Base {
     pub(super) cgroup: Cgroup,
     /// Requests for other amounts.
     pub(super) resize: Resize,
+    /// Processors and memory nodes of the pod's containers.
+    pub(super) placing: Placing,
     /// Instances killed in order to be replaced.
     pub(super) replaced: Replaced,
     /// A decision waits for a snapshot later than this.
@@ -100,6 +102,7 @@ impl Base {
             pre_stops: BTreeMap::new(),
             cgroup: Cgroup::Unseen,
             resize: Resize::default(),
+            placing: Placing::default(),
             replaced: Replaced::new(),
             wanted_after: None,
         }
@@ -348,6 +351,7 @@ impl Base {
                 whole,
             },
             stop_signals: features.stop_signals,
+            devices: features.resource_health.then_some(&self.placing.wanted.devices),
             recursive_read_only: self.makes_read_only(),
             host_ips: &self.ctx.host_ips,
             ipv6_first: self.ctx.ipv6_first,

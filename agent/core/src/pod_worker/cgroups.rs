@@ -42,6 +42,11 @@ pub(super) fn made(pass: &mut Pass<'_>) -> bool {
     if is_made(pass.base, pass.now) && pass.base.resize.cgroup.as_ref().is_some_and(enough) {
         return true;
     }
+    // A container that is being made or started has its earlier amounts, which no snapshot shows yet: other values of the
+    // cgroup may be too low for it (simulation, resizing, seed 40015).
+    if pass.base.resize.cgroup.is_some() && pass.base.tracker.making(pass.base.as_of()) {
+        return false;
+    }
     if let Some(held) = pass.base.tracker.held_until(&Target::Cgroup, pass.now.mono) {
         pass.base.wake_at(held, pass.now);
         return false;

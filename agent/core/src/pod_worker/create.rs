@@ -1,7 +1,7 @@
 //! Creates one container, after its image and its files are present.
 //!
-//! In: a chain. Out: the effects that read the objects and files of its environment and mount its parts of
-//! volumes, if there are any, then the effect that creates the container. Invariants: the instance is created
+//! In: a chain. Out: the effects that read the objects and files of its environment, mount its parts of
+//! volumes and call the plugins of its devices, if there are any, then the effect that creates the container. Invariants: the instance is created
 //! from the values that were read for it; an unresolvable reference becomes the container's waiting reason,
 //! and the worker tries again later.
 
@@ -63,7 +63,7 @@ pub(super) fn read(pass: &mut Pass<'_>, files: EnvFiles) {
     let ips = pass.base.shown_ips();
     let given = given(pass.base, &chain, image, &ips);
     match pass.base.ctx.specs.sub_paths(&pass.state.pod, slot.container_ref(), given) {
-        Ok(parts) if parts.is_empty() => create(pass, &chain),
+        Ok(parts) if parts.is_empty() => pre_start(pass, &chain),
         Ok(parts) => {
             let target = Target::Container(slot.name.clone());
             pass.issue(target, Purpose::MountSubPaths, Effect::MountSubPaths { parts });
@@ -85,6 +85,7 @@ fn given<'a>(
         files: &chain.files,
         claims: b.volumes.claims(),
         images: &chain.images,
+        placement: &b.placing.wanted,
         recursive_read_only: b.makes_read_only(),
     }
 }
@@ -95,8 +96,28 @@ fn refuse(pass: &mut Pass<'_>, name: &str, e: SpecError) {
     fail(pass, name, e.reason, e.message);
 }
 
-/// All inputs are present: creates the container.
+/// The files are there: reports the start to the plugins of the container's devices that want to know of it.
+pub(super) fn pre_start(pass: &mut Pass<'_>, chain: &Chain) {
+    let name = &chain.start.slot.name;
+    let devices = pass.base.placing.wanted.devices.get(name);
+    match devices.map(|devices| devices.pre_start.clone()) {
+        None => create(pass, chain),
+        Some(Ok(calls)) if calls.is_empty() => create(pass, chain),
+        Some(Ok(calls)) => {
+            let target = Target::Container(name.clone());
+            pass.issue(target, Purpose::PreStartDevices, Effect::PreStartDevices { calls });
+        }
+        Some(Err(why)) => refuse(pass, name, SpecError::container(why)),
+    }
+}
+
+/// All inputs are present: creates the container, unless another one gives something back first. Then the chain begins again
+/// later.
 pub(super) fn create(pass: &mut Pass<'_>, chain: &Chain) {
+    if pass.base.resize.gives_back {
+        pass.state.chain = None;
+        return;
+    }
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
     let specs = pass.base.ctx.specs.clone();
@@ -119,6 +140,7 @@ pub(super) fn create(pass: &mut Pass<'_>, chain: &Chain) {
         let note = noted_back_off(&back_off_key(&pass.state.pod, slot), delay);
         config.annotations.insert(RESTART_BACK_OFF.to_owned(), note);
     }
+    pass.base.placing.creating.clone_from(&config.resources.cpuset_cpus);
     let effect = Effect::CreateContainer {
         sandbox: chain.sandbox.clone(),
         config: Box::new(config),

@@ -4,7 +4,7 @@
 //! The names in an effect are functions of (pod UID, container, attempt), so the runtime recognises an effect
 //! that is repeated after a lost reply. Every effect has a deadline; the zombie fence depends on it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_kubelet_api::logs::retention::RemovedLog;
@@ -16,6 +16,7 @@ use agent_types::resources::cgroups::pod::PodCgroup;
 use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
 use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::placement::PreStartCall;
 use agent_types::runtime::pod_files::{PodFile, PodFiles};
 use agent_volumes::env_file::{EnvFile, EnvFiles};
 use agent_volumes::{bound, sub_path};
@@ -48,6 +49,11 @@ pub struct ImageUser {
 
 /// Time that a preStop hook may continue next to the stop of its container: the least grace of a stop.
 pub const HOOK_MORE: Duration = Duration::from_secs(2);
+
+/// A device plugin has this time for `PreStartContainer`, as upstream.
+pub const PRE_START_TIME: Duration = Duration::from_secs(30);
+/// Time in which an executor notices that a call is late.
+const PRE_START_MARGIN: Duration = Duration::from_secs(1);
 
 /// One thing for an executor to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,6 +115,11 @@ pub enum Effect {
     },
     /// Kill the remaining processes in the pod's cgroup and remove it, wherever it is; idempotent.
     RemoveCgroup,
+    /// `PreStartContainer` of device plugins, one after the other; none after a failed one.
+    PreStartDevices {
+        /// Calls, each within [`PRE_START_TIME`].
+        calls: Vec<PreStartCall>,
+    },
     /// Mount parts of volumes for a container, and create missing parts of their paths; idempotent.
     MountSubPaths {
         /// Parts and their targets.
@@ -189,6 +200,12 @@ pub enum Effect {
         /// Steps of the resize.
         steps: Vec<ActuateStep>,
     },
+    /// Move running containers to these processors: `UpdateContainerResources` with `cpuset_cpus` alone, one call for each. An ended
+    /// container does not fail the effect.
+    SetCpus {
+        /// Containers and their processors, in the kernel's list form.
+        cpus: BTreeMap<ContainerId, String>,
+    },
     /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
     Inspect,
 }
@@ -213,6 +230,7 @@ impl Effect {
             | Effect::StartContainer { .. }
             | Effect::StopContainer { .. }
             | Effect::RemoveContainer { .. }
+            | Effect::SetCpus { .. }
             | Effect::Resize { .. } => true,
             Effect::CreatePodDirs { .. }
             | Effect::RemovePodDirs { .. }
@@ -220,6 +238,7 @@ impl Effect {
             | Effect::SetUpVolume { .. }
             | Effect::TearDownVolumes
             | Effect::MountSubPaths { .. }
+            | Effect::PreStartDevices { .. }
             | Effect::FetchObjects { .. }
             | Effect::MapUsers { .. }
             | Effect::EnsureCgroup { .. }
@@ -240,6 +259,10 @@ impl Effect {
             Effect::PullImage { .. } => None,
             Effect::RunHook { within_s, .. } => {
                 within_s.map(|s| Duration::from_secs(u64::from(s)).saturating_add(HOOK_MORE))
+            }
+            Effect::PreStartDevices { calls } => {
+                let calls = u32::try_from(calls.len()).unwrap_or(u32::MAX);
+                Some(PRE_START_TIME.saturating_mul(calls).saturating_add(PRE_START_MARGIN))
             }
             Effect::RunSandbox { .. } => Some(request_timeout * 2),
             Effect::StopContainer { grace_s, .. } => {
@@ -285,6 +308,7 @@ impl Effect {
             Effect::EnsureCgroup { .. } => "ensure_cgroup",
             Effect::RemoveCgroup => "remove_cgroup",
             Effect::MountSubPaths { .. } => "mount_sub_paths",
+            Effect::PreStartDevices { .. } => "pre_start_devices",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
             Effect::PullImage { .. } => "pull_image",
@@ -297,6 +321,7 @@ impl Effect {
             Effect::RemoveContainer { .. } => "remove_container",
             Effect::RunHook { .. } => "run_hook",
             Effect::Resize { .. } => "resize",
+            Effect::SetCpus { .. } => "set_cpus",
             Effect::Inspect => "inspect",
         }
     }

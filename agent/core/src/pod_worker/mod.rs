@@ -29,6 +29,7 @@ mod back_off;
 mod base;
 mod cgroups;
 mod chain;
+mod cpus;
 mod create;
 pub mod effect;
 mod hooks;
@@ -36,6 +37,7 @@ mod parts;
 mod pass;
 mod probes;
 mod pull;
+mod removal;
 mod reset;
 mod resize;
 pub mod runtime_class;
@@ -69,7 +71,7 @@ pub use api::{PodAction, PodEvent, WorkerContext};
 
 use base::{Base, Stage};
 use pass::Pass;
-use state::{Cleanup, PodWorkerState, Record, Syncing, Terminated, Terminating};
+use state::{Cleanup, PodWorkerState, Record, Syncing, Terminating};
 use tracker::{Flight, Purpose, Target};
 
 use crate::pod_worker::effect::{EffectOk, EffectResult};
@@ -103,23 +105,10 @@ impl PodWorker {
         fence_until: Mono,
         now: Now,
     ) -> PodWorker {
-        let elapsed = u64::try_from(now.wall.since(record.since).as_nanos()).unwrap_or(u64::MAX);
-        let terminating = Terminating {
-            pod: None,
-            reason: record.reason.clone(),
-            grace_s: record.grace_s,
-            since: Mono(now.mono.0.saturating_sub(elapsed)),
-            remove: record.remove,
-            desired_again: false,
-            record: Record::Written,
-            recorded: Some((record.grace_s, record.remove)),
-            reported: BTreeSet::new(),
-            waiting: BTreeMap::new(),
-        };
         let mut base = Base::new(record.pod.clone(), context, fence_until);
         // The worker continues by itself, even if no source has the pod any more.
         base.wake = Some(now.mono);
-        PodWorker { base, state: PodWorkerState::Terminating(terminating) }
+        PodWorker { base, state: terminate::resumed(record, now) }
     }
 
     /// Identity of the pod.
@@ -304,6 +293,7 @@ impl PodWorker {
             desired_again: false,
             record: Record::Needed,
             recorded: None,
+            on_disk: None,
             reported: BTreeSet::new(),
             waiting,
         });
@@ -345,6 +335,12 @@ impl PodWorker {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to
                 // evict. What is lost is the grace already spent, if the agent crashes as well.
                 t.record = if t.is_recorded() { Record::Written } else { Record::Needed };
+                if let (Ok(_), Some((_, remove))) = (&result, t.recorded) {
+                    t.on_disk = Some(remove);
+                }
+            }
+            PodWorkerState::Terminated(t) if flight.purpose == Purpose::Persist => {
+                t.removal.answered(result.is_ok());
             }
             PodWorkerState::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
                 let desired_again = t.desired_again;
@@ -361,6 +357,7 @@ impl PodWorker {
         hooks::answered(b, flight, result, out);
         volumes::answered(b, &flight.purpose, result, now, out);
         cgroups::answered(b, flight, result, out);
+        cpus::answered(b, flight, result, now);
         match (&flight.purpose, result) {
             (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
             (Purpose::Inspect, Err(e)) => b.look_failed(e, out),
@@ -399,6 +396,7 @@ impl PodWorker {
                     match sync::advance(&mut Pass { state: s, base: b, now, out }) {
                         Some(reason) => self.kill(reason, None, now),
                         None => {
+                            cpus::advance(b, now, out);
                             let status = b.status(&s.pod, &s.waiting, Stage::MAY_START, now);
                             if b.snapshot.is_some() {
                                 b.publish(status, out);
@@ -408,6 +406,7 @@ impl PodWorker {
                     }
                 }
                 PodWorkerState::Terminating(t) => {
+                    cpus::advance(b, now, out);
                     let down = terminate::advance(t, b, now, out);
                     if b.snapshot.is_some() {
                         terminate::publish(t, b, now, out);
@@ -415,13 +414,7 @@ impl PodWorker {
                     if !down {
                         break;
                     }
-                    self.state = PodWorkerState::Terminated(Terminated {
-                        pod: t.pod.clone(),
-                        reason: t.reason.clone(),
-                        cleanup: if t.remove { Cleanup::Removing } else { Cleanup::Kept },
-                        desired_again: t.desired_again,
-                        waiting: std::mem::take(&mut t.waiting),
-                    });
+                    self.state = PodWorkerState::Terminated(terminate::ended(t));
                 }
                 PodWorkerState::Terminated(t) => {
                     terminate::publish_final(t, b, now, out);
@@ -453,6 +446,7 @@ impl Machine for PodWorker {
             }
             PodEvent::Network(state) => self.base.network = state,
             PodEvent::SourcesChanged => self.sources_changed(now),
+            PodEvent::Placed(placement) => self.base.placing.wanted = placement,
             PodEvent::DeleteUnused => self.delete_unused(),
             PodEvent::ResizePending(pending) => resize::pending(&mut self.base, pending, out),
             PodEvent::Context(context) => self.base.ctx = context,

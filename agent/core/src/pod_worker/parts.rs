@@ -1,8 +1,12 @@
-//! Parts of a worker's state: its cgroup, its preStop hooks, its resize.
+//! Parts of a worker's state: its cgroup, its preStop hooks, its resize, its processors and devices.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::ids::ContainerId;
 use agent_types::resources::cgroups::CgroupValues;
+use agent_types::runtime::placement::Placement;
 use agent_types::time::Mono;
 
 use crate::allocation::PodAllocation;
@@ -42,6 +46,22 @@ pub(super) struct Resize {
     pub(super) cgroup: Option<CgroupValues>,
     /// Values of the effect in flight.
     pub(super) asked: Option<CgroupValues>,
+    /// A container that runs is about to give requests back: no other container of the pod grows before that.
+    pub(super) gives_back: bool,
     /// What its containers were last seen to have all of.
     pub(super) settled: Option<PodAllocation>,
+}
+
+/// Processors, memory nodes and devices of the pod's containers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placing {
+    /// As the managers have assigned them.
+    pub(super) wanted: Arc<Placement>,
+    /// Processors that the runtime was given for an instance: at its creation or later. Empty after a start of the agent: each
+    /// running instance gets them again.
+    pub(super) sent: BTreeMap<ContainerId, String>,
+    /// Processors of the container that is being created.
+    pub(super) creating: String,
+    /// Processors of the effect in flight.
+    pub(super) asked: BTreeMap<ContainerId, String>,
 }

@@ -2,8 +2,9 @@
 //!
 //! In: the allocated pod, the resources of its containers, pending requests from the pod manager. Out: the
 //! effect that carries a resize out, events, the conditions `PodResizePending` and `PodResizeInProgress`.
-//! Invariants: one resize at a time, and no other effect on the pod's containers meanwhile; a resize is over
-//! when a snapshot later than its last call shows no difference. `allocation::actuate` chooses the steps.
+//! Invariants: one resize at a time, and no other effect on the pod's containers meanwhile; no container grows
+//! or starts before others have given back what they are to give back; a resize is over when a snapshot later
+//! than its last call shows no difference. `allocation::actuate` chooses the steps.
 //! Upstream: `SyncPod` of pkg/kubelet/kubelet.go, pkg/kubelet/status, KEP-1287.
 
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::api::PodAction;
 use super::base::Base;
 use super::tracker::{Flight, Purpose, Target};
-use crate::allocation::actuate::{self, Actual, ActuateStep};
+use crate::allocation::actuate::{self, Actual, ActuateStep, Running};
 use crate::allocation::resize::{INFEASIBLE, PendingResize};
 use crate::allocation::{PodAllocation, message};
+use crate::pod_actions::PodActions;
 use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::pod_worker::pass::Pass;
 use crate::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE, Progress};
@@ -96,6 +98,20 @@ pub(super) fn observe(pass: &mut Pass<'_>, actual: &Actual<'_>) {
         pass.base.resize.settled = Some(given);
         pass.out.push(PodAction::Actuated(pass.state.pod.clone()));
     }
+}
+
+/// Notes whether a container that runs gives requests back, in place or by its restart. Together the others would take more
+/// than the pod had and has: a resize is granted by the new sum alone. A resize that cannot be carried out holds nothing up.
+/// Upstream: `SyncPod` of pkg/kubelet/kuberuntime/kuberuntime_manager.go kills first, then resizes, then starts. True if
+/// the restart is under way.
+pub(super) fn give_back(pass: &mut Pass<'_>, actual: &Actual<'_>, actions: &PodActions) -> bool {
+    let killed = |r: &Running<'_>| actions.kill.iter().any(|kill| kill.id == r.id);
+    let giving = || actual.running.iter().filter(|r| r.gives_back());
+    let restarting = giving().any(|r| r.restarts() && killed(r));
+    let failed = pass.base.resize.progress.as_ref().is_some_and(|progress| progress.error.is_some());
+    let in_place = !failed && giving().any(|r| !r.restarts());
+    pass.base.resize.gives_back = restarting || in_place;
+    restarting
 }
 
 /// Begins the next step; true if no other effect on the pod's containers may run before it is over.

@@ -135,7 +135,8 @@ pub(super) fn answered(pass: &mut Pass<'_>, flight: &Flight, result: EffectResul
         (Purpose::ContainerFiles, Ok(_)) => create::fetch(pass),
         (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create::fetched(pass, objects),
         (Purpose::ReadEnvFiles, Ok(EffectOk::EnvFiles(files))) => create::read(pass, files),
-        (Purpose::MountSubPaths, Ok(_)) => create::create(pass, &chain),
+        (Purpose::MountSubPaths, Ok(_)) => create::pre_start(pass, &chain),
+        (Purpose::PreStartDevices, Ok(_)) => create::create(pass, &chain),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
             pass.event(EventKind::Normal, "Created", "Container created", Some(&name));
             issue_start(pass, id);
@@ -254,7 +255,9 @@ fn failed(pass: &mut Pass<'_>, chain: &Chain, purpose: &Purpose, e: &EffectError
             let text = format!("error making container files: {}", e.message);
             (CREATE_CONTAINER_CONFIG_ERROR, text)
         }
-        Purpose::MountSubPaths | Purpose::ReadEnvFiles => (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone()),
+        Purpose::MountSubPaths | Purpose::ReadEnvFiles | Purpose::PreStartDevices => {
+            (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone())
+        }
         Purpose::Create => ("CreateContainerError", e.message.clone()),
         _ => ("RunContainerError", e.message.clone()),
     };

@@ -167,8 +167,10 @@ pub(super) struct Terminating {
     pub(super) remove: bool,
     pub(super) desired_again: bool,
     pub(super) record: Record,
-    /// Grace and removal as last written.
+    /// Grace and removal as last written, or refused by the disk.
     pub(super) recorded: Option<(u32, bool)>,
+    /// Whether the record on disk says that everything is to go; `None`: there is no record.
+    pub(super) on_disk: Option<bool>,
     /// Containers with a sent `Killing` event.
     pub(super) reported: BTreeSet<ContainerId>,
     /// What containers were waiting for when termination began.
@@ -197,6 +199,20 @@ pub(super) struct Terminated {
     pub(super) cleanup: Cleanup,
     pub(super) desired_again: bool,
     pub(super) waiting: BTreeMap<String, WaitingReason>,
+    pub(super) removal: Removal,
+}
+
+/// The record of a removal: written before the removal of a pod that was to be kept at its end.
+#[derive(Clone, Debug)]
+pub(super) struct Removal {
+    pub(super) record: Record,
+    /// How often the record could not be written.
+    pub(super) failures: u32,
+    /// The disk may have a record of the pod's end, which does not say that the pod is to go.
+    pub(super) kept: bool,
+    /// Since when the pod is taken down, and with which grace.
+    pub(super) since: Mono,
+    pub(super) grace_s: u32,
 }
 
 /// What is left of a terminated pod.

@@ -61,6 +61,7 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     let actual = actuate::actual(&p, &snapshot, &*specs);
     resize::observe(pass, &actual);
     let actions = plan(pass.state, pass.base, &snapshot, &actual.restarting(), pass.now);
+    let restarting = resize::give_back(pass, &actual, &actions);
     pass.base.resetting = actions.resetting;
     if actions.resetting {
         reset::begin(pass);
@@ -101,7 +102,9 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(pass.base, &actions, pass.now, pass.out);
-            if !resize::advance(pass, &actual, home)
+            let resizes = !restarting && resize::advance(pass, &actual, home);
+            if !resizes
+                && !pass.base.resize.gives_back
                 && pass.base.tracker.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
                 && volumes::mounted(pass.base, pass.now, pass.out)

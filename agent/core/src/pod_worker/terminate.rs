@@ -6,7 +6,7 @@
 //! running. Upstream: `SyncTerminatingPod` and `SyncTerminatedPod` of pkg/kubelet/kubelet.go,
 //! `killContainersWithSyncResult` of pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_kubelet_api::logs::retention::RemovedLog;
@@ -22,9 +22,9 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::PodAction;
 use super::base::{Base, Stage};
-use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
+use super::state::{Cleanup, PodWorkerState, Record, Removal, Terminated, Terminating, verdict};
 use super::tracker::{Flight, Purpose, Target};
-use super::{cgroups, hooks, volumes};
+use super::{cgroups, hooks, removal, volumes};
 use crate::pod_actions;
 use crate::pod_worker::effect::Effect;
 use crate::pod_worker::sandboxes::{discard_sandbox, stop_sandboxes};
@@ -45,6 +45,37 @@ pub(super) fn effective_grace(p: Option<&Pod>, override_s: Option<u32>) -> u32 {
     });
     let own = u32::try_from(own.max(0)).unwrap_or(u32::MAX);
     override_s.map_or(own, |o| o.min(own)).max(MINIMUM_POD_GRACE_S)
+}
+
+/// The state that an earlier incarnation left.
+pub(super) fn resumed(record: &TerminatingRecord, now: Now) -> PodWorkerState {
+    let elapsed = u64::try_from(now.wall.since(record.since).as_nanos()).unwrap_or(u64::MAX);
+    let t = Terminating {
+        pod: None,
+        reason: record.reason.clone(),
+        grace_s: record.grace_s,
+        since: Mono(now.mono.0.saturating_sub(elapsed)),
+        remove: record.remove,
+        desired_again: false,
+        record: Record::Written,
+        recorded: Some((record.grace_s, record.remove)),
+        on_disk: Some(record.remove),
+        reported: BTreeSet::new(),
+        waiting: BTreeMap::new(),
+    };
+    if record.ended { PodWorkerState::Terminated(ended(&t)) } else { PodWorkerState::Terminating(t) }
+}
+
+/// Nothing of the pod runs or can come to run.
+pub(super) fn ended(t: &Terminating) -> Terminated {
+    Terminated {
+        pod: t.pod.clone(),
+        reason: t.reason.clone(),
+        cleanup: if t.remove { Cleanup::Removing } else { Cleanup::Kept },
+        desired_again: t.desired_again,
+        waiting: t.waiting.clone(),
+        removal: Removal::after(t),
+    }
 }
 
 /// One pass of terminating. True when nothing of the pod runs or can come to run.
@@ -111,14 +142,25 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
     }
     t.record = Record::Writing;
     t.recorded = Some((t.grace_s, t.remove));
-    let elapsed = i64::try_from(now.mono.since(t.since).as_nanos()).unwrap_or(i64::MAX);
     let record = TerminatingRecord {
         pod: b.key.clone(),
         reason: t.reason.clone(),
         grace_s: t.grace_s,
-        since: Wall(now.wall.0.saturating_sub(elapsed)),
+        since: began(t.since, now),
         remove: t.remove,
+        ended: false,
     };
+    persist(b, record, now, out);
+}
+
+/// The wall clock's time of `since`.
+pub(super) fn began(since: Mono, now: Now) -> Wall {
+    let elapsed = i64::try_from(now.mono.since(since).as_nanos()).unwrap_or(i64::MAX);
+    Wall(now.wall.0.saturating_sub(elapsed))
+}
+
+/// Has the record written.
+pub(super) fn persist(b: &mut Base, record: TerminatingRecord, now: Now, out: &mut Outbox<PodAction>) {
     let flight = Flight {
         target: Target::Record,
         purpose: Purpose::Persist,
@@ -221,7 +263,7 @@ fn remove(b: &mut Base, c: &ContainerObserved, logs: Logs, now: Now, out: &mut O
 }
 
 /// One pass of terminated. True when nothing is left at all.
-pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+pub(super) fn clean_up(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let Some(snapshot) = b.snapshot.clone() else {
         b.want_snapshot_after(Mono(0));
         return false;
@@ -242,7 +284,9 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
             empty(b, &snapshot, Logs::All, now, out);
             false
         }
-        Cleanup::Removing => remove_all(t, b, &snapshot, all_gone, now, out),
+        Cleanup::Removing => {
+            removal::recorded(t, b, &snapshot, now, out) && remove_all(t, b, &snapshot, all_gone, now, out)
+        }
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) enum Target {
     Cgroup,
     /// What containers that run are given.
     Resize,
+    /// Processors of containers that run.
+    Cpus,
     /// Nothing: looking.
     Observe,
 }
@@ -59,6 +61,7 @@ pub(super) enum Purpose {
     FetchObjects,
     ReadEnvFiles,
     MountSubPaths,
+    PreStartDevices,
     ResolveClaim(String),
     SetUpVolume(String),
     TearDownVolumes,
@@ -72,6 +75,7 @@ pub(super) enum Purpose {
     EnsureCgroup,
     RemoveCgroup,
     Resize,
+    SetCpus,
     RunSandbox,
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),
@@ -93,6 +97,7 @@ impl Purpose {
                 | Purpose::FetchObjects
                 | Purpose::ReadEnvFiles
                 | Purpose::MountSubPaths
+                | Purpose::PreStartDevices
                 | Purpose::ResolveClaim(_)
                 | Purpose::SetUpVolume(_)
                 | Purpose::TearDownVolumes
@@ -105,6 +110,7 @@ impl Purpose {
                 | Purpose::MapUsers
                 | Purpose::EnsureCgroup
                 | Purpose::RemoveCgroup
+                | Purpose::SetCpus
                 | Purpose::Hook { .. }
         )
     }

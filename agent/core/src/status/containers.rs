@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, PodStatus,
 };
 
-use super::{StatusInputs, api_time, instance, reset};
+use super::{StatusInputs, api_time, devices, instance, reset};
 use crate::pod_actions::ended::{ended, restarts};
 use crate::status::previous::Statuses;
 
@@ -88,6 +88,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
     status.volume_mounts = instance::volume_mounts(spec, inputs.recursive_read_only);
     instance::fill(spec, found.first(), before, &mut status);
     status.stop_signal.take_if(|_| !inputs.stop_signals);
+    status.allocated_resources_status = devices::shown(inputs.devices, slot);
     waiting_to_restart(inputs, slot, spec, found.first(), &mut status);
     status
 }

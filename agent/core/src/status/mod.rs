@@ -8,6 +8,7 @@
 mod amounts;
 mod conditions;
 mod containers;
+mod devices;
 mod instance;
 pub mod last_words;
 mod phase;
@@ -23,6 +24,7 @@ use std::net::IpAddr;
 
 use agent_types::pod;
 use agent_types::runtime::observed::{PodSnapshot, SandboxState};
+use agent_types::runtime::placement::ContainerDevices;
 use agent_types::runtime::view::{is_live, newest_sandbox};
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
@@ -105,6 +107,8 @@ pub struct StatusInputs<'a> {
     pub resize: ResizeShown<'a>,
     /// Statuses show by which signal containers end (`ContainerStopSignals`).
     pub stop_signals: bool,
+    /// Devices of containers, with their health; `None`: statuses do not show it (gate ResourceHealthStatus).
+    pub devices: Option<&'a BTreeMap<String, ContainerDevices>>,
     /// Read-only mounts can be read-only all the way down.
     pub recursive_read_only: bool,
     /// The node's addresses, the primary first.

@@ -39,7 +39,7 @@ pub fn config(c: &ContainerConfig) -> v1::ContainerConfig {
             security_context: Some(security(&c.security)),
         }),
         windows: None,
-        cdi_devices: Vec::new(),
+        cdi_devices: c.cdi_devices.iter().map(|name| v1::CdiDevice { name: name.clone() }).collect(),
         stop_signal: signal::number(c.stop_signal.as_deref()),
     }
 }

@@ -103,6 +103,7 @@ pub fn container_config(
         envs: vec![("KEY".to_owned(), "value".to_owned())],
         mounts: Vec::new(),
         devices: Vec::new(),
+        cdi_devices: Vec::new(),
         labels: all_labels,
         annotations: annotations.into(),
         log_path: format!("{name}/{attempt}.log"),

@@ -1,7 +1,7 @@
 //! Sends a machine's calls to the API server and brings the answers back.
 //!
-//! In: calls under their ids. Out: one answer each, whatever happens. A call waits until the node has an identity
-//! (a machine must not spend its back-off on that); from then on the driver's time limit bounds it.
+//! In: calls with ids. Out: exactly one answer for each call. A call waits until the node has an identity (a machine
+//! must not spend its back-off on that); from then on the driver's time limit bounds it.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl<A: ApiServer> Caller<A> {
     }
 }
 
-/// The answer to a call that nobody could send.
+/// The answer to a call that could not be sent.
 #[must_use]
 pub fn no_client(call: &ApiCall, why: &str) -> ApiError {
     ApiError::without_status(call, Class::Unavailable, why)

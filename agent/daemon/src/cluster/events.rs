@@ -1,4 +1,4 @@
-//! The event recorder's surroundings: its calls go to the API server, what is dropped is said in the log.
+//! The shell of the event recorder: sends its calls to the API server, and logs the events that it drops.
 //!
 //! In: facts about pods and the node. Out: calls. Decisions are in [`agent_core::events`].
 
@@ -47,7 +47,7 @@ impl Coalesce for RecorderEvent {
     fn relation(&self, newer: &Self) -> Relation {
         match (self, newer) {
             (RecorderEvent::Tick, RecorderEvent::Tick) => Relation::Supersedes,
-            // The recorder bounds what it remembers; the mailbox only keeps the order.
+            // The recorder bounds its memory; the mailbox only keeps the order.
             _ => Relation::Independent,
         }
     }

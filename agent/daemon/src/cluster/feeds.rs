@@ -1,11 +1,11 @@
-//! News for the Node object: what the machine, its network, the runtime and PLEG say.
+//! Inputs of the Node object: machine, network, runtime and PLEG.
 //!
 //! ```text
 //! machine (every 30 s) · network (on change, every 30 s) · runtime status (100 ms until ready, then 5 s)
 //! images (every 30 s) · PLEG's health (on change)  ──► NodeStatusEvent::Input ──► node object
 //! ```
-//! In: drivers and views. Out: inputs; the machine compares and decides. Nothing is walked: every look is a few small
-//! reads or one CRI call.
+//! In: drivers and views. Out: inputs; the state machine compares them and decides. Each feed does a few small reads or
+//! one CRI call, and walks no directory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,33 +20,34 @@ use tokio::sync::{Notify, watch};
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 
-/// Status of the runtime, as often as upstream asks for it.
+/// Period of the runtime status, as upstream's.
 const RUNTIME: Duration = Duration::from_secs(5);
-/// The same until the node is shown as ready, but not longer than this after the start.
+/// The same until the Node is shown as ready, but not longer than [`START`] after the start.
 const RUNTIME_AT_START: Duration = Duration::from_millis(100);
 /// See [`RUNTIME_AT_START`].
 const START: Duration = Duration::from_secs(120);
-/// The first look-up of the node's name is waited for so long before the node's addresses are told without it.
+/// How long the feed waits for the first look-up of the node's name before it sends the node's addresses without the
+/// result.
 const LOOK_UP: Duration = Duration::from_millis(200);
-/// What rarely changes; images as often as upstream lists them.
+/// Period of values that rarely change; images as often as upstream lists them.
 const RARELY: Duration = Duration::from_secs(30);
 
-/// Reads what the Node object says of the machine. Both may block for small reads of /proc and /sys, and for the resolver if
-/// that is asked for.
+/// Reads the facts about the machine for the Node object. Both functions may block for small reads of /proc and /sys,
+/// and for the resolver if `look_up` is set.
 pub trait NodeFactsSource: Send + Sync + 'static {
     /// The machine.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// The value that cannot be read.
     fn machine_facts(&self) -> anyhow::Result<MachineFacts>;
 
-    /// Interfaces, default routes, and with `look_up` what the node's name resolves to.
+    /// Interfaces, default routes, and with `look_up` the addresses that the node's name resolves to.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// The value that cannot be read.
     fn host_network(&self, look_up: bool) -> anyhow::Result<HostNetwork>;
 
-    /// What is wrong with this machine in ways that pods may feel: events of the node, said once at the start.
+    /// Problems of this machine that pods may notice: events of the node, sent once at the start.
     fn warnings(&self) -> Vec<Fact> {
         Vec::new()
     }
@@ -55,7 +56,7 @@ pub trait NodeFactsSource: Send + Sync + 'static {
     fn network_changes(&self, tasks: &Tasks) -> Arc<Notify>;
 }
 
-/// What the feeds look at.
+/// Sources of the feeds.
 pub struct FeedSources<R, I, C> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
@@ -67,15 +68,15 @@ pub struct FeedSources<R, I, C> {
     pub pleg: watch::Receiver<Result<(), String>>,
 }
 
-/// Everything that has news.
+/// The feeds of the Node object.
 pub struct Feeds<R, I, C> {
-    /// What is looked at.
+    /// Sources of the feeds.
     pub sources: FeedSources<R, I, C>,
     /// Whether the API server shows the node as ready.
     pub ready: watch::Receiver<bool>,
     /// Notified when an address or a route of the host changed.
     pub network_changed: Arc<Notify>,
-    /// The node object.
+    /// Mailbox of the Node object.
     pub to: Sender<NodeStatusEvent>,
 }
 
@@ -129,7 +130,7 @@ async fn follow_machine<C: NodeFactsSource>(
 ) {
     let mut first = true;
     loop {
-        // Side by side: a resolver that does not answer holds nothing else back.
+        // Both feeds run concurrently: a resolver that does not answer delays only the network.
         let ((), ended) =
             tokio::join!(tell_machine(&facts, &to, &tasks), tell_network(&facts, first, &to, &tasks),);
         if ended.is_none() {
@@ -137,7 +138,7 @@ async fn follow_machine<C: NodeFactsSource>(
         }
         first = false;
         tokio::select! {
-            // Both only wait; what is dropped has taken nothing.
+            // Both branches only wait; dropping one loses nothing.
             () = changed.notified() => {}
             () = tasks.wait_until(tasks.now().mono.after(RARELY)) => {}
         }
@@ -165,7 +166,7 @@ async fn tell_network<C: NodeFactsSource>(
     let mut looked_up = std::pin::pin!(read(true));
     let network = tokio::select! {
         network = &mut looked_up => network?,
-        // A resolver that does not answer takes seconds; the node's address seldom depends on it.
+        // A resolver that does not answer takes seconds, and the node's address seldom depends on the resolver.
         () = tasks.wait_until(tasks.now().mono.after(LOOK_UP)), if first => {
             send_network(to, read(false).await?);
             looked_up.await?
@@ -216,7 +217,7 @@ mod tests {
 
     const NAMED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
-    /// A machine whose resolver answers once it is let.
+    /// A machine whose resolver answers when the test allows it.
     struct SlowResolver(Mutex<mpsc::Receiver<()>>);
 
     impl NodeFactsSource for SlowResolver {

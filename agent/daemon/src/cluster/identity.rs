@@ -1,13 +1,13 @@
-//! Who the node is to the API server: found on disk, or asked for with a first-boot token, and kept for ever.
+//! The node's identity at the API server: loaded from disk, or requested with a first-boot token and then kept.
 //!
 //! ```text
 //! kubeconfig, certificate directory ─► Loaded ─┐        ┌─► Show ─► ClusterProblems
-//! what the node was told ─► Bootstrap ─────────┴─ CertManager ─► key, CSR, certificate ─► client, watches
+//! bootstrap credentials ─► Bootstrap ──────────┴─ CertManager ─► key, CSR, certificate ─► client, watches
 //! ```
-//! In: [`ClusterSettings`]. Out: the client's view, which is `None` until there is an identity. Invariants: nothing
-//! that goes wrong here ends the process or touches a pod: `ClusterProblems` shows it, and tried again; what was mended
-//! on disk is taken without a restart; bootstrap credentials are forgotten with the first certificate; no token and no
-//! key is logged. Decisions are in [`agent_core::certs`].
+//! In: [`ClusterSettings`]. Out: the view of the client, which is `None` until the node has an identity. Invariants: a
+//! failure never ends the process and never affects a pod: `ClusterProblems` shows the failure, and the task retries;
+//! repaired files are read without a restart; the agent drops bootstrap credentials with the first certificate; the log
+//! contains no token and no key. Decisions are in [`agent_core::certs`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use agent_types::machine::EffectId;
 use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
 
-use super::bootstrap::{BootstrapAccess, BootstrapSource};
+use super::bootstrap_credentials::{BootstrapAccess, BootstrapSource};
 use super::keys::PendingKeys;
 use crate::node::cluster_problems::{ClusterProblems, Part};
 use crate::pods::pod_dirs::chain;
@@ -34,55 +34,55 @@ use crate::settings::ClusterSettings;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
-/// Pauses after bootstrap credentials could not be had.
+/// Pauses after a failure to get bootstrap credentials.
 const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(30));
-/// Without an identity, what the node was told is read again this often: one small file.
+/// Period of reading the join configuration while the node has no identity: one small file.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The client, once the node has an identity.
 pub type ClientView = watch::Sender<Option<Arc<ApiClient>>>;
 
-/// What the shell's tasks share.
+/// State that the tasks of the identity share.
 struct IdentityContext {
     settings: ClusterSettings,
     options: Options,
     store: Store,
     keys: PendingKeys,
     bootstrap: Lock<Option<Bootstrap>>,
-    /// A call with bootstrap credentials failed: what they rest on is to be found again.
+    /// A call with bootstrap credentials failed: find the credentials again.
     doubted: AtomicBool,
     client: ClientView,
     cluster_problems: ClusterProblems,
 }
 
-/// Credentials to ask with, and the cluster that they are of.
+/// Bootstrap credentials, and their cluster.
 #[derive(Clone)]
 struct Bootstrap {
     client: Arc<ApiClient>,
     found: Arc<BootstrapAccess>,
 }
 
-/// The client certificate's surroundings.
+/// The shell of the machine for the client certificate.
 pub struct IdentityShell {
     shared: Arc<IdentityContext>,
     metrics: Metrics,
     tasks: Tasks,
     own: Sender<CertEvent>,
-    /// Whether bootstrap credentials are looked for; `None` before the machine has said so.
+    /// Whether the machine wants bootstrap credentials; `None` before it has decided.
     wanted: watch::Sender<Option<bool>>,
 }
 
-/// What the node's identity is started from.
+/// Inputs of [`start`].
 pub struct Deps {
-    /// The cluster, and where the identity is kept.
+    /// The cluster, and the directory of the identity.
     pub settings: ClusterSettings,
     /// Options of every connection.
     pub options: Options,
-    /// What the client certificate must be.
+    /// Requirements for the client certificate.
     pub config: CertConfig,
-    /// Shows the client once there is an identity.
+    /// Publishes the client when the node has an identity.
     pub client: ClientView,
-    /// Where trouble is shown.
+    /// Shows problems with the cluster.
     pub cluster_problems: ClusterProblems,
     /// The node's tasks.
     pub tasks: Tasks,
@@ -90,7 +90,7 @@ pub struct Deps {
     pub metrics: Metrics,
 }
 
-/// Starts looking for the identity.
+/// Starts the tasks of the identity.
 ///
 /// # Errors
 /// The certificate directory cannot be used.
@@ -117,7 +117,7 @@ pub fn start(deps: Deps) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A certificate, key or CA bundle that somebody else replaces is taken up without a restart.
+/// Follows the files of certificate, key and CA bundle: a replaced file is read without a restart.
 async fn follow_files(shared: Arc<IdentityContext>) {
     let mut client = shared.client.subscribe();
     let first = client.wait_for(Option::is_some).await.ok().and_then(|client| client.clone());
@@ -126,7 +126,7 @@ async fn follow_files(shared: Arc<IdentityContext>) {
     }
 }
 
-/// What is on disk first; then what the machine makes of it.
+/// Reads the identity on disk, then runs the machine.
 async fn begin(
     shared: Arc<IdentityContext>,
     own: Sender<CertEvent>,
@@ -138,7 +138,7 @@ async fn begin(
         Err(_) => true,
     };
     if !ours {
-        // An identity that somebody else made: used as it is, followed when its files change.
+        // The administrator supplied this identity: use it as it is, and follow its files.
         return shared.be_connected(false, &tasks).await;
     }
     let reading = shared.clone();
@@ -164,7 +164,7 @@ async fn begin(
             }
         };
         tokio::select! {
-            // Neither ends by itself. What is dropped has written whole files or none.
+            // Neither branch ends by itself. A dropped branch has written whole files or none.
             () = work => {}
             changed = wanted.changed() => if changed.is_err() { return },
         }
@@ -190,7 +190,7 @@ impl IdentityContext {
         Ok(())
     }
 
-    /// The same; a kubeconfig of ours that is lost or spoilt is written anew from what the node was told.
+    /// The same; if the agent's own kubeconfig is lost or damaged, writes it again from the join configuration.
     async fn connect_or_mend(&self, ours: bool, tasks: &Tasks) -> Result<(), String> {
         let mut result = self.connect().await;
         if ours && result.is_err() {
@@ -206,7 +206,7 @@ impl IdentityContext {
         result
     }
 
-    /// Goes on until there is a client, then waits for ever.
+    /// Retries until there is a client, then waits forever.
     async fn be_connected(&self, ours: bool, tasks: &Tasks) {
         let mut pause = RETRY.first;
         while self.connect_or_mend(ours, tasks).await.is_err() {
@@ -216,15 +216,15 @@ impl IdentityContext {
         std::future::pending().await
     }
 
-    /// What the certificate on disk says; `None` if there is none.
+    /// Facts of the certificate on disk; `None` if there is none.
     fn facts(&self) -> Result<Option<CertificateFacts>, String> {
         let Some(pair) = self.store.current().map_err(|e| chain(&e))? else { return Ok(None) };
         let what = self.store.current_path().display().to_string();
         facts_of_pem(&what, &pair, false).map(Some).map_err(|e| chain(&e))
     }
 
-    /// Looks at what the node was told for as long as it is wanted: finds credentials, says when they are others
-    /// than before or gone, and why.
+    /// Reads the join configuration for as long as the machine wants bootstrap credentials. Reports to the machine when
+    /// the credentials change or vanish, and why.
     async fn look_for_bootstrap(&self, own: &Sender<CertEvent>, tasks: &Tasks) {
         let (mut seen, mut said) = (None, None);
         let (mut pause, mut due) = (RETRY.first, tasks.now().mono);
@@ -285,7 +285,8 @@ impl IdentityContext {
                 if known.is_some() {
                     return known;
                 }
-                // Expired by this node's clock: good for asking, nothing else is to begin with it.
+                // The certificate has expired by this node's clock: use the client for a request only, not for other
+                // connections.
                 let read = Kubeconfig::read(&self.settings.kubeconfig).await.ok()?;
                 ApiClient::new(read.access().await.ok()?, &self.options).ok().map(Arc::new)
             }
@@ -294,7 +295,7 @@ impl IdentityContext {
     }
 }
 
-/// Lets go of connections when an owner suspects that they are dead.
+/// Closes the connections when an owner suspects that they are dead.
 pub async fn reconnect(client: watch::Receiver<Option<Arc<ApiClient>>>, asked: Arc<Notify>) {
     loop {
         asked.notified().await;
@@ -347,7 +348,8 @@ async fn store(
         })
         .await;
     let facts = stored.ok_or("the node is being stopped")??;
-    // The kubeconfig is the certificate's, not the token's: one that is in use is not touched before.
+    // The new kubeconfig names the certificate instead of the token. A kubeconfig that is in use is not changed before
+    // this point.
     if let (CertIdentity::Bootstrap, Some(bootstrap)) = (with, shared.bootstrap()) {
         shared.write_kubeconfig(&bootstrap.found, tasks).await?;
     }
@@ -395,7 +397,7 @@ fn log(fact: &CertFact) {
         CertFact::Rotated { not_after, lived_s } => {
             tracing::info!(not_after_s = not_after.0 / 1_000_000_000, lived_s, "client certificate in use");
         }
-        // What people have to know is shown; this is every single attempt.
+        // `ClusterProblems` shows lasting problems; this line logs every attempt.
         CertFact::Failed { message } => {
             tracing::debug!(message, "no certificate yet; another attempt follows")
         }

@@ -1,4 +1,4 @@
-//! Keys whose certificate has not come yet: in memory only, never logged.
+//! Keys of certificate requests without an answer: in memory only, never logged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub type Key = Arc<Zeroizing<String>>;
 pub struct PendingKeys(Arc<Lock<BTreeMap<KeyHandle, Key>>>);
 
 impl PendingKeys {
-    /// Makes a key and a request for it, keeps the one and tells `to` the other.
+    /// Makes a key and a request; keeps the key and sends the request to `to`.
     pub fn generate(
         &self,
         id: EffectId,

@@ -1,6 +1,6 @@
-//! The node lease's surroundings.
+//! The shell of the node lease.
 //!
-//! In: the Node's UID. Out: calls; what is wrong, for `ClusterProblems`. Decisions are in [`agent_core::lease`].
+//! In: the Node's UID. Out: calls; the lease's problem for `ClusterProblems`. Decisions are in [`agent_core::lease`].
 
 use std::sync::Arc;
 

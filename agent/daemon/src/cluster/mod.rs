@@ -1,4 +1,4 @@
-//! The part of a node that belongs to a cluster: everything that speaks to the API server.
+//! The part of a node that belongs to a cluster: all clients of the API server.
 //!
 //! ```text
 //! node watch ─► node object ─► calls        facts of the machine, runtime, PLEG ─► node object
@@ -7,7 +7,7 @@
 //! In: [`ClusterPlan`], [`ApiDrivers`]. Out: owners that run until the node stops. Invariant: nothing here can stop a
 //! pod by itself; without the API server every owner waits and the pods go on. See docs/join.md.
 
-mod bootstrap;
+mod bootstrap_credentials;
 pub mod calls;
 pub mod events;
 pub mod feeds;
@@ -52,7 +52,7 @@ use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Inbox, Sender};
 use crate::volumes::csi::volumes::CsiVolumes;
 
-/// What the cluster's part is made from, besides its drivers.
+/// Configuration of the cluster's part, without its drivers.
 #[derive(Clone, Debug)]
 pub struct ClusterPlan {
     /// The Node object.
@@ -61,11 +61,11 @@ pub struct ClusterPlan {
     pub lease: LeaseConfig,
     /// `eventRecordQPS`, `eventBurst`.
     pub events: Rate,
-    /// How changes of Secrets and ConfigMaps are noticed.
+    /// How the node notices changes of Secrets and ConfigMaps.
     pub objects: ObjectPolicy,
-    /// Volumes may have trust anchors of the cluster.
+    /// Pods may have trust bundles of the cluster as volumes.
     pub trust_bundles: bool,
-    /// Volumes may have certificates for their pods; a number that spreads the nodes' requests.
+    /// Pods may have certificates as volumes; the number spreads the requests of the nodes.
     pub pod_certificates: Option<u64>,
 }
 
@@ -79,16 +79,16 @@ pub struct ApiDrivers<A> {
     pub node: Opening<Node>,
     /// Watches on single objects.
     pub objects: Arc<dyn ObjectWatches>,
-    /// Asks the driver for new connections.
+    /// Requests new connections from the driver.
     pub reconnect: Arc<Notify>,
-    /// Where trouble is shown.
+    /// Shows problems with the cluster.
     pub cluster_problems: ClusterProblems,
 }
 
 /// An owner's mailbox, both ends.
 type MailboxEnds<E> = (Sender<E>, Inbox<E>);
 
-/// The owners' mailboxes; made before anybody sends.
+/// The owners' mailboxes; made before the first sender exists.
 pub struct Mailboxes {
     source: MailboxEnds<ApiSourceEvent>,
     status: MailboxEnds<StatusEvent>,
@@ -100,9 +100,9 @@ pub struct Mailboxes {
     shutdown: Option<Sender<ShutdownEvent>>,
 }
 
-/// What others need of the cluster's part.
+/// Handles of the cluster's part for other subsystems.
 pub struct ClusterHandles {
-    /// News for the Node object.
+    /// Inputs of the Node object.
     pub node: Sender<NodeStatusEvent>,
     /// Whether the API server shows the node as ready.
     pub ready: watch::Receiver<bool>,
@@ -115,7 +115,7 @@ pub struct ClusterHandles {
 }
 
 impl Mailboxes {
-    /// All of them, empty. `shutdown` hears what is untold.
+    /// All mailboxes, empty. The status manager reports unsent statuses to `shutdown`.
     #[must_use]
     pub fn new(tasks: &Tasks, shutdown: Option<Sender<ShutdownEvent>>) -> Mailboxes {
         Mailboxes {
@@ -130,7 +130,7 @@ impl Mailboxes {
         }
     }
 
-    /// Where pods' owners send.
+    /// Senders for the owners of pods.
     #[must_use]
     pub fn node_events(&self) -> ApiMailboxes {
         ApiMailboxes {
@@ -163,7 +163,7 @@ impl Mailboxes {
     }
 }
 
-/// What the cluster's part is started from.
+/// Inputs of [`start`].
 pub struct Deps<'a, R, I, C, A> {
     /// Handles of the node.
     pub node: &'a NodeHandles,
@@ -173,13 +173,13 @@ pub struct Deps<'a, R, I, C, A> {
     pub mailboxes: Mailboxes,
     /// The API server.
     pub api: ApiDrivers<A>,
-    /// Volumes of CSI drivers, which the Node says to be attached.
+    /// Volumes of CSI drivers; the watch on the Node reports their attachment.
     pub volumes: CsiVolumes,
-    /// What the feeds look at.
+    /// Sources of the feeds.
     pub sources: FeedSources<R, I, C>,
 }
 
-/// Starts every owner of the cluster's part, and the feeds that bring news of the machine.
+/// Starts every owner of the cluster's part, and the feeds of the Node object.
 pub fn start<R: Runtime, I: ImageService, C: NodeFactsSource, A: ApiServer>(
     deps: Deps<'_, R, I, C, A>,
 ) -> ClusterHandles {
@@ -251,14 +251,14 @@ fn start_machines<A: ApiServer>(
 }
 
 async fn hear_pods(opening: Opening<Pod>, watchers: PodWatchers) {
-    // The other end is dropped when the node stops.
+    // The sender is dropped when the node stops.
     let Ok(mut events) = opening.await else { return };
     while let Some(event) = events.recv().await {
         watchers.hear(&event);
     }
 }
 
-/// Hears the watch on the own Node.
+/// Receives the watch on the own Node.
 struct NodeListener {
     status: Sender<NodeStatusEvent>,
     addresses: watch::Sender<Vec<NodeAddress>>,
@@ -268,7 +268,7 @@ struct NodeListener {
 
 impl NodeListener {
     async fn hear(self, opening: Opening<Node>) {
-        // The other end is dropped when the node stops.
+        // The sender is dropped when the node stops.
         let Ok(mut events) = opening.await else { return };
         while let Some(event) = events.recv().await {
             if let Some(now) = addresses_in(&event) {
@@ -278,7 +278,7 @@ impl NodeListener {
                     differ
                 });
             }
-            // Pods whose volumes are attached now need not wait for the clock.
+            // Pods whose volumes are now attached are synchronised at once, without waiting for the next retry.
             let pods = self.volumes.node_says(&event).await;
             if !pods.is_empty() {
                 self.manager.send(ManagerEvent::SourcesChanged(pods));
@@ -288,7 +288,7 @@ impl NodeListener {
     }
 }
 
-/// Reads the Node whenever the manager asks for it. A question that nobody can answer is answered with nothing.
+/// Reads the Node whenever the manager requests it. If the API server does not answer, the manager gets `None`.
 async fn answer_manager<A: ApiServer>(
     asked: Arc<Notify>,
     node: String,
@@ -308,7 +308,8 @@ async fn answer_manager<A: ApiServer>(
     }
 }
 
-/// The Node's addresses, if the watch says which they are; a Node that is gone or has none yet keeps its last.
+/// The Node's addresses in an event of the watch; `None` if the Node is gone or has none yet, so the last addresses
+/// stay.
 fn addresses_in(event: &WatchEvent<Node>) -> Option<Vec<NodeAddress>> {
     let node = match event {
         WatchEvent::Listed(nodes) => nodes.first()?,

@@ -1,4 +1,4 @@
-//! The Node object's surroundings: calls, node events, and whom a registration concerns.
+//! The shell of the Node object: calls, node events, and the components that need the registration.
 //!
 //! In: the machine's actions, the watch on the own Node. Out: calls; the Node's UID to the lease and the mirror pods;
 //! facts in log and ledger. Decisions are in [`agent_core::node_status`].
@@ -21,7 +21,7 @@ use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Shell;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
-/// Who hears about the Node.
+/// Receivers of the Node's events.
 pub struct NodeListeners {
     /// The event recorder.
     pub recorder: Sender<RecorderEvent>,
@@ -37,9 +37,9 @@ pub struct NodeListeners {
     pub pod_cidrs: watch::Sender<Vec<String>>,
     /// Asks for new connections.
     pub reconnect: Arc<Notify>,
-    /// Where trouble is shown.
+    /// Shows problems with the cluster.
     pub cluster_problems: ClusterProblems,
-    /// Who counts.
+    /// Metrics of the node.
     pub metrics: Metrics,
 }
 
@@ -49,7 +49,7 @@ pub struct NodeObjectShell<A> {
     pub caller: Caller<A>,
     /// Its own mailbox, for answers.
     pub own: Sender<NodeStatusEvent>,
-    /// Who hears about the Node.
+    /// Receivers of the Node's events.
     pub listeners: NodeListeners,
 }
 
@@ -146,7 +146,7 @@ impl Coalesce for NodeStatusEvent {
     }
 }
 
-/// Of one source only the latest news counts.
+/// Only the latest input of each source counts.
 fn input_relation(queued: &NodeInput, newer: &NodeInput) -> Relation {
     if std::mem::discriminant(queued) == std::mem::discriminant(newer) {
         Relation::Supersedes

@@ -1,7 +1,7 @@
 //! The cluster's part of the plan, from configuration and flags.
 //!
-//! In: [`Settings`], the node's name. Out: [`ClusterPlan`], options of the client, what the client certificate must
-//! be. Pure but for the seeds, which the operating system gives.
+//! In: [`Settings`], the node's name. Out: [`ClusterPlan`], options of the client, requirements for the client
+//! certificate. Pure except for the seeds, which come from the operating system.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +19,9 @@ use super::ClusterPlan;
 use crate::pods::pod_values::ObjectPolicy;
 use crate::settings::Settings;
 
-/// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`. What is ours stands behind a
-/// plus sign, as build metadata: behind a hyphen it would be a version before the release (Semantic Versioning 2.0, 9, 10).
+/// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`. The agent's own version
+/// follows a plus sign, as build metadata: after a hyphen it would be a pre-release version (Semantic Versioning 2.0,
+/// 9, 10).
 pub const KUBELET_VERSION: &str = concat!("v1.36.0+orlop.", env!("CARGO_PKG_VERSION"));
 /// No clock that shows less than this file's time is right (systemd's own convention).
 const CLOCK_EPOCH: &str = "/usr/lib/clock-epoch";
@@ -49,7 +50,7 @@ pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinErr
     })
 }
 
-/// What every request has in common.
+/// Options that every request has.
 #[must_use]
 pub fn client_options(kubelet: &KubeletConfiguration, protocol: Protocol, observer: Observer) -> Options {
     Options {
@@ -73,7 +74,7 @@ pub fn client_certificate(kubelet: &KubeletConfiguration, node_name: &str) -> Ce
     }
 }
 
-/// The certificate of the node's HTTPS server, where `serverTLSBootstrap` asks for one.
+/// Requirements for the certificate of the node's HTTPS server, if `serverTLSBootstrap` is set.
 #[must_use]
 pub fn serving_certificate(node_name: &str) -> CertConfig {
     CertConfig {
@@ -90,7 +91,7 @@ fn clock_floor() -> Wall {
     Wall(seconds.saturating_mul(1_000_000_000))
 }
 
-/// A number that no other node has; the hasher's keys come from the operating system.
+/// A number that differs from that of other nodes; the hasher's keys come from the operating system.
 fn seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

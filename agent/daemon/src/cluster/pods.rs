@@ -5,8 +5,8 @@
 //!            ├─► StatusManager ─► calls
 //!            └─► MirrorPods ───► calls
 //! ```
-//! In: watch events, what workers did ([`crate::node::node_events`]). Out: calls, desired pods, log lines. Decisions are in
-//! [`agent_core::pod_source::api`], [`agent_core::status_manager`], [`agent_core::mirror_pods`].
+//! In: watch events, actions of workers ([`crate::node::node_events`]). Out: calls, desired pods, log lines. Decisions
+//! are in [`agent_core::pod_source::api`], [`agent_core::status_manager`], [`agent_core::mirror_pods`].
 
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::mirror_pods::{MirrorAction, MirrorEvent, MirrorPods, MirrorReport};
@@ -23,7 +23,7 @@ use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Shell;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
-/// Who hears the pod watch.
+/// Receivers of the pod watch.
 #[derive(Clone)]
 pub struct PodWatchers {
     /// The API source.
@@ -32,15 +32,15 @@ pub struct PodWatchers {
     pub status: Sender<StatusEvent>,
     /// The mirror pods.
     pub mirrors: Sender<MirrorEvent>,
-    /// Who counts.
+    /// Metrics of the node.
     pub metrics: Metrics,
 }
 
 impl PodWatchers {
-    /// Passes one event to all; it shares the pods.
+    /// Sends one event to all receivers; they share the pods.
     pub fn hear(&self, event: &WatchEvent<Pod>) {
         self.metrics.watched(event);
-        // The status manager first: it must know a pod before the pod's worker can say anything.
+        // The status manager first: it must know a pod before the pod's worker publishes a status.
         self.status.send(StatusEvent::Watch(event.clone()));
         self.mirrors.send(MirrorEvent::Watch(event.clone()));
         self.source.send(ApiSourceEvent::Watch(event.clone()));
@@ -96,9 +96,9 @@ pub struct StatusShell<A> {
     pub own: Sender<StatusEvent>,
     /// The mirror pods.
     pub mirrors: Sender<MirrorEvent>,
-    /// Who counts.
+    /// Metrics of the node.
     pub metrics: Metrics,
-    /// Who wants to know what is untold.
+    /// Receives the statuses that are not sent yet.
     pub shutdown: Option<Sender<ShutdownEvent>>,
 }
 
@@ -211,7 +211,7 @@ impl Coalesce for StatusEvent {
             {
                 Relation::Supersedes
             }
-            // What happened to one pod keeps its order.
+            // Events of one pod keep their order.
             (StatusEvent::Published { .. } | StatusEvent::Terminated(_) | StatusEvent::Finished(_), _)
                 if !matches!(
                     newer,
@@ -224,7 +224,7 @@ impl Coalesce for StatusEvent {
                     Relation::Independent
                 }
             }
-            // A pod must be known before something is said about it.
+            // The status manager must know a pod before its status.
             (StatusEvent::Watch(_), StatusEvent::Published { .. }) => Relation::Ordered,
             _ => Relation::Independent,
         }

@@ -1,7 +1,7 @@
 //! The watches on the node's pods, on the own Node and on single objects, from the moment the node has an identity.
 //!
-//! In: the client's view. Out: the receivers of the client's own events, in order and bounded; news of objects. Invariant: a
-//! slow consumer slows the stream down; nothing is dropped.
+//! In: the client's view. Out: the receivers of the client's own events, in order and bounded; updates of objects.
+//! Invariant: a slow consumer slows the stream down; no event is dropped.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,8 +25,8 @@ use crate::tasks::actor::Tasks;
 /// The consumers only sort news into mailboxes.
 const NEWS_MAX: usize = 16;
 
-/// A watch that begins once the node has an identity, whether or not somebody waits for its events yet: the receiver of the
-/// events comes with the beginning. The watch ends when the receiver is dropped.
+/// A watch that begins when the node has an identity, even if no task waits for its events yet; the receiver of the
+/// events is sent when the watch begins. Dropping the receiver ends the watch.
 pub type Opening<T> = oneshot::Receiver<mpsc::Receiver<WatchEvent<T>>>;
 
 /// The driver's view of the API server; `None` until the node has an identity.
@@ -71,7 +71,7 @@ where
     opening
 }
 
-/// Watches on single objects, by name: no other is granted to a node.
+/// Watches on single objects, by name: a node may have no others.
 pub struct Objects {
     client: ClientReceiver,
     node_name: Arc<str>,
@@ -79,7 +79,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// They begin once there is a client.
+    /// The watches begin when there is a client.
     #[must_use]
     pub fn new(client: ClientReceiver, node_name: &str, tasks: &Tasks) -> Objects {
         Objects { client, node_name: node_name.into(), tasks: tasks.clone() }
@@ -135,20 +135,20 @@ impl ObjectWatches for Objects {
     }
 }
 
-/// What containers are told of Services.
+/// The Services as variables of containers.
 fn variables(services: &BTreeMap<String, Arc<Service>>) -> ObjectData {
     let vars = services::variables(services.values().map(|s| &**s));
     let data = vars.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
     ObjectData { data, ..ObjectData::default() }
 }
 
-/// What volumes are given of ClusterTrustBundles.
+/// The ClusterTrustBundles as contents of volumes.
 fn bundles(all: &BTreeMap<String, Arc<ClusterTrustBundle>>) -> ObjectData {
     let bundles = all.iter().map(|(name, object)| (name.clone(), Bundle::from(&**object))).collect();
     ObjectData { bundles, ..ObjectData::default() }
 }
 
-/// What is made of all the objects that are watched, after each change of one, until nobody listens any more.
+/// Sends the combined contents of all watched objects after each change of one, until the receiver is dropped.
 async fn pass_all<T: Metadata<Ty = ObjectMeta>>(
     mut from: mpsc::Receiver<WatchEvent<T>>,
     driver: impl Future<Output = ()>,
@@ -181,15 +181,15 @@ async fn pass_all<T: Metadata<Ty = ObjectMeta>>(
         }
     };
     tokio::select! {
-        // All three may be dropped at any await: the watch is over then.
+        // Every branch can be dropped at any await: the watch is over then.
         () = driver => {}
         () = pass => {}
         () = to.closed() => {}
     }
 }
 
-/// Until nobody listens any more; or, if the watch is refused at its very start as it may be for a moment, how long
-/// until another one is to be tried.
+/// Sends the contents of an object after each change, until the receiver is dropped. If the watch is refused at its
+/// start, which may be temporary, returns the pause before the next attempt.
 async fn pass_on<T: Values>(
     mut from: mpsc::Receiver<WatchEvent<T>>,
     driver: impl Future<Output = ()>,
@@ -216,7 +216,7 @@ async fn pass_on<T: Values>(
         None
     };
     tokio::select! {
-        // All three may be dropped at any await: the watch is over then.
+        // Every branch can be dropped at any await: the watch is over then.
         () = driver => None,
         again = pass => again,
         () = to.closed() => None,

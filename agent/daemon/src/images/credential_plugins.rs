@@ -1,9 +1,10 @@
-//! Credential-provider plugins: programs that are asked for the credentials of images.
+//! Credential provider plugins: programs that supply the credentials of images.
 //!
-//! In: an image, the pod that wants it and its service account. Out: credentials for it, in the order in which they are
-//! tried. Invariants: a plugin that fails is told in the log and gives nothing; nothing that it printed to its standard
-//! output, and no token, is told; one question at a time for the same image and account; no program outlives its minute.
-//! See [`agent_core::images::providers`] for the decisions. Upstream: pkg/credentialprovider/plugin.
+//! In: an image, the pod that uses the image, and the pod's service account. Out: credentials for the image in the
+//! order of use. Invariants: a plugin that fails supplies nothing, and the log has its error; the log contains neither
+//! the plugin's standard output nor a token; only one program runs at a time for the same image and account; no program
+//! runs longer than a minute. See [`agent_core::images::providers`] for the decisions. Upstream:
+//! pkg/credentialprovider/plugin.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,21 +33,20 @@ use crate::pods::pod_values::Sources;
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Tasks;
 
-/// Most bytes of a program's complaint that are told.
+/// Largest part of a program's standard error that is logged, bytes.
 const COMPLAINT_BYTES_MAX: u64 = 4096;
 
 type ProviderFuture = BoxFuture<'static, Result<ProviderResponse, String>>;
-/// Image, and for whom: the token's hash and what else the plugin is told.
+/// The image, and the account: the hash of its token and the annotations that the plugin gets.
 type Question = (String, Option<(String, BTreeMap<String, String>)>);
 
-/// Reads and checks `--image-credential-provider-config` (a file, or a directory of `*.json`, `*.yaml` and `*.yml`), and
-/// looks for the programs in `--image-credential-provider-bin-dir`.
+/// Reads and checks `--image-credential-provider-config` (a file, or a directory of `*.json`, `*.yaml` and `*.yml`),
+/// and looks for the programs in `--image-credential-provider-bin-dir`.
 ///
-/// A program that is not there is told in the log and no more (upstream does not start): it may be brought later, by a
-/// pod that this very node has to run.
+/// A missing program is only logged (upstream does not start): a pod of this very node may install it later.
 ///
 /// # Errors
-/// What cannot be read or is wrong.
+/// A file that cannot be read, or an invalid configuration.
 pub fn load(config: &Path, bin_dir: &Path, tokens: bool) -> anyhow::Result<Vec<Provider>> {
     let mut files = Vec::new();
     for path in config_files(config)? {
@@ -69,7 +69,7 @@ pub fn load(config: &Path, bin_dir: &Path, tokens: bool) -> anyhow::Result<Vec<P
     Ok(providers)
 }
 
-/// Why it is not one.
+/// The reason why the program cannot be run.
 fn executable(program: &Path) -> Result<(), String> {
     let found = program.metadata().map_err(|e| e.to_string())?;
     let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
@@ -113,7 +113,7 @@ struct Plugin {
 }
 
 impl Plugins {
-    /// `sources` has the pods' service accounts and their tokens.
+    /// `sources` supplies the pods' service accounts and their tokens.
     #[must_use]
     pub fn new(
         bin_dir: &Path,
@@ -136,8 +136,8 @@ impl Plugins {
         }
     }
 
-    /// What the plugins give for `image` (registry and path, without tag and digest) and the pod `pod`, which runs as
-    /// `account` (may be empty).
+    /// The plugins' credentials for `image` (registry and path, without tag and digest) and the pod `pod`, whose
+    /// service account is `account` (may be empty).
     pub async fn credentials(&self, image: &str, pod: &PodKey, account: &str) -> Vec<Credential> {
         let mut keyring = Keyring::default();
         for plugin in self.plugins.iter().filter(|plugin| fits(&plugin.provider, image)) {
@@ -157,7 +157,7 @@ impl Plugins {
         keyring.lookup(image)
     }
 
-    /// `None`: the plugin has nothing to do with this pod.
+    /// `None`: the plugin does not apply to this pod.
     async fn ask(
         &self,
         plugin: &Plugin,
@@ -192,7 +192,8 @@ impl Plugins {
         Ok(Some((answered.auth, source)))
     }
 
-    /// The account as the plugin may know it, and a token; `None` if it lacks an annotation that is required.
+    /// The account with the annotations that the plugin may see, and a token; `None` if the account lacks a required
+    /// annotation.
     async fn account(
         &self,
         token: &Token,
@@ -220,7 +221,7 @@ impl Plugins {
         Ok(Some((Account { namespace, name: name.to_owned(), uid: found.uid, annotations }, held.text)))
     }
 
-    /// Whoever asks the same while the program runs gets its answer.
+    /// Runs the program once for concurrent identical questions; all of them get its answer.
     async fn single(
         &self,
         plugin: &Plugin,
@@ -276,16 +277,17 @@ impl Plugins {
     }
 }
 
-/// What a program prints that is given `input`. It is killed if that takes too long, and if nobody waits for it any more.
+/// Runs a program with `input`; returns its standard output. The program is killed at the time limit, and when the
+/// caller drops the future.
 async fn run(mut command: Command, input: Vec<u8>, tasks: &Tasks) -> Result<Vec<u8>, String> {
     let ends = tasks.now().mono.after(TIME_MAX);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|e| e.to_string())?;
     tokio::select! {
-        // Given up, the program is killed with the child's handle: all that it would say is lost, and wanted by nobody.
+        // On drop, the child's handle kills the program; its output is lost, and no caller needs it.
         printed = talk(&mut child, input) => printed,
         () = tasks.wait_until(ends) => {
-            // It may have ended in this moment, which is as good.
+            // The program may have ended in this moment; then the kill fails without harm.
             let _ = child.kill().await;
             Err("context deadline exceeded".to_owned())
         }
@@ -296,7 +298,7 @@ async fn talk(child: &mut Child, input: Vec<u8>) -> Result<Vec<u8>, String> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let ask = async {
         if let Some(mut stdin) = stdin {
-            // A program that knows the answer without the question need not read it.
+            // A program may answer without reading its input.
             let _ = stdin.write_all(&input).await;
         }
     };
@@ -322,7 +324,7 @@ async fn talk(child: &mut Child, input: Vec<u8>) -> Result<Vec<u8>, String> {
     Err(format!("{status}: {}", String::from_utf8_lossy(&complaint).trim_end()))
 }
 
-/// The beginning of a complaint. What follows is read and forgotten, so that the program is not held up by it.
+/// The beginning of the standard error. The rest is read and dropped, so that the program does not block on the pipe.
 async fn beginning(complaint: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(complaint) = complaint {

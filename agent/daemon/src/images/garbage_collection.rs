@@ -41,9 +41,9 @@ use crate::tasks::mailbox::Sender;
 const EVERY: Duration = Duration::from_mins(5);
 /// Event: dead containers could not be removed.
 const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
-/// How long dead containers may take to go before it is told.
+/// How long the removal of dead containers may take before the collector reports a failure.
 const CONTAINERS_MAX: Duration = Duration::from_secs(30);
-/// Who asks waits for the answer: more than one asks only where somebody gave up waiting.
+/// Each requester waits for its reply, so more than one request is queued only after a requester gave up.
 const REQUESTS_MAX: usize = 4;
 
 /// The thresholds and ages of the configuration.
@@ -59,36 +59,36 @@ pub fn policy(kubelet: &KubeletConfiguration) -> Policy {
     }
 }
 
-/// Why nothing, or too little, was collected.
+/// Reason why the collector freed nothing, or too little.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// The runtime does not say what there is.
+    /// The runtime did not list images or containers.
     #[error("look at images")]
     Look(#[source] DriverError),
-    /// The runtime does not say where images are.
+    /// The runtime did not name its image filesystem.
     #[error("the runtime names no image filesystem")]
     NoFilesystem,
-    /// The disk does not say how full it is.
+    /// The usage of the image filesystem cannot be read.
     #[error("look at the image filesystem")]
     Disk(#[source] FilesError),
-    /// It says that it has no size.
+    /// The image filesystem reports no size.
     #[error(transparent)]
     Capacity(#[from] InvalidCapacity),
-    /// Not all that was to go went.
+    /// Some of the chosen images could not be removed.
     #[error("removed images of {freed_bytes} bytes, {failed} could not be removed")]
     Removal {
-        /// Of what was removed.
+        /// Size of the removed images.
         freed_bytes: u64,
-        /// How many images.
+        /// Number of images that could not be removed.
         failed: usize,
         /// The first failure.
         #[source]
         first: DriverError,
     },
-    /// All that may go went, and it is not enough.
+    /// All removable images are removed, and the disk is still too full.
     #[error("{0}")]
     Insufficient(String),
-    /// The runtime did not remove all that was to go.
+    /// The runtime did not remove all dead containers.
     #[error("dead containers of pods that are over are still there after {} s", CONTAINERS_MAX.as_secs())]
     Containers,
     /// The agent is ending.
@@ -96,16 +96,16 @@ pub enum CollectError {
     Ending,
 }
 
-/// Dead containers of pods that are over.
+/// Handles for the removal of dead containers of terminated pods.
 #[derive(Clone, Debug)]
 pub struct UnusedContainers {
-    /// Who knows whose workers are over.
+    /// The pod manager, which knows the terminated pods.
     pub(crate) manager: Sender<ManagerEvent>,
-    /// How often it said that they are gone.
+    /// Counts the pod manager's reports that the containers are gone.
     pub(crate) deleted: watch::Receiver<u64>,
 }
 
-/// What somebody wants collected at once.
+/// Objects to collect at once.
 #[derive(Clone, Copy, Debug)]
 enum CollectTarget {
     Images,
@@ -114,11 +114,11 @@ enum CollectTarget {
 
 type CollectReply = oneshot::Sender<Result<u64, CollectError>>;
 
-/// Asks for collections; clones ask the same collector.
+/// Sends requests to the collector; clones send to the same collector.
 #[derive(Clone, Debug)]
 pub struct GarbageCollection(mpsc::Sender<(CollectTarget, CollectReply)>);
 
-/// What a collector is asked for. Who asks may be there before it.
+/// The requests that a collector receives. Requesters may exist before the collector.
 #[derive(Debug)]
 pub struct Requests(mpsc::Receiver<(CollectTarget, CollectReply)>);
 
@@ -130,20 +130,22 @@ pub fn requests() -> (GarbageCollection, Requests) {
 }
 
 impl GarbageCollection {
-    /// Removes every image that no container has and no pod asked for lately, whatever the thresholds say; those first seen
-    /// less than `imageMinimumGCAge` ago stay. Answers what the runtime says that they took, bytes.
+    /// Removes every image that no container uses and that no pod asked for lately, whatever the thresholds are. Images
+    /// that the agent first saw less than `imageMinimumGCAge` ago stay. Returns the size of the removed images as the
+    /// runtime reports it, bytes.
     ///
     /// # Errors
-    /// The runtime does not answer, or does not remove them.
+    /// The runtime does not answer, or does not remove the images.
     pub async fn delete_unused_images(&self) -> Result<u64, CollectError> {
         self.ask(CollectTarget::Images).await
     }
 
-    /// Removes containers and sandboxes of pods that are over and whose end the API server has, with their logs. Those that
-    /// nobody has any more are removed anyway, by their pods' workers.
+    /// Removes containers and sandboxes of terminated pods whose end the API server has, with their logs. The workers
+    /// of deleted pods remove their containers anyway.
     ///
     /// # Errors
-    /// Some are still there after 30 s; the event `ContainerGCFailed` says so, and their workers go on trying.
+    /// Some of them are still there after 30 s. The event `ContainerGCFailed` reports this, and the workers keep
+    /// trying.
     pub async fn delete_unused_containers(&self) -> Result<(), CollectError> {
         self.ask(CollectTarget::Containers).await.map(drop)
     }
@@ -155,23 +157,23 @@ impl GarbageCollection {
     }
 }
 
-/// What a collector works with.
+/// Dependencies of a collector.
 pub struct Surroundings<I> {
     /// CRI.
     pub images: Arc<I>,
-    /// What effects ask for.
+    /// Images that effects have asked for.
     pub uses: ImageUses,
     /// Records of pulls.
     pub records: Arc<PullRecords>,
     /// Events and metrics.
     pub node_events: NodeEvents,
-    /// The node's.
+    /// The node's tasks.
     pub tasks: Tasks,
-    /// Those that nobody needs.
+    /// Containers of terminated pods.
     pub containers: UnusedContainers,
 }
 
-/// Starts collecting.
+/// Starts the collector.
 pub fn start<I: ImageService + ImagesInUse + Statistics>(
     policy: Policy,
     around: Surroundings<I>,
@@ -195,13 +197,13 @@ async fn follow<I: ImageService + ImagesInUse + Statistics>(
     let mut next = tasks.now().mono;
     loop {
         tokio::select! {
-            // A request that is not received stays in the queue; waiting for the time changes nothing.
+            // A request that is not received stays in the queue; dropping the timer loses nothing.
             Some((want, answer)) = requests.recv() => {
                 let freed = match want {
                     CollectTarget::Images => collector.delete_unused().await,
                     CollectTarget::Containers => collector.delete_unused_containers().await.map(|()| 0),
                 };
-                // Nobody may be waiting any more.
+                // The requester may have stopped waiting.
                 let _ = answer.send(freed);
             }
             () = tasks.wait_until(next) => {
@@ -239,7 +241,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
             return Ok(());
         }
         let old = self.gc.by_age(self.now());
-        // What could not go by its age must not keep space from being freed.
+        // A failure here must not prevent the collector from freeing space.
         let aged = self.remove(old, u64::MAX, "age").await.map(drop);
         self.free_space().await.and(aged)
     }
@@ -288,7 +290,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
         }
     }
 
-    /// The list of images first: what containers were made from meanwhile then counts as used.
+    /// Lists images first: an image from which a container is created meanwhile then counts as used.
     async fn detect(&mut self) -> Result<(), CollectError> {
         let images = self.around.images.list_images().await.map_err(CollectError::Look)?;
         let used = self.around.images.images_in_use().await.map_err(CollectError::Look)?;
@@ -296,7 +298,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
         Ok(())
     }
 
-    /// In this order, until `wanted_bytes` are freed; a failure does not keep the others from going.
+    /// Removes images in this order until `wanted_bytes` are freed; a failure does not stop the loop.
     async fn remove(
         &mut self,
         candidates: Vec<Candidate>,
@@ -336,7 +338,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
         }
     }
 
-    /// Records of pulls go with their images. What fails is made good by `pull_records::follow_images`.
+    /// Removes the pull records of removed images. `pull_records::follow_images` repeats a removal that fails.
     async fn forget(&self) {
         let (records, until) = (self.around.records.clone(), self.around.tasks.now().wall);
         if records.is_off() || records.are_empty() {

@@ -1,9 +1,9 @@
-//! Which images pods have just asked for, so that none is removed between the look at it and the container that is made
-//! from it.
+//! Recent uses of images by pods, so that no image is removed between a pod's look at it and the creation of the
+//! container.
 //!
-//! In: effects that look at, pull or use an image; removals. Out: what was asked for lately; a turn for each removal.
-//! Invariant: an image is never removed while, or soon after, an effect asked for it, and an effect that asks for one that
-//! is being removed waits until it is gone, and then finds it missing.
+//! In: effects that look at, pull or use an image; removals. Out: the images used lately; a turn for each removal.
+//! Invariant: an image is never removed while an effect uses it or soon after; an effect that wants an image under
+//! removal waits until it is gone, and then finds it missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use agent_types::lock::Lock;
 use agent_types::time::Mono;
 use tokio::sync::Notify;
 
-/// From the look at an image to its container it takes no longer, if it does not wait for something else.
+/// The time from the look at an image to its container is shorter, unless the pod waits for something else.
 const LATELY: Duration = Duration::from_mins(2);
 
-/// By then the collector has seen an image, which looks every five minutes.
+/// By then the collector, which runs every five minutes, has seen the image.
 const KEPT: Duration = Duration::from_mins(10);
 
 /// The uses of images on one node; clones share them.
@@ -31,7 +31,7 @@ struct ImageUsesInner {
 
 #[derive(Debug, Default)]
 struct UseRecords {
-    /// When each was asked for last.
+    /// Time of the last use of each image.
     asked: BTreeMap<String, Mono>,
     /// And first.
     since: BTreeMap<String, Mono>,
@@ -60,18 +60,18 @@ impl ImageUses {
                     return;
                 }
             }
-            // Dropping it forgets nothing: nothing is written before the removal is over.
+            // Dropping the future loses nothing: no state is changed before the removal is over.
             removed.await;
         }
     }
 
-    /// Since when images have been asked for, where that is not long ago.
+    /// First use of each image that was not long ago.
     #[must_use]
     pub fn since(&self) -> BTreeMap<String, Mono> {
         self.0.records.lock().since.clone()
     }
 
-    /// A turn to remove an image that has these names; `None` if a pod asked for one of them lately.
+    /// A turn to remove an image with these names; `None` if a pod used one of them lately.
     #[must_use]
     pub fn remove(&self, names: Vec<String>, now: Mono) -> Option<Removing> {
         let mut records = self.0.records.lock();

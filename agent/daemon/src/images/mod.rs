@@ -21,12 +21,12 @@ use crate::images::pulls::PullLimits;
 use crate::node::NodeHandles;
 use crate::pods::pod_values::Sources;
 
-/// What the configuration says of images.
+/// The configuration of images.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Bounds on image pulls.
     pub pulls: PullLimits,
-    /// Who may use images that were pulled.
+    /// Which pods may use images that were pulled.
     pub pull_policy: Policy,
     /// Credential-provider plugins.
     pub plugins: Vec<Provider>,
@@ -34,13 +34,13 @@ pub struct Plan {
     pub plugins_dir: PathBuf,
 }
 
-/// What the images need of the node.
+/// Inputs of the images' part.
 pub struct Deps<'a, I> {
     /// The configuration's part.
     pub plan: &'a Plan,
     /// CRI ImageService.
     pub service: Arc<I>,
-    /// `--root-dir`, which has the records of pulls.
+    /// `--root-dir`, which contains the pull records.
     pub root_dir: &'a Path,
     /// Service accounts and their tokens, for plugins.
     pub sources: Arc<dyn Sources>,

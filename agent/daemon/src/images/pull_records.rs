@@ -1,9 +1,9 @@
 //! Records of pulled images on disk, in upstream's layout.
 //!
-//! In: images before and after they are pulled, images that pods want to use. Out: files below `<root>/image_manager`,
-//! whether a pod may use an image. Invariants: the intent is on disk before a pull begins and goes only after its record is
-//! there, so that an image whose pull outlived the agent is never taken for one that was always there; one thing at a time.
-//! Blocking; see [`agent_core::images::pull_records`] for the decisions.
+//! In: images before and after they are pulled, images that pods want to use. Out: files below `<root>/image_manager`;
+//! whether a pod may use an image. Invariants: the intent is on disk before a pull begins, and is removed only after
+//! the pull's record is there, so that the agent never mistakes an image whose pull outlived it for a preloaded one; a
+//! lock serialises all operations. Blocking; see [`agent_core::images::pull_records`] for the decisions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,22 +31,22 @@ const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// A record of many Secrets is some ten thousand bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Upstream collects images this often.
+/// Period of the pruning, as upstream's image collection.
 const PRUNE_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// Whether a pod may use an image that is there, in upstream's words ([`Check::label`]).
+/// Access of a pod to an image on the node, in upstream's words ([`Check::label`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Nobody has to show anything for it.
+    /// The policy does not require credentials for the image.
     PolicyAllowed,
-    /// It was pulled with what the pod has.
+    /// A pull with the pod's credentials is on record.
     RecordFound,
-    /// Only if it can be pulled with what the pod has.
+    /// The pod may use the image only after a pull with its own credentials.
     MustAuthenticate,
 }
 
 impl Check {
-    /// It may.
+    /// True if the pod may use the image.
     #[must_use]
     pub fn may_use(self) -> bool {
         self != Check::MustAuthenticate
@@ -69,36 +69,36 @@ pub struct PullRecords {
     pulling: PathBuf,
     pulled: PathBuf,
     policy: Policy,
-    /// How many pulls of an image are under way, by the image as pods spell it.
+    /// Number of pulls under way, by the image name in the pod.
     under_way: Lock<BTreeMap<String, u32>>,
 }
 
 impl PullRecords {
-    /// Below `--root-dir`.
+    /// Records below `--root-dir`.
     #[must_use]
     pub fn new(root: &Path, policy: Policy) -> PullRecords {
         let (pulling, pulled) = (root.join(PULLING), root.join(PULLED));
         PullRecords { pulling, pulled, policy, under_way: Lock::default() }
     }
 
-    /// Nothing is recorded and everybody may use everything.
+    /// True if the policy needs no records: every pod may use every image.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.policy.is_off()
     }
 
-    /// There is nothing to go on with.
+    /// True if an earlier run left no records.
     #[must_use]
     pub fn are_empty(&self) -> bool {
         let is_empty = |at: &PathBuf| files::visible_names(at).map_or(true, |names| names.is_empty());
         [&self.pulling, &self.pulled].into_iter().all(is_empty)
     }
 
-    /// Settles what an earlier run left: an image whose intent is there and that is on the node was pulled, nobody knows
-    /// with what.
+    /// Settles the intents of an earlier run: an image that has an intent and is on the node was pulled, with unknown
+    /// credentials.
     ///
     /// # Errors
-    /// A directory that cannot be made or read; single files that are damaged are reported and left.
+    /// A directory cannot be made or read. Damaged files are logged and left.
     pub fn settle(&self, images: &[ImageInfo], now: Wall) -> Result<(), FilesError> {
         let _one = self.under_way.lock();
         for directory in [&self.pulling, &self.pulled] {
@@ -116,11 +116,11 @@ impl PullRecords {
         Ok(())
     }
 
-    /// Removes the records of images that are gone. `images`: those of the node, asked for at `until`; what was recorded
-    /// since then stays.
+    /// Removes the records of images that are gone. `images` is the list of the node, requested at `until`; records of
+    /// a later time stay.
     ///
     /// # Errors
-    /// The directory cannot be read, a file not removed.
+    /// The directory cannot be read, or a file cannot be removed.
     pub fn prune(&self, images: &[ImageInfo], until: Wall) -> Result<(), FilesError> {
         let _one = self.under_way.lock();
         for record in read_all(&self.pulled, Record::parse)? {
@@ -132,8 +132,7 @@ impl PullRecords {
         Ok(())
     }
 
-    /// Whether a pod that spells the image like this and has these credentials for it may use `image_ref`, which is on the
-    /// node.
+    /// Whether a pod that names the image `image` and has these credentials may use `image_ref`, which is on the node.
     pub fn check(&self, image: &str, image_ref: &str, credentials: &[Credential], now: Wall) -> Check {
         let under_way = self.under_way.lock();
         let pulls = under_way.get(image).copied().unwrap_or(0);
@@ -154,24 +153,24 @@ impl PullRecords {
         }
     }
 
-    /// How many there are: of pulls that were begun, of images that were pulled.
+    /// Number of records: intents of pulls, and pulled images.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize) {
         let count = |at: &PathBuf| files::visible_names(at).map_or(0, |names| names.len());
         (count(&self.pulling), count(&self.pulled))
     }
 
-    /// Whether it depends on the pod's service account who may use `image_ref`.
+    /// True if the access to `image_ref` depends on the pod's service account.
     #[must_use]
     pub fn has_accounts(&self, image: &str, image_ref: &str) -> bool {
         let _one = self.under_way.lock();
         matches!(self.known(image_ref, image, 0), ImagePullState::Pulled(record) if record.has_accounts(image))
     }
 
-    /// A pull is about to begin.
+    /// Records that a pull is about to begin.
     ///
     /// # Errors
-    /// It cannot be recorded: nothing may be pulled.
+    /// The intent cannot be written: the image must not be pulled.
     pub fn begin(&self, image: &str) -> Result<(), FilesError> {
         let mut under_way = self.under_way.lock();
         let path = self.pulling.join(file_name(image));
@@ -181,13 +180,13 @@ impl PullRecords {
         Ok(())
     }
 
-    /// The pull failed.
+    /// Records that the pull failed.
     pub fn failed(&self, image: &str) {
         self.end(&mut self.under_way.lock(), image);
     }
 
-    /// Nobody waits for the pull any more. The runtime may go on with it: its intent stays until the image is pulled again,
-    /// or the next run finds it.
+    /// Records that the agent gave up a pull. The runtime may finish the pull: the intent stays until the image is
+    /// pulled again or the next run settles it.
     pub fn abandoned(&self, image: &str) {
         let mut under_way = self.under_way.lock();
         if !one_of_several(&mut under_way, image) {
@@ -195,7 +194,7 @@ impl PullRecords {
         }
     }
 
-    /// The pull made `image_ref`, with a credential of `source` or with none that is not every pod's.
+    /// Records that the pull made `image_ref`, with a credential of `source`, or without any credential of a pod.
     pub fn pulled(&self, image: &str, image_ref: &str, source: Option<&Source>, now: Wall) {
         let mut under_way = self.under_way.lock();
         let known = self.known(image_ref, image, 1);
@@ -206,7 +205,7 @@ impl PullRecords {
         let Some(record) = before.with(image, source, now) else { return self.end(&mut under_way, image) };
         match self.write(&record) {
             Ok(()) => self.end(&mut under_way, image),
-            // The intent stays: the image is not free for everybody, and the next run makes a record of it.
+            // The intent stays: the image is not free for every pod, and the next run makes its record.
             Err(error) => {
                 tracing::error!(image, error = %chain(&error), "what was pulled is not recorded");
             }
@@ -248,7 +247,7 @@ impl PullRecords {
     }
 }
 
-/// Counts one pull of the image less, if others go on; false if it is the last one.
+/// Counts one pull of the image less if other pulls of it are under way; false if it is the last one.
 fn one_of_several(under_way: &mut BTreeMap<String, u32>, image: &str) -> bool {
     let others = under_way.get_mut(image).filter(|pulls| **pulls > 1);
     others.map(|pulls| *pulls -= 1).is_some()
@@ -256,7 +255,7 @@ fn one_of_several(under_way: &mut BTreeMap<String, u32>, image: &str) -> bool {
 
 type Parse<T> = fn(&[u8]) -> Result<T, RecordError>;
 
-/// `None`: there is no such file. What is wrong with it is in the log.
+/// `None`: the file does not exist. The log has the error of a file that cannot be read or parsed.
 fn read<T>(path: &Path, parse: Parse<T>) -> Option<Result<T, ()>> {
     let bytes = match files::read_capped(path, FILE_BYTES_MAX) {
         Err(e) if e.class() == Class::NotFound => return None,
@@ -286,8 +285,8 @@ fn remove(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// Goes on where an earlier run's pulls ended. Without an answer of the runtime that is left to the next run: until then
-/// what was being pulled is nobody's.
+/// Settles the pulls of an earlier run. If the runtime does not list its images, the next run settles them; until then
+/// no pod has access to those images by record.
 pub async fn settle<I: ImageService>(images: &I, records: &Arc<PullRecords>, tasks: &Tasks) {
     if records.is_off() || records.are_empty() {
         return;

@@ -1,11 +1,11 @@
-//! What keeps the node from being a whole part of its cluster, in sentences for people.
+//! Problems of the node with its cluster, as sentences for its administrator.
 //!
 //! ```text
 //! identity, kubeconfig, Node object, lease ─► ClusterProblems ─┬─► log: each wording once
 //!                                                              └─► follow: service manager (STATUS=), host channel
 //! ```
-//! In: a sentence for each part, empty once all is well. Out: the one nearest to the cause, where people look.
-//! Invariant: what is shown is what is so now; nothing here decides anything.
+//! In: a sentence for each part, empty when the problem is solved. Out: the sentence nearest to the cause, in the log
+//! and in the service's status. Invariant: only present problems are shown; they influence no decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::node::host_channel::Host;
 use crate::node::service_manager::notify;
 
-/// Who has trouble. Earlier ones are the cause of later ones.
+/// Parts that may have a problem. A problem of an earlier part causes problems of later parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Getting and renewing the client certificate.
@@ -26,7 +26,7 @@ pub enum Part {
     Kubeconfig,
     /// The Node object.
     Node,
-    /// Its lease.
+    /// The node lease.
     Lease,
     /// The certificate of the HTTPS API.
     Serving,
@@ -44,10 +44,10 @@ impl Part {
     }
 }
 
-/// One sentence for each part that has trouble.
+/// One sentence for each part with a problem.
 pub type Problems = BTreeMap<Part, String>;
 
-/// What is wrong, by part; clones share the map.
+/// Present problems, by part; clones share the map.
 #[derive(Clone, Debug)]
 pub struct ClusterProblems(Arc<watch::Sender<Problems>>);
 
@@ -58,7 +58,7 @@ impl Default for ClusterProblems {
 }
 
 impl ClusterProblems {
-    /// What is wrong with `part`, with what to do about it; empty if nothing is.
+    /// Sets the problem of `part`, with its remedy; an empty sentence removes it.
     pub fn say(&self, part: Part, problem: &str) {
         let line: String = problem.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let changed = self.0.send_if_modified(|all| {
@@ -88,7 +88,7 @@ impl ClusterProblems {
         self.0.subscribe()
     }
 
-    /// Tells the service manager how the agent is (`base`) and what is wrong, and the host what is wrong.
+    /// Sends the agent's state (`base`) and the problem to the service manager, and the problem to the host.
     pub async fn follow(self, mut base: watch::Receiver<&'static str>, notifier: Arc<Notifier>, host: Host) {
         let mut changes = self.0.subscribe();
         let (mut told, mut warned) = (String::new(), None);
@@ -104,7 +104,7 @@ impl ClusterProblems {
             }
             warned = problem;
             tokio::select! {
-                // Both only tell that something is to be looked at; the senders live as long as the node.
+                // Both branches only signal a change; the senders live as long as the node.
                 Ok(()) = changes.changed() => {}
                 Ok(()) = base.changed() => {}
                 else => return,

@@ -1,11 +1,11 @@
-//! What the machine's outside is told: the boot ledger's last phases and pods' output.
+//! Messages to the machine's host: the boot ledger's last phases and pods' output.
 //!
 //! ```text
 //! agent.started, agent.ready, pod.running ──► ledger file (once a boot) ──┐
 //! pod output, problems ───────────────────────────────────────────────────┴─► queue ─► host channel
 //! ```
-//! Invariants: a host that does not read costs lines, never the agent's time; what was lost is said.
-//! Formats: docs/architecture.md, "Host channel" and "Ledger phase names".
+//! Invariants: a host that does not read loses lines, and never delays the agent; a message reports the number of lost
+//! lines. Formats: docs/architecture.md, "Host channel" and "Ledger phase names".
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::tasks::actor::Tasks;
 const QUEUE_MAX: usize = 1024;
 /// How long a write may wait for the host to read.
 const WRITE_WAIT: Duration = Duration::from_secs(1);
-/// How long until a port that is in use is tried again.
+/// Pause before a port that is in use is tried again.
 const BUSY_RETRY: Duration = Duration::from_millis(50);
-/// How often before a batch is given up.
+/// Number of attempts before a batch is dropped.
 const BUSY_TRIES: u32 = 100;
 
-/// Tells the host; clones share the queue. On a machine without a port and ledger it does nothing.
+/// Sends messages to the host; clones share the queue. On a machine without port and ledger the calls have no effect.
 #[derive(Clone)]
 pub struct Host {
     tasks: Tasks,
@@ -48,7 +48,7 @@ impl Host {
         Host { tasks, ledger: LedgerFile::in_directory(run_dir), queue }
     }
 
-    /// True if somebody outside may listen.
+    /// True if the machine has the port.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.queue.is_some()
@@ -156,7 +156,7 @@ mod tests {
             store.publish(&key, Arc::new(PodStatus { phase, container_statuses, ..Default::default() }));
         };
         publish("Pending", ContainerState { waiting: Some(Default::default()), ..Default::default() });
-        // What the boot before has left: it is to run, and does not.
+        // Left by the last boot: the pod is to run, and its container has ended.
         publish("Running", ContainerState { terminated: Some(Default::default()), ..Default::default() });
         tokio::task::yield_now().await;
         assert_eq!(std::fs::read_to_string(dir.path().join("boot.json")).unwrap(), "");

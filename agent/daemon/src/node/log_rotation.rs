@@ -48,7 +48,7 @@ impl Settings {
     }
 }
 
-/// Looks at all logs again and again until the node stops.
+/// Checks all logs periodically until the node stops.
 pub async fn follow<L: ContainerLogs>(
     settings: Settings,
     running: watch::Receiver<RunningLogs>,
@@ -87,7 +87,7 @@ async fn look<L: ContainerLogs>(
     let path = PathBuf::from(&log.path);
     match on_disk(tasks, &path, log_rotation::size).await? {
         Some(Some(size)) if size >= policy.size_max => rotate(policy, log, &path, runtime, tasks).await,
-        // A rotation was cut off between its two steps: the writer still has the file that was moved away.
+        // An earlier rotation ended between its two steps: the writer still uses the renamed file.
         Some(None) => Ok(runtime.reopen_log(&log.container).await?),
         _ => Ok(()),
     }
@@ -115,7 +115,8 @@ async fn rotate<L: ContainerLogs>(
         Err(error) => return Err(error.into()),
     };
     let Err(refused) = runtime.reopen_log(&log.container).await else { return Ok(()) };
-    // A call that was not answered may have been carried out, or will be: then there is a new log, or it is this one.
+    // A call without an answer may have taken effect, or will: then the runtime has made a new log, or this file is the
+    // log.
     let from = rotated.clone();
     match on_disk(tasks, path, move |path| log_rotation::put_back(&from, path)).await {
         Err(error) if error.class() != Class::NotFound => {
@@ -147,7 +148,7 @@ mod tests {
     use crate::node::log_rotation::*;
     use crate::testing::VirtualClock;
 
-    /// A runtime whose one container writes to `log`.
+    /// A runtime with one container that writes to `log`.
     struct Writer {
         log: PathBuf,
         refuses: bool,

@@ -1,7 +1,8 @@
-//! What pods' owners tell the owners that speak to the API server; nobody on a standalone node.
+//! Forwards events of pods and of the node to the machines that subscribe to them; on a standalone node there are none
+//! that use the API server.
 //!
-//! In: what the manager and the workers did. Out: events in the mailboxes of mirror pods, status manager and event
-//! recorder. Clones share them. Invariant: events of one pod keep their order in every mailbox.
+//! In: actions of the manager and the workers. Out: events in the mailboxes of mirror pods, status manager and event
+//! recorder. Clones share the mailboxes. Invariant: events of one pod keep their order in every mailbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use agent_core::events::{Fact, InvolvedObject, RecorderEvent};
 use agent_core::eviction::{EvictionEvent, Victim};
 use agent_core::mirror_pods::MirrorEvent;
 use agent_core::node_shutdown::{LastEnd, LeavingPod, ShutdownEvent};
-use agent_core::node_status::{NodeInput, NodeStatusEvent};
+use agent_core::node_status::{DeviceResources, NodeInput, NodeStatusEvent};
 use agent_core::pod_source::PodUpdate;
 use agent_core::pod_source::storage::DuplicateName;
 use agent_core::status_manager::StatusEvent;
+use agent_managers::devices::inventory::NodeDevices;
 use agent_types::event::{EventFact, EventKind};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::pressures::Pressures;
@@ -25,7 +27,7 @@ use crate::pods::status::StatusStore;
 use crate::serving::metrics::Metrics;
 use crate::tasks::mailbox::Sender;
 
-/// Who wants to know.
+/// Subscribers to node events.
 #[derive(Clone)]
 pub struct NodeEvents {
     statuses: StatusStore,
@@ -51,8 +53,8 @@ pub struct ApiMailboxes {
 }
 
 impl NodeEvents {
-    /// `api` is `None` on a standalone node, `shutdown` where pods are not waited for when the machine stops, `eviction`
-    /// where nothing is looked for.
+    /// `api` is `None` on a standalone node, `shutdown` if the machine does not wait for pods, `eviction` if the node
+    /// evicts no pod.
     #[must_use]
     pub fn new(
         statuses: StatusStore,
@@ -88,7 +90,7 @@ impl NodeEvents {
         }
     }
 
-    /// How many certificates for pods stand how.
+    /// Counts the certificates of pods by state.
     pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
         self.metrics.pod_certificates(states);
     }
@@ -113,7 +115,7 @@ impl NodeEvents {
         self.to_node(NodeInput::ShutdownDelay(delay));
     }
 
-    /// Asks what the API server has not been told; where there is none, there is nothing to tell.
+    /// Requests the statuses that the API server does not have yet. A standalone node has none.
     pub fn ask_untold(&self) {
         match (&self.api, &self.shutdown) {
             (Some(api), _) => drop(api.status.send(StatusEvent::AskUntold)),
@@ -122,19 +124,20 @@ impl NodeEvents {
         }
     }
 
-    /// Whether nobody is about to stop the machine: then what earlier shutdowns left at the API server is taken away.
+    /// True if no shutdown is under way: then the status manager removes the marks of earlier shutdowns at the API
+    /// server.
     pub fn machine_stays(&self, stays: bool) {
         self.to_status(StatusEvent::MachineStays(stays));
     }
 
-    /// The pods that have something to end.
+    /// Pods that the shutdown has to end.
     pub fn leaving(&self, pods: Vec<LeavingPod>) {
         if let Some(shutdown) = &self.shutdown {
             shutdown.send(ShutdownEvent::Leaving(pods));
         }
     }
 
-    /// Nothing of the pod runs, and its volumes are released.
+    /// The pod has no containers any more, and its volumes are released.
     pub fn released(&self, uid: &PodUid) {
         if let Some(shutdown) = &self.shutdown {
             shutdown.send(ShutdownEvent::Released(uid.clone()));
@@ -142,32 +145,43 @@ impl NodeEvents {
         self.not_there(uid);
     }
 
-    /// Nothing of the pod takes room on the node.
+    /// The pod uses no resources of the node.
     pub fn not_there(&self, uid: &PodUid) {
         if let Some(eviction) = &self.eviction {
             eviction.send(EvictionEvent::Released(uid.clone()));
         }
     }
 
-    /// A pod has to go.
+    /// The eviction manager chose a pod.
     pub fn evicted(&self, victim: &Victim) {
         self.metrics.evicted(victim.signal);
         self.record(&victim.key, Fact::evicted(victim));
     }
 
-    /// What the node runs short of, for its conditions.
+    /// Pressures of the node, for its conditions.
     pub fn pressures(&self, pressures: Pressures) {
         self.to_node(NodeInput::Pressures(pressures));
     }
 
-    /// The manager wants to know the Node as it is now.
+    /// Amounts of device plugins' resources, for the Node's status. The directory of device plugins is never empty while the agent
+    /// runs, so earlier amounts of the Node stay until a plugin registers or its resource is removed.
+    pub fn devices(&self, amounts: &NodeDevices) {
+        self.to_node(NodeInput::Devices(DeviceResources {
+            capacity: amounts.capacity.clone(),
+            allocatable: amounts.allocatable.clone(),
+            removed: amounts.removed.iter().cloned().collect(),
+            has_checkpoint: true,
+        }));
+    }
+
+    /// The manager requests the present Node.
     pub fn read_node(&self) {
         if let Some(api) = &self.api {
             api.read_node.notify_one();
         }
     }
 
-    /// Who counts.
+    /// Metrics of the node.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -184,7 +198,7 @@ impl NodeEvents {
         self.to_mirrors(MirrorEvent::Worker(key.clone()));
     }
 
-    /// A worker has ended and is forgotten.
+    /// A worker has ended, and the manager has removed it.
     pub fn forgotten(&self, uid: &PodUid) {
         self.metrics.worker_ended(uid);
         self.to_mirrors(MirrorEvent::Forgotten(uid.clone()));
@@ -202,18 +216,18 @@ impl NodeEvents {
         self.to_status(StatusEvent::Published { pod: key.clone(), status });
     }
 
-    /// Nothing of the pod runs or will run.
+    /// The pod runs no containers and will run none.
     pub fn terminated(&self, key: &PodKey) {
         self.to_status(StatusEvent::Terminated(key.clone()));
     }
 
-    /// Nothing of the pod is left.
+    /// The pod has no containers and no files on the node.
     pub fn finished(&self, key: &PodKey) {
         self.statuses.remove(&key.uid);
         self.to_status(StatusEvent::Finished(key.clone()));
     }
 
-    /// Something to record as a Kubernetes event; it is in the log in any case.
+    /// Records a Kubernetes event of a pod; the log has it in any case.
     pub fn event(&self, key: &PodKey, fact: &EventFact) {
         self.record(key, Fact::of_pod(key, fact));
         if let Some(fact) = Fact::of_claim_beside(key, fact) {
@@ -224,7 +238,7 @@ impl NodeEvents {
         }
     }
 
-    /// Something about the node itself.
+    /// Records a Kubernetes event of the node itself.
     pub fn of_node(&self, fact: Fact) {
         match fact.kind {
             EventKind::Normal => tracing::info!(reason = fact.reason, message = fact.message, "node event"),
@@ -233,7 +247,7 @@ impl NodeEvents {
         self.to_recorder(fact);
     }
 
-    /// A pod was left out: another one of its source has its name.
+    /// A source has two pods with this name; this pod was left out.
     pub fn left_out(&self, duplicate: &DuplicateName) {
         self.record(&duplicate.pod, Fact::left_out(duplicate));
     }

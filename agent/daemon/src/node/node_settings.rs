@@ -1,8 +1,8 @@
-//! What the node is: configuration and machine put together to the [`NodeContext`] that pods' configurations
-//! are built from, and the checks that refuse to start on a machine the configuration does not fit.
+//! Facts about the node. Configuration and machine are combined to the [`NodeContext`] from which pods' configurations
+//! are built. The module also refuses to start on a machine that does not fit the configuration.
 //!
-//! In: [`Settings`], /proc, /sys, resolver and hosts files. Out: plain values; read again now and then,
-//! because addresses and resolvers come late and change.
+//! In: [`Settings`], /proc, /sys, resolver and hosts files. Out: plain values; callers read them again from time to
+//! time, because addresses and resolvers appear late and change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,12 +33,12 @@ use orlop_config::kubelet::{KubeletConfiguration, enums};
 use crate::node::container_manager::plan;
 use crate::settings::Settings;
 
-/// Of a machine on which `failCgroupV1: false` lets the agent run.
+/// Warning for a machine on which `failCgroupV1: false` lets the agent run.
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
      Please migrate to cgroup v2. More information at \
      https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
-/// What does not change while the agent runs.
+/// Facts that do not change while the agent runs.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
     settings: Arc<Settings>,
@@ -50,7 +50,7 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Facts of this node; `driver` is what the runtime said about cgroups, `started` when this agent began.
+    /// Facts of this node. `driver` is the cgroup driver that the runtime reports, `started` the start of this agent.
     ///
     /// # Errors
     /// The node has no name, or the machine does not fit the configuration.
@@ -75,7 +75,7 @@ impl NodeFacts {
         })
     }
 
-    /// Who writes cgroups.
+    /// The cgroup driver.
     #[must_use]
     pub fn cgroup_driver(&self) -> CgroupDriver {
         self.driver
@@ -87,15 +87,15 @@ impl NodeFacts {
         &self.node_name
     }
 
-    /// The directory whose file system pods' storage is on; `None` if storage is not counted.
+    /// The directory whose file system holds pods' storage; `None` if the node does not count local storage.
     #[must_use]
     pub fn storage(&self) -> Option<&Path> {
         let counted = self.settings.kubelet.local_storage_capacity_isolation;
         counted.then(|| Path::new(&self.settings.options.root_dir))
     }
 
-    /// What pod workers share, as of now. `shown` are the node's addresses as its cluster shows them: what pods are told
-    /// is what `kubectl get nodes` says. `handlers` are the runtime's.
+    /// Present facts that pod workers share. `shown` are the addresses of the Node object, so that pods get the
+    /// addresses that `kubectl get nodes` shows. `handlers` are the runtime's.
     ///
     /// # Errors
     /// Memory or CPUs of the machine cannot be read.
@@ -118,6 +118,7 @@ impl NodeFacts {
             ipv6_first: self.ipv6_first(),
             specs: Arc::new(node),
             request_timeout: kubelet.runtime_request_timeout.to_std(),
+            cpus_again: kubelet.cpu_manager_reconcile_period.to_std(),
             crash_loop: Backoff {
                 max: cap.map_or(restart::SERIES.max, orlop_config::Duration::to_std),
                 ..restart::SERIES
@@ -142,6 +143,8 @@ impl NodeFacts {
             v2,
             cpu_cfs_quota: kubelet.cpu_cfs_quota,
             cpu_cfs_quota_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
+            no_quota_with_exclusive_cpus: kubelet.cpu_manager_policy == enums::CpuManagerPolicy::Static
+                && self.settings.gates.disable_cpu_quota_with_exclusive_cpus,
             single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!v2),
             swap_controller: machine::has_swap_controller(),
             pids_limit: u64::try_from(kubelet.pod_pids_limit).ok().filter(|limit| *limit > 0),
@@ -151,7 +154,7 @@ impl NodeFacts {
         }
     }
 
-    /// Pods may swap, each as much as its share.
+    /// True if pods may swap, each up to its share.
     fn limited_swap(&self) -> bool {
         let behavior = self.settings.kubelet.memory_swap.swap_behavior;
         behavior == enums::SwapBehavior::LimitedSwap
@@ -159,7 +162,7 @@ impl NodeFacts {
             && machine::has_swap_controller()
     }
 
-    /// The node as of now.
+    /// The present state of the node.
     ///
     /// # Errors
     /// Memory or CPUs of the machine cannot be read.
@@ -201,11 +204,12 @@ impl NodeFacts {
             trust_bundles: gates.cluster_trust_bundle_projection,
             pod_certificates: gates.pod_certificate_request,
             project_quotas: gates.local_storage_capacity_isolation_fs_quota_monitoring,
+            resource_health: gates.resource_health_status,
             selinux_mount: gates.selinux_mount,
         }
     }
 
-    /// What admission knows about the node.
+    /// Facts about the node that admission uses.
     ///
     /// # Errors
     /// Memory or CPUs of the machine cannot be read.
@@ -237,6 +241,17 @@ impl NodeFacts {
         })
     }
 
+    /// Amounts that the node keeps from pods: for the system, for Kubernetes and for hard eviction.
+    ///
+    /// # Errors
+    /// Memory or CPUs of the machine cannot be read.
+    pub fn kept_from_pods(&self) -> anyhow::Result<Resources> {
+        let kubelet = &self.settings.kubelet;
+        let amounts = machine_amounts(kubelet, Path::new(&self.settings.options.root_dir))?;
+        let reservations = Reservations::new(kubelet);
+        Ok(reservations.of_capacity(&node_allocatable::capacity(&amounts, &reservations)))
+    }
+
     /// What is wrong with this machine in ways that pods may feel, as events of the node.
     #[must_use]
     pub fn warnings(&self) -> Vec<Fact> {
@@ -257,18 +272,18 @@ impl NodeFacts {
         warnings
     }
 
-    /// What `--node-ip` says; the unspecified addresses only say which family is preferred.
+    /// The addresses of `--node-ip`; `None` for the unspecified addresses, which only choose the preferred family.
     fn given_ips(&self) -> Option<&str> {
         self.settings.options.node_ip.as_deref().filter(|given| !matches!(*given, "" | "0.0.0.0" | "::"))
     }
 
-    /// The first address of `--node-ip` is of IPv6; `::` says nothing else.
+    /// True if the first address of `--node-ip` is of IPv6, `::` included.
     fn ipv6_first(&self) -> bool {
         let first = self.settings.options.node_ip.as_deref().and_then(|given| given.split(',').next());
         first.and_then(|ip| ip.trim().parse().ok()).is_some_and(|ip: std::net::IpAddr| ip.is_ipv6())
     }
 
-    /// The name to look the node's address up by; `None` if the address was given.
+    /// The name to resolve for the node's address; `None` if the address was given.
     #[must_use]
     pub fn name_to_look_up(&self) -> Option<&str> {
         self.given_ips().is_none().then_some(self.node_name())
@@ -288,7 +303,7 @@ impl NodeFacts {
     }
 }
 
-/// Labels that every node has, and those of `--node-labels`, which go before them.
+/// Labels that every node has, and those of `--node-labels`, which take precedence.
 fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let arch = node_info::architecture();
     let own = [
@@ -303,16 +318,16 @@ fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String,
     labels
 }
 
-/// containerd knows supplementalGroupsPolicy since 2.0; of other runtimes the CRI status would have to be asked.
+/// containerd supports supplementalGroupsPolicy since 2.0. For other runtimes the CRI status would be needed.
 fn knows_supplemental_groups_policy(runtime: &RuntimeVersion) -> bool {
     let major = runtime.version.trim_start_matches('v').split('.').next().and_then(|m| m.parse::<u32>().ok());
     runtime.name == "containerd" && major.is_some_and(|m| m >= 2)
 }
 
-/// Refuses to run where the configuration says that a node must not (failCgroupV1, failSwapOn, protectKernelDefaults).
+/// Refuses a machine that the configuration excludes (failCgroupV1, failSwapOn, protectKernelDefaults).
 ///
 /// # Errors
-/// What is in the way, and what to do.
+/// The reason, and the remedy.
 pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
     if kubelet.fail_cgroup_v1 && !machine::has_cgroup_v2() {
         bail!(
@@ -336,9 +351,9 @@ pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
     check_kernel(kubelet.protect_kernel_defaults, &kernel_defaults::differing(Path::new("/proc/sys")))
 }
 
-/// With `protected` (protectKernelDefaults), a kernel parameter of another value is an error; otherwise a line in the log. The
-/// agent writes none: it does not change a machine behind its administrator's back, and the image sets all of them (upstream
-/// writes them without the setting).
+/// With `protected` (protectKernelDefaults), a kernel parameter with another value is an error; otherwise the log has a
+/// line about it. The agent writes no parameter: it does not change a machine without its administrator, and the image
+/// sets all of them (upstream writes them without the setting).
 fn check_kernel(protected: bool, differing: &[Differs]) -> anyhow::Result<()> {
     let all: Vec<String> = differing.iter().map(ToString::to_string).collect();
     if protected && !all.is_empty() {
@@ -353,10 +368,10 @@ fn check_kernel(protected: bool, differing: &[Differs]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The node's name: the one given, or the host's; lower case and trimmed, as upstream does.
+/// The node's name: the given one, or the host's; lower case and trimmed, as upstream does.
 ///
 /// # Errors
-/// It is no name of a Node, or the host has none.
+/// The name is not valid for a Node, or the host has none.
 pub fn node_name(settings: &Settings) -> anyhow::Result<String> {
     normal_name(settings.options.hostname_override.as_deref())
 }
@@ -399,7 +414,7 @@ pub(crate) fn machine_amounts(
     })
 }
 
-/// What pods may have of this machine, and its bytes of memory.
+/// Allocatable resources of this machine, and its bytes of memory.
 fn amounts(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<(Resources, i64)> {
     let amounts = machine_amounts(kubelet, root_dir)?;
     let reservations = Reservations::new(kubelet);

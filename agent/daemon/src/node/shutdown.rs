@@ -1,14 +1,14 @@
-//! The machine's stop: logind, the receipt on disk, and who is told.
+//! The machine's stop: logind, the receipt on disk, and the reports of the shutdown.
 //!
 //! ```text
 //! logind ─► follow ─► NodeShutdown ─► manager (close, end, open) ─► workers ─► released ─┐
 //!   ▲ lock   │            ▲  └─► Node object, events, receipt                          │
 //!   └────────┘            └── untold ◄── status manager                  ◄─────────────┘
 //! ```
-//! In: what logind says; that units stop. Out: pods that end in order, a receipt, the delay lock given back. Decisions are
-//! in [`agent_core::node_shutdown`]. Invariants: without logind nothing is delayed and nothing else changes; it is looked
-//! for again and again, and after a while the Node says so. Where nobody waited, pods end while the unit stops
-//! ([`Departure`]). See docs/shutdown.md.
+//! In: logind's signals; the stop of the agent's unit. Out: pods that end in order, a receipt, the delay lock given
+//! back. Decisions are in [`agent_core::node_shutdown`]. Invariants: without logind no shutdown is delayed and nothing
+//! else changes; the agent connects again and again, and after a while a condition of the Node reports it. If logind
+//! did not wait, pods end while the unit stops ([`Departure`]). See docs/shutdown.md.
 
 mod delay;
 mod departure;
@@ -43,25 +43,25 @@ use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
-/// What logind waits beyond the pods' budget: for telling, for the receipt, and for answers to come.
+/// Time that logind waits in addition to the pods' periods: for status updates, the receipt, and outstanding answers.
 const MARGIN: Duration = Duration::from_secs(5);
-/// Where logind's limit is raised until the next boot.
+/// Folder of the drop-in that raises logind's limit until the next boot.
 const DROP_INS: &str = "/run/systemd/logind.conf.d";
-/// A receipt of some thousand pods.
+/// Enough for a receipt of some thousand pods.
 const RECEIPT_BYTES_MAX: u64 = 1 << 20;
-/// Receipts that wait to be written; a shutdown has two.
+/// Largest number of receipts that wait to be written; a shutdown has two.
 const RECEIPTS_MAX: usize = 16;
 
-/// How this node ends.
+/// Settings of this node's shutdown.
 #[derive(Clone, Debug)]
 pub struct ShutdownPlan {
-    /// What pods have, by priority; never empty.
+    /// Grace periods of pods by priority; never empty.
     pub groups: Vec<Group>,
     /// The kernel's id of this boot.
     pub boot_id: String,
-    /// How the one before ended, and whether nobody was told yet.
+    /// How the last boot ended, and whether that is still to be reported.
     pub last_end: Option<(LastEnd, bool)>,
-    /// Where the receipt is.
+    /// Directory of the receipt.
     pub root_dir: PathBuf,
 }
 
@@ -83,8 +83,8 @@ fn read_receipt(root_dir: &Path) -> Option<Receipt> {
         .ok()
 }
 
-/// How the boot `last` ended: by its receipt, by whether its agent had been `stopped` in order, and by what its kernel
-/// kept of its last words, which go to `logs` of the node.
+/// How the boot `last` ended. The sources are its receipt, the record that its agent had `stopped` in order, and the
+/// kernel's messages in pstore, which are copied to the node's `logs`.
 #[must_use]
 pub fn judge(root_dir: &Path, logs: &Path, last: &str, stopped: bool) -> LastEnd {
     let store = Path::new(pstore::STORE);
@@ -96,14 +96,14 @@ pub fn judge(root_dir: &Path, logs: &Path, last: &str, stopped: bool) -> LastEnd
     LastEnd::of(last, read_receipt(root_dir).as_ref(), died_of(&log), stopped)
 }
 
-/// Whether there is to be a delay lock. Each wish counts: a new one asks for a new lock.
+/// Whether the agent wants the delay lock. A new `count` asks for a new lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DelayLockRequest {
     hold: bool,
     count: u64,
 }
 
-/// What is known before anything starts.
+/// State that is read before any task starts.
 pub struct Shutdown {
     plan: ShutdownPlan,
     machine: NodeShutdown,
@@ -112,7 +112,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Reads what the last shutdown left.
+    /// Reads the receipt of the last shutdown.
     #[must_use]
     pub fn new(plan: ShutdownPlan, tasks: &Tasks) -> Shutdown {
         let last = read_receipt(&plan.root_dir);
@@ -126,13 +126,13 @@ impl Shutdown {
         self.ends.0.clone()
     }
 
-    /// What the last shutdown left.
+    /// The receipt of the last shutdown.
     #[must_use]
     pub fn last(&self) -> Option<&Receipt> {
         self.last.as_ref()
     }
 
-    /// Starts the owner. From now on pods are ended when the owner is told to.
+    /// Starts the owner. From now on the owner ends pods when the machine stops.
     #[must_use]
     pub fn start(self, node: &NodeHandles) -> (ShutdownHandles, Owner) {
         let NodeHandles { manager, node_events, tasks } = node.clone();
@@ -159,16 +159,16 @@ impl Shutdown {
     }
 }
 
-/// A shutdown that can begin.
+/// Handles of a shutdown that can begin.
 pub struct ShutdownHandles {
-    /// Listens to logind; it is taken when the node is ready.
+    /// Follows logind; taken when the node is ready.
     pub follower: Option<Follower>,
     /// Ends the pods at a stop for which logind did not wait; it is taken at the stop.
     pub departure: Option<Departure>,
 }
 
-/// Terminations that are still to be carried on: static pods that ended with an earlier shutdown begin anew, and what was
-/// written about their end is taken away.
+/// Terminations that still continue. Static pods that ended with an earlier shutdown start again, so their records of
+/// that termination are removed.
 #[must_use]
 pub fn still_ending(
     shutdown: Option<&Shutdown>,
@@ -186,13 +186,13 @@ pub fn still_ending(
     going
 }
 
-/// What listens to logind.
+/// Follows logind and holds the delay lock.
 pub struct Follower {
     needed: Duration,
     wishes: watch::Receiver<DelayLockRequest>,
     to: Sender<ShutdownEvent>,
     delay: Delay,
-    /// Since the last lock.
+    /// Failures since the last lock.
     failures: u32,
 }
 
@@ -203,7 +203,7 @@ impl Follower {
         loop {
             let Err(error) = self.session().await;
             let error = chain(&error);
-            // The first one after a lock is news, however often its words were heard before.
+            // Log the first failure after a lock always, and later ones only if their text differs.
             if self.failures == 0 || error != told {
                 tracing::warn!(error, "nobody waits for this node's pods until systemd-logind answers again");
             }
@@ -240,7 +240,7 @@ impl Follower {
                     if changed.is_err() {
                         return std::future::pending().await;
                     }
-                    // The old one goes only when there is a new one.
+                    // The old lock is released only when the new one is held.
                     let before = lock.take();
                     if self.wishes.borrow_and_update().hold {
                         lock = Some(logind.inhibit().await?);

@@ -1,8 +1,8 @@
-//! The kernel's log is listened to for kills for want of memory.
+//! Follows the kernel's log for OOM kills.
 //!
-//! In: /dev/kmsg. Out: the Node's events `SystemOOM`, and in which containers somebody was killed ([`KernelKills`]). Decisions
-//! are in [`agent_core::eviction::system_oom`]. Invariant: a machine whose log may not be read has no such events, and that is
-//! said once; of its containers it is known what the runtime says.
+//! In: /dev/kmsg. Out: the Node's events `SystemOOM`, and the containers in which the kernel killed a process
+//! ([`KernelKills`]). Decisions are in [`agent_core::eviction::system_oom`]. Invariant: if the log may not be read,
+//! there are no such events, the agent logs this once, and OOM kills of containers are known from the runtime only.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,9 +1,9 @@
-//! Carries out pod workers' effects: for each effect one driver call or several, and one answer.
+//! Carries out pod workers' effects: one or several driver calls for each effect, and one answer.
 //!
-//! In: an [`Effect`] with its deadline. Out: exactly one [`PodEvent::EffectDone`], whatever happens to the
-//! call: an answer, the deadline, a cancellation, the end of the node. Invariants: no call is in progress
-//! after its deadline; pulls are bounded (serializeImagePulls, maxParallelImagePulls); a call that changes
-//! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
+//! In: an [`Effect`] with its deadline. Out: exactly one [`PodEvent::EffectDone`] for each effect: the result, the
+//! deadline, a cancellation, or the end of the node. Invariants: no call is in progress after its deadline; pulls are
+//! bounded (serializeImagePulls, maxParallelImagePulls); when the node stops, calls that change the runtime get a
+//! moment to finish, so that the next incarnation starts clean.
 
 mod csi;
 mod csi_expand;
@@ -30,6 +30,7 @@ use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_worker::PodEvent;
 use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult, ImageUser};
 use agent_core::probe::{ProbeCall, ProbeId};
+use agent_core::resource_managers::ManagerRecords;
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_kubelet_api::logs::retention::RemovedLog;
 use agent_types::failure::{Class, DriverError};
@@ -46,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 pub use resize::ContainerAmounts;
 pub(crate) use volumes::answer as volume_answer;
 
+use crate::devices::DevicePlugins;
 use crate::images::Images;
 use crate::images::credential_plugins::Plugins;
 use crate::images::image_uses::ImageUses;
@@ -64,15 +66,15 @@ use crate::tasks::stops::AgentStops;
 use crate::volumes::local_volumes::LocalVolumes;
 use crate::volumes::ownership::Ownership;
 
-/// What an executor is made from.
+/// Parts of an executor.
 pub struct Deps<R, I> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
-    /// The images.
+    /// ImageService with pulls, records and credentials.
     pub images: Images<I>,
     /// Probes and hooks.
     pub handlers: Arc<dyn Handlers>,
-    /// Amounts of containers that run.
+    /// Resources of running containers.
     pub amounts: Arc<dyn ContainerAmounts>,
     /// The pods' directories.
     pub dirs: Arc<PodDirs>,
@@ -80,7 +82,9 @@ pub struct Deps<R, I> {
     pub sources: Arc<dyn Sources>,
     /// Pods' cgroups; `None` where pods have none of their own.
     pub cgroups: Option<PodCgroups>,
-    /// PLEG, which is sent what an effect saw.
+    /// Device plugins.
+    pub plugins: DevicePlugins,
+    /// PLEG; the executor sends the containers' states that an effect observed.
     pub pleg: Sender<PlegEvent>,
     /// Counters.
     pub metrics: Metrics,
@@ -88,7 +92,7 @@ pub struct Deps<R, I> {
     pub tasks: Tasks,
 }
 
-/// What effects are carried out with; clones share it.
+/// Drivers and shared tables of effects; clones share them.
 pub struct Executor<R, I> {
     runtime: Arc<R>,
     images: Arc<I>,
@@ -102,12 +106,13 @@ pub struct Executor<R, I> {
     plugins: Arc<Plugins>,
     pulls: Arc<Pulls>,
     cgroups: Option<PodCgroups>,
+    device_plugins: DevicePlugins,
     tasks: Tasks,
     metrics: Metrics,
     pleg: Sender<PlegEvent>,
     mutating: Arc<AtomicUsize>,
     abandon: CancellationToken,
-    /// By where the node has a disk mounted.
+    /// Locks by the path at which a disk is mounted.
     disks: Arc<KeyedLocks<String>>,
     local_volumes: LocalVolumes,
     ownership: Ownership,
@@ -128,6 +133,7 @@ impl<R, I> Clone for Executor<R, I> {
             plugins: self.plugins.clone(),
             pulls: self.pulls.clone(),
             cgroups: self.cgroups.clone(),
+            device_plugins: self.device_plugins.clone(),
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
             pleg: self.pleg.clone(),
@@ -140,8 +146,8 @@ impl<R, I> Clone for Executor<R, I> {
     }
 }
 
-/// Where an answer goes. Dropped without an answer it says that the call was given up, so that there is
-/// always exactly one.
+/// Sends an effect's result. A sender that is dropped without a result sends that the call was given up, so there is
+/// always exactly one result.
 struct ResultSender {
     id: EffectId,
     to: Sender<PodEvent>,
@@ -170,10 +176,13 @@ impl Drop for ResultSender {
 }
 
 impl<R: Runtime, I: ImageService> Executor<R, I> {
-    /// An executor without work.
+    /// An executor without effects in progress.
     #[must_use]
     pub fn new(deps: Deps<R, I>) -> Executor<R, I> {
-        let Deps { runtime, images, handlers, amounts, dirs, sources, cgroups, pleg, metrics, tasks } = deps;
+        let Deps {
+            runtime, images, handlers, amounts, dirs, sources, cgroups, plugins: device_plugins, ..
+        } = deps;
+        let (pleg, metrics, tasks) = (deps.pleg, deps.metrics, deps.tasks);
         let Images { service: images, pulls, records, plugins } = images;
         Executor {
             observer: Observer::new(runtime.clone(), dirs.clone(), tasks.clone()),
@@ -187,6 +196,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             uses: ImageUses::default(),
             plugins,
             cgroups,
+            device_plugins,
             pulls: Arc::new(Pulls::new(pulls)),
             tasks,
             metrics,
@@ -199,13 +209,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
     }
 
-    /// Where volumes of type `local` are mounted.
+    /// Paths of mounted volumes of type `local`.
     #[must_use]
     pub fn local_volumes(&self) -> LocalVolumes {
         self.local_volumes.clone()
     }
 
-    /// Which images effects ask for.
+    /// The images that effects have asked for.
     #[must_use]
     pub fn image_uses(&self) -> ImageUses {
         self.uses.clone()
@@ -217,7 +227,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         self.records.clone()
     }
 
-    /// Looks at pods as effects do.
+    /// The observer that effects inspect pods with.
     #[must_use]
     pub fn observer(&self) -> Observer<R> {
         self.observer.clone()
@@ -236,7 +246,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         let answer = ResultSender { id, to, tasks: self.tasks.clone(), given: false };
         let mutates = effect.changes_runtime();
         let counted = mutates.then(|| MutationCount::new(&self.mutating));
-        // What changes nothing ends with the node; what does is let finish until it is abandoned.
+        // When the node stops, a call without changes ends at once; a call that changes the runtime may finish until it
+        // is abandoned.
         let end = if mutates { self.abandon.clone() } else { self.tasks.stop().clone() };
         let (this, key) = (self.clone(), key.clone());
         let task = async move {
@@ -245,7 +256,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             let started = this.tasks.now().mono;
             let work = Box::pin(this.within(deadline, this.carry_out(&key, effect)));
             let result = tokio::select! {
-                // All three may be dropped at any await: the answer says then that the outcome is unknown.
+                // Every branch can be dropped at any await; the result then says that the outcome is unknown.
                 biased;
                 () = end.cancelled() => Err(AgentStops.into()),
                 () = cancel.cancelled() => Err(gave_up("cancelled")),
@@ -262,12 +273,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         self.tasks.finish(task);
     }
 
-    /// Asks a probe's question; once `cancel` is called there is no answer.
+    /// Runs a probe. After `cancel` there is no result.
     pub fn probe(&self, id: ProbeId, call: ProbeCall, cancel: CancellationToken, to: Sender<PodEvent>) {
         let handlers = self.handlers.clone();
         self.tasks.start(async move {
             tokio::select! {
-                // The question may be dropped at any await: it changes nothing.
+                // The probe can be dropped at any await: a probe changes nothing.
                 biased;
                 () = cancel.cancelled() => {}
                 outcome = handlers.probe(&call) => {
@@ -277,7 +288,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         });
     }
 
-    /// Writes a terminating record durably, then answers.
+    /// Writes a terminating record durably, then sends the result.
     pub fn persist(&self, id: EffectId, record: TerminatingRecord, to: Sender<PodEvent>) {
         let answer = ResultSender { id, to, tasks: self.tasks.clone(), given: false };
         let this = self.clone();
@@ -291,12 +302,19 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         });
     }
 
-    /// Writes what pods were given durably, then answers.
-    pub fn record_allocations(&self, all: Arc<Allocations>, to: Sender<ManagerEvent>) {
+    /// Writes the managers' states and what pods were given durably, then answers. The states come first: a pod without allocation
+    /// is admitted again, and finds its parts.
+    pub fn record_allocations(
+        &self,
+        all: Arc<Allocations>,
+        managers: Box<ManagerRecords>,
+        to: Sender<ManagerEvent>,
+    ) {
         let this = self.clone();
         self.tasks.finish(async move {
             let dirs = this.dirs.clone();
-            let written = this.tasks.blocking(move || dirs.record_allocated(&all)).await;
+            let write = move || dirs.record_managers(&managers).and_then(|()| dirs.record_allocated(&all));
+            let written = this.tasks.blocking(write).await;
             if let Some(Err(error)) = &written {
                 tracing::error!(error = %chain(error), "what pods were given is not recorded; it is tried again");
             }
@@ -306,13 +324,14 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
 
     /// Waits at most `within` for calls that change the runtime; true if none was given up.
     pub async fn settle(&self, within: Duration) -> bool {
-        // The node's tasks are all being stopped: what is still running are such calls and short file work.
+        // All tasks of the node are being stopped: only such calls and short file operations still run.
         let settled = self.tasks.drain(within).await && self.mutating.load(Ordering::Acquire) == 0;
         self.abandon.cancel();
         settled
     }
 
-    /// Waits while it is being removed; then it stays for as long as a container takes to be made.
+    /// Records that a pod is about to use the image. Waits while the image is being removed; afterwards the image stays
+    /// for the time that the creation of a container takes.
     async fn wants_image(&self, image: &str) {
         self.uses.ask(image, self.tasks.now().mono).await;
     }
@@ -350,7 +369,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let migrated = matches!(&volume.work, Work::Csi(csi) if csi.is_migrated());
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
-                // One that waits to be attached, for somebody to know it or for its group was not mounted, and did not fail.
+                // A volume that waits for its attachment, for `volumesInUse` or for its change of ownership is not
+                // mounted yet, and its set-up has not failed.
                 let waits = matches!(
                     result,
                     Ok(EffectOk::Unattached { .. } | EffectOk::Unprocessed { .. } | EffectOk::Giving { .. })
@@ -376,13 +396,19 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::MapUsers { handler } => self.map_users(key, handler.as_deref()).await,
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, key, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
+            Effect::PreStartDevices { calls } => {
+                let called = self.device_plugins.pre_start(&calls).await;
+                called
+                    .map(|()| EffectOk::Done)
+                    .map_err(|message| EffectError { class: Class::Invalid, message })
+            }
             Effect::TearDownVolumes => {
-                // A walk holds directories open.
+                // A change of ownership holds directories open.
                 self.ownership.end(&key.uid).await;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 let has_flex =
                     self.tasks.blocking_of_pod(&key.uid, move || at.may_have_flex(&uid)).await == Some(true);
-                // A driver that does not let go keeps no other one back.
+                // A CSI driver that hangs does not delay the FlexVolume drivers, and the reverse.
                 let (csi, flex) =
                     tokio::join!(csi_tear_down::tear_down(self, &key.uid), flex::tear_down(self, &key.uid));
                 csi.and(flex)?;
@@ -391,7 +417,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                     move || (has_flex || at.may_have_network_disks(&uid), at.tear_down_volumes(&uid));
                 let (shared, result) = self.tasks.blocking_of_pod(&key.uid, looked).await.unzip();
                 if shared == Some(true) {
-                    // They may be free from now on.
+                    // Shared volumes may be free now.
                     self.sources.csi().volumes.look_again();
                 }
                 let result = of_disk(result);
@@ -452,6 +478,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 Ok(EffectOk::Done)
             }
             Effect::Resize { steps } => resize::resize(self, key, steps).await,
+            Effect::SetCpus { cpus } => resize::set_cpus(self, cpus).await,
             Effect::RunHook { call, .. } => {
                 let ended = self.handlers.hook(&call).await;
                 if let Ok(Some(_)) = &ended {
@@ -476,7 +503,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         result
     }
 
-    /// The handler is asked for what it can do when it is needed: that is rare, and a runtime that was replaced is noticed.
+    /// Asks the runtime for the handler's features each time: that is rare, and a replaced runtime is noticed.
     async fn map_users(&self, key: &PodKey, handler: Option<&str>) -> EffectResult {
         if let Some(handler) = handler {
             let status = self.runtime.status().await.map_err(error)?;
@@ -488,8 +515,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         mapped.ok_or(AgentStops)?.map(EffectOk::Users).map_err(runtime_error)
     }
 
-    /// Before the container: whoever is stopped between the two finds it again, and its logs' path with it. A log that stays
-    /// must not keep its container.
+    /// Removes the logs before the container: if the agent stops between the two, the next agent finds the container
+    /// and with it the path of its logs. A log that cannot be removed does not keep its container.
     async fn remove_logs(&self, key: &PodKey, log: RemovedLog) {
         let at = self.dirs.clone();
         if let Some(Err(error)) = self.tasks.blocking(move || at.remove_logs(&log)).await {
@@ -497,7 +524,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
     }
 
-    /// After the container: as long as it is there its message is shown. The effect does not wait for it: files may be large.
+    /// Removes the termination message after the container: the message is shown as long as the container exists. The
+    /// effect does not wait for the removal, because files may be large.
     fn remove_last_words(&self, key: &PodKey, log: RemovedLog) {
         let (at, key, tasks) = (self.dirs.clone(), key.clone(), self.tasks.clone());
         self.tasks.start(async move {
@@ -522,7 +550,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             containers: observation.containers,
             actuated: observation.actuated,
         };
-        // It answers PLEG's own questions as well.
+        // The snapshot also answers PLEG's own inspection.
         self.pleg.send(PlegEvent::Inspected(Arc::new(snapshot.clone())));
         Ok(EffectOk::Snapshot(Box::new(snapshot)))
     }
@@ -543,7 +571,7 @@ impl Drop for MutationCount {
     }
 }
 
-/// True for hooks that only wait.
+/// True for sleep hooks, whose calls only wait.
 fn waits(effect: &Effect) -> bool {
     matches!(effect, Effect::RunHook { call, .. } if matches!(call.action, HookAction::Sleep { .. }))
 }
@@ -552,7 +580,7 @@ fn done_or_error(result: Result<(), DriverError>) -> EffectResult {
     result.map(|()| EffectOk::Done).map_err(error)
 }
 
-/// What work on a disk came to; `None`: nobody waits for it any more.
+/// Result of work on a disk; `None`: no effect waits for the result any more.
 fn of_disk(done: Option<Result<(), DriverError>>) -> EffectResult {
     done_or_error(done.ok_or(AgentStops)?)
 }
@@ -561,8 +589,8 @@ fn error(e: DriverError) -> EffectError {
     EffectError { class: e.class, message: e.to_string() }
 }
 
-/// What people read of a container, its image or its sandbox is what the runtime says, as upstream has it; which call it
-/// was says the log.
+/// Error text of statuses: the runtime's own message without the name of the call, as upstream has it. The log names
+/// the call.
 fn runtime_error(e: DriverError) -> EffectError {
     EffectError { class: e.class, message: e.message }
 }

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use agent_core::pod_manager::{Beginning, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::Source;
 use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
+use agent_core::resource_managers::{DeviceEvent, ResourcesView};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::KillReason;
 use agent_types::time::{Mono, Now};
 use tokio::sync::watch;
 
+use crate::devices::DevicePlugins;
 use crate::images::garbage_collection::UnusedContainers;
 use crate::node::NodeHandles;
 use crate::node::container_manager::KnownPods;
@@ -39,6 +41,8 @@ pub struct Deps<'a, R, I> {
     pub context: watch::Receiver<Arc<WorkerContext>>,
     /// Shows which pods there are.
     pub known: watch::Sender<KnownPods>,
+    /// Device plugins.
+    pub plugins: DevicePlugins,
     /// There is a source of static pods, which is waited for.
     pub has_static_pods: bool,
 }
@@ -51,15 +55,18 @@ pub struct ManagerHandles {
     pub synced: watch::Receiver<bool>,
     /// Dead containers that nobody needs, for whoever wants them removed.
     pub unused: UnusedContainers,
+    /// Processors and memory that pods have for themselves.
+    pub resources: watch::Receiver<Arc<ResourcesView>>,
 }
 
 /// Starts the manager.
 pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandles {
-    let Deps { node, machine, inbox, executor, context, known, has_static_pods } = deps;
+    let Deps { node, machine, inbox, executor, context, known, plugins, has_static_pods } = deps;
     let NodeHandles { manager: own, node_events, tasks } = node.clone();
     let (synced_view, synced) = watch::channel(false);
     let (desired_view, desired) = watch::channel(DesiredPods::new());
     let (unused_deleted, deleted) = watch::channel(0);
+    let (resources_view, resources) = watch::channel(Arc::new(machine.resource_managers().view()));
     let unused = UnusedContainers { manager: own.clone(), deleted };
     let shell = ManagerShell {
         tasks: tasks.clone(),
@@ -72,11 +79,14 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
         desired: desired_view,
         stale: false,
         known,
+        plugins,
         is_synced_now: false,
         unused_deleted,
+        resources: resources_view,
+        resources_revision: 0,
     };
     tasks.own(machine, shell, inbox);
-    ManagerHandles { desired, synced, unused }
+    ManagerHandles { desired, synced, unused, resources }
 }
 
 /// The manager's surroundings.
@@ -93,10 +103,16 @@ struct ManagerShell<R, I> {
     stale: bool,
     /// For whoever looks after what belongs to pods.
     known: watch::Sender<KnownPods>,
+    /// Device plugins.
+    plugins: DevicePlugins,
     /// All is known since this step.
     is_synced_now: bool,
     /// How often dead containers that nobody needs were all removed.
     unused_deleted: watch::Sender<u64>,
+    /// For readers of the managers' assignments.
+    resources: watch::Sender<Arc<ResourcesView>>,
+    /// The revision that they have.
+    resources_revision: u64,
 }
 
 /// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
@@ -172,6 +188,13 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             self.known.send_modify(|known| known.wanted = machine.desired().keys().cloned().collect());
         }
         self.known.send_if_modified(|known| known.see(machine.active()));
+        if self.resources_revision != machine.resources_revision() {
+            self.resources_revision = machine.resources_revision();
+            let view = machine.resource_managers().view();
+            self.node_events.metrics().resources(&view);
+            self.node_events.devices(&view.node_devices);
+            self.resources.send_replace(Arc::new(view));
+        }
         // After the pods themselves: whatever is not among them may be cleaned away from now on.
         if std::mem::take(&mut self.is_synced_now) {
             self.known.send_modify(|known| known.synced = true);
@@ -196,7 +219,10 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                     worker.send(event);
                 }
             }
-            ManagerAction::Allocated(all) => self.executor.record_allocations(all, self.own.clone()),
+            ManagerAction::Allocated(all, managers) => {
+                self.executor.record_allocations(all, managers, self.own.clone());
+            }
+            ManagerAction::Devices(action) => self.plugins.perform(action),
             ManagerAction::Resize(note) => self.node_events.metrics().resize(&note),
             ManagerAction::ReadNode => self.node_events.read_node(),
             ManagerAction::UnusedDeleted => self.unused_deleted.send_modify(|times| *times += 1),
@@ -232,6 +258,11 @@ impl Coalesce for ManagerEvent {
             | (ManagerEvent::Node(_), ManagerEvent::Node(_))
             | (ManagerEvent::Pressures(_), ManagerEvent::Pressures(_))
             | (ManagerEvent::Tick, ManagerEvent::Tick) => Relation::Supersedes,
+            // A plugin that sends lists without end has one of them waiting.
+            (
+                ManagerEvent::Devices(DeviceEvent::Listed { connection: a, .. }),
+                ManagerEvent::Devices(DeviceEvent::Listed { connection: b, .. }),
+            ) if a == b => Relation::Supersedes,
             (ManagerEvent::Changed(a), ManagerEvent::Changed(b))
                 if a.pod.uid == b.pod.uid && a.as_of <= b.as_of =>
             {

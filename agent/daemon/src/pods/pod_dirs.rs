@@ -43,7 +43,7 @@ use log_links::LogLinks;
 
 pub use actuated::ResourcesOwner;
 
-/// Below the pod's directory; goes away with it.
+/// In the pod's directory, and removed with it.
 const RECORD_NAME: &str = "terminating.json";
 /// A record is some hundred bytes.
 const RECORD_BYTES_MAX: u64 = 64 * 1024;
@@ -52,7 +52,7 @@ const POD_DIR_MODE: u32 = 0o750;
 /// Readers of logs run as other users.
 const LOG_DIR_MODE: u32 = 0o755;
 
-/// Where pods live on disk.
+/// The directories of pods.
 #[derive(Clone, Debug)]
 pub struct PodDirs {
     pods: PathBuf,
@@ -60,11 +60,11 @@ pub struct PodDirs {
     links: LogLinks,
     /// A set-up that outlived its deadline must not meet the tearing down of its pod. By UID.
     volumes: ByName,
-    /// Only one thread at a time looks which pods have a volume that several pods may want. By name of the volume.
+    /// Lock by the name of the volume: only one thread at a time looks for the pods that use a shared volume.
     shared: ByName,
-    /// Which ids pods with user namespaces have.
+    /// User ids of pods with user namespaces.
     users: Arc<Lock<users::Users>>,
-    /// What containers have.
+    /// Resources that containers have.
     actuated: Arc<Lock<actuated::Actuated>>,
 }
 
@@ -120,10 +120,10 @@ impl PodDirs {
         Ok(())
     }
 
-    /// Sets a volume of the pod up.
+    /// Sets up a volume of the pod.
     ///
     /// # Errors
-    /// The step that failed, or what of the host's is not as the pod says.
+    /// The step that failed, or a host path of another type than the pod requires.
     pub fn set_up_volume(
         &self,
         uid: &PodUid,
@@ -138,7 +138,8 @@ impl PodDirs {
         }
         let _one = self.lock(uid);
         let name = Path::new(&volume.path).file_name().unwrap_or_default();
-        // Another pod's walk through the same volume may take long: only a pod that has to look at others waits for it.
+        // Another pod's walk through the same volume may take long: only a set-up that looks at other pods waits for
+        // it.
         let looks_at_others = match &volume.work {
             Work::Bind(work) => work.one_pod || volume.fs_group.is_some(),
             Work::Device(_) => true,
@@ -148,11 +149,10 @@ impl PodDirs {
         volumes::set_up(&own, volume, files, now)
     }
 
-    /// Sets up a volume of the pod that is a directory of this node, or a disk that is mounted; `give` gives what is in it to the
-    /// pod's group.
+    /// Sets up a volume that is a directory of this node or a mounted disk; `give` changes the group of its files.
     ///
     /// # Errors
-    /// The step that failed, or that it is no such volume.
+    /// The step that failed, or the volume is of another kind.
     pub fn set_up_bind(
         &self,
         uid: &PodUid,
@@ -165,7 +165,7 @@ impl PodDirs {
         let Work::Bind(work) = &volume.work else {
             return Err(VolumeError::Refused(format!("{} is no directory of this node", volume.name)));
         };
-        // Without the pod's lock: it takes as long as there are files, and the tearing down ends it first.
+        // Without the pod's lock: the walk may take long, and the tear-down ends it first.
         let _alone = self.shared.lock(path.file_name().unwrap_or_default().as_encoded_bytes());
         volumes::set_up_bind(&own, volume, work, give)
     }
@@ -183,7 +183,7 @@ impl PodDirs {
         let outside = |e: DriverError| VolumeError::Refused(e.to_string());
         let own = self.pod_dir(uid).map_err(outside)?;
         self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
-        // Without a lock: a resolver may take its time.
+        // Without a lock: the resolver may take long.
         volumes::nfs::prepare(&own, volume, work)
     }
 
@@ -193,16 +193,16 @@ impl PodDirs {
     /// A mount that is in use, or the kernel's refusal.
     pub fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), DriverError> {
         let own = self.pod_dir(uid)?;
-        // Before the lock, which other pods want, too: a server may be away.
+        // Before the lock, which other pods need, too: the server may be away.
         volumes::nfs::end_below(&own, volumes::nfs::UNMOUNT_LIMIT)?;
         let _one = self.lock(uid);
         Ok(volumes::tear_down(&own)?)
     }
 
-    /// Unmounts disks that no pod has. To be done before any pod is set up.
+    /// Unmounts disks that no pod uses. Must run before the first pod is set up.
     ///
     /// # Errors
-    /// What cannot be read, or a step that failed.
+    /// A file that cannot be read, or the step that failed.
     pub fn sweep_disks(&self) -> Result<(), DriverError> {
         for volume in volumes::disk::all(self.root())? {
             volumes::disk::release(self.root(), &volume)?;
@@ -224,8 +224,8 @@ impl PodDirs {
         self.volumes.lock(uid.as_str().as_bytes())
     }
 
-    /// Removes both directories of a pod (that of its logs only unless `keep_logs`), what is mounted there first. Missing ones
-    /// are a success.
+    /// Removes both directories of a pod (the log directory only unless `keep_logs`) after unmounting everything below
+    /// them. Missing directories are a success.
     ///
     /// # Errors
     /// A mount that is in use, with its path, or the kernel's refusal.
@@ -246,7 +246,7 @@ impl PodDirs {
         Ok(())
     }
 
-    /// The pod's logs have these links and no others: (name, target). A log that is not there gets none.
+    /// Makes the links of the pod's logs equal to `wanted` (name, target). A missing log gets no link.
     ///
     /// # Errors
     /// The step that failed.
@@ -255,7 +255,7 @@ impl PodDirs {
         self.links.sync(uid, wanted)
     }
 
-    /// Removes links to logs of pods that have no log directory any more.
+    /// Removes links to logs of pods without a log directory.
     ///
     /// # Errors
     /// The step that failed.
@@ -279,7 +279,7 @@ impl PodDirs {
         Ok(files::write_atomic(&own.join(RECORD_NAME), &text, 0o600, Durability::Synced)?)
     }
 
-    /// Takes the terminating record away: its pod begins anew.
+    /// Removes the terminating record, because the pod starts again.
     ///
     /// # Errors
     /// The step that failed.
@@ -293,10 +293,10 @@ impl PodDirs {
         }
     }
 
-    /// The file for the last words of one container instance.
+    /// The file for the termination message of one container instance.
     ///
     /// # Errors
-    /// A UID or a name that would lead elsewhere.
+    /// A UID or a name that is not a single path component.
     pub fn termination_log(
         &self,
         uid: &PodUid,
@@ -308,8 +308,8 @@ impl PodDirs {
         self.checked("termination_log", &path, &own).map(Path::to_owned)
     }
 
-    /// Every pod that has a directory, and the terminations that had begun. A damaged record is reported
-    /// and its pod is then only known by its directory.
+    /// Every pod that has a directory, and the recorded terminations. A damaged record is reported, and its pod is then
+    /// known only by its directory.
     ///
     /// # Errors
     /// The directory of all pods cannot be read.
@@ -508,6 +508,7 @@ mod tests {
             grace_s: 30,
             since: Wall(5),
             remove: true,
+            ended: false,
         };
         p.dirs.persist(&record).unwrap();
         for (uid, text) in [("u-2", "{"), ("u-3", &serde_json::to_string(&record).unwrap())] {

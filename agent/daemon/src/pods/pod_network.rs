@@ -1,4 +1,5 @@
-//! The runtime hears which addresses its pods have, and forgets the CNI configuration that it made for others.
+//! Sends the Node's pod ranges to the runtime, and removes the CNI configuration that the runtime made for other
+//! ranges.
 //!
 //! ```text
 //! Node's podCIDRs ─► tell ─► UpdateRuntimeConfig ─► containerd ─► 10-containerd-net.conflist (where none is)
@@ -20,13 +21,13 @@ use tokio::sync::watch;
 
 use crate::tasks::actor::Tasks;
 
-/// Pause after the runtime did not take the ranges, or did not yet make its file anew.
+/// Pause after the runtime refused the ranges, or has not written its file again yet.
 const RETRY: Duration = Duration::from_secs(5);
 /// A configuration list has some hundred bytes.
 const LIST_BYTES_MAX: u64 = 256 * 1024;
-/// Present if containerd was told to make CNI configuration (`network.podNetwork: bridge`), below the run directory.
+/// Present if containerd makes CNI configuration (`network.podNetwork: bridge`), below the run directory.
 const TEMPLATE_IN_USE: &str = "containerd/pod-network.toml";
-/// What it makes.
+/// The file that containerd makes.
 const RUNTIMES: &str = "/etc/cni/net.d/10-containerd-net.conflist";
 
 /// The CNI configuration that the runtime makes itself.
@@ -36,21 +37,21 @@ pub struct RuntimesFile {
     template: PathBuf,
 }
 
-/// How it stands with the file.
+/// State of the CNI configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CniConfigState {
-    /// The runtime makes none: the pod network is somebody else's.
+    /// The runtime makes no file: another component provides the pod network.
     NotOurs,
-    /// It is to be made.
+    /// The runtime has yet to make the file.
     Missing,
-    /// It is of these ranges.
+    /// The file has the Node's ranges.
     Right,
-    /// It is of others.
+    /// The file has other ranges.
     Stale,
 }
 
 impl RuntimesFile {
-    /// Of the appliance: what init wrote below `run_dir` says whether there is one.
+    /// The file of the appliance; a template of init below `run_dir` shows whether containerd makes it.
     #[must_use]
     pub fn of_appliance(run_dir: &Path) -> RuntimesFile {
         RuntimesFile { path: PathBuf::from(RUNTIMES), template: run_dir.join(TEMPLATE_IN_USE) }
@@ -68,7 +69,7 @@ impl RuntimesFile {
         }
     }
 
-    /// True if there is other CNI configuration: the runtime then makes none.
+    /// True if there is other CNI configuration: then the runtime makes none.
     fn has_neighbours(&self) -> bool {
         let names = self.path.parent().and_then(|dir| files::visible_names(dir).ok()).unwrap_or_default();
         names.iter().any(|n| [".conf", ".conflist", ".json"].iter().any(|end| n.ends_with(end)))
@@ -82,7 +83,7 @@ impl RuntimesFile {
     }
 }
 
-/// Tells the runtime each change of the ranges, again until it takes them.
+/// Sends each change of the ranges to the runtime, again until the runtime accepts them.
 pub async fn tell<N: PodNetwork>(
     network: Arc<N>,
     mut ranges: watch::Receiver<Vec<String>>,
@@ -109,7 +110,7 @@ pub async fn tell<N: PodNetwork>(
     }
 }
 
-/// True if the runtime has the ranges. `cleared` are those for which the old file was removed.
+/// Sends the ranges; true if the runtime has them. `cleared` are the ranges for which the old file was removed.
 async fn report_ranges<N: PodNetwork>(
     network: &N,
     now: &[String],
@@ -129,7 +130,7 @@ async fn report_ranges<N: PodNetwork>(
         return false;
     }
     match file.standing(now) {
-        // It has not seen yet that its old file is gone.
+        // The runtime has not noticed yet that its old file is gone.
         CniConfigState::Missing => return false,
         CniConfigState::Stale => {
             tracing::error!(file = %file.path.display(), "the runtime's CNI configuration is not of the Node's ranges");
@@ -194,7 +195,7 @@ mod tests {
     }
 
     impl Rig {
-        /// Lets `tell` work on one value until it waits for the next.
+        /// Lets `tell` handle one value until it waits for the next.
         async fn tell(&self, range: &str) {
             self.ranges.send_replace(vec![range.to_owned()]);
             let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());

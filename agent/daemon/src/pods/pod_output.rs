@@ -1,9 +1,8 @@
-//! Pods' output to the host channel (`console.podOutput: true`): what a person in front of a booting machine
-//! wants to see.
+//! Pods' output to the host channel (`console.podOutput: true`): for a person who watches a machine boot.
 //!
-//! In: snapshots of pods that changed. Out: [`HostMessage::PodOutput`], one a line. Containers that ran
-//! before the agent are followed from where they are, so a restart repeats nothing. Invariant: lines are
-//! dropped rather than waited for, and it is said how many.
+//! In: snapshots of pods that changed. Out: [`HostMessage::PodOutput`], one a line. Containers that ran before the
+//! agent are followed from where they are, so a restart repeats nothing. Invariant: the agent drops lines rather than
+//! wait for the host, and reports their number.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,8 +19,8 @@ use crate::node::host_channel::Host;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// Snapshots waiting to be looked at. A dropped one costs a container's first lines at most: the next change
-/// of the pod comes with the same containers.
+/// Largest number of queued snapshots. A dropped snapshot loses at most a container's first lines: the next change of
+/// the pod includes the same containers.
 const SNAPSHOTS_MAX: usize = 256;
 
 /// Names one log for its lines.

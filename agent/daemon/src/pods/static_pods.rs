@@ -1,12 +1,12 @@
-//! The shell of the static pod source: reads files, one request after another, and passes hints on.
+//! The shell of the static pod source: reads files, one request after another, and forwards inotify events.
 //!
 //! ```text
 //! inotify ──► hints ──► mailbox ─► FileSource ─► requests ─► reader (in order, one at a time) ─┐
 //!                          ▲                 └─► updates ─► manager                         │
 //!                          └──────────────────────── answers ◄─────────────────────────────────┘
 //! ```
-//! See [`agent_core::pod_source::file`] for the decisions; the rescan by the machine's own timer makes the
-//! hints a matter of speed, not of truth.
+//! See [`agent_core::pod_source::file`] for the decisions; the machine's own timer triggers rescans, so a lost hint
+//! only delays a change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::alive::Owner;
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
-/// How long until a failed watch is made anew; the rescan goes on meanwhile.
+/// Pause before a failed watch is made again; the rescan goes on meanwhile.
 const WATCH_RETRY: Duration = Duration::from_secs(10);
 
 /// Starts the source; it lives until the node stops.
@@ -49,7 +49,7 @@ pub fn start(config: FileSourceConfig, node: &NodeHandles) -> Owner {
     Owner::new("file source", own)
 }
 
-/// What the reader is asked for.
+/// Requests to the reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ReadRequest {
     /// The whole path.
@@ -129,7 +129,7 @@ async fn watch(path: PathBuf, tasks: Tasks, to: Sender<FileEvent>) {
             }
         }
         tasks.wait_until(tasks.now().mono.after(WATCH_RETRY)).await;
-        // What happened meanwhile is unknown.
+        // Changes of the meantime are unknown.
         to.send(FileEvent::Changed(None));
     }
 }
@@ -140,7 +140,7 @@ async fn follow(path: &Path, to: &Sender<FileEvent>) -> Result<(), agent_linux::
         let change = watch.changed().await?;
         let removed = change.removed.into_iter().map(FileEvent::Removed);
         let changed = change.names.into_iter().map(Some).chain(change.everything.then_some(None));
-        // What was removed and is there again was removed before.
+        // A file that was removed and made again was removed first.
         for hint in removed.chain(changed.map(FileEvent::Changed)) {
             if !to.send(hint) {
                 return Ok(());
@@ -184,7 +184,7 @@ fn content(path: &Path) -> FileContent {
 
 fn unreadable(error: &FilesError) -> FileContent {
     match error.source.kind() {
-        // Not there (any more), or a directory, socket or FIFO: no manifest.
+        // The file is gone, or a directory, socket or FIFO: not a manifest.
         io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => FileContent::Gone,
         _ => FileContent::Unreadable(chain(error)),
     }
@@ -196,7 +196,7 @@ impl Coalesce for FileEvent {
             (FileEvent::Changed(a), FileEvent::Changed(b)) if a == b => Relation::Supersedes,
             (FileEvent::Removed(a), FileEvent::Removed(b)) if a == b => Relation::Supersedes,
             (FileEvent::Tick, FileEvent::Tick) => Relation::Supersedes,
-            // A hint that comes after an answer is about what the answer may not have seen.
+            // A hint that follows an answer may concern a change that the answer does not include.
             (FileEvent::Listed(_) | FileEvent::Read { .. }, _)
             | (_, FileEvent::Listed(_) | FileEvent::Read { .. }) => Relation::Ordered,
             _ => Relation::Independent,

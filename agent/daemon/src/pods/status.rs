@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub struct PodView {
     /// Identity of the pod.
     pub key: PodKey,
-    /// As its worker published it last.
+    /// The status that its worker published last.
     pub status: Arc<PodStatus>,
 }
 
@@ -25,8 +25,8 @@ impl PodView {
         self.status.phase.as_deref().unwrap_or("")
     }
 
-    /// Whether a container runs now. The phase alone does not say so: a pod whose containers ended and will be
-    /// started again is `Running` too, as is every pod of the last boot until its sandbox is made anew.
+    /// Whether a container runs now. The phase alone does not show this: a pod whose containers have ended and will be
+    /// started again is `Running` too, as is every pod of the last boot until its new sandbox exists.
     #[must_use]
     pub fn runs(&self) -> bool {
         let containers = self.status.container_statuses.iter().flatten();
@@ -70,7 +70,7 @@ impl StatusStore {
         self.0.borrow().get(uid).map(|view| view.status.clone())
     }
 
-    /// Forgets a pod of which nothing is left.
+    /// Removes a pod that has no containers and no files any more.
     pub fn remove(&self, uid: &PodUid) {
         self.0.send_if_modified(|views| views.remove(uid).is_some());
     }

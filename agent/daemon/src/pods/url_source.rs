@@ -1,4 +1,4 @@
-//! The shell of `staticPodURL`: asks the server when the machine says so.
+//! The shell of `staticPodURL`: sends the machine's requests to the server.
 //!
 //! ```text
 //! UrlSource ─► requests ─► one GET at a time, 10 s at most ─► answers ─► UrlSource ─► updates ─► manager, mirror pods
@@ -28,10 +28,10 @@ use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// A request and its whole answer take at most this long; upstream's limit.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// `User-Agent`, unless a header says otherwise.
+/// `User-Agent`, unless a header sets another one.
 const AGENT: &str = concat!("orlop-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Where manifests are asked for.
+/// The server of the manifests.
 #[derive(Clone)]
 pub struct Manifests {
     url: String,
@@ -49,7 +49,7 @@ impl Manifests {
     /// `staticPodURL`, `staticPodURLHeader` and `httpCheckFrequency`; `None` without a URL.
     ///
     /// # Errors
-    /// The URL cannot be asked, or a header cannot be sent; which one, without its values.
+    /// The URL or a header is not valid; the error names the header without its values.
     pub fn of(kubelet: &KubeletConfiguration) -> anyhow::Result<Option<Manifests>> {
         if kubelet.static_pod_url.is_empty() {
             return Ok(None);
@@ -122,7 +122,7 @@ impl Shell for UrlShell {
 
 impl UrlShell {
     fn log(&self, report: &UrlReport) {
-        // The query may hold what only the server is to know.
+        // The query may contain a secret.
         let server = self.get.authority();
         match report {
             UrlReport::Failed { problem, last } => {
@@ -196,7 +196,7 @@ mod tests {
         assert!(!shown.contains("hidden"), "{shown}");
     }
 
-    /// A server that answers once with `answer`, and what it was asked.
+    /// A server that answers once with `answer`, and the request that it received.
     async fn serve(answer: String) -> (String, impl Future<Output = String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/pods?a=b", listener.local_addr().unwrap());

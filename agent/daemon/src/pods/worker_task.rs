@@ -1,11 +1,12 @@
 //! The shell of one pod worker: its effects, its status, its events, its end.
 //!
 //! In: the worker's actions. Out: effects started, statuses and Kubernetes events in `NodeEvents`, and
-//! [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
+//! [`ManagerEvent::Finished`] when the pod has no containers and no files any more. See [`agent_core::pod_worker`].
 
 use std::collections::BTreeMap;
 
 use agent_core::pod_manager::ManagerEvent;
+use agent_core::pod_worker::effect::Effect;
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker};
 use agent_core::probe::{ProbeCall, ProbeId};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
@@ -20,22 +21,22 @@ use crate::serving::metrics::{Lifecycle, Round};
 use crate::tasks::actor::Shell;
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
-/// One pod worker's surroundings.
+/// The shell of one pod worker.
 pub struct WorkerShell<R, I> {
     key: PodKey,
     executor: Executor<R, I>,
     own: Sender<PodEvent>,
     manager: Sender<ManagerEvent>,
     node_events: NodeEvents,
-    /// For each effect in flight, what cancels it.
+    /// The cancellation of each effect in progress.
     cancels: BTreeMap<EffectId, CancellationToken>,
-    /// The same for each probe that is being asked.
+    /// The same for each probe in progress.
     probes: BTreeMap<ProbeId, RunningProbe>,
     rounds: Rounds,
     state: &'static str,
     ended: bool,
     released: bool,
-    /// It was told to give up what nobody needs, and that is not done.
+    /// The worker was requested to remove dead containers, and has not finished.
     stripping: bool,
     finished: bool,
 }
@@ -53,9 +54,9 @@ struct Rounds {
     since: Option<Mono>,
     /// The round's subject, known once the step that began it is over.
     about: Option<Round>,
-    /// The first one is over.
+    /// The first round is over.
     created: bool,
-    /// What is wanted has changed with this step.
+    /// This step changed the pod's spec.
     updated: bool,
 }
 
@@ -115,6 +116,19 @@ impl<R, I> WorkerShell<R, I> {
     }
 }
 
+impl<R, I> WorkerShell<R, I> {
+    /// A container with memory of its own is created when the init containers before it have ended: the manager takes back their
+    /// memory.
+    fn report_creation(&self, effect: &Effect) {
+        if let Effect::CreateContainer { config, .. } = effect
+            && !config.resources.cpuset_mems.is_empty()
+        {
+            let (uid, container) = (self.key.uid.clone(), config.name.clone());
+            self.manager.send(ManagerEvent::Creates { uid, container });
+        }
+    }
+}
+
 impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
     type Machine = PodWorker;
 
@@ -143,6 +157,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
                 self.rounds.begin(now.mono);
                 let cancel = CancellationToken::new();
                 self.cancels.insert(id, cancel.clone());
+                self.report_creation(&effect);
                 self.executor.start(&self.key, id, effect, deadline, cancel, self.own.clone());
             }
             PodAction::Cancel(id) => {
@@ -183,7 +198,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             );
         }
         if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
-            // It needs no room any more, even if it is kept until it is removed.
+            // The pod needs no resources any more, even if it is kept until its deletion.
             self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
             self.node_events.terminated(&self.key);
             self.node_events.metrics().probes_over(&self.key);
@@ -210,6 +225,7 @@ impl Coalesce for PodEvent {
             | (PodEvent::Network(_), PodEvent::Network(_))
             | (PodEvent::Context(_), PodEvent::Context(_))
             | (PodEvent::ResizePending(_), PodEvent::ResizePending(_))
+            | (PodEvent::Placed(_), PodEvent::Placed(_))
             | (PodEvent::SourcesChanged, PodEvent::SourcesChanged)
             | (PodEvent::DeleteUnused, PodEvent::DeleteUnused)
             | (PodEvent::Tick, PodEvent::Tick) => Relation::Supersedes,
@@ -219,7 +235,7 @@ impl Coalesce for PodEvent {
             {
                 Relation::Supersedes
             }
-            // "Wanted again" and "take it down" mean something else in another order.
+            // A new spec and a termination must keep their order.
             (PodEvent::Desired(_), PodEvent::Kill { .. }) | (PodEvent::Kill { .. }, PodEvent::Desired(_)) => {
                 Relation::Ordered
             }

@@ -1,4 +1,4 @@
-//! The process before it has a node: service manager, host, tasks, metrics, the name of the node.
+//! The process before the node exists: service manager, host, tasks, metrics, the name of the node.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::serving::metrics::Metrics;
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
-/// What there is before anything of the node is started.
+/// State of the process before the node starts.
 pub(super) struct Process {
     /// Flags and files.
     pub(super) settings: Arc<Settings>,
     /// Name of the node.
     pub(super) node_name: String,
-    /// How the API server is spoken to.
+    /// Protocol of the API server's client.
     pub(super) protocol: Protocol,
     /// The service manager.
     pub(super) notifier: Arc<Notifier>,
-    /// How often the service manager wants a sign of life; `None` if it wants none.
+    /// Period of the service manager's watchdog; `None` if there is none.
     pub(super) watchdog: Option<Duration>,
-    /// What the service manager is told of the agent's state.
+    /// The agent's state for the service manager.
     pub(super) state: watch::Sender<&'static str>,
     /// The machine's outside.
     pub(super) host: Host,
-    /// Where trouble with the cluster is shown.
+    /// Shows problems with the cluster.
     pub(super) cluster_problems: ClusterProblems,
     /// Counters.
     pub(super) metrics: Metrics,
@@ -49,10 +49,10 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Tells service manager and host that the agent begins.
+    /// Reports the start to service manager and host.
     ///
     /// # Errors
-    /// The machine does not fit the configuration, the node has no name, or the service manager's words make no sense.
+    /// The machine does not fit the configuration, the node has no name, or the service manager's settings are invalid.
     pub(super) async fn begin(settings: Arc<Settings>, environment: &Environment) -> anyhow::Result<Process> {
         let watchdog = watchdog_interval(
             environment.watchdog_usec.as_deref(),

@@ -16,10 +16,10 @@ use crate::pods::url_source::Manifests;
 use crate::process::cluster_settings;
 use crate::settings::Settings;
 
-/// Where init leaves the effective node configuration.
+/// File of the effective node configuration, written by init.
 const NODE_CONFIG: &str = "/run/orlop/node-config.json";
 
-/// What `--help` says.
+/// The text of `--help`.
 pub const HELP: &str = "\
 orlop-agent: the node agent, a complete kubelet
 
@@ -44,7 +44,7 @@ Every flag of upstream that stands for a configuration field works as well.
 Environment: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
 ";
 
-/// What to do.
+/// The command to run.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Print this and end.
@@ -53,10 +53,10 @@ pub enum Command {
     Run(Box<Settings>),
 }
 
-/// Reads the arguments after the program's name and the files they name.
+/// Reads the arguments after the program's name, and the files that the arguments name.
 ///
 /// # Errors
-/// Every mistake of the first stage that has one, naming flag or file, path, value and what is allowed.
+/// All mistakes of the first failing stage; each names flag or file, path, value and the allowed values.
 pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
     let given = given(&arguments);
     let (node_config, rest) = take_flag("--node-config", arguments)?;
@@ -77,7 +77,7 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
         &drop_ins.unwrap_or_default(),
         &parsed.overlay,
     )?;
-    // The file, a drop-in or a flag: the merged configuration does not know.
+    // The error does not name the file, the drop-in or the flag: the merged configuration has no record of them.
     ConfigError::check(unread::refused(&kubelet, "the kubelet's configuration"))?;
     Manifests::of(&kubelet)?;
     let mut warnings: Vec<String> =
@@ -126,7 +126,7 @@ fn given(arguments: &[String]) -> Vec<(String, String)> {
     flags
 }
 
-/// A flag of our own, which upstream does not have, and the other arguments.
+/// Takes a flag that upstream does not have out of the arguments; returns its value and the other arguments.
 pub(crate) fn take_flag(
     flag: &str,
     arguments: Vec<String>,
@@ -147,7 +147,8 @@ pub(crate) fn take_flag(
     Ok((path, rest))
 }
 
-/// Flags whose meaning is not built yet are refused: a node that quietly ignores them would surprise later.
+/// Refuses flags that the agent does not implement: a node that ignores them silently would surprise its administrator
+/// later.
 fn supported(options: &Options) -> anyhow::Result<()> {
     let given =
         [("lock-file", options.lock_file.is_some()), ("runtime-cgroups", options.runtime_cgroups.is_some())];
@@ -192,7 +193,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read configuration {}", path.display()))
 }
 
-/// `console.podOutput` of the effective node configuration; false on a machine that has none.
+/// `console.podOutput` of the effective node configuration; false on a machine without one.
 fn pod_output(given: Option<&Path>) -> anyhow::Result<bool> {
     let path = given.unwrap_or(Path::new(NODE_CONFIG));
     let text = match std::fs::read_to_string(path) {

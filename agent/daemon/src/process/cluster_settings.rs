@@ -12,21 +12,21 @@ use orlop_config::kubelet::flags::args::Options;
 
 use crate::settings::ClusterSettings;
 
-/// Where init says that the state partition is not used.
+/// File by which init reports that the state partition is not used.
 const DEGRADED: &str = "/run/orlop/degraded";
 
-/// Takes our own flag `--join FILE` out of the arguments.
+/// Takes the agent's own flag `--join FILE` out of the arguments.
 ///
 /// # Errors
-/// It has no value.
+/// The flag has no value.
 pub fn take_join(arguments: Vec<String>) -> anyhow::Result<(Option<PathBuf>, Vec<String>)> {
     crate::process::cli::take_flag("--join", arguments)
 }
 
-/// What the flags mean together.
+/// Combines the flags.
 ///
 /// # Errors
-/// Flags that need one another. What the files that they name hold is looked at later: a node that cannot join says so
+/// A flag that needs another one. The files that the flags name are read later: a node that cannot join reports this
 /// and runs its static pods meanwhile.
 pub fn read(options: &Options, join: Option<&Path>) -> anyhow::Result<Option<ClusterSettings>> {
     let Some(kubeconfig) = &options.kubeconfig else {

@@ -1,9 +1,9 @@
-//! What the service manager gives to the process and asks of it: environment variables, signals.
+//! Inputs of the process from the service manager: environment variables, signals.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What the service manager put into the environment, read once.
+/// The service manager's environment variables, read once.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `NOTIFY_SOCKET`.
@@ -14,7 +14,7 @@ pub struct Environment {
     pub watchdog_pid: Option<String>,
     /// `JOURNAL_STREAM` is set: stderr goes to the journal.
     pub under_journald: bool,
-    /// `DISABLE_HTTP2` is set to something: the API server is spoken to in HTTP/1.1.
+    /// `DISABLE_HTTP2` is set: use HTTP/1.1 for the API server.
     pub disable_http2: bool,
 }
 

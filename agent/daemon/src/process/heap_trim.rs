@@ -1,4 +1,4 @@
-//! Memory that a burst of work has left behind goes back to the kernel once the burst is over.
+//! Returns memory to the kernel after a burst of work.
 //!
 //! In: changes of pods' statuses, which accompany every burst. Out: calls of `give_back`, at most one for a burst.
 //! Invariant: an idle node is not woken.
@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// So long without a change ends a burst.
+/// A burst ends after this time without a change.
 pub const QUIET: Duration = Duration::from_secs(10);
 
 /// A burst that does not end is interrupted that often.
 pub const BURST_MAX: Duration = Duration::from_secs(300);
 
-/// Calls `give_back` after each burst of changes, until nobody can change anything any more.
+/// Calls `give_back` after each burst of changes, until the sender of changes is gone.
 pub async fn after_bursts<T>(mut changes: watch::Receiver<T>, give_back: impl Fn()) {
     while changes.changed().await.is_ok() {
         let _ = timeout(BURST_MAX, quiet(&mut changes)).await;
@@ -55,7 +55,7 @@ mod tests {
             Watched { sender, calls }
         }
 
-        /// A change, and then nothing for `then`.
+        /// A change, and then no change for `then`.
         async fn change(&self, then: Duration) {
             self.sender.send_modify(|n| *n += 1);
             tokio::task::yield_now().await;

@@ -1,11 +1,12 @@
-//! What one run of the agent leaves for the next: whether calls may still be in progress.
+//! The state that one run of the agent leaves for the next: whether calls may still be in progress.
 //!
-//! In: the state file below the root directory and the kernel's boot id. Out: how long absence must not be
-//! concluded (the zombie fence). Presence can be concluded at once, so adopting what runs never waits.
+//! In: the state file below the root directory, and the kernel's boot id. Out: how long the agent must not conclude
+//! that a container is absent (the zombie fence). The agent may conclude at once that a container is present, so the
+//! adoption of running containers never waits.
 //!
-//! After a clean stop every call was answered: no fence. After a reboot nothing of the old boot can act: no
-//! fence. After a crash the connection is gone with the process and the runtime cancels what came over it;
-//! [`CANCELLED_CALL_MAX`] is how long it may take to give up.
+//! After a clean stop every call has an answer: no fence. After a reboot no call of the old boot is in progress: no
+//! fence. After a crash the connection ended with the process, and the runtime cancels its calls within
+//! [`CANCELLED_CALL_MAX`].
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -44,11 +45,12 @@ pub struct Incarnation {
 }
 
 impl Incarnation {
-    /// Reads what the last run left and writes that this one is running. On the first run of a boot `judge` says how the
-    /// one with this id ended, told whether its last run ended in order; later runs find it written down.
+    /// Reads the state of the last run, and records that this run is active. In the first run of a boot, `judge`
+    /// determines how the boot with this id ended; its second argument is whether that boot's last run ended in order.
+    /// Later runs read the recorded result.
     ///
     /// # Errors
-    /// The state cannot be written. A damaged file is taken for a crash.
+    /// The state cannot be written. A damaged file counts as a crash.
     pub fn begin(
         root_dir: &Path,
         boot_id: &str,
@@ -85,7 +87,7 @@ impl Incarnation {
         Ok(this)
     }
 
-    /// Until then, calls of the last run may still be in progress.
+    /// End of the time in which calls of the last run may still be in progress.
     #[must_use]
     pub fn fence_until(&self) -> Mono {
         self.fence_until
@@ -97,7 +99,8 @@ impl Incarnation {
         &self.boot_id
     }
 
-    /// How the boot before this one ended, if that is known; and whether nobody was told yet: this is the first run since.
+    /// How the boot before this one ended, if that is known. True: not reported yet, because this is the first run of
+    /// the boot.
     #[must_use]
     pub fn last_end(&self) -> Option<(&LastEnd, bool)> {
         self.last_end.as_ref().map(|end| (end, self.is_news))
@@ -109,10 +112,10 @@ impl Incarnation {
         self.first_of_boot
     }
 
-    /// Says that every call was answered.
+    /// Records that every call has an answer.
     ///
     /// # Errors
-    /// The write's; the next run then waits behind the fence.
+    /// The file cannot be written; then the next run waits behind the fence.
     pub fn end_clean(&self) -> Result<(), FilesError> {
         self.write(true)
     }
@@ -121,10 +124,10 @@ impl Incarnation {
         let state =
             IncarnationRecord { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
         let text = serde_json::to_vec(&state).unwrap_or_default();
-        // Not synced: what a power cut loses belongs to another boot anyway.
+        // Not synced: a power cut ends the boot, and the state with it.
         match files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable) {
-            // A full disk has no room for a second file, but the first one has its block: without this the agent
-            // could not even start to say so. Half a write is a damaged file, which is taken for a crash.
+            // A full disk has no room for a second file, but the first file keeps its block; without this the agent
+            // could not even start to report the full disk. A half-written file is a damaged one and counts as a crash.
             Err(error) if overwrite(&self.path, &text).is_ok() => {
                 tracing::warn!(
                     error = chain(&error),
@@ -165,7 +168,7 @@ mod tests {
         let after_reboot = begin("boot-2", 1);
         assert_eq!((after_reboot.fence_until(), after_reboot.is_first_of_boot()), (Mono(0), true));
         // Nothing new can be made beside it: what is there is overwritten, and longer or shorter text is whole.
-        let temporary = root.join(format!(".{NAME}.orlop-new"));
+        let temporary = root.join(files::temporary_name(NAME.as_ref()));
         std::fs::create_dir_all(temporary.join("in-the-way")).unwrap();
         assert_eq!(begin("boot-2", 2).fence_until(), fenced(2));
         assert!(begin("a-much-longer-boot-id", 1).is_first_of_boot());

@@ -1,13 +1,13 @@
-//! The composition root: every state owner of a node, and who sends what to whom.
+//! The composition root: every state owner of a node, and the mailboxes between them.
 //!
 //! ```text
 //! static pods ─► sources ─► manager ─► pod workers ─► executor ─► runtime, images, disk
 //!         cluster (API pods) ─┘▲   ▲          └─► NodeEvents ─► statuses (ledger, host), cluster
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
-//! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Each subsystem is one block that starts
-//! it from its `Deps` and gives handles; `wiring` has the mailboxes that several of them send to. Invariant: this
-//! folder is the only place that sees all owners; each of them sees only the mailboxes it sends to.
+//! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Each subsystem is one block that
+//! starts it from its `Deps` and gives handles; `wiring` has the mailboxes that several of them send to. Invariant:
+//! this folder is the only place that sees all owners; each of them sees only the mailboxes it sends to.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,16 +17,19 @@ use agent_core::admission::AdmissionContext;
 use agent_core::eviction::EvictionConfig;
 use agent_core::images::gc;
 use agent_core::pod_source::file::FileSourceConfig;
+use agent_core::resource_managers::{ResourceManagers, ResourcesView};
 use agent_kubelet_api::drivers::{ImageService, ImagesInUse, Runtime, Statistics};
 use agent_kubelet_api::logs::rotation::RunningLogs;
 use agent_types::api::ApiServer;
 use agent_types::resources::user_ranges::UserRanges;
 use agent_types::time::Mono;
+use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
 
 use crate::cluster::feeds::{FeedSources, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterHandles, ClusterPlan};
+use crate::devices::DevicePlugins;
 use crate::images;
 use crate::images::garbage_collection::{self, Requests, Surroundings};
 use crate::node::NodeHandles;
@@ -50,13 +53,13 @@ use crate::runtime::runtime_state::{self, ContextSource, RuntimeState};
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Tasks;
 use crate::tasks::alive::Owner;
-use crate::volumes::csi::{Csi, stages};
+use crate::volumes::csi::{Csi, volume_table};
 use crate::volumes::local_volumes::LocalVolumes;
 
 /// How long calls that change the runtime may take to finish once the agent stops.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What a node is made from, besides its drivers.
+/// Configuration of a node, without its drivers.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Name of the node.
@@ -71,47 +74,49 @@ pub struct Plan {
     pub users: UserRanges,
     /// Pulls, their records, credentials.
     pub images: images::Plan,
-    /// Calls of the last run are over then.
+    /// When all calls of the last run are over.
     pub fence_until: Mono,
-    /// Pods' output goes to the host.
+    /// Pods' output goes to the host channel.
     pub pod_output: bool,
-    /// What admission knows about the node.
+    /// Facts about the node that admission uses.
     pub admission: Arc<AdmissionContext>,
-    /// How it ends; `None` if the machine does not wait for pods.
+    /// Settings of the node's shutdown; `None` if the machine does not wait for pods.
     pub shutdown: Option<ShutdownPlan>,
-    /// When pods have to go.
+    /// Eviction thresholds.
     pub eviction: EvictionConfig,
+    /// Processors and memory that pods have for themselves.
+    pub managers: ResourceManagers,
 }
 
-/// The world as a node sees it.
+/// Drivers of a node.
 pub struct Drivers<R, I, S, C, A> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
-    /// What it said of itself.
+    /// Runtime status.
     pub state: RuntimeState,
     /// CRI ImageService.
     pub images: Arc<I>,
-    /// What only pods are worked on with.
+    /// Drivers that only pods use.
     pub pods: PodDrivers<S>,
-    /// What workers share, made from the machine.
+    /// Source of the facts about the machine that pod workers share.
     pub facts: Arc<C>,
-    /// What eviction sees; `None`: nothing is looked for.
+    /// Sensors of the eviction manager; `None`: the node evicts no pod.
     pub senses: Option<Arc<dyn Senses>>,
     /// Counters.
     pub metrics: Metrics,
     /// CSI drivers, and the volumes that they have mounted.
     pub csi: Csi,
-    /// The API server, and what the node is to be there; `None` for a standalone node.
+    /// The API server, and the node's part in its cluster; `None` for a standalone node.
     pub cluster: Option<(ClusterPlan, ApiDrivers<A>)>,
 }
 
-/// Drivers that only pods are worked on with.
+/// Drivers that only pods use.
 pub struct PodDrivers<S> {
     /// CRI event stream.
     pub signals: S,
     /// Probes and hooks.
     pub handlers: Arc<dyn Handlers>,
-    /// What containers that run have, and are given.
+    /// Resources of running containers: reads and updates.
     pub amounts: Arc<dyn ContainerAmounts>,
     /// Pods' cgroups; `None` where they have none (`cgroupsPerQOS: false`).
     pub cgroups: Option<ContainerManagerPlan>,
@@ -123,13 +128,14 @@ pub struct Node<R, I> {
     statuses: StatusStore,
     pods: Pods<R, I>,
     cluster: Option<ClusterHandles>,
+    plugins: DevicePlugins,
     runtime: watch::Receiver<RuntimeState>,
     shutdown: Option<ShutdownHandles>,
     owners: Vec<Owner>,
 }
 
 impl<R: Runtime, I: ImageService> Node<R, I> {
-    /// Starts every owner. Nothing happens to any pod before all sources were read and the runtime listed.
+    /// Starts every owner. Owners do not act on any pod before all sources were read and the runtime was listed.
     ///
     /// # Errors
     /// The machine or the pod directories cannot be read.
@@ -158,7 +164,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (shutdown, owner) = shutdown.map(|shutdown| shutdown.start(&wiring.node)).unzip();
         let mut owners: Vec<Owner> = owner.into_iter().collect();
         facts.warnings().into_iter().for_each(|fact| wiring.node.node_events.of_node(fact));
+        let plugins = DevicePlugins::new(plan.directories.device_plugins_dir.clone(), &wiring.node);
         let pods = pods::start(pods::Deps {
+            plugins: plugins.clone(),
             node: &wiring.node,
             plan: &plan,
             on_disk,
@@ -172,6 +180,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             mail: wiring.pods,
             host: &host,
         });
+        // After the checkpoint was read, and before a plugin can see that the agent has started.
+        plugins.start().context("serve the registration socket of device plugins")?;
         let (desired, pleg) = (pods.manager.desired.clone(), pods.pleg.health.clone());
         owners.extend(eviction.map(|eviction| {
             eviction.start(eviction::Deps { node: &wiring.node, going, desired, statuses: statuses.clone() })
@@ -183,18 +193,18 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             cluster::start(cluster::Deps { node, plan, mailboxes, api, volumes, sources })
         });
         let to_node = cluster.as_ref().map(|cluster| cluster.node.clone());
-        tasks.start(stages::follow(dirs, csi, to_node, tasks.clone()));
+        owners.extend(volume_table::start(dirs, csi, to_node, &tasks));
         let addresses = cluster.as_ref().map(|cluster| cluster.addresses.clone());
         let (node, context) = (&wiring.node, context_view);
         let runtime =
             runtime_state::start(runtime_state::Deps { node, runtime, state, facts, addresses, context });
         tasks.start(host_channel::stamp_running(host, statuses.subscribe()));
         tasks.start(heap_trim::after_bursts(statuses.subscribe(), agent_linux::heap::give_back));
-        Ok(Node { handles: wiring.node, statuses, pods, cluster, runtime, shutdown, owners })
+        Ok(Node { handles: wiring.node, statuses, pods, cluster, plugins, runtime, shutdown, owners })
     }
 
-    /// Waits until the node's own sources were read, the runtime listed, and the runtime is ready. The API server
-    /// is not waited for: a node runs its static pods without it.
+    /// Waits until the node's own sources were read, the runtime was listed, and the runtime is ready. The wait does
+    /// not include the API server: a node runs its static pods without it.
     pub async fn ready(&mut self) {
         // The senders live as long as the node's tasks: an error means that it is being stopped.
         let _ = self.pods.manager.synced.wait_for(|synced| *synced).await;
@@ -209,7 +219,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         }
     }
 
-    /// Ends the pods when the machine goes down and nobody waited for them; `None` if they have no time at all.
+    /// Ends the pods when the machine stops and logind did not wait; `None` if pods have no grace period at all.
     pub fn take_departure(&mut self) -> Option<Departure> {
         self.shutdown.as_mut().and_then(|shutdown| shutdown.departure.take())
     }
@@ -232,19 +242,31 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.cluster.as_ref().map(|cluster| cluster.addresses.clone())
     }
 
+    /// Processors and memory that pods have for themselves.
+    #[must_use]
+    pub fn resources(&self) -> watch::Receiver<Arc<ResourcesView>> {
+        self.pods.manager.resources.clone()
+    }
+
+    /// Device plugins.
+    #[must_use]
+    pub fn device_plugins(&self) -> DevicePlugins {
+        self.plugins.clone()
+    }
+
     /// The pods that sources want.
     #[must_use]
     pub fn desired(&self) -> watch::Receiver<DesiredPods> {
         self.pods.manager.desired.clone()
     }
 
-    /// Where volumes of type `local` are.
+    /// Paths of volumes of type `local`.
     #[must_use]
     pub fn local_volumes(&self) -> LocalVolumes {
         self.pods.executor.local_volumes()
     }
 
-    /// Who is told what happens to pods.
+    /// The subscribers to events of pods and of the node.
     #[must_use]
     pub fn node_events(&self) -> NodeEvents {
         self.handles.node_events.clone()
@@ -262,7 +284,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.pods.pleg.health.clone()
     }
 
-    /// Starts collecting what nobody needs, on time and whenever it is asked to.
+    /// Starts the collection of unused images and dead containers, periodic and on request.
     pub fn collect_garbage<G: ImageService + ImagesInUse + Statistics>(
         &self,
         policy: gc::Policy,
@@ -296,15 +318,15 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         owners
     }
 
-    /// Stops the agent's work, not the containers. True if no call was given up, so that the next run need
-    /// not wait for any.
+    /// Stops the agent's work, not the containers. True if no call was abandoned; then the next run need not wait for
+    /// any.
     pub async fn stop(self) -> bool {
         self.handles.tasks.stop().cancel();
         self.pods.executor.settle(SETTLE).await
     }
 }
 
-/// Where init keeps run-time state.
+/// Directory of init's run-time state.
 #[must_use]
 pub fn run_dir() -> &'static Path {
     Path::new("/run/orlop")

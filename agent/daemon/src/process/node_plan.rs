@@ -1,7 +1,7 @@
 //! The plan of a node, from settings and machine.
 //!
-//! In: [`Settings`], the facts of the machine, what the last run of the agent left. Out: a [`Plan`], or what of the configuration
-//! cannot be used.
+//! In: [`Settings`], the facts of the machine, the state that the last run of the agent left. Out: a [`Plan`], or the
+//! setting that cannot be used.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use anyhow::{Context, anyhow, bail};
 use orlop_config::credential_provider::Provider;
 use orlop_config::kubelet::KubeletConfiguration;
 
+use crate::devices;
 use crate::images::pulls::PullLimits;
 use crate::images::{self, credential_plugins};
 use crate::node::node_settings::NodeFacts;
@@ -24,6 +25,7 @@ use crate::pods::pod_dirs::on_disk::Directories;
 use crate::pods::url_source::Manifests;
 use crate::process::incarnation::Incarnation;
 use crate::process::node::Plan;
+use crate::process::resource_managers;
 use crate::settings::Settings;
 
 /// The plan of this node.
@@ -45,6 +47,7 @@ pub(super) fn node_plan(
             root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
             pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),
             log_links_dir: PathBuf::from(logs::links::DIRECTORY),
+            device_plugins_dir: PathBuf::from(devices::DIRECTORY),
         },
         users: user_ranges(kubelet)?,
         images: images(settings)?,
@@ -53,6 +56,7 @@ pub(super) fn node_plan(
         admission: Arc::new(facts.admission_context()?),
         shutdown: shutdown_plan(settings, incarnation, groups),
         eviction: eviction(kubelet)?,
+        managers: resource_managers::start(settings, facts, incarnation.is_first_of_boot())?,
     })
 }
 
@@ -87,7 +91,7 @@ fn images(settings: &Settings) -> anyhow::Result<images::Plan> {
     })
 }
 
-/// What pods have when the machine stops; nothing if the configuration gives them no time, or the gate is off.
+/// Grace periods of pods at a shutdown; empty if the configuration sets none, or the gate is off.
 pub(super) fn shutdown_groups(settings: &Settings) -> Vec<Group> {
     let gates = &settings.gates;
     if !gates.graceful_node_shutdown {
@@ -96,7 +100,7 @@ pub(super) fn shutdown_groups(settings: &Settings) -> Vec<Group> {
     node_shutdown::groups(&settings.kubelet, gates.graceful_node_shutdown_based_on_pod_priority)
 }
 
-/// `None` if pods have no time.
+/// `None` if pods have no grace period.
 fn shutdown_plan(settings: &Settings, incarnation: &Incarnation, groups: Vec<Group>) -> Option<ShutdownPlan> {
     (!groups.is_empty()).then(|| ShutdownPlan {
         groups,
@@ -106,7 +110,7 @@ fn shutdown_plan(settings: &Settings, incarnation: &Incarnation, groups: Vec<Gro
     })
 }
 
-/// Credential-provider plugins. Both flags are needed if one is given, as upstream needs them.
+/// Credential provider plugins. As upstream, each of the two flags requires the other.
 fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
     let options = &settings.options;
     let given = |flag: &'_ Option<String>| flag.clone().filter(|text| !text.is_empty());
@@ -127,7 +131,8 @@ fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
     }
 }
 
-/// Ids for user namespaces: the subordinate ones of user `kubelet` if there is such a user, else all but the host's own.
+/// Ids for user namespaces: the subordinate ids of user `kubelet` if that user exists, otherwise all ids except the
+/// host's own.
 fn user_ranges(kubelet: &KubeletConfiguration) -> anyhow::Result<UserRanges> {
     const USER: &str = "kubelet";
     let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("read {path}"));

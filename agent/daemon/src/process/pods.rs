@@ -16,6 +16,7 @@ use agent_core::pod_worker::WorkerContext;
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use tokio::sync::watch;
 
+use crate::devices::DevicePlugins;
 use crate::images::Images;
 use crate::node::NodeHandles;
 use crate::node::container_manager::{ContainerManager, KnownPods};
@@ -32,26 +33,28 @@ use crate::process::wiring::PodMailboxes;
 use crate::runtime::pleg::{self, PlegHandles, Signals};
 use crate::tasks::alive::Owner;
 
-/// What the pods' part is started from.
+/// Inputs of [`start`].
 pub(super) struct Deps<'a, R, I, S> {
     /// Handles of the node.
     pub(super) node: &'a NodeHandles,
     /// The configuration's part.
     pub(super) plan: &'a Plan,
-    /// The pods' directories, and what an earlier run of the agent left in them.
+    /// The pods' directories, with the records of an earlier run of the agent.
     pub(super) on_disk: OnDisk,
     /// CRI RuntimeService.
     pub(super) runtime: Arc<R>,
     /// Drivers that only pods are worked on with.
     pub(super) drivers: PodDrivers<S>,
-    /// The network, as the runtime said before the start.
+    /// Readiness of the network before the start.
     pub(super) network: Result<(), String>,
     /// The images.
     pub(super) images: Images<I>,
     /// Values of Secrets, ConfigMaps and tokens.
     pub(super) sources: Arc<dyn Sources>,
-    /// What workers share.
+    /// The context that workers share.
     pub(super) context: watch::Receiver<Arc<WorkerContext>>,
+    /// Device plugins.
+    pub(super) plugins: DevicePlugins,
     /// Pods of an API server are expected.
     pub(super) in_cluster: bool,
     /// Mailboxes of this part.
@@ -69,7 +72,7 @@ pub(super) struct Pods<R, I> {
     pub(super) owners: Vec<Owner>,
 }
 
-/// Starts the pods' part. Nothing happens to any pod before all sources were read and the runtime listed.
+/// Starts the pods' part. Workers do not act on any pod before all sources were read and the runtime was listed.
 pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I, S>) -> Pods<R, I> {
     let Deps { node, plan, on_disk, runtime, network, images, sources, .. } = deps;
     let OnDisk { dirs, directories, records, allocated, actuated } = on_disk;
@@ -88,6 +91,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         dirs,
         sources: sources.clone(),
         cgroups: container_manager.as_ref().map(ContainerManager::pods),
+        plugins: deps.plugins.clone(),
         pleg: mail.to_pleg.clone(),
         metrics: metrics.clone(),
         tasks: tasks.clone(),
@@ -96,7 +100,14 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
     owners.extend(container_manager.map(|cgroups| cgroups.start(known, node.node_events.clone(), tasks)));
     let mut expected: BTreeSet<Source> = deps.in_cluster.then_some(Source::Api).into_iter().collect();
     owners.extend(start_static(plan, &mut expected, node));
-    let leftovers = Leftovers { records, directories, fence_until: plan.fence_until, allocated, actuated };
+    let leftovers = Leftovers {
+        records,
+        directories,
+        fence_until: plan.fence_until,
+        allocated,
+        actuated,
+        managers: deps.plugins.restore(plan.managers.clone()),
+    };
     let manager = manager_task::start(manager_task::Deps {
         node,
         machine: PodManager::new(expected, leftovers, plan.admission.clone(), network),
@@ -104,6 +115,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         executor: executor.clone(),
         context: deps.context,
         known: known_view,
+        plugins: deps.plugins,
         has_static_pods: plan.static_pods.is_some(),
     });
     pod_values::start(sources, manager.desired.clone(), node);
@@ -115,7 +127,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
     Pods { executor, manager, pleg, owners }
 }
 
-/// Starts the sources of static pods that the configuration names; the manager waits for what they send first.
+/// Starts the sources of static pods in the configuration; the manager waits for the first update of each.
 fn start_static(plan: &Plan, expected: &mut BTreeSet<Source>, node: &NodeHandles) -> Vec<Owner> {
     let mut owners = Vec::new();
     if let Some(config) = plan.static_pods.clone() {

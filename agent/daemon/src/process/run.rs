@@ -35,16 +35,17 @@ use crate::process::incarnation::Incarnation;
 use crate::process::node::{Drivers, Node, PodDrivers};
 use crate::process::node_plan::{node_plan, shutdown_groups};
 use crate::process::services;
-use crate::runtime::events::{CriSignals, connect};
+use crate::runtime::cri_clients::{CriSignals, connect};
 use crate::runtime::runtime_state::RuntimeState;
 use crate::serving;
 use crate::settings::Settings;
+use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
 use crate::volumes::flex;
 
 pub use crate::process::environment::Environment;
 
-/// How many threads carry the agent: the work is waiting, two are enough for a node full of pods.
+/// Number of threads of the agent: its work is mostly waiting, two are enough for a node full of pods.
 pub const WORKER_THREADS: usize = 2;
 
 /// The API server's part of a plan and of the drivers.
@@ -64,7 +65,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     // The identity and the first answers of the API server come while the runtime is asked.
     let cluster = join(&process)?;
     let (runtime, images) = tokio::select! {
-        // Dropping the connection attempt loses nothing; the identity's files are whole or not there.
+        // Dropping the connection attempt loses nothing; the identity's files are whole or absent.
         connected = connect(&settings.kubelet, &process.metrics) => connected?,
         signal = stop.asked() => {
             tracing::info!(signal, "stopped before the container runtime answered");
@@ -78,7 +79,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let incarnation = begin_incarnation(&process, &groups)?;
     let plan = node_plan(&settings, &facts, &incarnation, groups)?;
     let (client, kubepods) = (cluster.as_ref().map(|(_, api)| api.client.clone()), facts.kubepods());
-    let csi = csi(&settings);
+    let csi = csi(&settings, &tasks);
     let (garbage, requests) = garbage_collection::requests();
     let drivers = Drivers {
         runtime: runtime.clone(),
@@ -103,7 +104,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     Ok(())
 }
 
-/// Starts looking for the node's identity; what speaks to the API server waits for it. `None` for a standalone node.
+/// Starts the search for the node's identity; clients of the API server wait for it. `None` for a standalone node.
 fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     let Process { settings, node_name, cluster_problems, metrics, tasks, .. } = process;
     let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
@@ -129,7 +130,7 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     Ok(Some((plan::plan(settings, node_name)?, drivers)))
 }
 
-/// What the node is and how the runtime is, once the runtime has answered.
+/// The facts of the node and the state of the runtime, when the runtime has answered.
 async fn ask_runtime(
     runtime: &CriClient,
     process: &Process,
@@ -142,7 +143,7 @@ async fn ask_runtime(
     Ok((Arc::new(facts), state))
 }
 
-/// Begins this run of the agent, and judges how the boot before this one ended if pods have time at a stop.
+/// Begins this run of the agent. If pods have grace periods at a shutdown, determines how the last boot ended.
 fn begin_incarnation(process: &Process, groups: &[Group]) -> anyhow::Result<Incarnation> {
     let root_dir = Path::new(&process.settings.options.root_dir);
     let waits = !groups.is_empty();
@@ -152,12 +153,12 @@ fn begin_incarnation(process: &Process, groups: &[Group]) -> anyhow::Result<Inca
     Ok(Incarnation::begin(root_dir, &process::boot_id()?, process.tasks.now().mono, judge)?)
 }
 
-fn csi(settings: &Settings) -> Csi {
+fn csi(settings: &Settings, tasks: &Tasks) -> Csi {
     let kubelet = &settings.kubelet;
     Csi {
         attaches: settings.cluster.is_some() && kubelet.enable_controller_attach_detach,
         flex: flex::Drivers::new(Path::new(&kubelet.volume_plugin_dir)),
-        ..Csi::default()
+        ..Csi::new(tasks)
     }
 }
 
@@ -173,7 +174,7 @@ fn senses(
     Arc::new(LinuxSenses::new(settings, node_name, kubepods, runtime, images, garbage, tasks.clone()))
 }
 
-/// Says when the node is ready, waits for the signal to stop, and stops.
+/// Reports when the node is ready, waits for the signal to stop, and stops.
 async fn serve_until_stopped(
     mut node: Node<CriClient, CriClient>,
     process: &Process,
@@ -183,7 +184,7 @@ async fn serve_until_stopped(
     let Process { notifier, state, host, .. } = process;
     state.send_replace("waiting for pod sources and the container runtime");
     let signal = tokio::select! {
-        // `ready` only waits; dropping it changes nothing.
+        // `ready` only waits; dropping it loses nothing.
         () = node.ready() => {
             notify(notifier, "READY=1");
             state.send_replace("running");
@@ -212,7 +213,7 @@ async fn end(node: Node<CriClient, CriClient>, incarnation: &Incarnation) {
     }
 }
 
-/// Lets containers share mounts below the root directory (`mountPropagation`), before anything is mounted there.
+/// Lets containers share mounts below the root directory (`mountPropagation`); must run before the first mount there.
 fn share_root(root_dir: &Path) -> anyhow::Result<()> {
     let found = shared_root::share(root_dir)
         .with_context(|| format!("make {} a shared mount", root_dir.display()))?;
@@ -226,7 +227,7 @@ fn share_root(root_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Limits and OOM score of the agent itself. Without the privilege it runs on with what it has.
+/// Sets limits and OOM score of the agent itself. Without the privilege the agent keeps its present values.
 fn adjust_process(kubelet: &KubeletConfiguration) {
     if !process::is_root() {
         tracing::warn!("not running as root: most of what pods need will be refused");

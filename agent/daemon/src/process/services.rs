@@ -1,4 +1,4 @@
-//! What runs next to a node and is no part of it: collection of garbage, rotation of logs, the APIs, CSI plugins, the watchdog.
+//! Services that run next to a node: collection of garbage, rotation of logs, the APIs, CSI plugins, the watchdog.
 //!
 //! In: a [`Node`] that has started. Out: tasks that run until the node stops.
 
@@ -22,7 +22,7 @@ use crate::serving::pod_resources::PodResources;
 use crate::serving::{self, Views};
 use crate::volumes::csi::{self, Csi};
 
-/// What the services are started from.
+/// Inputs of the services.
 pub(super) struct Deps {
     /// The CRI client of the runtime.
     pub(super) runtime: Arc<CriClient>,
@@ -58,7 +58,8 @@ pub(super) async fn start(
     tasks.start(lost_shims::follow(socket, tasks.clone()));
     serving::start_healthz(kubelet, tasks)?;
     let (desired, statuses) = (node.desired(), node.statuses());
-    let resources = PodResources::new(settings, desired, statuses, metrics.clone(), tasks.clone());
+    let resources =
+        PodResources::new(settings, desired, statuses, node.resources(), metrics.clone(), tasks.clone());
     resources.start(Path::new(&settings.options.root_dir)).await;
     let api = serving::Deps {
         settings: settings.clone(),
@@ -73,7 +74,15 @@ pub(super) async fn start(
     if let Some(client) = client {
         let (root_dir, name) = (PathBuf::from(&settings.options.root_dir), process.node_name.as_str().into());
         let caller = Caller::new(tasks.clone(), client);
-        tasks.start(csi::follow(root_dir, name, caller, csi, node.node_events(), tasks.clone()));
+        tasks.start(csi::follow(
+            root_dir,
+            name,
+            caller,
+            csi,
+            node.node_events(),
+            node.device_plugins(),
+            tasks.clone(),
+        ));
     }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, process.host.clone()));

@@ -1,8 +1,9 @@
-//! Reports to the service manager that the agent is ready, and that its state owners and its own file work still answer.
+//! Reports to the service manager that the agent is ready, and that its state owners and its own file work still
+//! answer.
 //!
-//! In: the watchdog's period, the main owners' mailboxes. Out: `READY=1`, `WATCHDOG=1`. Invariant: a beat is sent only after every
-//! main owner has answered this round's question from its own loop, and after a thread for the node's own file work was free: a
-//! stuck owner or a stuck pool stops the beat, and systemd restarts the agent.
+//! In: the watchdog's period, the main owners' mailboxes. Out: `READY=1`, `WATCHDOG=1`. Invariant: a beat is sent only
+//! after every main owner has answered this round's question in its own loop, and after a thread for the node's own
+//! file work was free: a stuck owner or a stuck pool stops the beat, and systemd restarts the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ async fn all_answer(owners: &[Owner], round: u64, tasks: &Tasks) {
         }
         answered.await;
     }
-    // The runtime is shutting down otherwise, and nothing beats any more.
+    // `None` means that the runtime is shutting down; then there are no more beats.
     let _ = tasks.blocking(|| ()).await;
 }
 
@@ -88,7 +89,7 @@ mod tests {
                 inbox_one.recv().await;
             }
         });
-        // The second one answers until it is told to get stuck.
+        // The second owner answers until the test blocks it.
         let mut inbox_two = inbox_two;
         tasks.start(async move {
             inbox_two.recv().await;

@@ -1,4 +1,4 @@
-//! Mailboxes that several owners send to. They are made before any owner starts: whoever is started may send at once.
+//! Mailboxes with several senders. They are made before any owner starts, so that every owner may send at once.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::tasks::mailbox::{Inbox, Sender};
 
 /// Mailboxes of the part that works on pods.
 pub(super) struct PodMailboxes {
-    /// The manager's; its other end is in the node's handles.
+    /// The manager's mailbox; the node's handles have the sender.
     pub(super) manager: Inbox<ManagerEvent>,
-    /// The end of PLEG's mailbox into which effects send what they saw.
+    /// Sender to PLEG for the containers' states that effects observed.
     pub(super) to_pleg: Sender<PlegEvent>,
     /// PLEG's own end.
     pub(super) pleg: Inbox<PlegEvent>,
@@ -28,7 +28,7 @@ pub(super) struct PodMailboxes {
 
 /// The mailboxes, and the handles that lead to them.
 pub(super) struct Wiring {
-    /// What every owner may use.
+    /// Handles that every owner may use.
     pub(super) node: NodeHandles,
     /// Pods' statuses.
     pub(super) statuses: StatusStore,
@@ -38,12 +38,12 @@ pub(super) struct Wiring {
     pub(super) cluster: Option<Mailboxes>,
     /// The node's shutdown; `None` if the machine does not wait for pods.
     pub(super) shutdown: Option<Shutdown>,
-    /// `None` where the configuration has no threshold, or nothing can be seen.
+    /// `None` if the configuration has no threshold, or the node has no signals.
     pub(super) eviction: Option<PreparedEviction>,
 }
 
 impl Wiring {
-    /// All of them, empty.
+    /// All mailboxes, empty.
     pub(super) fn new(
         plan: &Plan,
         senses: Option<Arc<dyn Senses>>,

@@ -1,11 +1,11 @@
-//! Commands in containers that have ended and whose input no process reads any more: containerd is freed from it.
+//! Drains the input of commands (exec) that have ended, so that containerd does not block on the input.
 //!
 //! ```text
-//! a command with input ─► look once a second while it is there ─► what its FIFO holds is taken out
+//! a command with input ─► look once a second while it is there ─► data in its FIFO is removed
 //! ```
-//! In: a container in which a command with input begins. Out: FIFOs without what no process wants. Invariants: what is taken was over
-//! at two looks, a second apart; a container without such commands is looked at no more. [`agent_linux::exec_input`] says why
-//! containerd needs that; docs/server.md.
+//! In: a container in which a command with input begins. Out: FIFOs without data that no process reads. Invariants: a
+//! FIFO is drained only if its command was over at two looks, a second apart; a container without such commands is not
+//! polled. [`agent_linux::exec_input`] explains why containerd needs this; docs/server.md.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use agent_types::ids::ContainerId;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// How often a container with such commands is looked at.
+/// Pause between two looks at a container with such commands.
 const EVERY: Duration = Duration::from_secs(1);
-/// A client has a minute to come for the stream (containerd's streaming server keeps a URL that long).
+/// A client has a minute to open the stream (containerd's streaming server keeps a URL that long).
 const LOOKS_WITHOUT: u32 = 60;
 
 /// Follows the commands of a container until there is none with an input.
@@ -33,7 +33,7 @@ pub(crate) async fn follow(socket: PathBuf, container: ContainerId, tasks: Tasks
         let looked = tasks.blocking(move || look(&at, of.as_str(), &before)).await;
         match looked {
             Some(Ok(ExecInputScan { over: now, any })) => {
-                // The first one has to come; after it nothing is waited for.
+                // Wait for the first command; after it, stop as soon as there is none.
                 without = match any {
                     true => LOOKS_WITHOUT - 1,
                     false => without + 1,
@@ -49,7 +49,7 @@ pub(crate) async fn follow(socket: PathBuf, container: ContainerId, tasks: Tasks
     }
 }
 
-/// What a look has found.
+/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 struct ExecInputScan {
     /// Inputs that no process will read.
@@ -112,7 +112,7 @@ mod tests {
         };
         let full = fill();
         assert_eq!(looked(&BTreeSet::new()), ExecInputScan { over: BTreeSet::new(), any: true });
-        // A number that no process can have.
+        // A PID that no process can have.
         fs::write(bundle.join("e.pid"), "4194305").unwrap();
         let first = looked(&BTreeSet::new());
         assert_eq!(first.over, BTreeSet::from([path.clone()]));

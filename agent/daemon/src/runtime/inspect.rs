@@ -1,8 +1,8 @@
-//! Looks at one pod in the runtime, and reads what its ended containers left as their last words.
+//! Inspects one pod in the runtime, and reads the termination messages of its ended containers.
 //!
-//! In: a pod's UID. Out: the runtime's observation, with termination messages in `message`. Which words and how many is
-//! [`agent_core::status::last_words`]. Invariants: only the file that was made for the instance is read, not what a
-//! container says is its file; a message that cannot be read is a message that says so.
+//! In: a pod's UID. Out: the runtime's observation, with termination messages in `message`.
+//! [`agent_core::status::last_words`] chooses source and length. Invariants: only the file that the agent made for the
+//! instance is read, not a path that a container names; if a message cannot be read, the message contains the error.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,12 +40,12 @@ impl<R> Clone for Observer<R> {
 }
 
 impl<R: Runtime> Observer<R> {
-    /// Over one runtime.
+    /// An observer of one runtime.
     pub fn new(runtime: Arc<R>, dirs: Arc<PodDirs>, tasks: Tasks) -> Observer<R> {
         Observer { runtime, dirs, kills: KernelKills::default(), tasks }
     }
 
-    /// What it knows of the kernel's kills; to be told of them.
+    /// Its record of the kernel's OOM kills, to which the caller adds kills.
     #[must_use]
     pub fn kills(&self) -> KernelKills {
         self.kills.clone()
@@ -59,7 +59,7 @@ impl<R: Runtime> Observer<R> {
         self.runtime.list().await
     }
 
-    /// [`Runtime::inspect`], with termination messages, what containers were given and whom the kernel killed.
+    /// [`Runtime::inspect`], with termination messages, the resources that containers were given, and OOM kills.
     ///
     /// # Errors
     /// The runtime's, or that the agent stops.

@@ -1,11 +1,11 @@
-//! Shims that the runtime has forgotten are ended.
+//! Ends shims that the runtime has lost.
 //!
 //! ```text
 //! timer ─► agent_linux::shims (/proc) ─► LostShims ─► their children, then themselves, are killed
 //! ```
-//! In: the runtime's socket. Out: ended processes. Invariants: nothing that the runtime knows is touched; a process of a pod that
-//! poses as a shim, with an address on a file system whose server is away, holds the thread of this look, never one of the
-//! node's own. Decisions are in [`agent_types::runtime::lost_shims`]; docs/gc.md.
+//! In: the runtime's socket. Out: ended processes. Invariants: shims that the runtime knows are left alone; a pod's
+//! process that poses as a shim, with an address on a file system whose server is away, blocks only the thread of this
+//! check, never one of the node's own. Decisions are in [`agent_types::runtime::lost_shims`]; docs/gc.md.
 
 use std::path::PathBuf;
 
@@ -16,23 +16,20 @@ use agent_types::runtime::lost_shims::{Kind, LostShims, Shim};
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// The look's own key among the threads that measure, so that it has one of them at most. No pod has such a UID.
-const LOOK: &str = "lost shims";
-
 /// Looks for them until the node stops.
 pub async fn follow(socket: PathBuf, tasks: Tasks) {
     let mut lost = LostShims::default();
     loop {
         let at = socket.clone();
-        match tasks.blocking_measure(LOOK, move || shims::without_bundle(&at)).await {
+        match tasks.blocking_shims(move || shims::without_bundle(&at)).await {
             Some(Ok(found)) => {
                 for shim in lost.look(tasks.now().mono, found) {
                     let at = socket.clone();
-                    let ended = tasks.blocking_measure(LOOK, move || (shims::end(&shim, &at), shim)).await;
+                    let ended = tasks.blocking_shims(move || (shims::end(&shim, &at), shim)).await;
                     ended.into_iter().for_each(|(ended, shim)| say(&shim, ended));
                 }
             }
-            // A runtime that is down has no socket: what was suspected is looked at again when it is back.
+            // A runtime that is down has no socket: suspects are checked again when it is back.
             Some(Err(error)) => tracing::debug!(error = %chain(&error), "shims not looked at"),
             None => return,
         }

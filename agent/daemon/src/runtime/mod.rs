@@ -1,7 +1,7 @@
-//! The container runtime: its events, the inspection of pods, PLEG, shims that the runtime lost, inputs of commands
+//! The container runtime: its clients, the inspection of pods, PLEG, shims that the runtime lost, inputs of commands
 //! that it waits for.
 
-pub mod events;
+pub mod cri_clients;
 pub(crate) mod exec_inputs;
 pub mod inspect;
 pub mod lost_shims;

@@ -1,4 +1,4 @@
-//! The shell of PLEG: asks the runtime, listens to its event stream, hands changes on.
+//! The shell of PLEG: lists the runtime, receives its event stream, forwards changes.
 //!
 //! ```text
 //! CRI event stream ──► signals ──┐                          ┌─► manager (which pods changed, first list)
@@ -14,7 +14,7 @@ use agent_core::pod_manager::ManagerEvent;
 use agent_kubelet_api::drivers::Runtime;
 use agent_kubelet_api::logs::rotation::{self, RunningLogs};
 use agent_types::ids::{PodKey, PodUid};
-use agent_types::runtime::observed::{PodSnapshot, RelistReason, RuntimeSignal};
+use agent_types::runtime::observed::{ListedPod, PodSnapshot, RelistReason, RuntimeSignal};
 use agent_types::time::{Mono, Now};
 use tokio::sync::{mpsc, watch};
 
@@ -25,7 +25,10 @@ use crate::serving::metrics::Metrics;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
-/// What PLEG is started from.
+/// CRI's number of `CONTAINER_RUNNING`.
+const RUNNING: i32 = 1;
+
+/// Inputs of PLEG.
 pub struct Deps<'a, R, S> {
     /// Handles of the node.
     pub node: &'a NodeHandles,
@@ -35,7 +38,7 @@ pub struct Deps<'a, R, S> {
     pub observer: Observer<R>,
     /// PLEG's mailbox, for answers and for the runtime's signals.
     pub own: Sender<PlegEvent>,
-    /// Its other end.
+    /// The receiving end of the mailbox.
     pub inbox: Inbox<PlegEvent>,
     /// Follows containers' output, if the host wants it.
     pub output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
@@ -43,7 +46,7 @@ pub struct Deps<'a, R, S> {
     pub links: Sender<Observed>,
 }
 
-/// What PLEG shows.
+/// Views of PLEG.
 pub struct PlegHandles {
     /// Whether PLEG is healthy, for checks and conditions.
     pub health: watch::Receiver<Result<(), String>>,
@@ -84,7 +87,7 @@ struct PlegShell<R> {
     metrics: Metrics,
     own: Sender<PlegEvent>,
     manager: Sender<ManagerEvent>,
-    /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
+    /// Receives snapshots to follow containers' output, if output is followed; a full queue loses only a hint.
     output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
     links: Sender<Observed>,
     /// Which logs are being written to.
@@ -145,10 +148,13 @@ impl<R: Runtime> Shell for PlegShell<R> {
         if let PlegEvent::Inspected(snapshot) = event {
             self.metrics.inspected(snapshot);
         }
-        // The first list tells the manager what an earlier incarnation left in the runtime.
+        // The first list shows the manager the pods that an earlier incarnation left in the runtime.
         if let PlegEvent::Listed { result: Ok(pods), .. } = event
             && !std::mem::replace(&mut self.listed, true)
         {
+            let runs = |pod: &&ListedPod| pod.containers.values().any(|state| *state == RUNNING);
+            let running = pods.iter().filter(runs).map(|p| p.pod.uid.clone()).collect();
+            self.manager.send(ManagerEvent::Running(running));
             self.manager.send(ManagerEvent::Listed(pods.iter().map(|p| p.pod.clone()).collect()));
         }
     }
@@ -159,7 +165,7 @@ impl<R: Runtime> Shell for PlegShell<R> {
             PlegAction::Inspect { uid } => self.inspect(uid),
             PlegAction::Changed(snapshot) => {
                 if let Some(output) = &self.output {
-                    // Full means that it is busy following; the next change of the pod comes again.
+                    // A full queue means that the receiver is busy; the pod's next change is sent again.
                     let _ = output.try_send(snapshot.clone());
                 }
                 self.logs.send_if_modified(|logs| rotation::observe(logs, &snapshot));
@@ -191,7 +197,7 @@ async fn listen(mut signals: mpsc::Receiver<RuntimeSignal>, to: Sender<PlegEvent
     }
 }
 
-/// A signal source for runtimes, seen from the daemon: production's is the CRI client, tests have their own.
+/// A source of the runtime's events: the CRI client in production, fakes in tests.
 pub trait Signals: Send + Sync + 'static {
     /// The signals, and the future that produces them.
     fn signals(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + 'static);
@@ -213,7 +219,7 @@ impl Coalesce for PlegEvent {
     }
 }
 
-/// A newer snapshot of the same pod says everything that an older one says.
+/// A newer snapshot of the same pod replaces an older one.
 fn supersedes(older: (PodUid, Mono), newer: (PodUid, Mono)) -> bool {
     older.0 == newer.0 && older.1 <= newer.1
 }

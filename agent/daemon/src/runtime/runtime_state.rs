@@ -1,8 +1,8 @@
-//! Polls whether the runtime and its network are ready, and which facts of the node have changed.
+//! Polls the readiness of the runtime and its network, and the facts of the node.
 //!
-//! In: the runtime's `Status`, the machine. Out: [`ManagerEvent::Network`], [`ManagerEvent::Context`], and a
-//! view for readiness. The period is 5 s while the runtime or its network is not ready (as upstream's
-//! `updateRuntimeUp`, pkg/kubelet/kubelet.go), 30 s otherwise.
+//! In: the runtime's `Status`, the machine. Out: [`ManagerEvent::Network`], [`ManagerEvent::Context`], and a view for
+//! readiness. The period is 5 s while the runtime or its network is not ready (as upstream's `updateRuntimeUp`,
+//! pkg/kubelet/kubelet.go), 30 s otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use crate::tasks::mailbox::Sender;
 const WHILE_NOT_READY: Duration = Duration::from_secs(5);
 const WHILE_READY: Duration = Duration::from_secs(30);
 
-/// As the runtime said last.
+/// The runtime's last status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeState {
     /// `RuntimeReady`, or why not (also: it does not answer).
     pub runtime: Result<(), String>,
     /// `NetworkReady`, or why not.
     pub network: Result<(), String>,
-    /// Its handlers, as far as it says which it has.
+    /// The runtime's handlers, if it lists them.
     pub handlers: Vec<RuntimeHandler>,
 }
 
@@ -43,7 +43,7 @@ impl RuntimeState {
             },
             Err(e) => RuntimeState {
                 runtime: Err(format!("container runtime is down: {e}")),
-                // Not the network's fault; pods that wait for the runtime find out by themselves.
+                // The network is not the cause; pods that wait for the runtime notice its state themselves.
                 network: Ok(()),
                 handlers: Vec::new(),
             },
@@ -55,7 +55,7 @@ impl RuntimeState {
     }
 }
 
-/// Something that makes the workers' context anew from the machine as it is now.
+/// Builds the workers' context from the machine's present state.
 pub trait ContextSource: Send + Sync + 'static {
     /// The context as of now. `shown` are the node's addresses as its cluster shows them, empty before it does and on
     /// a standalone node; `handlers` are the runtime's. May block for small reads of /proc and /sys.
@@ -69,13 +69,13 @@ pub trait ContextSource: Send + Sync + 'static {
     ) -> anyhow::Result<WorkerContext>;
 }
 
-/// What the observation of the runtime is started from.
+/// Inputs of the polling.
 pub struct Deps<'a, R, C> {
     /// Handles of the node.
     pub node: &'a NodeHandles,
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
-    /// What the runtime said before the start.
+    /// The runtime's status before the start.
     pub state: RuntimeState,
     /// The machine.
     pub facts: Arc<C>,
@@ -118,7 +118,7 @@ impl<R: Runtime, C: ContextSource> Observation<R, C> {
             }
             let mut state = RuntimeState::ask(&*runtime).await;
             if state.runtime.is_err() {
-                // One that is away has not lost what it can do.
+                // A runtime that does not answer keeps its known handlers.
                 state.handlers.clone_from(&view.borrow().handlers);
             }
             let handlers = state.handlers.clone();
@@ -147,7 +147,7 @@ impl<R: Runtime, C: ContextSource> Observation<R, C> {
     }
 }
 
-/// Waits for other addresses; for ever if there can be none.
+/// Waits for a change of the addresses; never returns if there can be none.
 async fn changed(addresses: Option<&mut watch::Receiver<Vec<NodeAddress>>>) {
     let there = match addresses {
         Some(addresses) => addresses.changed().await.is_ok(),

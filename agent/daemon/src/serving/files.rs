@@ -1,7 +1,7 @@
-//! Certificates that somebody else keeps in files: read, and read again when they change.
+//! Certificates in files of other owners: read at the start, and again when they change.
 //!
-//! In: paths; hints of the kernel, and a look every minute, because hints can be missed. Out: views. Invariant: what
-//! cannot be used is said once for each wording, and what was read before stays.
+//! In: paths; inotify events, and a check every minute, because events can be lost. Out: views. Invariant: an unusable
+//! file is reported once for each wording, and its earlier contents stay in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio::sync::watch;
 
 use crate::tasks::actor::Tasks;
 
-/// How often files are read without a hint, as upstream does.
+/// Period of reading without an inotify event, as upstream does.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Where client CAs come from.
+/// Source of client CAs.
 pub(super) enum Authorities {
     /// `clientCAFile`.
     File(PathBuf),
@@ -54,7 +54,7 @@ pub(super) async fn read_pair((certificate, key): &(PathBuf, PathBuf)) -> anyhow
     Ok(ServingKey::from_pem(&what, &certificate_pem, &key_pem)?)
 }
 
-/// Follows client CAs; `first` is what they are now.
+/// Follows client CAs; `first` are the present ones.
 pub(super) fn follow(
     source: Authorities,
     first: Option<ClientAuthorities>,
@@ -88,12 +88,12 @@ pub(super) fn follow(
     shown
 }
 
-/// Follows a certificate and its key; `first` is what they are now.
+/// Follows a certificate and its key; `first` are the present ones.
 pub(super) fn follow_pair(pair: (PathBuf, PathBuf), first: ServingKey, tasks: &Tasks) -> ServingView {
     let (view, shown) = watch::channel(Some(first));
     let all = tasks.clone();
     tasks.start(async move {
-        // The certificate is written after its key by everybody who writes both.
+        // Programs that write both files write the certificate after its key.
         let mut reader = Reader::new(pair.0.clone());
         loop {
             reader.wait(&all).await;
@@ -112,7 +112,7 @@ pub(super) fn follow_pair(pair: (PathBuf, PathBuf), first: ServingKey, tasks: &T
     shown
 }
 
-/// Waits for a file to change, and says what is wrong with it.
+/// Waits for a change of a file, and reports problems with it.
 struct Reader {
     path: PathBuf,
     hints: Option<PathWatch>,
@@ -121,7 +121,7 @@ struct Reader {
 
 impl Reader {
     fn new(path: PathBuf) -> Reader {
-        // Without hints the timer has to do.
+        // Without inotify only the timer triggers.
         let hints = PathWatch::new(&path).ok();
         Reader { path, hints, said: String::new() }
     }

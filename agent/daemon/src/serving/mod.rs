@@ -69,15 +69,15 @@ pub struct Views {
     pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
     /// The cgroup in which all pods' cgroups are.
     pub kubepods: String,
-    /// What is counted.
+    /// Metrics of the node.
     pub metrics: Metrics,
-    /// CSI drivers, which tell of their volumes.
+    /// CSI drivers, which report the usage of their volumes.
     pub csi: Csi,
-    /// Where volumes of type `local` are mounted.
+    /// Paths of mounted volumes of type `local`.
     pub local_volumes: LocalVolumes,
-    /// Who is told of volumes with which something is wrong.
+    /// Receives the conditions of abnormal volumes.
     pub node_events: NodeEvents,
-    /// Where trouble with the certificate is shown.
+    /// Shows problems with the certificate.
     pub cluster_problems: ClusterProblems,
 }
 
@@ -90,7 +90,7 @@ impl Spawn for Tasks {
 /// The driver's view of the API server; `None` until the node has an identity.
 type ClientReceiver = watch::Receiver<Option<Arc<ApiClient>>>;
 
-/// What the API is started from.
+/// Inputs of [`start`].
 pub struct Deps<R> {
     /// The node's settings.
     pub settings: Arc<Settings>,
@@ -98,7 +98,7 @@ pub struct Deps<R> {
     pub node_name: String,
     /// The API server; `None` on a standalone node.
     pub client: Option<ClientReceiver>,
-    /// What the API shows.
+    /// Views that the API shows.
     pub views: Views,
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
@@ -108,8 +108,8 @@ pub struct Deps<R> {
     pub tasks: Tasks,
 }
 
-/// Starts the HTTPS API, if the configuration wants one and somebody can decide who may use it, and the read-only port,
-/// if it wants that.
+/// Starts the HTTPS API, if the configuration enables it and requests can be authorised, and the read-only port, if the
+/// configuration enables it.
 ///
 /// # Errors
 /// A file or a TLS setting that cannot be used.
@@ -189,7 +189,7 @@ pub fn start_healthz(kubelet: &KubeletConfiguration, tasks: &Tasks) -> anyhow::R
     Ok(())
 }
 
-/// Makes an event of it when a driver says that something is wrong with a volume, where the feature is on.
+/// Sends an event for an abnormal volume, if the feature gate is on.
 fn alarm(settings: &Settings, node_events: NodeEvents) -> Option<Alarm> {
     settings.gates.csi_volume_health.then(|| {
         let tell = move |pod: &PodKey, message| {
@@ -209,7 +209,7 @@ fn alarm(settings: &Settings, node_events: NodeEvents) -> Option<Alarm> {
     })
 }
 
-/// Whether there is to be an HTTPS API.
+/// True if the HTTPS API can run: enabled, and requests can be authorised.
 fn is_guarded(settings: &Settings, in_cluster: bool) -> bool {
     let kubelet = &settings.kubelet;
     let decidable = in_cluster || !AccessPolicy::new(kubelet, &settings.gates).needs_api_server();
@@ -238,7 +238,7 @@ fn paths(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> Paths {
     }
 }
 
-/// As `/configz` shows it; the headers of `staticPodURL` are secrets.
+/// The configuration in `/configz`; the headers of `staticPodURL` are secret and left out.
 fn configuration(kubelet: &KubeletConfiguration) -> serde_json::Value {
     let mut value = serde_json::to_value(kubelet).unwrap_or_default();
     if let Some(object) = value.as_object_mut() {
@@ -247,7 +247,7 @@ fn configuration(kubelet: &KubeletConfiguration) -> serde_json::Value {
     value
 }
 
-/// What the HTTPS server is made from.
+/// Dependencies of the HTTPS server.
 struct HttpsServer {
     settings: Arc<Settings>,
     node_name: String,
@@ -287,8 +287,8 @@ impl HttpsServer {
         Ok(())
     }
 
-    /// Who may sign client certificates: `clientCAFile`; for a node that joined with a token and names no file, the
-    /// cluster's own CA, which the kubeconfig holds.
+    /// CAs of client certificates: `clientCAFile`; for a node that joined with a token and names no file, the cluster's
+    /// own CA from the kubeconfig.
     async fn client_authorities(
         &self,
         client: ClientReceiver,

@@ -1,17 +1,22 @@
 //! The pod resources API on `<root>/pod-resources/kubelet.sock`: gRPC, for exporters that label devices' figures with pods.
 //! docs/server.md.
 //!
-//! In: desired pods, statuses, questions. Out: names of pods and containers; what containers were given besides is nothing
-//! on a node without managers of devices, processors and memory. Invariants: asking changes nothing; a question beyond the
+//! In: desired pods, statuses, assignments of the managers, questions. Out: pods and containers with their own processors, memory and
+//! devices.
+//! Invariants: asking changes nothing; a question beyond the
 //! rate limit is refused before anything is looked at; without the socket the node goes on.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use agent_core::resource_managers::{MemoryPart, ResourcesView};
 use agent_kubelet_api::metrics::families;
 use agent_kubelet_api::pod_resources::{RateLimit, containers, is_active};
 use agent_linux::files;
+use agent_managers::cpu_set::CpuSet;
+use agent_managers::devices::status::DeviceNodes;
 use agent_types::lock::Lock;
 use agent_types::pod;
 use futures_util::stream;
@@ -39,6 +44,7 @@ const CALLS_MAX: usize = 16;
 pub struct PodResources {
     desired: watch::Receiver<DesiredPods>,
     statuses: StatusStore,
+    resources: watch::Receiver<Arc<ResourcesView>>,
     metrics: Metrics,
     active_only: bool,
     // Held for a moment only.
@@ -53,11 +59,12 @@ impl PodResources {
         settings: &Settings,
         desired: watch::Receiver<DesiredPods>,
         statuses: StatusStore,
+        resources: watch::Receiver<Arc<ResourcesView>>,
         metrics: Metrics,
         tasks: Tasks,
     ) -> PodResources {
         let active_only = settings.gates.kubelet_pod_resources_list_use_active_pods;
-        PodResources { desired, statuses, metrics, active_only, limit: Arc::default(), tasks }
+        PodResources { desired, statuses, resources, metrics, active_only, limit: Arc::default(), tasks }
     }
 
     /// Serves it below the kubelet's root directory until the node stops. What keeps it from that is said.
@@ -122,8 +129,46 @@ fn make_way(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn pod_resources(p: &Pod) -> v1::PodResources {
-    let container = |name: &str| v1::ContainerResources { name: name.to_owned(), ..Default::default() };
+fn ids(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().map(i64::from).collect()
+}
+
+fn memory(part: &MemoryPart) -> v1::ContainerMemory {
+    let nodes = part.nodes.nodes().map(|id| v1::NumaNode { id: id.into() }).collect();
+    v1::ContainerMemory {
+        memory_type: part.resource.clone(),
+        size: part.bytes,
+        topology: Some(v1::TopologyInfo { nodes }),
+    }
+}
+
+/// One entry for each device and NUMA node.
+fn devices(of: &BTreeMap<String, DeviceNodes>) -> Vec<v1::ContainerDevices> {
+    let one = |resource: &String, id: &String, node: Option<i64>| v1::ContainerDevices {
+        resource_name: resource.clone(),
+        device_ids: vec![id.clone()],
+        topology: node.map(|id| v1::TopologyInfo { nodes: vec![v1::NumaNode { id }] }),
+    };
+    let mut entries = Vec::new();
+    for (resource, devices) in of {
+        for (id, nodes) in devices {
+            let on_nodes = nodes.iter().map(|node| one(resource, id, Some(*node)));
+            entries.extend(on_nodes.chain(nodes.is_empty().then(|| one(resource, id, None))));
+        }
+    }
+    entries
+}
+
+fn pod_resources(p: &Pod, view: &ResourcesView) -> v1::PodResources {
+    let of_plugins = view.devices.get(pod::uid(p));
+    let (cpus, blocks) = (view.cpus.get(pod::uid(p)), view.memory.get(pod::uid(p)));
+    let container = |name: &str| v1::ContainerResources {
+        name: name.to_owned(),
+        cpu_ids: cpus.and_then(|of| of.get(name)).map(ids).unwrap_or_default(),
+        memory: blocks.and_then(|of| of.get(name)).into_iter().flatten().map(memory).collect(),
+        devices: of_plugins.and_then(|of| of.get(name)).map(devices).unwrap_or_default(),
+        ..Default::default()
+    };
     v1::PodResources {
         name: pod::name(p).to_owned(),
         namespace: pod::namespace(p).to_owned(),
@@ -140,7 +185,8 @@ impl server_v1::PodResourcesLister for PodResources {
         self.admit()?;
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_LIST));
         let pods = self.pods(self.active_only);
-        let pod_resources = pods.iter().map(|pod| pod_resources(pod)).collect();
+        let view = self.resources.borrow().clone();
+        let pod_resources = pods.iter().map(|pod| pod_resources(pod, &view)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
     }
 
@@ -150,7 +196,12 @@ impl server_v1::PodResourcesLister for PodResources {
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.admit()?;
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_ALLOCATABLE));
-        Ok(Response::new(v1::AllocatableResourcesResponse::default()))
+        let view = self.resources.borrow().clone();
+        Ok(Response::new(v1::AllocatableResourcesResponse {
+            cpu_ids: ids(&view.allocatable_cpus),
+            memory: view.allocatable_memory.iter().map(memory).collect(),
+            devices: devices(&view.allocatable_devices),
+        }))
     }
 
     async fn get(
@@ -161,7 +212,8 @@ impl server_v1::PodResourcesLister for PodResources {
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_GET));
         let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let is = |pod: &&Arc<Pod>| pod::name(pod) == pod_name && pod::namespace(pod) == pod_namespace;
-        let Some(pod) = self.pods(true).iter().find(is).map(|pod| pod_resources(pod)) else {
+        let view = self.resources.borrow().clone();
+        let Some(pod) = self.pods(true).iter().find(is).map(|pod| pod_resources(pod, &view)) else {
             self.metrics.no_resources_of("v1");
             let words = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::new(Code::Unknown, words));
@@ -178,13 +230,24 @@ impl server_v1alpha1::PodResourcesLister for PodResources {
     ) -> Result<Response<v1alpha1::ListPodResourcesResponse>, Status> {
         self.admit()?;
         self.metrics.asked_for_resources("v1alpha1", None);
-        let container =
-            |name: &str| v1alpha1::ContainerResources { name: name.to_owned(), devices: Vec::new() };
+        let view = self.resources.borrow().clone();
+        let container = |pod: &Pod, name: &str| {
+            let own =
+                view.devices.get(pod::uid(pod)).and_then(|of| of.get(name)).map(devices).unwrap_or_default();
+            let entry = |entry: v1::ContainerDevices| v1alpha1::ContainerDevices {
+                resource_name: entry.resource_name,
+                device_ids: entry.device_ids,
+            };
+            v1alpha1::ContainerResources {
+                name: name.to_owned(),
+                devices: own.into_iter().map(entry).collect(),
+            }
+        };
         // It never knew sidecars.
         let pod = |pod: Arc<Pod>| v1alpha1::PodResources {
             name: pod::name(&pod).to_owned(),
             namespace: pod::namespace(&pod).to_owned(),
-            containers: pod::containers(&pod).iter().map(|c| container(&c.name)).collect(),
+            containers: pod::containers(&pod).iter().map(|c| container(&pod, &c.name)).collect(),
         };
         let pod_resources = self.pods(false).into_iter().map(pod).collect();
         Ok(Response::new(v1alpha1::ListPodResourcesResponse { pod_resources }))

@@ -1,13 +1,13 @@
-//! The serving certificate that the cluster's signer gives: asked for with the Node's addresses, kept in
-//! `kubelet-server-current.pem`, asked for again when an address is new or its time comes.
+//! The serving certificate of the cluster's signer: requested with the Node's addresses, kept in
+//! `kubelet-server-current.pem`, and requested again for a new address or before it expires.
 //!
 //! ```text
 //! directory ─► Loaded ─┐
 //! Node's addresses ────┴─► CertManager ─► key, request, certificate ─► directory ─► shown
 //! ```
 //! In: the certificate directory, the Node's addresses, an API server. Out: the view of the certificate, `None` until
-//! there is one. Invariants: nothing that goes wrong here ends the process; no key is logged; the old certificate is
-//! shown until the new one is on disk. Decisions are in [`agent_core::certs`].
+//! there is one. Invariants: no failure ends the process; the log contains no key; the server uses the old certificate
+//! until the new one is on disk. Decisions are in [`agent_core::certs`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,17 +42,17 @@ struct ServingShell<A> {
     metrics: Metrics,
 }
 
-/// What the request for a serving certificate is started from.
+/// Inputs of [`start`].
 pub(super) struct Deps<'a, A> {
     /// The certificate directory.
     pub(super) cert_dir: &'a Path,
-    /// What the certificate must be.
+    /// Requirements for the certificate.
     pub(super) config: CertConfig,
     /// The API server; `None` until the node has an identity.
     pub(super) client: watch::Receiver<Option<Arc<A>>>,
     /// The Node's addresses.
     pub(super) addresses: watch::Receiver<Vec<NodeAddress>>,
-    /// Where trouble is shown.
+    /// Shows problems with the certificate.
     pub(super) cluster_problems: ClusterProblems,
     /// The node's tasks.
     pub(super) tasks: Tasks,
@@ -60,7 +60,7 @@ pub(super) struct Deps<'a, A> {
     pub(super) metrics: Metrics,
 }
 
-/// Starts asking; what is on disk already is shown at once.
+/// Starts the requests; a certificate on disk is used at once.
 pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingView> {
     let Deps { cert_dir, config, client, addresses, cluster_problems, tasks, metrics } = deps;
     let caller = Caller::new(tasks.clone(), client);
@@ -104,7 +104,7 @@ async fn hear_addresses(mut addresses: watch::Receiver<Vec<NodeAddress>>, to: Se
     }
 }
 
-/// What is on disk; `None` if nothing is.
+/// The certificate on disk; `None` if there is none.
 fn load(store: &Store) -> Result<Option<(CertificateFacts, ServingKey)>, String> {
     let Some(pair) = store.current().map_err(|e| chain(&e))? else { return Ok(None) };
     let what = store.current_path().display().to_string();
@@ -173,7 +173,7 @@ impl<A: ApiServer> Shell for ServingShell<A> {
             CertAction::DropKey { key } => {
                 self.keys.take(key);
             }
-            // Only client certificates are asked for with other credentials than the node's own.
+            // Only client certificates can be requested with bootstrap credentials.
             CertAction::Bootstrap { .. } => {}
             CertAction::Show(sentence) => self.cluster_problems.say(Part::Serving, &sentence),
             CertAction::Fact(fact) => {
@@ -189,7 +189,7 @@ fn log(fact: &CertFact) {
         CertFact::Rotated { not_after, lived_s } => {
             tracing::info!(not_after_s = not_after.0 / 1_000_000_000, lived_s, "serving certificate in use");
         }
-        // What people have to know is shown; this is every single attempt.
+        // `ClusterProblems` shows lasting problems; this line logs every attempt.
         CertFact::Failed { message } => {
             tracing::debug!(message, "no serving certificate yet; another attempt follows");
         }

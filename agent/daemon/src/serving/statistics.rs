@@ -1,12 +1,13 @@
-//! What the node, its pods and its containers use, gathered when somebody asks. docs/stats.md.
+//! Usage of the node, its pods and its containers, gathered on request. docs/stats.md.
 //!
 //! ```text
 //! cgroupfs, /proc ─┐
 //! the runtime ─────┼─► Snapshot, Measured ─► agent_kubelet_api::stats ─► texts
 //! file systems ────┘        ▲ rates and volumes remembered
 //! ```
-//! In: pods as they are shown. Out: documents. Invariants: nothing is read between two questions, but for a walk of volumes
-//! that a question began and did not wait for; what cannot be read is left out and said in the log.
+//! In: the pods with their published statuses. Out: documents. Invariants: nothing is read between two requests, except
+//! by a walk of volumes that outlasts its request; a value that cannot be read is left out of the document, and the log
+//! has the reason.
 
 mod claims;
 mod layers;
@@ -32,7 +33,7 @@ use agent_types::lock::Lock;
 use agent_types::pod_paths::{HOSTS_FILE, LAST_WORDS_DIR};
 use agent_types::resources::cgroups::name;
 use agent_types::time::{Mono, Wall};
-use agent_volumes::stages::Published;
+use agent_volumes::volume_table::Published;
 
 pub(super) use volumes::{Alarm, WAIT};
 
@@ -47,7 +48,7 @@ use crate::volumes::local_volumes::LocalVolumes;
 
 const STOPPED: &str = "the node is being stopped";
 
-/// Where things are on this node.
+/// Paths of this node.
 #[derive(Clone, Debug)]
 pub(crate) struct StatisticsContext {
     node_name: String,
@@ -55,7 +56,7 @@ pub(crate) struct StatisticsContext {
     system: Vec<(&'static str, String)>,
     root_dir: PathBuf,
     pod_logs_dir: PathBuf,
-    /// File systems count what is in volumes that have a project.
+    /// File systems count the usage of volumes that have a project quota.
     project_quotas: bool,
     started: Wall,
 }
@@ -77,7 +78,7 @@ impl StatisticsContext {
             ("misc", configured(&kubelet.system_cgroups)),
             ("pods", Some(kubepods.clone())),
         ];
-        // A part that is the whole hierarchy is no part.
+        // A cgroup that is the whole hierarchy is not a part of it.
         let system = parts.into_iter().filter_map(|(name, path)| Some((name, path.filter(|p| p != "/")?)));
         StatisticsContext {
             node_name: node_name.to_owned(),
@@ -91,7 +92,7 @@ impl StatisticsContext {
     }
 }
 
-/// Gathers, and remembers what has to be.
+/// Gathers the usage, and keeps the values that later requests need.
 pub(crate) struct Statistics<R> {
     place: Arc<StatisticsContext>,
     runtime: Arc<R>,
@@ -99,7 +100,8 @@ pub(crate) struct Statistics<R> {
     // Held for a moment only, never across an await.
     rates: Lock<Rates>,
     volumes: VolumeUses,
-    /// Of volumes of claims, of which drivers tell: one that hangs keeps no directory back.
+    /// Volumes of claims, which CSI drivers measure: a separate cache, so that a driver that hangs does not delay
+    /// directories.
     told: VolumeUses,
     csi: Csi,
     local: LocalVolumes,
@@ -107,15 +109,15 @@ pub(crate) struct Statistics<R> {
     tasks: Tasks,
 }
 
-/// What was seen, and the runtime's figures if they were asked for already.
+/// A snapshot, and the runtime's figures if they were requested already.
 struct StatisticsSample {
     snapshot: Snapshot,
     figures: Option<Vec<RuntimeUsage>>,
 }
 
 impl<R: Runtime + RuntimeStatistics> Statistics<R> {
-    /// What disks hold is as old as `period` (never walked if it is negative), and a walk is waited for no longer than
-    /// `patience`.
+    /// `period`: the greatest age of disk usage (negative: never walked). `patience`: how long a request waits for a
+    /// walk.
     pub(crate) fn new(
         place: StatisticsContext,
         period: orlop_config::Duration,
@@ -134,20 +136,20 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             rates: Lock::default(),
             volumes,
             told,
-            csi: Csi::default(),
+            csi: Csi::new(&tasks),
             local: LocalVolumes::default(),
             layers,
             tasks,
         }
     }
 
-    /// Asks the node's CSI drivers of their volumes, too, and of how those are if somebody wants to know.
+    /// Includes the volumes of the node's CSI drivers; their conditions go to `alarm`, if there is one.
     pub(super) fn with_drivers(self, csi: Csi, alarm: Option<Alarm>) -> Statistics<R> {
         let told = self.told.with_alarm(alarm);
         Statistics { csi, told, ..self }
     }
 
-    /// Tells of volumes of type `local`, too.
+    /// Includes volumes of type `local`.
     pub(super) fn with_local(self, local: LocalVolumes) -> Statistics<R> {
         Statistics { local, ..self }
     }
@@ -185,7 +187,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         }))
     }
 
-    /// What these pods use, for who has to go; with what they have on disks, or without.
+    /// Usage of these pods for the eviction manager, with or without their use of disks.
     pub(crate) async fn uses(
         &self,
         extent: Extent,
@@ -203,7 +205,8 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         Ok(shown.iter().filter_map(of).collect())
     }
 
-    /// What `/metrics` tells of claims' volumes: drivers are asked as for the summary, as rarely, and nothing is walked.
+    /// The part of `/metrics` about volumes of claims. Drivers are asked as rarely as for the summary; no directory is
+    /// walked.
     pub(super) async fn claim_metrics(&self, shown: &[ShownPod]) -> String {
         claims::text(shown, &self.told.of(self.of_claims(shown)).await)
     }
@@ -224,7 +227,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         })
     }
 
-    /// From the unified hierarchy if there is one, else from the runtime.
+    /// Reads the unified hierarchy if there is one, otherwise asks the runtime.
     async fn look(&self, extent: Extent, shown: &[ShownPod]) -> Result<StatisticsSample, String> {
         let mut seen = if machine::has_cgroup_v2() {
             let question = Question {
@@ -245,7 +248,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     async fn look_at_runtime(&self, extent: Extent, shown: &[ShownPod]) -> Result<StatisticsSample, String> {
         let figures = self.runtime.container_stats().await.map_err(|e| chain(&e))?;
         let at = self.tasks.now().wall;
-        // Which pod a sandbox belongs to, only the runtime knows.
+        // Only the runtime knows which pod a sandbox belongs to.
         let listed = match extent {
             Extent::Cadvisor => self.runtime.list().await.map_err(|e| chain(&e))?,
             _ => Vec::new(),
@@ -290,8 +293,8 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         Ok(measured)
     }
 
-    /// Volumes of claims of pods that run, as far as somebody can tell of them: drivers that are registered, and the file
-    /// systems of those of type `local`.
+    /// Volumes of claims of running pods that can be measured: those of registered CSI drivers, and the file systems of
+    /// volumes of type `local`.
     fn of_claims(&self, shown: &[ShownPod]) -> BTreeMap<(String, String), MeasureMethod> {
         let runs = |pod: &str| shown.iter().find(|s| s.uid == pod && !s.containers.is_empty());
         let way = |(target, of): (&String, &Published)| {
@@ -310,7 +313,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         published.iter().filter_map(way).chain(local).collect()
     }
 
-    /// Layers are among the runtime's figures of containers, which may have been asked for already.
+    /// The layers are part of the runtime's figures of containers, which may be known already.
     async fn ask_for_layers(&self, figures: Option<Vec<RuntimeUsage>>, now: Mono) -> LayersAndImages {
         let (figures, images) = tokio::join!(
             async {
@@ -339,7 +342,8 @@ fn ok_or_log<T>(answer: Result<T, DriverError>) -> Option<T> {
         .ok()
 }
 
-/// Where cgroups do not say who is in them: how many processes, and through one of them the pod's network.
+/// Counts processes, and finds each pod's network through one of them. Needed where cgroups do not list their
+/// processes.
 fn add_processes(snapshot: &mut Snapshot, sandboxes: &BTreeMap<String, String>, extent: Extent, at: Wall) {
     let processes = cgroup_stats::processes();
     for pod in &mut snapshot.pods {
@@ -441,10 +445,11 @@ impl StatisticsContext {
 }
 
 impl StatisticsContext {
-    /// What the node made below a pod's directory for containers to write to: all that they can fill there but for volumes.
+    /// Usage of the files below the pod's directory that the node made and that containers can write to, without
+    /// volumes.
     fn own_files(&self, uid: &str, at: Wall) -> Option<TreeUsage> {
         let dir = self.pod_dir(uid);
-        // Pods with a hosts file of their own have no hosts file here.
+        // A pod that mounts a hosts file of its own has none here.
         let parts = [HOSTS_FILE, LAST_WORDS_DIR]
             .map(|part| disk_use::tree(&dir.join(part), at, disk_use::LIMITS).ok());
         parts.into_iter().flatten().reduce(TreeUsage::plus)
@@ -488,7 +493,7 @@ mod tests {
         std::fs::write(own.join(HOSTS_FILE), vec![7_u8; MI]).unwrap();
         let before = of_pod().unwrap();
         assert!(before.bytes >= MI as u64 && before.bytes < 2 * MI as u64, "{before:?}");
-        // Of an instance that runs, and of one that ended.
+        // Termination messages of a running instance and of one that ended.
         for attempt in ["00000000", "00000001"] {
             std::fs::write(own.join(LAST_WORDS_DIR).join("c").join(attempt), vec![7_u8; 8 * MI]).unwrap();
         }

@@ -1,7 +1,8 @@
-//! What people use to look into the node: commands in containers, checkpoints, files of the log directory, the journal.
+//! Debugging tools of the node API: commands in containers, checkpoints, files of the log directory, the journal.
 //!
-//! In: requests of [`NodeTools`]. Out: what the runtime, the disk and journalctl say. Invariants: a slow client holds back
-//! its own answer only; journalctl gets half a minute; what goes wrong in the middle of a log is told in the log.
+//! In: requests of [`NodeTools`]. Out: answers of the runtime, the disk and journalctl. Invariants: a slow client
+//! delays only its own answer; journalctl may run for half a minute; an error in the middle of a log is written into
+//! the log.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use crate::tasks::actor::Tasks;
 
 /// The node's log directory.
 pub(crate) const LOGS: &str = "/var/log";
-/// How long journalctl may look.
+/// Time limit of journalctl.
 const JOURNAL_MAX: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -39,7 +40,7 @@ const PIECES_MAX: usize = 4;
 
 type Pieces = mpsc::Sender<Result<Bytes, Broken>>;
 
-/// What does not change while the process lives.
+/// Facts that do not change while the process lives.
 pub(super) struct ProcessFacts {
     checkpoints: PathBuf,
     started: Wall,
@@ -80,7 +81,7 @@ impl<R: Runtime + Exec + Checkpoints> NodeTools for NodeView<R> {
         let ContainerOf { namespace, pod, container: name, .. } = of;
         let now = api_time::text(self.tasks.now().wall);
         let location = directory.join(format!("checkpoint-{pod}_{namespace}-{name}-{now}.tar"));
-        // What is in a process's memory is nobody else's to read.
+        // Only root may read the memory of a process.
         let made = self.tasks.blocking(move || files::make_dir(&directory, 0o700)).await;
         made.ok_or("the node is being stopped")?.map_err(|e| chain(&e))?;
         let location = location.display().to_string();
@@ -143,7 +144,7 @@ impl<R: Runtime + Exec + Checkpoints> NodeTools for NodeView<R> {
     }
 }
 
-/// This process's, as the kernel has it; empty if it does not say.
+/// The command line of this process, from the kernel; empty if it cannot be read.
 fn command_line() -> Vec<String> {
     let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
@@ -154,12 +155,12 @@ async fn send_file(file: File, to: Pieces) {
     let path = "a file of the node";
     if let Err(error) = copy(tokio::fs::File::from_std(file), &to).await {
         tracing::warn!(%error, "{path} is not read to its end");
-        // If nobody receives any more, nobody needs to know.
+        // An error means that the client is gone; then the message is not needed.
         let _ = to.send(Err(Broken(error.to_string()))).await;
     }
 }
 
-/// Until the end, or until nobody reads any more.
+/// Copies until the end, or until the client is gone.
 async fn copy(mut from: impl AsyncRead + Unpin, to: &Pieces) -> std::io::Result<()> {
     loop {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
@@ -170,7 +171,7 @@ async fn copy(mut from: impl AsyncRead + Unpin, to: &Pieces) -> std::io::Result<
 }
 
 async fn say(to: &Pieces, words: &str) {
-    // If nobody receives any more, nobody needs to know.
+    // An error means that the client is gone; then the message is not needed.
     let _ = to.send(Ok(Bytes::from(words.to_owned()))).await;
 }
 
@@ -190,7 +191,7 @@ async fn tell_services(query: &ServiceQuery, to: &Pieces, tasks: &Tasks) {
     }
 }
 
-/// Units that the journal knows; nothing where there is no journal.
+/// Units that the journal knows; empty if there is no journal.
 async fn journal_units() -> String {
     let output = Command::new("journalctl").args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
     match output.await {
@@ -199,7 +200,7 @@ async fn journal_units() -> String {
     }
 }
 
-/// What journalctl says of its own failures is a part of the answer.
+/// Streams the journal. The answer includes journalctl's own error messages.
 async fn tell_journal(arguments: &[String], to: &Pieces) -> std::io::Result<()> {
     let mut command = Command::new("journalctl");
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
@@ -219,7 +220,7 @@ async fn tell_journal(arguments: &[String], to: &Pieces) -> std::io::Result<()> 
     };
     let (outputs, errors) = tokio::join!(outputs, errors);
     outputs.and(errors)?;
-    // Nobody may read any more while there is more to say.
+    // The client may be gone while journalctl still writes.
     child
         .start_kill()
         .or_else(|e| if e.kind() == std::io::ErrorKind::InvalidInput { Ok(()) } else { Err(e) })?;

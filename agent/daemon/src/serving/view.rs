@@ -1,6 +1,7 @@
 //! The node as its API shows it.
 //!
-//! In: views of desired pods and statuses, the runtime, log files. Out: [`NodeApi`]. Invariant: looking changes nothing.
+//! In: views of desired pods and statuses, the runtime, log files. Out: [`NodeApi`]. Invariant: reads have no side
+//! effects.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use crate::runtime::exec_inputs;
 use crate::serving::metrics::{Metrics, Scrape};
 use crate::tasks::actor::Tasks;
 
-/// Pieces that wait for a client; a slow one holds back its own log only.
+/// Pieces that wait for a client; a slow client delays only its own log.
 const PIECES_MAX: usize = 4;
 /// CRI's number of `CONTAINER_RUNNING`.
 const RUNNING: i32 = 1;
@@ -55,10 +56,10 @@ pub(super) struct NodeView<R> {
     pub(super) tasks: Tasks,
 }
 
-/// What does not change while the node runs.
+/// Values that do not change while the node runs.
 pub(super) struct NodeConstants {
     pub(super) node_name: String,
-    /// As `/configz` shows it.
+    /// The configuration in `/configz`.
     pub(super) configuration: Value,
     pub(super) gates: FeatureGates,
     /// The runtime's socket.
@@ -90,7 +91,7 @@ impl<R: Runtime> NodeView<R> {
         }
     }
 
-    /// Pods as statistics are told of them.
+    /// The pods with their published statuses.
     fn shown(&self) -> Vec<ShownPod> {
         let desired = self.desired.borrow().clone();
         let statuses = self.statuses.subscribe();
@@ -181,7 +182,7 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
                 statuses: &statuses,
             })
         });
-        // Nobody asks any more when the node is being stopped.
+        // `None` means that the node is being stopped; then the result is not used.
         text.await.unwrap_or_default() + &self.statistics.claim_metrics(&self.shown()).await
     }
 
@@ -228,7 +229,7 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
             if let Err(error) = log.send(&to, |piece| Ok(Bytes::from(piece)), ended).await {
                 let problem = chain(&error);
                 tracing::warn!(container = request.container, problem, "a log is not read to its end");
-                // If nobody receives any more, nobody needs to know.
+                // An error means that the client is gone; then the message is not needed.
                 let _ = to.send(Err(Broken(problem))).await;
             }
         });

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::tasks::mailbox::{Coalesce, Inbox, Sender, mailbox};
 use crate::tasks::pools::{PoolPermit, Pools};
 
-/// What surrounds a machine: carries out its actions and shows its state to readers.
+/// The surroundings of a machine: carries out its actions and publishes its state.
 pub trait Shell: Send + 'static {
     /// The state owner.
     type Machine: Machine<Event: Coalesce + Send, Action: Send> + Send + 'static;
@@ -35,7 +35,7 @@ pub trait Shell: Send + 'static {
     /// Sees an event before the machine does.
     fn before(&mut self, _now: Now, _event: &<Self::Machine as Machine>::Event) {}
 
-    /// Carries out one action. Never waits: what takes time is started as a task that sends its answer.
+    /// Carries out one action. Never waits: a long action is started as a task that sends its answer.
     fn perform(&mut self, now: Now, action: <Self::Machine as Machine>::Action);
 
     /// After all actions of a step; false ends the actor.
@@ -88,7 +88,7 @@ impl Tasks {
     /// Runs `task` until it ends or the node stops.
     pub fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
-        // Dropping a task at an await is how it is stopped; what must be finished uses `finish`.
+        // A task is stopped by dropping it at an await; work that must be finished uses `finish`.
         self.tracker.spawn(async move {
             tokio::select! {
                 biased;
@@ -111,8 +111,9 @@ impl Tasks {
         self.in_place(self.pools.node().await?, work).await
     }
 
-    /// Runs blocking work on a pod's directories and volumes, which the pod can make as long as it likes. A pod has one thread at a
-    /// time: work that is asked for again waits for the earlier one, also if that one's asker has given up.
+    /// Runs blocking work on a pod's directories and volumes; the pod can make it take arbitrarily long. Each pod has
+    /// one thread at a time: repeated work waits for the earlier one, even if the caller of the earlier one has given
+    /// up.
     ///
     /// # Errors
     /// `None` if the runtime is shutting down.
@@ -124,7 +125,7 @@ impl Tasks {
         self.in_place(self.pools.of_pod(uid.as_str()).await?, work).await
     }
 
-    /// The same for a volume that several pods may have: a device, or the place where a driver stages the volume.
+    /// The same for a volume that several pods may use: a device, or a staging directory of a driver.
     ///
     /// # Errors
     /// `None` if the runtime is shutting down.
@@ -148,11 +149,22 @@ impl Tasks {
         self.in_place(self.pools.measure(uid).await?, work).await
     }
 
+    /// Runs a look for shims that the runtime lost, one at a time.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_shims<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.shims().await?, work).await
+    }
+
     /// Runs blocking work that walks through a volume's files, one at a time for each volume. Once `end` is called it is not begun;
     /// work that has begun has to look at that itself.
     ///
     /// # Errors
-    /// `None` if it was not begun, or the runtime is shutting down.
+    /// `None` if the work did not begin, or the runtime is shutting down.
     pub async fn blocking_walk<T: Send + 'static>(
         &self,
         volume: &str,
@@ -160,7 +172,7 @@ impl Tasks {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let place = tokio::select! {
-            // Waiting for a place may be dropped at any await: nothing was taken yet.
+            // Waiting for a place can be dropped at any await: no place is taken yet.
             biased;
             () = end.cancelled() => None,
             place = self.pools.walk(volume) => place,
@@ -207,7 +219,7 @@ impl Tasks {
     /// Starts a state owner. It lives until the node stops or [`Shell::after`] ends it.
     pub fn own<S: Shell>(&self, machine: S::Machine, shell: S, inbox: Inbox<<S::Machine as Machine>::Event>) {
         let tasks = self.clone();
-        // Boxed: a future holds what it is given several times over.
+        // Boxed: a future contains its arguments several times.
         self.start(run(tasks, Box::new(machine), shell, inbox));
     }
 }

@@ -1,4 +1,4 @@
-//! State owners as the watchdog sees them: a name, and a mailbox whose owner can be asked for a sign of life.
+//! State owners for the watchdog: a name, and a mailbox whose owner can be asked for a sign of life.
 
 use crate::tasks::mailbox::Sender;
 
@@ -6,7 +6,7 @@ use crate::tasks::mailbox::Sender;
 trait Alive: Send + Sync {
     /// Asks.
     fn ask(&self, round: u64);
-    /// Has it answered?
+    /// True if the owner has answered.
     fn has_answered(&self, round: u64) -> bool;
 }
 

@@ -1,6 +1,6 @@
-//! Locks by name, for work that takes its time: whoever has one waits for nobody else, and nobody holds two.
+//! Locks by name, for long work. A caller holds one lock at most, and waits for no other lock meanwhile.
 //!
-//! In: a key. Out: a guard. Invariant: a lock that nobody holds or waits for takes no memory.
+//! In: a key. Out: a guard. Invariant: a lock without holder and without waiters takes no memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

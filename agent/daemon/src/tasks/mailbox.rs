@@ -21,17 +21,17 @@ pub const DEPTH_MAX: usize = 4096;
 /// How a newer event relates to one that is still queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// The newer one says everything that the queued one says: it takes its place.
+    /// The newer event replaces the queued one.
     Supersedes,
-    /// They are about different things; look further back.
+    /// The events are unrelated; look further back.
     Independent,
-    /// Their order matters; nothing before the queued one may be touched.
+    /// The order of the events matters; events before the queued one must stay.
     Ordered,
 }
 
-/// Events that know what they make superfluous.
+/// Events that can replace older ones.
 pub trait Coalesce {
-    /// What `self`, being queued, is to the newer event.
+    /// Relation of `self`, which is queued, to the newer event.
     fn relation(&self, newer: &Self) -> Relation;
 }
 
@@ -39,7 +39,7 @@ pub trait Coalesce {
 struct MailboxInner<E> {
     queue: Lock<Option<VecDeque<E>>>,
     wake: Notify,
-    /// Rounds of [`Sender::ask`] and how far the owner has answered.
+    /// Number of [`Sender::ask`] calls, and the last one that the owner has answered.
     asked: AtomicU64,
     answered: AtomicU64,
     answer: Arc<Notify>,
@@ -80,7 +80,7 @@ impl<E> MailboxInner<E> {
 }
 
 impl<E: Coalesce> Sender<E> {
-    /// Queues an event; false if the owner is gone (and with it everybody who would care).
+    /// Queues an event; false if the owner has ended.
     pub fn send(&self, event: E) -> bool {
         let depth = self.0.with(|queue| {
             let queue = queue.as_mut()?;

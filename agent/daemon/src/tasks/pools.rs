@@ -5,12 +5,13 @@
 //! a pod's directories, a volume        ──► pods       one thread for each pod and each volume, POD_THREADS
 //! walks that measure volumes           ──► measures   one thread a pod, MEASURE_THREADS
 //! walks that give volumes to a group   ──► walks      one thread a volume, WALK_THREADS
+//! looks for lost shims                 ──► shims      SHIM_THREADS
 //! look-ups of host names               ──► [`crate::pods::probes_and_hooks`] has its own bound, NAME_THREADS
 //! ```
-//! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The semaphores here
-//! admit work to that pool. Invariants: the sum of all bounds is below the size of tokio's pool, so admitted work never waits in
-//! tokio's queue; a place is held until the work has ended, also if its asker has given up, because a blocked thread cannot be
-//! interrupted.
+//! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The
+//! semaphores here admit work to that pool. Invariants: the sum of all bounds is below the size of tokio's pool, so
+//! admitted work never waits in tokio's queue; a place is held until the work has ended, even if its caller has given
+//! up, because a blocked thread cannot be interrupted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +22,18 @@ use crate::tasks::keyed_locks::KeyedLocks;
 
 /// Threads for the node's own file work.
 const NODE_THREADS: usize = 4;
-/// Threads for pods' directories and volumes: more than the pods that a node usually has (`maxPods` is 110), so that no stuck pod
-/// keeps another from its thread. Threads exist only while they have work.
+/// Threads for pods' directories and volumes: more than the usual number of pods on a node (`maxPods` is 110), so that
+/// no stuck pod takes another pod's thread. Threads exist only while they have work.
 const POD_THREADS: usize = 160;
 /// Threads that measure volumes.
 const MEASURE_THREADS: usize = 16;
-/// Threads that give files of volumes to a group ([`crate::volumes::ownership`]): a walk may take hours, and one through files of a server
-/// that is away does not end. Many, so that such walks leave room for others; threads exist only while they have work.
+/// Threads that change the group of volumes' files ([`crate::volumes::ownership`]). A walk may take hours, and a walk
+/// through files of a server that is away does not end; the large number leaves room for other walks. Threads exist
+/// only while they have work.
 const WALK_THREADS: usize = 64;
+/// Threads that look for shims that the runtime lost: a look reads what processes of pods show of themselves, and may hang. There is
+/// one look at a time.
+const SHIM_THREADS: usize = 1;
 /// Threads that look up host names.
 pub(crate) const NAME_THREADS: usize = 16;
 /// Threads for work that tokio itself gives to its pool: reading logs, the API server's name.
@@ -36,11 +41,11 @@ const TOKIO_THREADS: usize = 16;
 
 /// The size of tokio's pool.
 pub const BLOCKING_THREADS: usize =
-    NODE_THREADS + POD_THREADS + MEASURE_THREADS + WALK_THREADS + NAME_THREADS + TOKIO_THREADS;
+    NODE_THREADS + POD_THREADS + MEASURE_THREADS + WALK_THREADS + SHIM_THREADS + NAME_THREADS + TOKIO_THREADS;
 /// Idle time after which a thread ends.
 pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// A place in a pool; the work takes it along to its thread.
+/// A place in a pool; the work carries it to its thread.
 #[derive(Debug)]
 pub(crate) struct PoolPermit {
     _thread: OwnedSemaphorePermit,
@@ -54,9 +59,10 @@ pub(crate) struct Pools {
     pods: Keyed,
     measures: Keyed,
     walks: Keyed,
+    shims: Arc<Semaphore>,
 }
 
-/// One thread a key, and a bound for all keys.
+/// One thread for each key, and a bound for all keys.
 #[derive(Debug)]
 struct Keyed {
     threads: Arc<Semaphore>,
@@ -76,6 +82,11 @@ impl Keyed {
     }
 }
 
+async fn thread_of(pool: &Arc<Semaphore>) -> Option<PoolPermit> {
+    let thread = pool.clone().acquire_owned().await.ok()?;
+    Some(PoolPermit { _thread: thread, _alone: None })
+}
+
 impl Default for Pools {
     fn default() -> Self {
         Pools {
@@ -83,6 +94,7 @@ impl Default for Pools {
             pods: Keyed::new(POD_THREADS),
             measures: Keyed::new(MEASURE_THREADS),
             walks: Keyed::new(WALK_THREADS),
+            shims: Arc::new(Semaphore::new(SHIM_THREADS)),
         }
     }
 }
@@ -90,8 +102,12 @@ impl Default for Pools {
 impl Pools {
     /// A place for the node's own work. `None`: never, for no semaphore is closed.
     pub(crate) async fn node(&self) -> Option<PoolPermit> {
-        let thread = self.node.clone().acquire_owned().await.ok()?;
-        Some(PoolPermit { _thread: thread, _alone: None })
+        thread_of(&self.node).await
+    }
+
+    /// The place to look for lost shims, after the earlier look.
+    pub(crate) async fn shims(&self) -> Option<PoolPermit> {
+        thread_of(&self.shims).await
     }
 
     /// A place for work on directories and volumes of a pod, after the pod's earlier work.
@@ -99,7 +115,7 @@ impl Pools {
         self.pods.place(format!("pod {uid}")).await
     }
 
-    /// A place for work on a volume that several pods may have, after the volume's earlier work.
+    /// A place for work on a volume that several pods may use, after the volume's earlier work.
     pub(crate) async fn of_volume(&self, volume: &str) -> Option<PoolPermit> {
         self.pods.place(format!("volume {volume}")).await
     }
@@ -130,7 +146,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// A runtime as the agent has it.
+    /// A runtime with the agent's settings.
     fn runtime() -> tokio::runtime::Runtime {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all().build().unwrap()
@@ -143,7 +159,7 @@ mod tests {
         let (release, released) = channel::<()>();
         let released = Arc::new(std::sync::Mutex::new(released));
         runtime.block_on(async {
-            // Each pod's work is stuck; each is asked for again and again, and the askers give up, as effects do at their deadlines.
+            // The work of each pod is stuck. Callers repeat it and give up, as effects do at their deadlines.
             for pod in 0..100 {
                 let uid = PodUid::from(format!("stuck-{pod}").as_str());
                 for _ in 0..10 {
@@ -166,6 +182,33 @@ mod tests {
             let stuck = PodUid::from("stuck-1");
             let again = tasks.blocking_of_pod(&stuck, || 7);
             assert!(timeout(Duration::from_millis(50), again).await.is_err(), "the pod's one thread is busy");
+        });
+        drop(release);
+    }
+
+    #[test]
+    fn stuck_measurements_do_not_keep_the_look_for_lost_shims_from_its_thread() {
+        let runtime = runtime();
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let (release, released) = channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        let stuck = || {
+            let released = released.clone();
+            move || {
+                let _ = released.lock().map(|released| released.recv());
+            }
+        };
+        runtime.block_on(async {
+            for pod in 0..MEASURE_THREADS {
+                assert!(tasks.blocking_measure(&format!("stuck-{pod}"), stuck()).now_or_never().is_none());
+            }
+            let measured = tasks.blocking_measure("another", || 7);
+            assert!(timeout(Duration::from_millis(50), measured).await.is_err(), "all threads are busy");
+            let look = timeout(LIMIT, tasks.blocking_shims(|| 7)).await;
+            assert_eq!(look.expect("the look has its thread"), Some(7));
+            assert!(tasks.blocking_shims(stuck()).now_or_never().is_none());
+            let second = tasks.blocking_shims(|| 7);
+            assert!(timeout(Duration::from_millis(50), second).await.is_err(), "one look at a time");
         });
         drop(release);
     }

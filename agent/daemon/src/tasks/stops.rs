@@ -1,9 +1,9 @@
-//! The reason for which work is not done: the agent stops.
+//! The error of work that is not done because the agent stops.
 //!
-//! In: nothing. Out: one error for all askers, in the form that they answer with. Invariant: the words are the same everywhere.
-//! `None` of [`Tasks::blocking`](super::actor::Tasks::blocking) and its siblings means this.
+//! In: nothing. Out: one error for all callers. Invariant: the message is the same everywhere. `None` of
+//! [`Tasks::blocking`](super::actor::Tasks::blocking) and its siblings means this error.
 
-/// The runtime shuts down, so the work was not done, or nobody can say whether it was.
+/// The runtime shuts down: the work was not done, or its outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the agent stops")]
 pub(crate) struct AgentStops;

@@ -1,9 +1,9 @@
-//! Drivers of `flexVolume`: programs in a directory of the node, which are asked and whose answers are remembered.
+//! FlexVolume drivers: programs in a directory of the node. The module calls them and caches their capabilities.
 //!
-//! In: a driver, a call. Out: its answer; volumes that no pod has are given back. Invariants: a program is asked what it can do
-//! once for the file as it is, so that another one in its place is asked anew; a call has its limit, and who is late is killed
-//! with all that he started; a driver that hangs keeps only its own volumes back. Nothing here is needed after a kill. The
-//! decisions are `agent_volumes::flex`'s.
+//! In: a driver, a call. Out: the driver's answer; cleaned-up volumes that no pod uses. Invariants: a program is asked
+//! for its capabilities once per version of its file, so that a replaced program is asked again; each call has a time
+//! limit, and a late program is killed with all its children; a driver that hangs delays only its own volumes. No state
+//! must survive a kill. The decisions are `agent_volumes::flex`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,7 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
 use crate::tasks::stops::AgentStops;
 
-/// The drivers of the node; clones share what is known of them.
+/// The drivers of the node; clones share the cached capabilities.
 #[derive(Clone, Debug, Default)]
 pub struct Drivers(Arc<FlexInner>);
 
@@ -33,18 +33,18 @@ pub struct Drivers(Arc<FlexInner>);
 struct FlexInner {
     directory: PathBuf,
     state: Lock<FlexState>,
-    /// Whoever asks a driver what it can do holds its lock.
+    /// A task that asks a driver for its capabilities holds the driver's lock.
     locks: KeyedLocks<Driver>,
 }
 
 #[derive(Debug, Default)]
 struct FlexState {
     known: BTreeMap<Driver, FlexDriverInfo>,
-    /// Where volumes are that this agent has set up: not every driver mounts something.
+    /// Paths of volumes that this agent has set up: not every driver mounts a file system.
     set_up: BTreeSet<String>,
 }
 
-/// A driver that said what it can do.
+/// A driver's capabilities.
 #[derive(Clone, Debug)]
 struct FlexDriverInfo {
     file: FileId,
@@ -70,16 +70,16 @@ impl FileId {
 }
 
 impl Drivers {
-    /// Those in this directory (`volumePluginDir`).
+    /// Drivers in this directory (`volumePluginDir`).
     #[must_use]
     pub fn new(directory: &Path) -> Drivers {
         Drivers(Arc::new(FlexInner { directory: directory.to_owned(), ..FlexInner::default() }))
     }
 
-    /// What a driver can do.
+    /// The capabilities of a driver.
     ///
     /// # Errors
-    /// There is none, or it does not say.
+    /// The driver does not exist, or does not report its capabilities.
     pub(crate) async fn find(&self, driver: &Driver, tasks: &Tasks) -> Result<Capabilities, String> {
         let _alone = self.0.locks.alone(driver).await;
         let program = self.0.directory.join(driver.program());
@@ -107,10 +107,10 @@ impl Drivers {
         Ok(capabilities)
     }
 
-    /// Asks a driver. What it did not know once it is not asked again.
+    /// Calls a driver. A command that the driver does not support is not sent again.
     ///
     /// # Errors
-    /// It was not done, and why.
+    /// The reason why the call failed.
     pub(crate) async fn call(&self, driver: &Driver, call: &Call) -> Result<DriverResponse, Refusal> {
         let knows_not = |known: &FlexDriverInfo| known.unsupported.contains(&call.command);
         if self.0.state.lock().known.get(driver).is_some_and(knows_not) {
@@ -134,25 +134,25 @@ impl Drivers {
         }
     }
 
-    /// This agent has set up the volume that is there.
+    /// True if this agent has set up the volume at the path.
     pub(crate) fn has_set_up(&self, path: &str) -> bool {
         self.0.state.lock().set_up.contains(path)
     }
 
-    /// It has now.
+    /// Records that this agent has set up the volume at the path.
     pub(crate) fn set_up(&self, path: &str) {
         self.0.state.lock().set_up.insert(path.to_owned());
     }
 
-    /// It may no longer be there.
+    /// The volume may be gone.
     pub(crate) fn forget(&self, path: &str) {
         self.0.state.lock().set_up.remove(path);
     }
 
-    /// Has a driver let go of a volume that no pod has: nothing of it is here afterwards, and its record neither.
+    /// Unmounts and detaches a volume that no pod uses, and removes its files and its record.
     ///
     /// # Errors
-    /// What could not be done; calling again goes on.
+    /// The step that failed; a repeated call continues there.
     pub(crate) async fn give_back(&self, record: &Record, root: &Path, tasks: &Tasks) -> Result<(), String> {
         let found = self.find(&record.driver, tasks).await;
         let there = found.as_ref().map(drop).map_err(String::as_str);
@@ -169,7 +169,7 @@ impl Drivers {
         let (at, own) = (record.global.clone(), root.to_owned());
         let released = disk(tasks, move || {
             on_disk::released(Path::new(&at))?;
-            // Another node may have it next, and it may come back.
+            // The cluster may attach the volume to another node next, and later to this node again.
             volumes::disk::forget(&own, Path::new(&at))
         });
         released.await?;
@@ -184,7 +184,7 @@ impl Drivers {
         disk(tasks, move || on_disk::forget(&root, &of)).await
     }
 
-    /// Unmounts what a driver does not know how to.
+    /// Unmounts the volume itself if the driver does not support the command.
     pub(crate) async fn or_own(
         &self,
         asked: Result<DriverResponse, Refusal>,

@@ -1,7 +1,7 @@
-//! Where volumes of type `local` are mounted for pods, for whoever measures them.
+//! Paths at which volumes of type `local` are mounted for pods, for measurements.
 //!
-//! In: set-ups and tearings down. Out: paths by pod and name. Invariant: nothing here is needed after a kill: an agent that
-//! starts sets all volumes up again.
+//! In: set-ups and tear-downs. Out: paths by pod and name. Invariant: no state must survive a kill: an agent that
+//! starts sets up all volumes again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use agent_types::ids::PodUid;
 use agent_types::lock::Lock;
 
-/// By the pod, and the volume's name in it.
+/// Paths by pod and by the volume's name in the pod.
 type Paths = BTreeMap<(PodUid, String), PathBuf>;
 
 /// The mounted volumes; clones share them.
@@ -18,12 +18,12 @@ type Paths = BTreeMap<(PodUid, String), PathBuf>;
 pub struct LocalVolumes(Arc<Lock<Paths>>);
 
 impl LocalVolumes {
-    /// It is mounted there.
+    /// Records that the volume is mounted at the path.
     pub(crate) fn mounted(&self, pod: &PodUid, name: &str, path: PathBuf) {
         self.0.lock().insert((pod.clone(), name.to_owned()), path);
     }
 
-    /// It is mounted, as far as this agent knows.
+    /// True if this agent has mounted the volume.
     pub(crate) fn has(&self, pod: &PodUid, name: &str) -> bool {
         self.0.lock().contains_key(&(pod.clone(), name.to_owned()))
     }
@@ -33,7 +33,7 @@ impl LocalVolumes {
         self.0.lock().retain(|(of, _), _| of != pod);
     }
 
-    /// All of them.
+    /// All paths.
     pub(crate) fn all(&self) -> Paths {
         self.0.lock().clone()
     }

@@ -1,8 +1,8 @@
-//! Disks that other machines keep: the way to a device, and back.
+//! Network disks (iSCSI, Fibre Channel): attaching and detaching their devices.
 //!
-//! In: a [`NetworkDisk`], a [`Record`]. Out: programs (`iscsiadm`, `multipath`, `blockdev`), what is written into sysfs.
-//! Invariants: who logs in or out has the target's turn; a session ends only if no other record goes through it; nothing of
-//! a disk is taken away that another record has, too; a Secret is told to `iscsiadm` alone. The decisions are
+//! In: a [`NetworkDisk`], a [`Record`]. Out: calls of programs (`iscsiadm`, `multipath`, `blockdev`), writes to sysfs.
+//! Invariants: a log-in or log-out needs the target's turn; a session ends only if no other record uses it; a device
+//! that another record uses is not removed; only `iscsiadm` gets the Secret. The decisions are
 //! `agent_volumes::network_disk`'s.
 
 use std::collections::BTreeSet;
@@ -24,15 +24,15 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 
-/// How often a link is looked for.
+/// Pause between two looks for a link.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often a device that joins several paths is.
+/// The same for a device that joins several paths.
 const LOOK_JOINED: Duration = Duration::from_secs(1);
-/// How long one program may take. iscsiadm gives a portal up by itself after two minutes.
+/// Time limit of one program. iscsiadm gives up a portal by itself after two minutes.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(180);
 const MULTIPATH: &str = "multipath";
 
-/// What is seen, where blocking is allowed.
+/// Looks at SCSI devices on a thread for blocking work.
 async fn see<T: Send + 'static>(
     tasks: &Tasks,
     look: impl FnOnce(&Scsi) -> Result<T, FilesError> + Send + 'static,
@@ -53,10 +53,10 @@ async fn program_output(program: &str, arguments: &[&str]) -> Result<String, Fai
     run(program, &arguments).await
 }
 
-/// The device of a disk that the node is to have.
+/// Attaches a disk; returns its device.
 ///
 /// # Errors
-/// There is none, and why.
+/// The reason why there is no device.
 pub(crate) async fn attach(
     disk: &NetworkDisk,
     chap: Chap,
@@ -70,7 +70,7 @@ pub(crate) async fn attach(
         }
         Target::Fc(fc) => find(fc, tasks).await?,
     };
-    // What containers and the node have is the device itself: its links may go before it does.
+    // Return the device itself: its links may vanish earlier.
     see(tasks, move |_| Ok(std::fs::canonicalize(&device).map_or(device, |path| path.display().to_string())))
         .await
 }
@@ -84,7 +84,7 @@ async fn log_in(mut login: Login, iscsi: &Iscsi, tasks: &Tasks) -> Result<String
                     if failed.missing {
                         return Err(missing_program(iscsi::PROGRAM));
                     }
-                    // What it says of a secret it may repeat.
+                    // The message may contain the secret.
                     let words = if command.is_secret() { "" } else { failed.words.trim() };
                     tracing::info!(%command, why = failed.why, words, "no success");
                 }
@@ -167,22 +167,22 @@ async fn find(fc: &Fc, tasks: &Tasks) -> Result<String, String> {
         if found.iter().any(|f| f.joined.is_some()) {
             return Ok(found);
         }
-        // More of it may be there: a device that joins the paths is better than one of them.
+        // More paths may appear: a device that joins the paths is better than one path.
         scsi.scan_all()?;
         paths(scsi, &of)
     });
     fc::device(&found.await?).ok_or_else(|| fc::NOT_FOUND.to_owned())
 }
 
-/// Lets go of a disk that no pod has: nothing of it is here afterwards, and its record neither.
+/// Unmounts and detaches a disk that no pod uses, and removes its files and its record.
 ///
 /// # Errors
-/// What could not be done; calling again goes on.
+/// The step that failed; a repeated call continues there.
 pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Tasks) -> Result<(), String> {
     let (of, at) = (record.clone(), root.to_owned());
     let unmounted = see(tasks, move |_| {
         on_disk::unmount(&of)?;
-        // Another node may have it next, and it may come back.
+        // The cluster may attach the disk to another node next, and later to this node again.
         disk::forget(&at, Path::new(&of.global))
     });
     unmounted.await?;
@@ -193,7 +193,7 @@ pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Task
             if !shares_unit(record, &others) {
                 let (iqn, lun) = (iscsi.iqn.clone(), iscsi.lun);
                 let devices = see(tasks, move |scsi| scsi.devices_of(&iqn, lun)).await?;
-                // Whoever is logged out has no devices, so that what stays here is no reason to stop.
+                // After the log-out the devices are gone anyway, so a device that cannot be removed is only logged.
                 if let Err(why) = take_away(devices, false, tasks).await {
                     tracing::warn!(target = iscsi.iqn, lun = iscsi.lun, why, "devices are not taken away");
                 }
@@ -229,7 +229,7 @@ async fn records(root: &Path, tasks: &Tasks) -> Result<Vec<Record>, String> {
     see(tasks, move |_| on_disk::records(&root)).await
 }
 
-/// Takes SCSI devices away, and first what joins them; `flush`: what they hold is written out, too.
+/// Removes SCSI devices, and before that the devices that join them. `flush`: writes their caches out first.
 async fn take_away(mut devices: Vec<String>, flush: bool, tasks: &Tasks) -> Result<(), String> {
     devices.sort_unstable();
     devices.dedup();
@@ -281,7 +281,7 @@ async fn log_out(iscsi: &Iscsi, volume: &str, tasks: &Tasks) -> Result<(), Strin
             Err(e) if e.missing => {
                 let iqn = iscsi.iqn.clone();
                 let sessions = see(tasks, move |scsi| scsi.portal_hosts(&iqn)).await?;
-                // Without it there never was one, or the machine began anew.
+                // Without the program there never was a session, or the machine has restarted.
                 return if sessions.is_empty() { Ok(()) } else { Err(missing_program(iscsi::PROGRAM)) };
             }
             Err(e) => return Err(failed(&command, e)),

@@ -1,13 +1,14 @@
-//! Volumes that become their pods' group's (`fsGroup`): each walk through the files is a job of its own.
+//! Change of a volume's group (`fsGroup`): each walk through the files is a job of its own.
 //!
 //! ```text
 //! set-up effect ──run──► job: waits for the volume's earlier walk, then a thread ──► answer ──► the next effect
 //!       ▲  waits PATIENCE at most, then "still going on"      ▲ end: the pod goes, or the agent stops
 //! ```
-//! In: a pod's volume, what is to be done with its files. Out: the answer, or how far the work is. Invariants: one job for a volume
-//! of a pod, and one walk at a time through a volume that several pods have; a job outlives the effect that began it, so a walk
-//! that takes longer than an effect's deadline is not begun again and comes to its end; an answer is given once; no job of a pod
-//! is left when its volumes are taken away, for a walk holds directories open. Upstream: pkg/volume/volume_linux.go.
+//! In: a pod's volume, and the work on its files. Out: the result, or the progress of the work. Invariants: one job for
+//! a volume of a pod, and one walk at a time through a volume that several pods use; a job outlives the effect that
+//! began it, so a walk that takes longer than an effect's deadline is not started again and ends; a result is delivered
+//! once; when a pod's volumes are torn down its jobs are over, because a walk holds directories open. Upstream:
+//! pkg/volume/volume_linux.go.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,12 +29,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::tasks::actor::Tasks;
 
-/// How long an effect waits for a job. Little: a pod that goes waits for the answers of its effects.
+/// How long an effect waits for a job. Short, because a pod that ends waits for its effects.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A volume of a pod: UID, name.
 type Key = (PodUid, String);
-/// What a set-up says: what people should know about the volume, or why it failed.
+/// Result of a set-up: a warning about the volume, or the error.
 type SetUpResult = Result<Option<String>, EffectError>;
 /// Gives a directory and everything in it to a group.
 type Giver = dyn Fn(&Path, u32, &Progress) -> Result<(), FilesError> + Send + Sync;
@@ -41,9 +42,9 @@ type Giver = dyn Fn(&Path, u32, &Progress) -> Result<(), FilesError> + Send + Sy
 /// A job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnershipProgress {
-    /// How many entries its walk has seen so far.
+    /// Number of entries that the walk has visited.
     pub(crate) entries: u64,
-    /// For how long it has been going on.
+    /// Time since the start of the job.
     pub(crate) took: Duration,
 }
 
@@ -70,7 +71,7 @@ impl Default for Ownership {
 }
 
 impl Job {
-    /// Its answer; `None` if the job's task is gone without one.
+    /// Its result; `None` if the job's task ended without one.
     async fn answer(&self) -> Option<SetUpResult> {
         let mut answer = self.answer.clone();
         // No await holds the lock that the value is behind.
@@ -83,7 +84,7 @@ impl Job {
 }
 
 impl Ownership {
-    /// With another way to give files to a group.
+    /// An owner of jobs with another function that changes groups.
     pub(crate) fn by(giver: Arc<Giver>) -> Ownership {
         Ownership { jobs: Arc::default(), giver }
     }
@@ -92,12 +93,12 @@ impl Ownership {
         self.jobs.lock().get(&(uid.clone(), name.to_owned())).cloned()
     }
 
-    /// There is a job for the volume, or an answer that no effect has heard.
+    /// True if the volume has a job, or a result that was not delivered to an effect.
     pub(crate) fn has(&self, uid: &PodUid, name: &str) -> bool {
         self.job(uid, name).is_some()
     }
 
-    /// Waits a while for the volume's job, if there is one. `Some`: it goes on.
+    /// Waits a while for the volume's job, if there is one. `Some`: the job goes on.
     pub(crate) async fn wait(&self, tasks: &Tasks, uid: &PodUid, name: &str) -> Option<OwnershipProgress> {
         let job = self.job(uid, name)?;
         match timeout(PATIENCE, job.answer()).await {
@@ -106,11 +107,11 @@ impl Ownership {
         }
     }
 
-    /// Does `work` as the job of a pod's volume, unless there is one already, and waits a while for its answer. `volume` is what
-    /// several pods may have: one of them at a time is at it.
+    /// Runs `work` as the job of a pod's volume, unless there is one already, and waits a while for its result.
+    /// `volume` is the name of the volume that several pods may use: one of them at a time works on it.
     ///
     /// # Errors
-    /// What the work says, or that it was ended.
+    /// The error of the work, or that the job was ended.
     pub(crate) async fn run(
         &self,
         tasks: &Tasks,

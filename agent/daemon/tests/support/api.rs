@@ -51,20 +51,20 @@ impl TestApi {
         TestApi { api: Arc::default(), clock, changed: Arc::default(), up }
     }
 
-    /// Looks at it or changes it.
+    /// Reads or changes the server's state.
     pub fn with<T>(&self, f: impl FnOnce(&mut FakeApi, Now) -> T) -> T {
         let answer = f(&mut self.api.lock().unwrap(), self.clock.now());
         self.changed.notify_waiters();
         answer
     }
 
-    /// Whether the server answers at all.
+    /// Sets whether the server answers.
     pub fn set_up(&self, up: bool) {
         self.up.send_replace(up);
         self.changed.notify_waiters();
     }
 
-    /// A pod as the scheduler leaves it.
+    /// A pod in the state that the scheduler leaves.
     pub fn run_pod(&self, name: &str) -> Key {
         self.run_pod_with(name, &json!([]))
     }
@@ -86,7 +86,7 @@ impl TestApi {
     }
 
     pub fn object(&self, key: &Key) -> Option<Value> {
-        // A look is no change: nobody is woken.
+        // A read is not a change: it wakes no task.
         self.api.lock().unwrap().object(key).map(|object| Value::clone(object))
     }
 
@@ -106,7 +106,7 @@ impl TestApi {
         }
     }
 
-    /// What an agent is given: a client, and watches as the real driver keeps them.
+    /// The drivers of an agent: a client, and watches with the real driver's rules.
     pub fn connect(&self, tasks: &Tasks) -> ApiDrivers<TestApi> {
         let (_, client) = watch::channel(Some(Arc::new(self.clone())));
         ApiDrivers {
@@ -165,7 +165,7 @@ impl TestApi {
                         return;
                     }
                 }
-                // It began before the look: a change since then is not missed.
+                // Subscribed before the look: a change since then is not missed.
                 changed.await;
             }
         });
@@ -241,7 +241,7 @@ impl TestObjects {
     }
 }
 
-/// As the configuration's defaults make it.
+/// The plan from the configuration's defaults.
 pub fn plan() -> ClusterPlan {
     let kubelet = KubeletConfiguration::default();
     ClusterPlan {

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod cgroups;
+pub mod device_plugin;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ use orlop_agent::runtime::runtime_state::{ContextSource, RuntimeState};
 use orlop_agent::serving::metrics::Metrics;
 use orlop_agent::tasks::actor::Tasks;
 use orlop_agent::testing::VirtualClock;
+use orlop_agent::volumes::csi::Csi;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -49,7 +51,7 @@ use api::TestApi;
 use cgroups::Hierarchy;
 
 pub const IMAGE: &str = "localhost/orlop/hello:1";
-/// Virtual time; a pod that needs longer than this for anything here is stuck.
+/// Virtual time; a pod that needs longer than this for any step is stuck.
 pub const SOON: Duration = Duration::from_secs(120);
 
 /// A runtime without events: everything is found by relisting.
@@ -71,6 +73,7 @@ impl ContextSource for Facts {
         Ok(WorkerContext {
             specs: Arc::new(self.0.clone()),
             request_timeout: Duration::from_secs(120),
+            cpus_again: Duration::from_secs(10),
             crash_loop: restart::SERIES,
             runtime_name: "fake".to_owned(),
             agent_started: Now::default(),
@@ -111,9 +114,9 @@ pub struct Machine {
     pub driver: FakeDriver,
     pub clock: Arc<VirtualClock>,
     pub cgroups: Hierarchy,
-    /// What is counted, over all agents.
+    /// Metrics over all agents.
     pub metrics: Metrics,
-    /// The cluster that it belongs to.
+    /// Its cluster.
     pub api: Option<TestApi>,
 }
 
@@ -130,7 +133,7 @@ impl Machine {
         std::fs::create_dir(dir.path().join("manifests")).unwrap();
         let clock = Arc::new(VirtualClock::new());
         let mut runtime = FakeRuntime::default();
-        // What the container wants is what the pod spells; both forms lead to the image.
+        // A container may name the image in either form.
         for name in [IMAGE, "hello"] {
             runtime.images.insert(name.to_owned(), image(IMAGE));
         }
@@ -161,6 +164,7 @@ impl Machine {
                 root_dir: self.path("kubelet"),
                 pod_logs_dir: self.path("logs"),
                 log_links_dir: self.path("links"),
+                device_plugins_dir: self.path("device-plugins"),
             },
             users: Default::default(),
             images: images::Plan {
@@ -181,6 +185,7 @@ impl Machine {
             }),
             shutdown: None,
             eviction: Default::default(),
+            managers: Default::default(),
         };
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {
@@ -196,12 +201,12 @@ impl Machine {
             facts: Arc::new(Facts(node)),
             senses: None,
             metrics: self.metrics.clone(),
-            csi: Default::default(),
+            csi: Csi::new(&tasks),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
         };
         let host = Host::new(tasks.clone(), &self.path("run"), None);
         let mut node = Node::start(plan, drivers, host, tasks.clone()).await.unwrap();
-        // Nobody follows plugins here.
+        // No task follows CSI plugins here.
         node.node_events().storage(Ok(()));
         tokio::time::timeout(SOON, node.ready()).await.expect("not ready");
         let pods = node.statuses().subscribe();
@@ -220,7 +225,7 @@ impl Machine {
         std::fs::remove_file(self.path(&format!("manifests/{name}.yaml"))).unwrap();
     }
 
-    /// Ids of running containers: what must not change when the agent is restarted.
+    /// Ids of running containers, which a restart of the agent must not change.
     pub fn running(&self) -> Vec<String> {
         self.driver.with(|r| {
             let live = r.containers.values().filter(|c| c.observed.state == ContainerState::Running);
@@ -252,12 +257,12 @@ impl Agent {
             .await;
     }
 
-    /// Virtual time passes; everything that has a timer gets its turn.
+    /// Lets virtual time pass, so that every timer fires.
     pub async fn pass(&self, seconds: u64) {
         self.tasks.wait_until(self.tasks.now().mono.after(Duration::from_secs(seconds))).await;
     }
 
-    /// As kill -9 does: everything it was doing is dropped where it stands.
+    /// Like kill -9: drops all work of the agent at once.
     pub async fn kill(self) {
         self.tasks.stop().cancel();
         drop(self.node);

@@ -86,7 +86,7 @@ pub static BUILD_INFO: Gauge<9> = gauge(
         "compiler",
         "platform",
     ],
-    "Version of the contract that the node keeps; always 1.",
+    "Version of Kubernetes that the node implements; always 1.",
 );
 /// Settings of gates.
 pub static FEATURE_ENABLED: Gauge<2> =
@@ -298,6 +298,19 @@ pub static PULL_INTENTS: Gauge<0> =
 /// Images that were pulled, on disk.
 pub static PULLED_RECORDS: Gauge<0> =
     gauge("kubelet_imagemanager_ondisk_pulledrecords", [], "Records on disk of images that were pulled.");
+/// Registrations of device plugins, failed ones too.
+pub static DEVICE_PLUGIN_REGISTRATIONS: Counter<1> = counter(
+    "kubelet_device_plugin_registration_total",
+    ["resource_name"],
+    "Calls of Register by device plugins.",
+);
+/// Answers to `Allocate`.
+pub static DEVICE_PLUGIN_ALLOC_DURATION: Histogram<1> = histogram(
+    "kubelet_device_plugin_alloc_duration_seconds",
+    ["resource_name"],
+    COMMON,
+    "Seconds that a device plugin took to allocate devices, or to fail.",
+);
 /// Runs of credential-provider plugins.
 pub static PLUGIN_DURATION: Histogram<1> = histogram(
     "kubelet_credential_provider_plugin_duration",
@@ -583,6 +596,72 @@ pub static POD_RESOURCES_ALLOCATABLE: Counter<1> = counter(
     "kubelet_pod_resources_endpoint_requests_get_allocatable",
     ["server_api_version"],
     "Questions to the pod resources API for what the node can give.",
+);
+
+// Processors and memory.
+
+/// Assignments of processors to containers.
+pub static CPU_PINNINGS: Counter<0> = counter(
+    "kubelet_cpu_manager_pinning_requests_total",
+    [],
+    "Admissions of containers that are to have processors for themselves.",
+);
+/// Of them those that failed.
+pub static CPU_PINNING_ERRORS: Counter<0> = counter(
+    "kubelet_cpu_manager_pinning_errors_total",
+    [],
+    "Admissions of containers for which there were not enough processors.",
+);
+/// Processors for everybody.
+pub static SHARED_CPUS: Gauge<0> = gauge(
+    "kubelet_cpu_manager_shared_pool_size_millicores",
+    [],
+    "Processors that may still become a container's own, thousandths.",
+);
+/// Processors of containers.
+pub static EXCLUSIVE_CPUS: Gauge<0> = gauge(
+    "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+    [],
+    "Processors that containers have for themselves.",
+);
+/// The same by NUMA node.
+pub static EXCLUSIVE_CPUS_OF_NODE: Gauge<1> = gauge(
+    "kubelet_cpu_manager_allocation_per_numa",
+    ["numa_node"],
+    "Processors that containers have for themselves, by NUMA node.",
+);
+/// Placements that keep together.
+pub static ALIGNED: Counter<2> = counter(
+    "kubelet_container_aligned_compute_resources_count",
+    ["scope", "boundary"],
+    "Placements whose parts lie within one boundary.",
+);
+/// Placements that could not.
+pub static NOT_ALIGNED: Counter<2> = counter(
+    "kubelet_container_aligned_compute_resources_failure_count",
+    ["scope", "boundary"],
+    "Placements whose parts could not lie within one boundary.",
+);
+/// Assignments of memory to containers.
+pub static MEMORY_PINNINGS: Counter<0> = counter(
+    "kubelet_memory_manager_pinning_requests_total",
+    [],
+    "Admissions of containers that are to have memory for themselves.",
+);
+/// Of them those that failed.
+pub static MEMORY_PINNING_ERRORS: Counter<0> = counter(
+    "kubelet_memory_manager_pinning_errors_total",
+    [],
+    "Admissions of containers for which there was not enough memory.",
+);
+/// Pods that the topology manager saw.
+pub static TOPOLOGY_ADMISSIONS: Counter<0> =
+    counter("kubelet_topology_manager_admission_requests_total", [], "Pods whose placement was judged.");
+/// Of them those that were refused.
+pub static TOPOLOGY_REFUSALS: Counter<0> = counter(
+    "kubelet_topology_manager_admission_errors_total",
+    [],
+    "Pods that were refused because their parts lie too far apart.",
 );
 
 // Volumes.

@@ -3,6 +3,7 @@
 //! In: texts. Out: amounts, network counters. Invariant: total; a value that a text lacks is `None`.
 
 use agent_types::time::Wall;
+use orlop_config::procfs::kilobytes;
 
 use super::cgroup::field;
 use super::usage::{Cpu, Memory, Psi, Swap, Tasks, Usage, psi};
@@ -89,13 +90,6 @@ fn cpu(stat: &str) -> Cpu {
         system_ns: ns(system),
         ..Cpu::default()
     }
-}
-
-/// An amount of /proc/meminfo, bytes.
-#[must_use]
-pub fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    value.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// When the machine started: `btime` of /proc/stat.

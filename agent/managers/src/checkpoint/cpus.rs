@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use orlop_config::fnv::fnv32;
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, fnv, spew_map};
+use super::{CheckpointError, spew_map};
 use crate::cpu_set::CpuSet;
 use crate::cpus::state::CpuState;
 
@@ -27,13 +28,14 @@ impl File {
         let pods = self.entries.iter().map(|(uid, containers)| {
             (uid.clone(), spew_map(containers.iter().map(|(name, cpus)| (name.clone(), cpus.clone()))))
         });
-        fnv(&format!(
+        let printed = format!(
             "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} \
              Entries:(map[string]map[string]string){} Checksum:(checksum.Checksum)0}}",
             self.policy,
             self.shared,
             spew_map(pods)
-        ))
+        );
+        fnv32(printed.as_bytes())
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use orlop_config::fnv::fnv32;
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, fnv, spew_list, spew_map};
+use super::{CheckpointError, spew_list, spew_map};
 use crate::memory::state::{Block, MemoryState, MemoryTable, NodeState};
 use crate::node_mask::NodeMask;
 
@@ -91,13 +92,14 @@ impl File {
             };
             (uid.clone(), spew_map(containers.iter().map(blocks)))
         });
-        fnv(&format!(
+        let printed = format!(
             "(*state.MemoryManagerCheckpoint){{PolicyName:(string){} MachineState:(state.NUMANodeMap){} \
              Entries:(state.ContainerMemoryAssignments){} Checksum:(checksum.Checksum)0}}",
             self.policy,
             spew_map(nodes),
             spew_map(pods)
-        ))
+        );
+        fnv32(printed.as_bytes())
     }
 }
 

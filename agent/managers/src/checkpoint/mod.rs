@@ -1,11 +1,12 @@
-//! The managers' state files (`cpu_manager_state`, `memory_manager_state`), byte for byte as upstream's.
+//! The managers' state files (`cpu_manager_state`, `memory_manager_state`, `kubelet_internal_checkpoint`), byte for byte as upstream's.
 //!
 //! In: a state, or the bytes of a file. Out: the bytes, or the state. Invariant: an upstream kubelet v1.36 reads the files that are written
 //! here, and its files are read here, so either may follow the other on one disk. The checksum is FNV-1a over the text by which
 //! Go's spew prints the value, with checksum 0 and sorted keys. Upstream: pkg/kubelet/checkpointmanager/checksum,
-//! cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go.
+//! cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go, devicemanager/checkpoint.
 
 pub mod cpus;
+pub mod devices;
 pub mod memory;
 
 /// Why a file is not used.
@@ -42,11 +43,6 @@ pub enum CheckpointError {
         /// The mistake.
         error: String,
     },
-}
-
-/// FNV-1a, 32 bits.
-fn fnv(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// A map as spew prints it: `map[a:1 b:2]`.

@@ -5,6 +5,8 @@
 //! its pod, those of a sidecar none. Nothing is taken back on failure: [`CpuManager::keep_only`] does so once the pod is not
 //! active. Upstream: pkg/kubelet/cm/cpumanager/policy_static.go.
 
+use std::collections::BTreeMap;
+
 use super::accumulator::{Sorting, TakeError, take_packed};
 use super::distribution::take_distributed;
 use super::options::CpuOptions;
@@ -105,6 +107,22 @@ impl CpuManager {
         self.state.own(uid, container).unwrap_or(&self.state.shared)
     }
 
+    /// Number of exclusive processors of each NUMA node that has any.
+    #[must_use]
+    pub fn exclusive_by_node(&self) -> BTreeMap<u32, usize> {
+        self.topology
+            .cpus()
+            .only(&self.topology.cpus().set().difference(&self.state.shared))
+            .sizes(Unit::Node)
+    }
+
+    /// The container has processors for itself, and all of them share one uncore cache.
+    #[must_use]
+    pub fn is_in_one_uncore(&self, uid: &str, container: &str) -> bool {
+        let own = self.state.own(uid, container);
+        own.is_some_and(|own| self.topology.cpus().only(own).ids(Unit::Uncore).len() == 1)
+    }
+
     pub(super) fn reusable(&self, uid: &str) -> CpuSet {
         self.reusable.as_ref().filter(|(of, _)| of == uid).map(|(_, cpus)| cpus.clone()).unwrap_or_default()
     }
@@ -192,6 +210,15 @@ impl CpuManager {
             Kind::Sidecar | Kind::App => reusable.difference(cpus),
         };
         self.reusable = Some((pod.uid.clone(), reusable));
+    }
+
+    /// Gives the container these processors if they are free, or belong to containers of its pod.
+    pub(super) fn keep(&mut self, uid: &str, container: &str, cpus: &CpuSet) {
+        let of_pod = self.state.assignments.get(uid).into_iter().flat_map(BTreeMap::values);
+        let may_have = of_pod.fold(self.available(), |all, own| all.union(own));
+        if !cpus.is_empty() && cpus.is_subset(&may_have) {
+            self.state.assign(uid, container, cpus.clone());
+        }
     }
 
     /// Takes back the processors of all containers that no active pod has. True if something changed.

@@ -128,6 +128,26 @@ impl CpuManager {
         }
         Ok(CpuManager::with_state(topology, options, reserved, state))
     }
+
+    /// Starts after a boot of the machine with a state that does not fit: no container runs, so the state is a wish. Pods keep the
+    /// processors that are still free; the others get new ones when they are admitted. Upstream does not start.
+    ///
+    /// # Errors
+    /// The reservation does not fit the machine.
+    pub fn start_after_boot(
+        topology: CpuTopology,
+        options: CpuOptions,
+        reservation: &Reservation,
+        state: &CpuState,
+    ) -> Result<CpuManager, StartError> {
+        let mut manager = CpuManager::start(topology, options, reservation, None)?;
+        for (pod, containers) in &state.assignments {
+            for (container, own) in containers {
+                manager.keep(pod, container, own);
+            }
+        }
+        Ok(manager)
+    }
 }
 
 fn validate(state: &CpuState, reserved: &CpuSet, strict: bool, machine: CpuSet) -> Result<(), StartError> {

@@ -165,6 +165,26 @@ impl MemoryManager {
         }
     }
 
+    /// Gives the container these blocks if all of them are free.
+    pub(super) fn keep(&mut self, uid: &str, container: &str, blocks: &[Block]) {
+        let machine = &self.state.machine;
+        let fits = |block: &Block| {
+            let has =
+                |node: u32| machine.get(&node).is_some_and(|node| node.memory.contains_key(&block.resource));
+            block.nodes.nodes().all(has)
+                && !self.violates_groups(block.nodes)
+                && sum(machine, block.nodes, &block.resource, |of| of.free) >= block.bytes
+        };
+        if blocks.is_empty() || !blocks.iter().all(fits) {
+            return;
+        }
+        for block in blocks {
+            charge(&mut self.state.machine, block.nodes, &block.resource, block.bytes);
+        }
+        let of_pod = self.state.blocks.entry(uid.to_owned()).or_default();
+        of_pod.insert(container.to_owned(), blocks.to_vec());
+    }
+
     /// A container is about to be created: the init containers before it have ended, and their memory is free. True if something
     /// changed.
     pub fn release_earlier(&mut self, pod: &PodRequest, container: &str) -> bool {

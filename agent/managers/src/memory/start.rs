@@ -5,26 +5,33 @@
 //! this machine, group by group. Upstream: policy_static.go (`NewPolicyStatic`, `validateState`), memory_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use super::manager::MemoryManager;
 use super::state::{Blocks, Machine, MemoryState, MemoryTable, NodeState, charge, sum};
 use crate::node_mask::NodeMask;
 use crate::request::ResourceName;
+pub use crate::topology::machine::NodeMemory;
 
 /// The resource that is no huge page.
 pub const MEMORY: &str = "memory";
 
-/// Memory of a NUMA node, bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeMemory {
-    /// `MemTotal` of the node.
-    pub total: u64,
-    /// Bytes in huge pages, by resource name.
-    pub huge_pages: BTreeMap<ResourceName, u64>,
-}
-
 /// `reservedMemory`: bytes by node and resource.
 pub type Reserved = BTreeMap<u32, BTreeMap<ResourceName, u64>>;
+
+/// An amount as upstream writes it if it was given with a binary suffix: `16Gi`, `1717986918`, `0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suffixes = [(60, "Ei"), (50, "Pi"), (40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+        match suffixes.into_iter().find(|(shift, _)| self.0 != 0 && self.0.is_multiple_of(1 << shift)) {
+            Some((shift, suffix)) => write!(f, "{}{suffix}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
 
 /// Why the policy cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,12 +46,12 @@ pub enum StartError {
         "the total amount \"{given}\" of type \"{resource}\" is not equal to the value \"{wanted}\" determined by Node Allocatable feature"
     )]
     OtherTotal {
-        /// Sum over the nodes, bytes.
-        given: u64,
+        /// Sum over the nodes.
+        given: Bytes,
         /// The resource.
         resource: ResourceName,
-        /// systemReserved + kubeReserved + evictionHard, bytes.
-        wanted: u64,
+        /// systemReserved + kubeReserved + evictionHard.
+        wanted: Bytes,
     },
     /// No memory is reserved.
     #[error("[memorymanager] you should specify the system reserved memory")]
@@ -88,6 +95,7 @@ impl MemoryManager {
         for resource in named {
             let (given, wanted) = (given(resource), wanted.get(resource).copied().unwrap_or(0));
             if given != wanted {
+                let (given, wanted) = (Bytes(given), Bytes(wanted));
                 return Err(StartError::OtherTotal { given, resource: resource.clone(), wanted });
             }
         }
@@ -107,6 +115,27 @@ impl MemoryManager {
             return Err(StartError::OtherMachine);
         }
         Ok(MemoryManager::with_state(state))
+    }
+
+    /// Starts after a boot of the machine with a state that does not fit: the kernel itself lies elsewhere in memory at each boot, so
+    /// the nodes' amounts differ. No container runs, so the state is a wish. Pods keep the blocks that still fit; the others get new
+    /// ones when they are admitted. Upstream does not start.
+    ///
+    /// # Errors
+    /// The reservation does not fit the machine.
+    pub fn start_after_boot(
+        nodes: &BTreeMap<u32, NodeMemory>,
+        reserved: &Reserved,
+        wanted: &BTreeMap<ResourceName, u64>,
+        state: &MemoryState,
+    ) -> Result<MemoryManager, StartError> {
+        let mut manager = MemoryManager::start(nodes, reserved, wanted, None)?;
+        for (pod, containers) in &state.blocks {
+            for (container, blocks) in containers {
+                manager.keep(pod, container, blocks);
+            }
+        }
+        Ok(manager)
     }
 }
 

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cpu_set::CpuSet;
 
+pub mod machine;
+
 /// The place of one processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {

@@ -1,8 +1,8 @@
-//! What a node may do: the node authoriser and the admission plug-in NodeRestriction.
+//! Permissions of a node: the node authorizer and the admission plug-in NodeRestriction.
 //!
-//! In: who, which object, which verb. Out: nothing, or 403 (404 where admission looks the object up). A fact to know:
-//! reading a pod that does not exist is **403** for a node, because no relationship is found; patching its status and
-//! deleting it are 404. Upstream: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/noderestriction.
+//! In: requester, object, verb. Out: nothing, or 403 (404 where admission looks the object up). Note: reading a pod
+//! that does not exist is **403** for a node, because no relationship is found; patching its status and deleting it are
+//! 404. Upstream: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/noderestriction.
 
 use agent_types::objects::{ObjectKind, ObjectRef};
 use agent_volumes::references;

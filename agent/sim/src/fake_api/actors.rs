@@ -1,7 +1,7 @@
-//! What others than the node do through the API server: bind, delete, replace, sign, taint.
+//! Actions of other clients of the API server: bind, delete, replace, sign, taint.
 //!
-//! In: the API and names. Out: the changed objects, as controllers and the scheduler leave them. Each is one request
-//! of [`Requester::Admin`], so the same rules hold.
+//! In: the API and names. Out: the changed objects, as controllers and the scheduler leave them. Each is one request of
+//! [`Requester::Admin`], so the same rules hold.
 
 use agent_types::time::Wall;
 use serde_json::{Value, json};

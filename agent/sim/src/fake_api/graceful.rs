@@ -1,7 +1,7 @@
-//! The graceful-deletion protocol: what a DELETE does to an object.
+//! The graceful-deletion protocol: the effect of a DELETE on an object.
 //!
-//! In: the object, the options, now. Out: [`Outcome`]. Invariants: the grace of a pod only shrinks; 0 removes; an object
-//! with finalizers is only marked. Upstream: apiserver/pkg/registry/rest/delete.go, core/pod/strategy.go.
+//! In: the object, the options, now. Out: [`Outcome`]. Invariants: the grace of a pod only shrinks; 0 removes; an
+//! object with finalizers is only marked. Upstream: apiserver/pkg/registry/rest/delete.go, core/pod/strategy.go.
 
 use agent_types::time::Wall;
 use serde_json::{Value, json};

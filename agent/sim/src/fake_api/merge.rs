@@ -2,8 +2,8 @@
 //!
 //! In: an object and a patch. Out: the patched object. Lists are replaced whole unless [`merge_key`] names the field by
 //! which their elements are matched; the directives `$patch`, `$setElementOrder/…`, `$deleteFromPrimitiveList/…` and
-//! `$retainKeys` are understood. Elements of a patch come before what only the server has, unless the server's own
-//! order says otherwise. Upstream: apimachinery/pkg/util/strategicpatch, the tags `patchMergeKey` of k8s.io/api.
+//! `$retainKeys` are understood. Elements of a patch come before elements that only the server has, unless the server's
+//! own order differs. Upstream: apimachinery/pkg/util/strategicpatch, the tags `patchMergeKey` of k8s.io/api.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
-//! TokenReview and SubjectAccessReview: who is who, and who may do what with the nodes' API.
+//! TokenReview and SubjectAccessReview: the users of tokens, and their permissions for the nodes' API.
 //!
-//! In: reviews as values. Out: the same with their answers. Invariant: whoever is not named may nothing.
+//! In: reviews as values. Out: the same with their answers. Invariant: a user without an entry has no permission.
 
 use std::collections::{BTreeMap, BTreeSet};
 

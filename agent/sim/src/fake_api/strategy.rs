@@ -1,8 +1,8 @@
-//! What the server changes in, and refuses about, objects that are created and updated.
+//! Changes and refusals of the server when objects are created and updated.
 //!
 //! In: the object as sent and as stored. Out: the object as it will be stored, or 422. Upstream: the strategies of
-//! pkg/registry, validation of what a node could get wrong in pkg/apis/core/validation. Pod specs are not validated:
-//! hostile pods are wanted here.
+//! pkg/registry, validation of a node's possible mistakes in pkg/apis/core/validation. Pod specs are not validated,
+//! because the simulation uses malformed pods.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
-//! What a watch delivers: the changes since a resource version, within a window of history.
+//! Events of a watch: the changes since a resource version, within a window of history.
 //!
 //! In: every change of the store. Out: [`WatchLine`]s for one selector, or 410. Invariant: an object that enters the
-//! selection is ADDED, one that leaves it is DELETED, with the version of the change that did it; a bookmark carries
-//! the newest version, so that a quiet watch does not fall out of the window.
+//! selection is ADDED, one that leaves it is DELETED, with the version of that change; a bookmark carries the newest
+//! version, so that a quiet watch does not fall out of the window.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

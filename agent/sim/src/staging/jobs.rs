@@ -1,21 +1,22 @@
-//! The agent in the world of volumes: its table of stages and the tasks that go the ways of volumes, one step at a time.
+//! The agent in the world of volumes: its table of stages, and the tasks of volumes, one step at a time.
 //!
-//! In: which task goes on. Out: what the disk and the driver have afterwards. Invariant: all of this dies with the agent; the
-//! steps are carried out as the daemon's `pods::execute::csi` and `volumes::csi::stages` do, and nothing is decided here.
+//! In: the task that goes on. Out: the state of disk and driver afterwards. Invariant: all state here ends with the
+//! agent; the steps are carried out like those of the daemon's `pods::execute::csi` and `volumes::csi::volume_table`, and the
+//! module decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_types::failure::Class;
 use agent_types::ids::PodUid;
 use agent_volumes::attach::{OnDisk, VolumeOnDisk};
+use agent_volumes::csi::failures::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::publishing::{End, Facts, Paths, PublishAnswer, PublishStep, Publishing};
 use agent_volumes::csi::request::Capabilities;
-use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::unpublishing::{self, Unpublishing};
 use agent_volumes::csi::unstaging::{self, Unstaging};
 use agent_volumes::csi::{CsiVolume, VolumeData};
 use agent_volumes::key::VolumeKey;
-use agent_volumes::stages::{Order, Published, StageTable, Subject, Ticket};
+use agent_volumes::volume_table::{Order, Published, Subject, Ticket, VolumeTable};
 use serde_json::json;
 
 use super::model::{Call, Fate, STAGER, target, volume_of};
@@ -46,7 +47,7 @@ pub(super) struct Job {
 /// What dies with the agent.
 #[derive(Default)]
 pub(super) struct Agent {
-    pub(super) table: StageTable,
+    pub(super) table: VolumeTable,
     pub(super) jobs: BTreeMap<u32, Job>,
     next: u32,
     /// The disk is to be read.

@@ -1,14 +1,15 @@
-//! Pods that share volumes of CSI drivers: the machines of `agent_volumes::{csi, stages}` in a small world of their own, in which
-//! every step of every task, every half of a driver's call and every death of the agent is one event.
+//! Pods that share volumes of CSI drivers: the machines of `agent_volumes::{csi, stages}` in a small world of their
+//! own, in which every step of every task, every half of a driver's call and every death of the agent is one event.
 //!
 //! ```text
 //! chance ─► a task goes on │ a call ends: done, refused, lost │ a pod comes, goes │ the agent dies, the power goes
-//!              └─► Publishing, Unpublishing, Unstaging, StageTable ─► a driver that judges, records on disk
+//!              └─► Publishing, Unpublishing, Unstaging, VolumeTable ─► a driver that judges, records on disk
 //! ```
-//! In: a seed, a [`StagingDefect`], perhaps the one event at which the agent dies. Out: the first broken promise. Promises:
-//! STAGED-FIRST (a driver that stages publishes nothing that is not staged), UNSTAGED-LAST (nothing is unstaged while it is
-//! published), ONE-CALL (one call at a time for each volume), POD-HAS (what a worker was told is there stays there), PROGRESS (once all is calm every pod has its volumes), LEFT-OVER (once no pod is left neither
-//! is anything of a volume). The run in [`crate::scenario`] has whole pods, and set-ups in one event.
+//! In: a seed, a [`StagingDefect`], perhaps the one event at which the agent dies. Out: the first violation. Promises:
+//! STAGED-FIRST (a driver that stages publishes only staged volumes), UNSTAGED-LAST (no published volume is unstaged),
+//! ONE-CALL (one call at a time for each volume), POD-HAS (a volume that was reported to a worker stays published),
+//! PROGRESS (at rest every pod has its volumes), LEFT-OVER (after the last pod, nothing of a volume is left). The run
+//! in [`crate::scenario`] has whole pods, and set-ups in one event.
 
 mod jobs;
 mod model;

@@ -1,14 +1,15 @@
-//! What outlives the agent in the world of volumes: a CSI driver, and the records on the node's disk.
+//! The state that survives the agent in the world of volumes: a CSI driver, and the records on the node's disk.
 //!
-//! In: calls in two parts, so that two of them can meet; reads and writes of records. Out: answers, broken promises. The driver
-//! judges the node as the CSI specification does: no NodePublishVolume of a volume that is not staged, no NodeUnstageVolume of one
-//! that is published, one call at a time for each volume. Records are those of `agent_linux::volumes::{csi, csi_block}`.
+//! In: calls in two parts, so that two of them can meet; reads and writes of records. Out: answers, violations. The
+//! driver checks the node against the CSI specification: no NodePublishVolume of a volume that is not staged, no
+//! NodeUnstageVolume of one that is published, one call at a time for each volume. Records are those of
+//! `agent_linux::volumes::{csi, csi_block}`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_types::ids::PodUid;
 use agent_volumes::attach::{OnDisk, VolumeOnDisk};
-use agent_volumes::csi::steps::{CallFailed, StagedAs};
+use agent_volumes::csi::failures::{CallFailed, StagedAs};
 use agent_volumes::csi::{CsiVolume, Persistent, VolumeData};
 use agent_volumes::key::VolumeKey;
 

@@ -1,9 +1,9 @@
-//! Units stop: the agent's own among them, with pods that nobody may have waited for.
+//! The stop of the units, the agent's own among them, also if logind did not wait for the pods.
 //!
-//! In: a stop of the machine that is not delayed any more, or never was. Out: what PID 1 tells an agent that asks in its
-//! own stop ([`ShutdownEvent::GoingDown`]); the machine's end once that stop has ended. STOP-AWAITED: an agent that could
-//! ask and lived through its stop has written how its pods ended. Invariants: systemd waits no longer than the unit was
-//! given; nobody calls off what has come so far.
+//! In: a shutdown after the delay, or without one. Out: PID 1's answer to an agent that asks in its own stop
+//! ([`ShutdownEvent::GoingDown`]); the machine's end after that stop. STOP-AWAITED: an agent that could ask and
+//! survived its stop has recorded how its pods ended. Invariants: systemd waits no longer than the unit's limit; a
+//! shutdown at this stage is not cancelled.
 
 use std::time::Duration;
 

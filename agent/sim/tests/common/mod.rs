@@ -1,4 +1,4 @@
-//! What all files of seeds ask of a run.
+//! Checks of a run that all files of seeds share.
 #![allow(clippy::print_stdout)] // the figures of a run, for people
 
 use std::collections::BTreeSet;
@@ -29,10 +29,19 @@ pub(crate) fn seeds(of_ci: u64) -> u64 {
     std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(of_ci)
 }
 
-/// Every seed below `seeds`, told twice, on all processors.
+/// Every seed below `seeds`, and those that failed once in a survey (docs/testing.md).
 pub(crate) fn every_seed(
     run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure> + Sync,
     seeds: u64,
+    failed_once: &[u64],
+) -> Vec<Report> {
+    tell_twice(run, &(0..seeds).chain(failed_once.iter().copied()).collect::<Vec<_>>())
+}
+
+/// Each seed, twice, on all processors.
+fn tell_twice(
+    run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure> + Sync,
+    seeds: &[u64],
 ) -> Vec<Report> {
     let twice = |seed: u64| {
         let tell = || run(seed, None).map_err(|failure| failure.to_string());
@@ -44,7 +53,9 @@ pub(crate) fn every_seed(
         }
     };
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-    let lane = |first: usize| (first as u64..seeds).step_by(lanes).map(twice).collect::<Result<Vec<_>, _>>();
+    let lane = |first: usize| {
+        seeds.iter().skip(first).step_by(lanes).copied().map(twice).collect::<Result<Vec<_>, _>>()
+    };
     let told: Result<Vec<Vec<Report>>, String> = std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..lanes).map(|first| scope.spawn(move || lane(first))).collect();
         lanes
@@ -53,7 +64,7 @@ pub(crate) fn every_seed(
             .collect()
     });
     let reports = told.unwrap_or_else(|failure| panic!("{failure}")).concat();
-    assert_eq!(reports.len() as u64, seeds);
+    assert_eq!(reports.len(), seeds.len());
     let (crashes, steps) =
         reports.iter().fold((0, 0), |(crashes, steps), r| (crashes + r.crashes, steps + r.steps));
     println!("{} seeds, {steps} steps, {crashes} crashes of the agent", reports.len());

@@ -106,6 +106,14 @@ impl Reservations {
         amounts.iter().map(|(name, amount)| (name.clone(), less(*amount, reserved(name)))).collect()
     }
 
+    /// Amounts that are kept from pods, of each resource of `capacity` that has any: for the system, for Kubernetes and for hard
+    /// eviction. Upstream: `GetNodeAllocatableReservation`.
+    #[must_use]
+    pub fn of_capacity(&self, capacity: &Resources) -> Resources {
+        let kept = capacity.iter().map(|(name, amount)| (name.clone(), self.kept(name, *amount)));
+        kept.filter(|(_, kept)| !kept.is_zero()).collect()
+    }
+
     /// What is kept from pods of `capacity` of resource `name`.
     fn kept(&self, name: &str, capacity: Quantity) -> Quantity {
         let signal = match name {
@@ -234,6 +242,29 @@ mod tests {
         assert_eq!(allocatable["ephemeral-storage"], units(900));
         assert_eq!(allocatable["hugepages-2Mi"], units(1 << 30));
         assert_eq!(allocatable["pods"], units(40));
+    }
+
+    #[test]
+    fn reservations_of_a_capacity_are_those_of_its_resources() {
+        let kubelet = KubeletConfiguration {
+            eviction_hard: amounts(&[("memory.available", "100Mi"), ("nodefs.available", "10%")]),
+            system_reserved: amounts(&[("memory", "1Mi"), ("cpu", "100m"), ("pid", "7")]),
+            kube_reserved: amounts(&[("cpu", "3")]),
+            ..KubeletConfiguration::default()
+        };
+        let kept = |kubelet: &KubeletConfiguration| {
+            let reservations = Reservations::new(kubelet);
+            reservations.of_capacity(&capacity(&machine(), &reservations))
+        };
+        let mut wanted = Resources::from([
+            ("cpu".to_owned(), Quantity::from_milli(3100)),
+            ("ephemeral-storage".to_owned(), Quantity::from_units(100)),
+            ("memory".to_owned(), Quantity::from_units(101 << 20)),
+        ]);
+        assert_eq!(kept(&kubelet), wanted);
+        // The set takes the place of the processors of both reservations.
+        wanted.insert("cpu".to_owned(), Quantity::from_units(2));
+        assert_eq!(kept(&KubeletConfiguration { reserved_system_cpus: "0,3".to_owned(), ..kubelet }), wanted);
     }
 
     #[test]

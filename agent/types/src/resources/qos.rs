@@ -1,5 +1,4 @@
-//! Quality-of-service class of a pod, which decides its cgroup, its OOM score (agent-core, `container_spec::linux`) and its
-//! eviction rank.
+//! Quality-of-service class of a pod, which decides its cgroup, its OOM score ([`super::oom_score`]) and its eviction rank.
 //!
 //! In: a pod. Out: [`QosClass`]. Only cpu and memory count; init containers count too; an amount of zero
 //! counts as absent. With a request of the pod itself (`spec.resources`), only that counts. Upstream:

@@ -9,6 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use orlop_config::fnv::Fnv64;
+
 use crate::backoff::Backoff;
 use crate::ids::ContainerId;
 use crate::time::{Mono, Now, Wall};
@@ -192,7 +194,7 @@ pub fn key(uid: &str, container: &str, image: &str, resources: &str) -> String {
         hash.write(part.as_bytes());
         hash.write(&[0]);
     }
-    format!("{container}/{:016x}", hash.0)
+    format!("{container}/{:016x}", hash.finish())
 }
 
 /// `base` × (1 … 1.5), where name and number of the retry select the factor, so that a replay waits the same.
@@ -202,23 +204,8 @@ pub fn jittered(base: Duration, seed: &str, attempt: u64) -> Duration {
     hash.write(seed.as_bytes());
     hash.write(&attempt.to_be_bytes());
     // FNV's low bits hardly mix the last byte; fold the halves together.
-    let thousandth = (hash.0 ^ (hash.0 >> 32)) % 501;
+    let hash = hash.finish();
+    let thousandth = (hash ^ (hash >> 32)) % 501;
     let extra = base.as_millis().saturating_mul(u128::from(thousandth)) / 1000;
     base.saturating_add(Duration::from_millis(u64::try_from(extra).unwrap_or(u64::MAX)))
-}
-
-struct Fnv64(u64);
-
-impl Default for Fnv64 {
-    fn default() -> Self {
-        Fnv64(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv64 {
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
 }

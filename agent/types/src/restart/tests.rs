@@ -40,7 +40,7 @@ fn waits(series: Backoff, run_s: u64, rounds: u64) -> Vec<u64> {
 }
 
 #[test]
-fn the_series_of_the_contract() {
+fn the_series_of_upstream() {
     assert_eq!(waits(SERIES, 1, 8), [0, 10, 20, 40, 80, 160, 300, 300]);
 }
 

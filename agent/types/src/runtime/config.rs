@@ -215,6 +215,9 @@ pub struct ContainerConfig {
     /// Devices of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
+    /// Names of CDI devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cdi_devices: Vec<String>,
     /// Labels (`labels::*`).
     pub labels: BTreeMap<String, String>,
     /// Annotations (`labels::*`).

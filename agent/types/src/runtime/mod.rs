@@ -6,6 +6,7 @@ pub mod containers;
 pub mod image;
 pub mod lost_shims;
 pub mod observed;
+pub mod placement;
 pub mod pod_files;
 pub mod status;
 pub mod view;

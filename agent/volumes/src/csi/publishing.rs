@@ -22,9 +22,9 @@ use agent_types::ids::PodUid;
 use agent_types::objects::ObjectRef;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 
+use super::failures::{CallFailed, Failure, StagedAs};
 use super::request::{Capabilities, DriverToken, Publish, Stage};
 use super::source::SecretRef;
-use super::steps::{CallFailed, Failure, StagedAs};
 use super::{CsiVolume, Persistent, Terms};
 use crate::Resize;
 use crate::attach::{Attached, VolumeOnDisk};
@@ -34,7 +34,7 @@ use crate::attach::{Attached, VolumeOnDisk};
 pub enum PublishStep {
     /// The CSIDriver object is read: [`PublishAnswer::Object`].
     Object,
-    /// The table of stages hears that the pod wants the volume, and whether nodes attach it: [`PublishAnswer::Attached`].
+    /// The volume table hears that the pod wants the volume, and whether nodes attach it: [`PublishAnswer::Attached`].
     Wish {
         /// It has to be attached.
         attach: bool,
@@ -55,7 +55,7 @@ pub enum PublishStep {
     Facts,
     /// The disk is read: [`PublishAnswer::Held`].
     ReadDisk,
-    /// The table of stages hears that the volume is staged, or may no longer be: [`PublishAnswer::Done`].
+    /// The volume table hears that the volume is staged, or may no longer be: [`PublishAnswer::Done`].
     Staged(bool),
     /// NodeUnstageVolume, for another label: [`PublishAnswer::Called`].
     Unstage,
@@ -84,7 +84,7 @@ pub enum PublishStep {
         /// Containers have it.
         in_use: bool,
     },
-    /// The table of stages hears that the volume is published; the driver wants to be asked again and again, or not: [`PublishAnswer::Done`].
+    /// The volume table hears that the volume is published; the driver wants to be asked again and again, or not: [`PublishAnswer::Done`].
     Published {
         /// See above.
         again: bool,

@@ -7,7 +7,7 @@
 //! a volume that outlives its pods is unpublished in its turn only; a device without a word about whose it is was never
 //! published. Every step may be repeated, by whichever agent. Upstream: csi_mounter.go TearDownAt, csi_block.go UnmapPodDevice.
 
-use super::steps::Failure;
+use super::failures::Failure;
 use super::{PLUGIN, VolumeData, unregistered};
 
 /// What is next.
@@ -19,7 +19,7 @@ pub enum UnpublishStep {
     Leave,
     /// Is the driver registered: [`Unpublishing::found`].
     Driver,
-    /// The table of stages hears that the volume may no longer be published: [`Unpublishing::done`].
+    /// The volume table hears that the volume may no longer be published: [`Unpublishing::done`].
     Unpublished,
     /// NodeUnpublishVolume: [`Unpublishing::called`].
     Unpublish,

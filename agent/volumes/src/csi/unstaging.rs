@@ -10,13 +10,13 @@
 
 use std::collections::VecDeque;
 
-use super::steps::StagedAs;
+use super::failures::StagedAs;
 use crate::attach::VolumeOnDisk;
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnstageStep {
-    /// The disk is read, and the table of stages asked whether the volume is idle: [`Unstaging::looked`].
+    /// The disk is read, and the volume table asked whether the volume is idle: [`Unstaging::looked`].
     Look,
     /// Is the device of this PersistentVolume staged? A driver that does not stage left nothing there: [`Unstaging::is_there`].
     IsThere(String),

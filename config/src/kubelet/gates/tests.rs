@@ -30,7 +30,7 @@ fn each_field_is_a_gate_of_the_table() {
 
 /// Stage, default and lock as in Kubernetes v1.36 (upstream: pkg/features/kube_features.go).
 #[test]
-fn the_contracts_gates() {
+fn upstreams_gates() {
     use Stage::{Alpha, Beta, Deprecated, Ga};
     let table = [
         ("InPlacePodVerticalScaling", Ga, true, true),

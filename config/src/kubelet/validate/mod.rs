@@ -5,6 +5,7 @@
 //! Upstream term: `ValidateKubeletConfiguration`, plus what upstream only finds out while starting.
 
 mod images;
+mod managers;
 mod policies;
 mod resources;
 mod serving;
@@ -69,6 +70,7 @@ pub fn validate(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
     rules.policies();
     rules.shutdown_and_restart();
     rules.resources();
+    rules.managers();
     rules.evictions();
     rules.problems
 }

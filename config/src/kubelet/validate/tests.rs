@@ -97,8 +97,16 @@ fn words() {
             "must be one of Webhook, AlwaysAllow",
         ),
         ("cgroupDriver: systemd", "cgroupDriver: runc", "must be one of cgroupfs, systemd"),
-        ("cpuManagerPolicy: static", "cpuManagerPolicy: Static", "must be one of none, static"),
-        ("memoryManagerPolicy: Static", "memoryManagerPolicy: static", "must be one of None, Static"),
+        (
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'",
+            "cpuManagerPolicy: Static",
+            "must be one of none, static",
+        ),
+        (
+            "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]",
+            "memoryManagerPolicy: static",
+            "must be one of None, Static",
+        ),
         (
             "topologyManagerPolicy: best-effort",
             "topologyManagerPolicy: best",
@@ -389,6 +397,54 @@ fn reservations() {
             "reservedMemory: [{numaNode: 0, limits: {}}]",
             "reservedMemory: [{numaNode: 0, limits: {memory: 1}}, {numaNode: 0, limits: {memory: 2}}]",
             "reservedMemory[1].limits.memory: is there twice",
+        ),
+    ]);
+}
+
+#[test]
+fn managers() {
+    table(&[
+        (
+            "cpuManagerPolicy: static\nkubeReserved: {cpu: 100m}",
+            "cpuManagerPolicy: static\nkubeReserved: {cpu: '0', memory: 1Gi}",
+            "cpuManagerPolicy: \"static\" needs processors for the system: set systemReserved.cpu, kubeReserved.cpu",
+        ),
+        (
+            "cpuManagerReconcilePeriod: -1s",
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ncpuManagerReconcilePeriod: -1s",
+            "must be a duration of more than 0s",
+        ),
+        (
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
+            "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
+            "cpuManagerPolicyOptions: must be empty: the policy none has no options",
+        ),
+        (
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ncpuManagerPolicyOptions: {align-by-socket: 'true'}\n\
+             featureGates: {CPUManagerPolicyAlphaOptions: true}",
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
+            "CPU Manager Policy Alpha-level Options not enabled, but option \"align-by-socket\" provided",
+        ),
+        (
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: single-numa-node",
+            "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ncpuManagerPolicyOptions: {align-by-socket: 'true'}\n\
+             featureGates: {CPUManagerPolicyAlphaOptions: true}\ntopologyManagerPolicy: single-numa-node",
+            "align-by-socket excludes topologyManagerPolicy single-numa-node",
+        ),
+        (
+            "topologyManagerPolicyOptions: {x: y}",
+            "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {x: y}",
+            "unknown Topology Manager Policy option: \"x\"",
+        ),
+        (
+            "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]",
+            "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {hugepages-2Mi: 2Mi}}]",
+            "memoryManagerPolicy: \"Static\" needs reservedMemory with memory of a NUMA node",
+        ),
+        (
+            "reservedMemory: [{numaNode: -1, limits: {memory: 1Gi}}]",
+            "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: -1, limits: {memory: 1Gi}}]",
+            "reservedMemory[0].numaNode: -1 must be the number of a NUMA node",
         ),
     ]);
 }

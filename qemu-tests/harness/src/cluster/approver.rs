@@ -1,10 +1,10 @@
-//! Approves the serving certificates that nodes ask for, as a cluster's administrator does: upstream approves client
+//! Approves the nodes' requests for serving certificates, as a cluster's administrator does: upstream approves client
 //! certificates by itself, serving certificates never.
 //!
 //! ```text
 //! watch of CertificateSigningRequests ─► decide (pure) ─► approval
 //! ```
-//! Invariant: only a node that asks in its own name for `kubernetes.io/kubelet-serving` is approved.
+//! Invariant: only a node's request in its own name for `kubernetes.io/kubelet-serving` is approved.
 
 use futures_util::StreamExt;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What to do with a node's request.
+/// Reaction to a node's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Approve serving certificates.
@@ -40,7 +40,7 @@ impl Approver {
         Approver { policy, task: handle.spawn(serve(Api::all(client), follow)) }
     }
 
-    /// Looks at once at what waits: after the API server was away its watch waits for half a minute.
+    /// Looks at pending requests at once: after an outage of the API server the watch waits for half a minute.
     pub fn look_again(&self) {
         self.policy.send_modify(|_| {});
     }

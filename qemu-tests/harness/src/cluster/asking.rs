@@ -1,7 +1,7 @@
-//! Whether a node answers while something happens to it.
+//! Requests to a node during other work, to check that the node answers.
 //!
-//! What comes in: paths, as the API server takes them (`/api/v1/nodes/<name>/proxy/healthz`), and the work meanwhile. What
-//! goes out: how many answers there were, how long the slowest took, and every failure.
+//! What comes in: paths at the API server (`/api/v1/nodes/<name>/proxy/healthz`), and the work. What goes out: the
+//! number of answers, the duration of the slowest one, and every failure.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use super::client::ClusterClient;
 /// From an answer to the next question.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What came of the questions.
+/// Results of the requests.
 #[derive(Clone, Debug, Default)]
 pub struct QueryResults {
     /// Questions that were answered with success.
     pub count: usize,
     /// The time of the slowest of them.
     pub slowest: Duration,
-    /// What the others were answered.
+    /// The failed requests.
     pub failures: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl QueryResults {
     }
 }
 
-/// Asks for `paths` in turn, over and over, while `work` is done; the last question is answered after its end.
+/// Requests `paths` in turn, repeatedly, while `work` runs; the last answer comes after its end.
 ///
 /// # Errors
 /// Those of the work.

@@ -4,9 +4,9 @@
 //! lines ─► kubectl ─► API server ─► node ─► runtime ─► the container's input
 //! what it answers ◄────────────────────────────────── and its log
 //! ```
-//! What comes in: the cluster and the container. What goes out: nothing. The runtime may hand the first lines on before it has put the
-//! client among those who hear the container (docs/server.md): a line is typed again until there is an answer, and from
-//! then on none may be missing.
+//! What comes in: the cluster and the container. What goes out: nothing. The runtime may pass the first lines on before
+//! it has added the client to the readers of the container's output (docs/server.md): a line is typed again until there
+//! is an answer, and from then on no answer may be missing.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,12 +21,12 @@ use super::plane::Cluster;
 use crate::process::Guarded;
 use crate::run::Run;
 
-/// What the container runs in its shell; `stdin` and `stdinOnce` are true.
+/// The script of the container's shell; `stdin` and `stdinOnce` are true.
 pub const SCRIPT: &str = "while read line; do echo got $line; done";
 /// Between two lines that are typed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Who is attached to.
+/// The container to attach to.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener<'a> {
     /// A pod of the default namespace.
@@ -37,11 +37,11 @@ pub struct Listener<'a> {
     pub variables: &'a [(&'a str, &'a str)],
 }
 
-/// Runs `kubectl attach -i`; it ends well, with the container, and what it showed is the end of the container's log. Files are
-/// made in `dir`.
+/// Runs `kubectl attach -i`. It must succeed and end with the container, and its output must be the end of the
+/// container's log. Files are made in `dir`.
 ///
 /// # Errors
-/// It cannot be started, does not end within `limit` or not well, or answers are missing.
+/// It cannot be started, fails or does not end within `limit`, or answers are missing.
 pub fn converse(
     run: &Arc<Run>,
     dir: &Path,

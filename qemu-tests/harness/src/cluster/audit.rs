@@ -1,4 +1,4 @@
-//! The API server's audit log: who asked for what, and what was answered. Pure but for reading the file.
+//! The API server's audit log: requests with their users and answers. Pure except for reading the file.
 //!
 //! What comes in: JSON lines at level Metadata. What goes out: requests of nodes, forbidden ones, counts.
 
@@ -26,7 +26,7 @@ pub struct Request {
     pub code: u16,
     /// The client's name for itself.
     pub user_agent: String,
-    /// Where it came from.
+    /// The client's address.
     pub source: String,
     /// When it was answered, RFC 3339.
     pub at: String,
@@ -115,14 +115,14 @@ pub fn is_forbidden(request: &Request) -> bool {
     is_of_node(request) && request.code == 403
 }
 
-/// For how long the authoriser may not know yet of a pod that its node has heard of.
+/// How long the node authorizer may not know a pod yet that its node knows.
 const EARLY: Duration = Duration::from_secs(5);
-/// Whoever asks for the same again within this time has not understood.
+/// A client that repeats a request within this time has not handled the refusal.
 const REPEATED: Duration = Duration::from_secs(20);
 
-/// True if the node was refused only because the authoriser heard of its pod a moment after the node did: what it asked
-/// for belongs to pods, and it was not refused for longer. (Watches are logged when they end, so that they were granted
-/// cannot be seen.) Upstream's kubelet meets the same refusals.
+/// True if the node was refused only because the authorizer learned of its pod a moment after the node did: the request
+/// concerns objects of pods, and the refusals did not last longer. (The log has watches when they end, so it does not
+/// show when a watch was granted.) Upstream's kubelet meets the same refusals.
 #[must_use]
 pub fn was_early(all: &[Request], at: usize) -> bool {
     let of_pods = [
@@ -143,15 +143,15 @@ pub fn was_early(all: &[Request], at: usize) -> bool {
     let same = |r: &&Request| is_forbidden(r) && object(r) == object(refused);
     let mut times: Vec<Timestamp> = all.iter().filter(same).map(when).collect();
     times.sort();
-    // Each new pod may be early anew; refusals without a pause between them belong to one.
+    // Each new pod may be early again; refusals without a pause between them belong to one pod.
     let near = |a: &Timestamp, b: &Timestamp| b.duration_since(*a).unsigned_abs() <= EARLY;
     let mut one = times.chunk_by(near).filter(|times| times.contains(&when(refused)));
     one.next().is_some_and(|times| near(&times[0], &times[times.len() - 1]))
 }
 
-/// True if the node was refused only because it wrote the status of a pod a moment after somebody else had deleted it, or
-/// after another node had got the next pod of that name, as a StatefulSet's pods follow each other: the next one is not its
-/// own. Upstream's kubelet meets the same refusals.
+/// True if the node was refused only because it wrote the status of a pod a moment after another client had deleted the
+/// pod, or after another node had got the next pod of that name, as with a StatefulSet. Upstream's kubelet meets the
+/// same refusals.
 #[must_use]
 pub fn was_late(all: &[Request], at: usize) -> bool {
     let when = |r: &Request| r.at.parse::<Timestamp>().unwrap_or_default();
@@ -176,14 +176,14 @@ pub fn was_late(all: &[Request], at: usize) -> bool {
             && is_forbidden(r)
             && r.resource == refused.resource
             && path(r) == path(refused)
-            // Later ones of the name are other pods.
+            // Later requests concern other pods of the same name.
             && when(refused).duration_since(when(r)).unsigned_abs() <= REPEATED
     };
     all.iter().any(given) && all.iter().filter(|r| again(r)).count() == 1
 }
 
-/// Requests from this address that got no answer to be content with, whoever the API server took it for; those that were
-/// merely early or late are left out.
+/// Requests from this address with these codes, whatever user the API server authenticated, without those that were
+/// merely early or late.
 #[must_use]
 pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> Vec<&'a Request> {
     let failed = |(at, r): &(usize, &Request)| {
@@ -192,7 +192,7 @@ pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> 
     requests.iter().enumerate().filter(failed).map(|(_, r)| r).collect()
 }
 
-/// How often each verb and resource was asked for.
+/// Number of requests for each verb and resource.
 #[must_use]
 pub fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
@@ -255,7 +255,7 @@ mod tests {
         assert!(!was_late(&[of("scheduler", "a-1", "binding", 201, 1), refused.clone()], 1), "another pod");
         assert!(!was_late(&[of("scheduler", "a-0", "binding", 409, 1), refused.clone()], 1), "not bound");
         assert!(!was_late(&[bound, of("system:node:a", "a-0", "status", 403, 20)], 1), "long after");
-        // Its controller deleted it, and the next one has no node yet.
+        // The pod's controller deleted it, and the next one has no node yet.
         let deleted = |user: &str, pod: &str| Request {
             resource: "pods".to_owned(),
             verb: "delete".to_owned(),
@@ -265,7 +265,7 @@ mod tests {
         assert!(was_late(&[deleted("controller", "a-0"), refused.clone()], 1));
         assert!(!was_late(&[deleted("controller", "a-1"), refused.clone()], 1), "another pod");
         assert!(!was_late(&[deleted("system:node:a", "a-0"), refused.clone()], 1), "by itself");
-        // The next one goes the same way.
+        // The refusal of the next pod is late in the same way.
         let next = of("system:node:a", "a-0", "status", 403, 40);
         let again = Request { at: "2026-11-21T12:00:39Z".to_owned(), ..deleted("controller", "a-0") };
         let all = [deleted("controller", "a-0"), refused, again, next];

@@ -1,8 +1,8 @@
-//! What `kubeadm init` leaves in a cluster so that nodes can join: token, permissions, cluster-info.
+//! The objects of `kubeadm init` by which nodes can join a cluster: token, permissions, cluster-info.
 //!
 //! What comes in: an empty cluster. What goes out: a bootstrap token's secret, the role bindings of its group, the
-//! ConfigMap `cluster-info` that anybody may read and that the bootstrap signer signs, and service accounts `default`
-//! whose token is not mounted. Invariant: a node gets no permission that kubeadm would not give it.
+//! public ConfigMap `cluster-info`, which the bootstrap signer signs, and service accounts `default` whose token is not
+//! mounted. Invariant: a node gets only kubeadm's permissions.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
@@ -40,7 +40,7 @@ impl Token {
         Ok(Token { id: text[..6].to_owned(), secret: text[6..].to_owned() })
     }
 
-    /// As it is written in a command line.
+    /// The token as text.
     #[must_use]
     pub fn render(&self) -> String {
         format!("{}.{}", self.id, self.secret)
@@ -133,7 +133,7 @@ pub fn add_token(client: &ClusterClient, token: &Token, valid_s: i64) -> Result<
     add_token_of(client, token, valid_s, TOKEN_GROUP)
 }
 
-/// The same for a group of its own.
+/// The same for another group.
 ///
 /// # Errors
 /// If the API server refuses it.
@@ -153,7 +153,7 @@ pub fn add_token_of(client: &ClusterClient, token: &Token, valid_s: i64, group: 
     Ok(())
 }
 
-/// A group whose tokens may ask for certificates, and whose requests somebody has to approve by hand.
+/// A group whose tokens may request certificates, and whose requests must be approved by hand.
 ///
 /// # Errors
 /// If the API server refuses it.

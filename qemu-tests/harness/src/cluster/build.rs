@@ -1,9 +1,9 @@
 //! Compiles Kubernetes from `qemu-tests/controlplane`, metrics-server from `qemu-tests/metrics-server` and the
 //! end-to-end suite from `qemu-tests/conformance` (each a go.mod with a few lines of Go) and keeps the results.
 //!
-//! What comes in: a Go compiler of this machine that is new enough, else Debian's; the module proxy that `go` is
-//! set up for. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers
-//! every input, so a program that is there is the right one; the checkout is never written to.
+//! What comes in: this machine's Go compiler if it is new enough, otherwise Debian's; the module proxy in `go`'s
+//! configuration. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers every
+//! input, so an existing program is the right one; the build never writes to the checkout.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::run::Run;
 use crate::say;
 use crate::workspace::workspace;
 
-/// A go.mod of the harness: its directory below `qemu-tests`, and the texts that decide what comes out of it.
+/// A go.mod of the harness: its directory below `qemu-tests`, and the texts that determine the result of its build.
 struct Module {
     dir: &'static str,
     go_mod: &'static str,
@@ -66,30 +66,30 @@ const SUITE: Module = Module {
     ],
 };
 
-/// What can be built.
+/// Programs that can be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one program.
     ControlPlane,
     /// The upstream kubelet, for comparison.
     Kubelet,
-    /// What `kubectl top` asks, and what asks the nodes.
+    /// The source of `kubectl top`: collects the nodes' metrics.
     MetricsServer,
     /// The upstream end-to-end suite.
     EndToEnd,
     /// The upstream suite of the node itself, which runs on the node.
     NodeEndToEnd,
-    /// What runs the suite in several processes.
+    /// Runs the suite in several processes.
     Ginkgo,
     /// The program of most of the suite's images.
     Agnhost,
-    /// What the suite's pods get pages with.
+    /// HTTP client of the suite's pods.
     Curl,
-    /// Says its effective user.
+    /// Prints its effective user.
     NoNewPrivs,
-    /// Stays until it is told to end.
+    /// Runs until it is signalled.
     Pause,
-    /// How the suite logs in to a node.
+    /// SSH server by which the suite logs in to a node.
     Sshd,
 }
 
@@ -136,7 +136,7 @@ impl Target {
         }
     }
 
-    /// How `go` makes it: the suites are test programs.
+    /// `go`'s command to build it: the suites are test programs.
     fn verb(self) -> &'static [&'static str] {
         match self {
             Target::EndToEnd | Target::NodeEndToEnd => &["test", "-c", "-vet=off"],
@@ -161,15 +161,15 @@ fn oldest_go(go_mod: &'static str) -> Result<&'static str> {
     go_mod.lines().find_map(|l| l.strip_prefix("go ")).context("go.mod names no Go version")
 }
 
-/// Builds targets, or finds them built; answers the directory with the programs of the first one's module. Packages of
-/// several modules are compiled once if their versions are the same.
+/// Builds targets unless they exist; returns the directory with the programs of the first target's module. Packages of
+/// several modules are compiled once if their versions are equal.
 ///
 /// # Errors
-/// No compiler can be had, or what it says.
+/// No compiler is available, or the compiler's message.
 pub fn programs(run: &Arc<Run>, cache: &Path, targets: &[Target]) -> Result<PathBuf> {
     let first = targets.first().context("nothing to build")?.module();
     fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
-    // Two runs at once: the second finds what the first has built.
+    // Two runs at once: the second finds the programs of the first.
     let lock = fs::File::create(cache.join("lock")).context("make the lock")?;
     let _locked = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).context("lock the cache")?;
     let place = |module: &Module| -> Result<(Go, PathBuf)> {
@@ -220,7 +220,7 @@ fn compiler(cache: &Path, module: &Module) -> Result<Go> {
 }
 
 fn go_version(program: &Path) -> Result<String> {
-    // `local`: the version of what is installed, not of what it could download.
+    // `local`: the version of the installed compiler, not of one that it could download.
     let output = Command::new(program)
         .args(["env", "GOVERSION"])
         .env("GOTOOLCHAIN", "local")
@@ -251,11 +251,11 @@ fn key(go_version: &str, module: &Module) -> String {
     hex[..16].to_owned()
 }
 
-/// Smaller programs, the same from every checkout.
+/// Smaller programs that do not depend on the checkout's path.
 const FLAGS: &str = "-s -w";
 
 fn linker_flags(version: &str) -> String {
-    // Without a version the programs call themselves v0.0.0 and refuse each other.
+    // Without a version the programs report v0.0.0 and refuse each other.
     let minor = version.split('.').nth(1).unwrap_or_default();
     let values = [("gitVersion", version), ("gitMajor", "1"), ("gitMinor", minor), ("gitTreeState", "clean")];
     let packages = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"];

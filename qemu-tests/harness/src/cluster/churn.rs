@@ -1,9 +1,9 @@
-//! Pods that come and go on a node while a case looks at something else.
+//! Pods that are created and deleted on a node while a case tests something else.
 //!
 //! ```text
 //! thread: create ─► Ready ─► delete ─► gone ─► create … until told to end
 //! ```
-//! Invariant: the first round that fails ends it, and the failure is what [`Churn::finish`] answers.
+//! Invariant: the first round that fails ends the churn, and [`Churn::finish`] returns the failure.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,12 +48,12 @@ impl Churn {
         Ok(Churn { stop, rounds, thread: Some(thread) })
     }
 
-    /// Waits until another pod has come and gone from now on.
+    /// Waits until another pod was created and deleted.
     ///
     /// # Errors
-    /// At the deadline, or what went wrong.
+    /// At the deadline, or the failure of a round.
     pub fn await_round(&mut self, limit: Duration) -> Result<()> {
-        // The one that is under way began earlier.
+        // The round in progress began earlier.
         let wanted = self.rounds.load(Ordering::Relaxed) + 2;
         let deadline = Instant::now() + limit;
         while self.rounds.load(Ordering::Relaxed) < wanted {
@@ -67,10 +67,10 @@ impl Churn {
         Ok(())
     }
 
-    /// Ends it; answers how many pods came and went.
+    /// Ends the churn; returns the number of rounds.
     ///
     /// # Errors
-    /// What went wrong with one of them.
+    /// The failure of a round.
     pub fn finish(mut self) -> Result<u32> {
         self.end()?;
         Ok(self.rounds.load(Ordering::Relaxed))
@@ -84,7 +84,7 @@ impl Churn {
 
 impl Drop for Churn {
     fn drop(&mut self) {
-        // Whoever cares for the failure has asked with `finish`.
+        // A caller that needs the failure has called `finish`.
         let _ = self.end();
     }
 }
@@ -92,7 +92,8 @@ impl Drop for Churn {
 fn round(client: &ClusterClient, node: &str, name: &str) -> Result<()> {
     let pods = client.of::<Pod>("default");
     let mut pod = api_pod(name, node, STAYS, 1);
-    // Each failed request counts where this is used, and a token may be asked for before the authoriser knows its pod.
+    // Each failed request counts in the cases that use this, and the node may request a token before the authorizer
+    // knows its pod.
     pod["spec"]["automountServiceAccountToken"] = json!(false);
     client.create(&pods, pod)?;
     client

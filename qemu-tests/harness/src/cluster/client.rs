@@ -1,7 +1,7 @@
-//! What a cluster's administrator does, for cases: typed calls with the admin's kubeconfig, and waiting by watch.
+//! An administrator's client for cases: typed calls with the admin's kubeconfig, and waiting by watch.
 //!
-//! What comes in: a kubeconfig. What goes out: answers; at a deadline, what was there instead. Invariant: waiting
-//! looks at a complete list first and again at every change; nothing is asked in a rhythm.
+//! What comes in: a kubeconfig. What goes out: answers; at a deadline, the present objects. Invariant: a wait looks at
+//! a complete list first and again at every change; there is no polling.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -25,7 +25,7 @@ pub struct ClusterClient {
     client: Client,
 }
 
-/// What the API server's types have in common.
+/// Traits that all API types implement.
 pub trait Object:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + 'static
 {
@@ -52,9 +52,9 @@ impl ClusterClient {
                 Config::from_custom_kubeconfig(config, &kube::config::KubeConfigOptions::default())
                     .await
                     .context("understand the kubeconfig")?;
-            // A watch is quiet for minutes; a call that gets no answer is given up by its caller.
+            // A watch is quiet for minutes; the caller of a call has its own time limit.
             config.read_timeout = Some(Duration::from_secs(600));
-            // The harness reaches its own loopback, whatever proxy the machine has for the world.
+            // The API server is on the harness's own loopback: the machine's proxy must not be used.
             config.proxy_url = None;
             Client::try_from(config).context("make a client")
         })?;
@@ -72,7 +72,7 @@ impl ClusterClient {
         self.runtime.block_on(calls)
     }
 
-    /// Where background tasks of a cluster run; they end with it.
+    /// Runtime of a cluster's background tasks, which end with it.
     #[must_use]
     pub fn handle(&self) -> &tokio::runtime::Handle {
         self.runtime.handle()
@@ -120,7 +120,7 @@ impl ClusterClient {
             .with_context(|| format!("patch {} {name}", K::kind(&())))
     }
 
-    /// Asks for an object's deletion, with its own grace or another.
+    /// Deletes an object, with its own grace period or another one.
     ///
     /// # Errors
     /// If the API server refuses it.
@@ -145,7 +145,7 @@ impl ClusterClient {
     /// At the deadline, with its last answer.
     pub fn await_readyz(&self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
-        // It gives no sign that could be awaited: its port is open before it is ready.
+        // The API server sends no signal of its readiness: its port is open before it is ready.
         let mut retry = self.block_on(async { tokio::time::interval(Duration::from_millis(200)) });
         loop {
             match self.raw("/readyz") {
@@ -167,10 +167,10 @@ impl ClusterClient {
             .context("the API server did not answer within 30 s")
     }
 
-    /// Waits until `look` finds what it wants among all objects of `api`, by name.
+    /// Waits until `look` returns a value for the objects of `api`, by name.
     ///
     /// # Errors
-    /// At the deadline: what was waited for, and what is there instead.
+    /// At the deadline: the expectation, and the present objects.
     pub fn wait<K: Object, T>(
         &self,
         api: &Api<K>,
@@ -182,7 +182,7 @@ impl ClusterClient {
         let mut is_complete = false;
         let mut problem = None;
         let watch = async {
-            // Broken watches are what some cases make: go on until the deadline.
+            // Some cases break watches: go on until the deadline.
             let mut events = watcher(api.clone(), watcher::Config::default()).default_backoff().boxed();
             while let Some(event) = events.next().await {
                 let event = match event {

@@ -14,12 +14,12 @@ pub const OBJECTS: &str = "crowd";
 /// Label of pods whose containers never end by themselves.
 pub const QUIET: &str = "quiet";
 
-/// What a pod of a kind comes to.
+/// Expected end of a kind's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodOutcome {
     /// Runs, and never ends by itself.
     Quiet,
-    /// Runs and is Ready; a container may have been begun anew (a hook that was asked while the runtime was away).
+    /// Runs and is Ready; a container may have been restarted (because of a hook that ran while the runtime was away).
     Runs,
     /// Is restarted again and again.
     Crashes,
@@ -36,12 +36,12 @@ pub enum PodOutcome {
 pub struct Kind {
     /// Name of the kind, a prefix of its pods' names.
     pub name: &'static str,
-    /// What its pods come to.
+    /// Expected end of its pods.
     pub comes: PodOutcome,
     spec: fn(&mut Value),
 }
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 16] = [
     kind("plain", PodOutcome::Quiet, |_| {}),
     kind("init", PodOutcome::Quiet, |spec| {
@@ -105,7 +105,7 @@ impl Kind {
     pub fn pod(self, name: &str, node: &str) -> Value {
         let mut pod = api_pod(name, node, STAYS, 1);
         (self.spec)(&mut pod["spec"]);
-        // A back-off that a test can wait out is asked for nowhere: crash loops are looked at, not awaited.
+        // No back-off is short enough for a test: crash loops are observed, not awaited.
         pod["metadata"]["labels"]["kind"] = json!(self.name);
         if self.comes == PodOutcome::Quiet {
             pod["metadata"]["labels"][QUIET] = json!("yes");
@@ -113,8 +113,8 @@ impl Kind {
         pod
     }
 
-    /// True if the pod shows what its kind comes to. What a dying runtime makes of a container that it is just starting
-    /// is an end like others (exit code 255 or 128): a pod that runs once may fail for it.
+    /// True if the pod has reached its kind's expected end. A dying runtime may end a container that it is just
+    /// starting (exit code 255 or 128): a pod that runs once may fail because of that.
     #[must_use]
     pub fn is_settled(self, pod: &Pod) -> bool {
         if pod.metadata.deletion_timestamp.is_some() {

@@ -1,6 +1,7 @@
 //! Block devices of the CSI driver of cases: loop devices over files of the node.
 //!
-//! In: a volume's handle. Out: a device, its node in the file system. Invariant: no loop device outlives its value.
+//! In: a volume's handle. Out: a device, its node in the file system. Invariant: dropping the value removes the loop
+//! device.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
-/// How large a device is at first, bytes.
+/// Size of a new device, bytes.
 pub const DEVICE_BYTES: u64 = 1 << 20;
 
 /// The devices, by the handles of their volumes.
@@ -29,7 +30,7 @@ struct Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // It may lie under something that holds it: then it goes when that does.
+        // Another device may use it: then it is removed when that one is.
         let _ = losetup(&["-d".as_ref(), self.node.as_ref()]);
         let _ = fs::remove_file(&self.file);
     }
@@ -56,7 +57,7 @@ fn losetup(arguments: &[&std::ffi::OsStr]) -> Result<String> {
 }
 
 impl Devices {
-    /// There is a device of this volume, over a file in `directory`.
+    /// Makes the volume's device, over a file in `directory`.
     ///
     /// # Errors
     /// If the file or the loop device cannot be made.
@@ -82,7 +83,7 @@ impl Devices {
         Ok(all.get(handle).context("there is no device")?.node.clone())
     }
 
-    /// The device is at `target`, too.
+    /// Makes the device available at `target`, too.
     ///
     /// # Errors
     /// If there is no such device, or its node cannot be made.
@@ -97,7 +98,7 @@ impl Devices {
         made.with_context(|| format!("make {}", target.display()))
     }
 
-    /// It is no longer there.
+    /// Removes the device from the target.
     pub(crate) fn unpublish(target: &Path) -> Result<()> {
         match fs::remove_file(target) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e.into()),

@@ -1,10 +1,8 @@
-//! A CSI driver for cases: a server of plugin registration and of CSI's node service on a socket inside a
-//! node.
+//! A CSI driver for cases: a server of plugin registration and of CSI's node service on a socket inside a node.
 //!
-//! In: a node's root as the host reaches it. Out: a socket that serves until it is dropped, the received
-//! calls, and the staged and published directories. The driver checks its callers: it refuses and records a
-//! publish without a stage, and an unstage of a published volume. Invariant: nothing of it outlives its
-//! value.
+//! In: a node's root as the host reaches it. Out: a socket that serves until it is dropped, the received calls, and the
+//! staged and published directories. The driver checks its callers: it refuses and records a publish without a stage,
+//! and an unstage of a published volume. Invariant: dropping the value ends the server and removes its socket.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -40,43 +38,43 @@ use tonic::{Code, Request, Response, Status};
 use super::csi_block::Devices;
 use super::csi_mounts;
 
-/// Where sockets are registered, below a node's root.
+/// Directory of registered sockets, below a node's root.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 
-/// Where the driver has its disks, in the node.
+/// Directory of the driver's disks, in the node.
 pub const DISKS: &str = "/var/lib/e2e-csi";
 
-/// How large each volume is, as drivers measure it, in bytes and in inodes.
+/// Size of each volume as drivers report it, in bytes and in inodes.
 pub const CAPACITY: i64 = 12_345_000;
 
-/// What a driver says.
+/// The driver's answers.
 #[derive(Clone, Debug, Default)]
 pub struct DriverInfo {
     /// Name of the driver.
     pub name: String,
-    /// What it calls the node.
+    /// The driver's id of the node.
     pub node_id: String,
     /// Most volumes at once.
     pub volumes_max: i64,
-    /// Where the node is.
+    /// Topology of the node.
     pub topology: HashMap<String, String>,
-    /// It never says anything of its node.
+    /// NodeGetInfo never answers.
     pub hangs: bool,
-    /// It publishes nothing, and says why.
+    /// NodePublishVolume fails with this message.
     pub refuses: Option<String>,
-    /// It stages volumes, makes them larger, measures them, and tells one writer from several.
+    /// The driver stages, expands and measures volumes, and distinguishes single-node access modes.
     pub stages: bool,
-    /// It says that something is wrong with its volumes, and what.
+    /// The volumes are abnormal, with this message.
     pub ill: Option<String>,
-    /// It makes nothing larger, and says why.
+    /// NodeExpandVolume fails with this error.
     pub refuses_growth: Option<(Code, String)>,
-    /// It stages nothing, and says why.
+    /// NodeStageVolume fails with this message.
     pub refuses_stage: Option<String>,
-    /// It stages, and never says so.
+    /// NodeStageVolume takes effect and never answers.
     pub hangs_after_stage: bool,
-    /// It lets go of nothing that is staged, and says why.
+    /// NodeUnstageVolume fails with this message.
     pub refuses_unstage: Option<String>,
-    /// It does what it is asked for and never says so, if this directory has a file of the call's name.
+    /// A call takes effect and never answers if this directory has a file with the call's name.
     pub hangs_in: Option<PathBuf>,
 }
 
@@ -89,23 +87,23 @@ struct Service {
     published: watch::Sender<Published>,
     staged: watch::Sender<Staged>,
     devices: Arc<Devices>,
-    /// What it stages and publishes is mounted: only where the node's root is its own.
+    /// Staging and publishing mount file systems: only where the node has its own root.
     mounts: bool,
 }
 
-/// What is published, by its target in the node.
+/// The published volumes, by their targets in the node.
 pub type Published = BTreeMap<String, NodePublishVolumeRequest>;
 
-/// What was asked of stages.
+/// The calls that concern stages, and their effects.
 #[derive(Clone, Debug, Default)]
 pub struct Staged {
-    /// What is staged, by its path in the node.
+    /// The staged volumes, by their staging paths in the node.
     pub now: BTreeMap<String, NodeStageVolumeRequest>,
-    /// How often something was staged.
+    /// Number of stage calls.
     pub times: usize,
-    /// What was made larger.
+    /// The expand calls.
     pub grown: Vec<NodeExpandVolumeRequest>,
-    /// What no node should ask for.
+    /// Calls that a correct node does not make.
     pub wrong: Vec<String>,
 }
 
@@ -114,12 +112,12 @@ impl Service {
         self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where something is, as the host reaches it.
+    /// A path of the node as the host reaches it.
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Never comes back, if it is not to say that it did this.
+    /// Never returns if the call must not answer.
     async fn hang_if_asked(&self, call: &str) {
         if self.says().hangs_in.is_some_and(|dir| dir.join(call).exists()) {
             std::future::pending::<()>().await;
@@ -148,7 +146,7 @@ impl Registration for Service {
         Ok(Response::new(PluginInfo {
             r#type: "CSIPlugin".to_owned(),
             name: self.says().name,
-            // The socket that is asked: where it lies in the node only the node knows.
+            // Empty: the socket that was asked. Only the node knows the socket's path in the node.
             endpoint: String::new(),
             supported_versions: vec!["1.0.0".to_owned()],
         }))
@@ -180,7 +178,7 @@ impl Node for Service {
         }))
     }
 
-    /// A directory with a file `f` that says what the volume is.
+    /// Makes a directory with a file `f` that describes the volume.
     async fn node_publish_volume(
         &self,
         asked: Request<NodePublishVolumeRequest>,
@@ -259,7 +257,7 @@ impl Node for Service {
         }))
     }
 
-    /// A tenth of [`CAPACITY`] is taken, bytes and inodes alike.
+    /// A tenth of [`CAPACITY`] is in use, bytes and inodes alike.
     async fn node_get_volume_stats(
         &self,
         asked: Request<NodeGetVolumeStatsRequest>,
@@ -304,7 +302,7 @@ impl Node for Service {
         Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
     }
 
-    /// A file in the directory that the node made.
+    /// Makes a file in the node's staging directory.
     async fn node_stage_volume(
         &self,
         asked: Request<NodeStageVolumeRequest>,
@@ -367,7 +365,7 @@ impl Node for Service {
     }
 }
 
-/// Where the driver of this name listens.
+/// Socket of the driver with this name.
 pub(super) fn socket(root: &Path, name: &str) -> PathBuf {
     root.join(REGISTRY).join(format!("{name}.sock"))
 }
@@ -421,7 +419,7 @@ impl CsiDriver {
         Ok(CsiDriver { socket, server, says, told, published, staged, handle: handle.clone() })
     }
 
-    /// From now on it says this.
+    /// Changes the driver's answers.
     pub fn say(&self, says: DriverInfo) {
         *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
@@ -433,7 +431,7 @@ impl CsiDriver {
         Ok(self.handle.block_on(waited)?)
     }
 
-    /// Waits until it was told something about its registration, and forgets nothing of it.
+    /// Waits for a registration status that fulfils `is`, past ones included.
     ///
     /// # Errors
     /// At the deadline.
@@ -443,7 +441,7 @@ impl CsiDriver {
     }
 }
 
-/// Waits for something to be different from when it was last asked.
+/// Waits for changes of staged and published volumes since the last wait.
 pub struct Changes {
     published: watch::Receiver<Published>,
     staged: watch::Receiver<Staged>,
@@ -464,19 +462,20 @@ impl Changes {
 }
 
 impl CsiDriver {
-    /// Tells of what is staged and published from now on.
+    /// Follows the staged and published volumes from now on.
     #[must_use]
     pub fn changes(&self) -> Changes {
         Changes { published: self.published.clone(), staged: self.staged.clone() }
     }
 
-    /// What is published now.
+    /// The volumes that are published now.
     #[must_use]
     pub fn published(&self) -> Published {
         self.published.borrow().clone()
     }
 
-    /// Waits until what is published is so: a pod that had ended is gone as soon as it is deleted, its volumes after that.
+    /// Waits until the published volumes fulfil `is`. A terminated pod vanishes as soon as it is deleted, its volumes
+    /// later.
     ///
     /// # Errors
     /// At the deadline.
@@ -485,13 +484,13 @@ impl CsiDriver {
         waited.with_context(|| format!("after {limit_s} s published at {:?}", self.published().keys()))
     }
 
-    /// What was asked of stages.
+    /// The calls that concern stages, and their effects.
     #[must_use]
     pub fn staged(&self) -> Staged {
         self.staged.borrow().clone()
     }
 
-    /// Waits until what was asked of stages is so.
+    /// Waits until the staged volumes fulfil `is`.
     ///
     /// # Errors
     /// At the deadline.

@@ -1,12 +1,12 @@
-//! A CSI driver as a program of its own, in a VM: its files are real mounts there, and a power cut takes them away.
+//! A CSI driver as a program of its own, in a VM: its volumes are real mounts, which a power cut removes.
 //!
 //! ```text
 //! case ── shell ──► orlop-e2e csi-driver ◄── CSI ── agent
-//!                       │ /run/csi-driver/state      what it holds and was asked for
+//!                       │ /run/csi-driver/state      its volumes and calls
 //!                       ▼ /run/csi-driver/hangs/…    calls that it never answers
 //! ```
-//! What comes in: a name. What goes out: a driver until the process ends. Invariant: what it holds is not remembered, as
-//! nothing of a driver's mounts is after a boot.
+//! What comes in: a name. What goes out: a driver until the process ends. Invariant: its state is in memory only, as a
+//! driver's mounts do not survive a boot.
 
 use std::fs;
 use std::path::Path;
@@ -17,12 +17,12 @@ use super::csi_driver::{CsiDriver, DriverInfo, socket};
 
 /// Name of its verb.
 pub const VERB: &str = "csi-driver";
-/// How many volumes are staged and published, made larger, and were asked for wrongly.
+/// Numbers of staged, published and expanded volumes, and of wrong calls.
 pub const STATE: &str = "/run/csi-driver/state";
 /// A file here of a call's name: the call is done and never answered.
 pub const HANGS: &str = "/run/csi-driver/hangs";
 
-/// What [`STATE`] says. Pure.
+/// The text of [`STATE`]. Pure.
 #[must_use]
 pub fn state(staged: usize, published: usize, grown: usize, wrong: usize) -> String {
     format!("staged={staged} published={published} grown={grown} wrong={wrong}")
@@ -42,7 +42,7 @@ pub fn serve(name: &str) -> Result<()> {
         hangs_in: Some(HANGS.into()),
         ..DriverInfo::default()
     };
-    // What a power cut has left; nobody listens there.
+    // The socket of a driver that a power cut ended.
     let left = socket(Path::new("/"), name);
     if left.exists() {
         fs::remove_file(&left).with_context(|| format!("remove {}", left.display()))?;
@@ -53,7 +53,7 @@ pub fn serve(name: &str) -> Result<()> {
         loop {
             let (staged, published) = (driver.staged(), driver.published());
             let now = state(staged.now.len(), published.len(), staged.grown.len(), staged.wrong.len());
-            // Whole or not at all: somebody looks at it all the time.
+            // Written atomically: a case reads it all the time.
             let next = format!("{STATE}.next");
             fs::write(&next, format!("{now}\n{}\n", staged.wrong.join("\n")))
                 .and_then(|()| fs::rename(&next, STATE))?;

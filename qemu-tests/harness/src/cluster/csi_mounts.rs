@@ -1,7 +1,7 @@
-//! Directories of a CSI driver that runs in the node itself, mounted where it is asked to.
+//! Directories of a CSI driver that runs in the node itself, mounted at the requested paths.
 //!
-//! In: a directory of the driver, a place of the kubelet, a label. Out: a mount, or none. Invariant: done twice is done once, as
-//! CSI wants it.
+//! In: a directory of the driver, a path of the kubelet, a label. Out: a mount, or none. Invariant: every call is
+//! idempotent, as CSI requires.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use orlop_config::procfs;
 
 /// Makes a directory of the driver's.
 pub(super) fn make(disk: &Path) -> Result<()> {
@@ -17,8 +18,8 @@ pub(super) fn make(disk: &Path) -> Result<()> {
 }
 
 fn is_mounted(at: &Path) -> Result<bool> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("read the mount table")?;
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == at.to_str()))
+    let text = fs::read_to_string("/proc/self/mounts").context("read the mount table")?;
+    Ok(procfs::mounts(&text).iter().any(|mounted| Some(mounted.target) == at.to_str()))
 }
 
 /// Mounts a directory, unless something is mounted there.
@@ -31,7 +32,7 @@ pub(super) fn bind(from: &Path, at: &Path) -> Result<()> {
     mount(Some(from), at, none, MsFlags::MS_BIND, none).with_context(|| format!("mount {}", at.display()))
 }
 
-/// Mounts an empty file system whose files all have an SELinux label, as the option says, unless something is mounted there.
+/// Mounts an empty file system whose files all have the SELinux label of the option, unless the path is a mount point.
 pub(super) fn labelled(option: &str, at: &Path) -> Result<()> {
     make(at)?;
     if is_mounted(at)? {
@@ -42,10 +43,10 @@ pub(super) fn labelled(option: &str, at: &Path) -> Result<()> {
         .with_context(|| format!("mount {} with {option}", at.display()))
 }
 
-/// Takes the mount away, and the directory.
+/// Unmounts the directory and removes it.
 pub(super) fn unbind(at: &Path) -> Result<()> {
     match umount2(at, MntFlags::empty()) {
-        // It is not mounted, or not there.
+        // The path is not a mount point, or does not exist.
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
         Err(error) => return Err(error).with_context(|| format!("unmount {}", at.display())),
     }

@@ -1,8 +1,8 @@
-//! Programs that Debian has: etcd, and a Go compiler for machines without one. Fetched as files from the suites the
-//! image's newer packages come from, checked against `qemu-tests/controlplane/debs.json`, unpacked into the cache.
+//! Programs from Debian: etcd, and a Go compiler for machines without one. Downloaded as files from the suites of the
+//! image's newer packages, checked against `qemu-tests/controlplane/debs.json`, unpacked into the cache.
 //!
-//! What comes in: package names. What goes out: the directory they are unpacked in. Invariant: a directory that is
-//! there is whole, because it is renamed into place last.
+//! What comes in: package names. What goes out: the directory of the unpacked files. Invariant: an existing directory
+//! is complete, because it is renamed into place last.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::say;
 
 const LOCK: &str = include_str!("../../../controlplane/debs.json");
 
-/// Unpacks `names` below `cache` (once); answers where.
+/// Unpacks `names` below `cache` (once); returns the directory.
 ///
 /// # Errors
-/// The archive does not have them, or not as they are locked.
+/// The archive does not have the packages, or not with the locked checksums.
 pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
     let debs = locked(names)?;
     let last = debs.last().context("no package is asked for")?;
@@ -45,7 +45,7 @@ pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
         unpack(&find_deb(&files, &deb.name)?, &partial.join("root"), &log)?;
     }
     let renamed = fs::rename(partial.join("root"), &dir);
-    // Another run may have been faster with the same packages.
+    // Another run may have finished first with the same packages.
     anyhow::ensure!(renamed.is_ok() || dir.is_dir(), "rename to {}: {renamed:?}", dir.display());
     fs::remove_dir_all(&partial).with_context(|| format!("remove {}", partial.display()))?;
     Ok(dir)

@@ -1,7 +1,7 @@
-//! A cluster with native nodes joined, and pods made through the API: what cases and benchmarks of nodes in clusters
-//! share.
+//! A cluster with joined native nodes, and pods made through the API, for cases and benchmarks.
 //!
-//! What comes in: settings, names of nodes. What goes out: [`Joined`]. Invariant: nodes go before their cluster.
+//! What comes in: settings, names of nodes. What goes out: [`Joined`]. Invariant: nodes are dropped before their
+//! cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Joined {
     /// Starts a cluster with nodes of these names, all Ready and with certificates for their HTTPS APIs.
     ///
     /// # Errors
-    /// What did not come up.
+    /// The part that did not start.
     pub fn start(run: &Arc<Run>, artefacts: &Path, settings: Settings, names: &[&str]) -> Result<Joined> {
         let agent = built::agent(run, false)?;
         let cluster = Cluster::start(run, artefacts, settings)?;
@@ -54,10 +54,10 @@ impl Joined {
         Ok(joined)
     }
 
-    /// The group's cluster, of nodes `first` and `second`.
+    /// The group's cluster, with nodes `first` and `second`.
     ///
     /// # Errors
-    /// What did not come up.
+    /// The part that did not start.
     pub fn shared<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Joined> {
         cx.shared_or(|run, artefacts| {
             // Short, so that the case about a silent node is short.
@@ -95,14 +95,14 @@ pub fn container(script: &str) -> Value {
         "command": ["sh", "-c", script]})
 }
 
-/// The same under a name, for pods of several.
+/// The same with a name, for pods of several containers.
 pub fn named_container(name: &str, script: &str) -> Value {
     let mut container = container(script);
     container["name"] = json!(name);
     container
 }
 
-/// A container `burns` that takes all it may have of a processor, in thousandths.
+/// A container `burns` that uses all of its CPU limit, in thousandths of a CPU.
 pub fn burner(milli: u64) -> Value {
     let mut burns = named_container("burns", "while :; do :; done");
     burns["resources"] = json!({"limits": {"cpu": format!("{milli}m")}});
@@ -114,13 +114,13 @@ pub fn holder(mib: u64) -> Value {
     named_container("holds", &format!("A=$(head -c {} /dev/zero | tr '\\0' a); {STAYS}", mib << 20))
 }
 
-/// A script that stays and ends at once when asked to.
+/// A script that runs until SIGTERM and then ends at once.
 pub const STAYS: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
 
 /// Waits until a pod of namespace `default` is Ready.
 ///
 /// # Errors
-/// At the deadline, with what is there instead.
+/// At the deadline, with the present state.
 pub fn await_pod_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Pod> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to be Ready"), |all| {
@@ -128,11 +128,11 @@ pub fn await_pod_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Po
     })
 }
 
-/// The machine ended under the pod's containers: waits until they run again. Until then the API server shows how it was
-/// before.
+/// Waits until the pod's containers run again after the machine ended. Until then the API server shows the pod's state
+/// before that.
 ///
 /// # Errors
-/// At the deadline, with what is there instead.
+/// At the deadline, with the present state.
 pub fn await_started_anew(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
     let client = cluster.client();
     client.wait::<Pod, _>(
@@ -165,10 +165,10 @@ pub fn uid_of(cluster: &Cluster, name: &str) -> Result<String> {
     uid(&pod)
 }
 
-/// Waits until a pod of namespace `default` is no longer there.
+/// Waits until a pod of namespace `default` is gone.
 ///
 /// # Errors
-/// At the deadline, with what is there instead.
+/// At the deadline, with the present state.
 pub fn await_pod_gone(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to be gone"), |all| {
@@ -179,7 +179,7 @@ pub fn await_pod_gone(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()>
 /// Waits for an event with this reason about the pod or node `about`.
 ///
 /// # Errors
-/// At the deadline, with what is there instead.
+/// At the deadline, with the present events.
 pub fn await_event(cluster: &Cluster, reason: &str, about: &str, limit_s: u64) -> Result<Event> {
     let client = cluster.client();
     let what = format!("an event {reason} about {about}");
@@ -205,7 +205,7 @@ pub fn event(cluster: &Cluster, reason: &str) -> Result<Option<Event>> {
 /// Waits until a node is Ready.
 ///
 /// # Errors
-/// At the deadline, with what is there instead.
+/// At the deadline, with the present state.
 pub fn await_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Node> {
     let client = cluster.client();
     client.wait::<Node, _>(&client.all(), limit_s, &format!("node {name} to be Ready"), |all| {
@@ -213,10 +213,10 @@ pub fn await_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Node> 
     })
 }
 
-/// Waits until the node's HTTPS API answers at its Node's address, under a certificate for it.
+/// Waits until the node's HTTPS API answers at its Node's address with a valid certificate.
 ///
 /// # Errors
-/// At the deadline: what it answers instead.
+/// At the deadline: the API's answer.
 pub fn await_serving(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
     let client = cluster.client();
     let address =
@@ -227,10 +227,10 @@ pub fn await_serving(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> 
     NodeApi::at(cluster, &address)?.await_healthy(&admin, limit_s)
 }
 
-/// Waits until the node's kubelet has said all of `words` in one line of its log, capitals or not.
+/// Waits until one line of the kubelet's log contains all of `words`, capitals or not.
 ///
 /// # Errors
-/// At the deadline, with what is there instead.
+/// At the deadline, with the log.
 pub fn await_words(node: &mut NativeNode, limit_s: u64, words: &[&str]) -> Result<String> {
     let deadline = Instant::now() + Duration::from_secs(limit_s);
     loop {
@@ -248,7 +248,7 @@ pub fn await_words(node: &mut NativeNode, limit_s: u64, words: &[&str]) -> Resul
     }
 }
 
-/// What a container of the pod said at its end, if it ended well.
+/// The termination message of a container of the pod, if its exit code was 0.
 #[must_use]
 pub fn last_words(pod: &Pod, name: &str) -> Option<String> {
     let statuses = pod.status.as_ref()?.container_statuses.clone()?;

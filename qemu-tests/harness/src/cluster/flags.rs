@@ -1,8 +1,8 @@
 //! Command lines of the control plane's programs. Pure.
 //!
-//! What comes in: where files are, and what a case may want different ([`Settings`]). What goes out: arguments.
-//! Invariants: the node authoriser and NodeRestriction are always on, everything is audited, etcd and the
-//! controllers listen on the namespace's loopback only.
+//! What comes in: paths, and the settings that a case may change ([`Settings`]). What goes out: arguments. Invariants:
+//! the node authorizer and NodeRestriction are always on, every request is audited, etcd and the controllers listen on
+//! the namespace's loopback only.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub const SERVER_NAMES: [&str; 7] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-/// What differs from one cluster to another.
+/// Settings that differ between clusters.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Lifetime of the certificates that nodes get.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub service_account_tokens: bool,
     /// ClusterTrustBundles and PodCertificateRequests are served, and pods may use them.
     pub pod_certificates: bool,
-    /// One stream of a container's log can be asked for: alpha, and off, in this release.
+    /// A client can request one stream of a container's log: alpha, and off, in this release.
     pub log_streams: bool,
 }
 
@@ -61,7 +61,7 @@ impl Default for Settings {
     }
 }
 
-/// Where the plane's files are.
+/// Paths of the plane's files.
 pub struct Files<'a> {
     /// Keys and certificates.
     pub pki: &'a Pki,
@@ -124,7 +124,7 @@ pub fn apiserver(files: &Files<'_>, settings: Settings) -> Vec<String> {
         file("client-ca-file", &pki.ca.certificate),
         file("tls-cert-file", &pki.apiserver.certificate),
         file("tls-private-key-file", &pki.apiserver.key),
-        // Whoever looks for another cluster's API server finds it.
+        // A client that expects another cluster's API server finds its certificate.
         flag(
             "tls-sni-cert-key",
             format_args!(

@@ -1,8 +1,8 @@
-//! Drivers of `flexVolume` for a node: a script that mounts a tmpfs, writes down what it is told, and fails or hangs when a
-//! case says so; one that only attaches. The cluster's part of the latter is a script of the control plane's.
+//! FlexVolume drivers for a node: a script that mounts a tmpfs, logs its calls, and fails or hangs on request of a
+//! case; a driver that only attaches. The cluster's part of the latter is a script in the control plane.
 //!
-//! In: a node, a cluster. Out: drivers, what they were asked. Invariant: everything lies in the node's own directories, or in
-//! the cluster's.
+//! In: a node, a cluster. Out: drivers, their calls. Invariant: all files are in the node's own directories, or in the
+//! cluster's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,14 +15,14 @@ use crate::native::node::NativeNode;
 
 /// Upstream's default of `volumePluginDir`.
 const DIRECTORY: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
-/// Where the scripts keep what they know, in the node.
+/// Directory of the scripts' state, in the node.
 const STATE: &str = "/run/e2e/flex";
 /// The driver that mounts.
 pub const PLAIN: &str = "e2e.example/plain";
 /// The driver that attaches.
 pub const ATTACHING: &str = "e2e.example/attaching";
 
-/// What is mounted has a file that says for whom.
+/// The mounted file system contains a file that names its pod.
 const MOUNTS: &str = r#"#!/run/e2e/flex/bin/sh
 S=/run/e2e/flex
 PATH=$S/bin
@@ -46,7 +46,7 @@ echo '{"status": "Failure", "message": "it cannot"}'
 exit 1
 "#;
 
-/// It knows nothing but that it is there: all else is the node's default.
+/// The driver supports only `init`: the node does the rest with its defaults.
 const ATTACHES: &str = r#"#!/run/e2e/flex/bin/sh
 PATH=/run/e2e/flex/bin
 echo "$*" >> /run/e2e/flex/attaching
@@ -81,7 +81,7 @@ impl Drivers {
         put(&self.directory, ATTACHING, ATTACHES)
     }
 
-    /// Something is so from now on, or no longer (`hang`, `fail`).
+    /// Sets or removes a mark for the driver (`hang`, `fail`).
     ///
     /// # Errors
     /// If the mark cannot be written or removed.
@@ -94,7 +94,7 @@ impl Drivers {
         }
     }
 
-    /// What a driver was told, a line each (`log`, `attaching`).
+    /// A driver's calls, a line each (`log`, `attaching`).
     ///
     /// # Errors
     /// If the driver was not called yet.
@@ -112,7 +112,7 @@ impl Drop for Drivers {
     }
 }
 
-/// The control plane's part of the driver that attaches: it says which device the volume is.
+/// The control plane's part of the driver that attaches: it answers with the volume's device.
 ///
 /// # Errors
 /// If the program cannot be written.

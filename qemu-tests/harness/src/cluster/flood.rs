@@ -1,7 +1,7 @@
-//! Strangers that speak HTTP/2 to a node's HTTPS API, frame by frame: tokens that nobody has issued by the thousand, and
-//! connections that take nothing of their answers.
+//! Clients without credentials that speak HTTP/2 to a node's HTTPS API, frame by frame: thousands of unknown tokens,
+//! and connections that do not read their answers.
 //!
-//! What comes in: the node's address, the cluster's CA, how many. What goes out: what became of them. Nothing here shows a
+//! What comes in: the node's address, the cluster's CA, the numbers. What goes out: the results. No client has a
 //! certificate, and no token is one of the cluster's.
 
 use std::net::SocketAddr;
@@ -24,18 +24,18 @@ const GOAWAY: u8 = 7;
 const ACK: u8 = 1;
 const END: u8 = 0x5;
 
-/// How many strangers ask, and for how long.
+/// Number of clients, and duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// Connections at once; one that is ended is made again.
+    /// Simultaneous connections; a connection that ends is made again.
     pub connections: usize,
     /// Requests at once on each, each with a token of its own.
     pub streams: u32,
-    /// In all.
+    /// Duration of the flood.
     pub lasts: Duration,
 }
 
-/// What became of the requests.
+/// Results of the requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flooded {
     /// Requests sent.
@@ -44,7 +44,7 @@ pub struct Flooded {
     pub connections: u64,
 }
 
-/// Asks with tokens that are none, as fast as the node takes it.
+/// Sends requests with unknown tokens as fast as the node accepts them.
 ///
 /// # Errors
 /// If no connection was made.
@@ -53,7 +53,7 @@ pub async fn tokens(node: SocketAddr, ca: &str, flood: Flood) -> Result<Flooded>
     let one = async |number: usize| {
         let mut seen = Flooded::default();
         while Instant::now() < until {
-            // The node may end it at any time, which is what it is for.
+            // The node may end the connection at any time, and should.
             let asked = ask_until_ended(node, ca, (number, flood.streams), &mut seen);
             let _ = timeout_at(until, asked).await;
         }
@@ -91,11 +91,11 @@ async fn ask_until_ended(
     }
 }
 
-/// Makes so many connections, asks once on each and takes nothing of the answer; answers of how long the last of them
-/// lived.
+/// Makes `many` connections, sends one request on each and does not read the answer; returns the lifetime of the last
+/// of them.
 ///
 /// # Errors
-/// If one still lives after `most`.
+/// If a connection still exists after `most`.
 pub async fn takers_of_nothing(node: SocketAddr, ca: &str, many: usize, most: Duration) -> Result<Duration> {
     let began = Instant::now();
     let one = async || {

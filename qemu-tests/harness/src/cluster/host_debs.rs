@@ -1,7 +1,7 @@
-//! Programs of the host's distribution that are not installed: fetched by its apt, unpacked into the cache.
+//! Programs of the host's distribution that are not installed: downloaded by its apt, unpacked into the cache.
 //!
-//! What comes in: packages. What goes out: a directory with their files and those of what they need and the host has not.
-//! Invariant: a directory that is there is whole, because it is renamed into place last.
+//! What comes in: packages. What goes out: a directory with their files and those of missing dependencies. Invariant:
+//! an existing directory is complete, because it is renamed into place last.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::say;
 /// Where Debian and Ubuntu keep libraries.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
-/// The packages, and those that apt would install with them, unpacked; what is installed on the host is used from there.
+/// Unpacks the packages, and those that apt would install with them; installed packages are used from the host.
 ///
 /// # Errors
-/// What apt says.
+/// apt's message.
 pub fn unpacked(run: &Arc<Run>, packages: &[&str]) -> Result<PathBuf> {
     let first = packages.first().context("no packages")?;
     let cache = cache_dir().join(first);
@@ -32,7 +32,7 @@ pub fn unpacked(run: &Arc<Run>, packages: &[&str]) -> Result<PathBuf> {
     let mut list = Command::new("apt-get");
     list.args(["--print-uris", "--yes", "--no-install-recommends", "install"]).args(packages);
     let uris = must(run, &mut list)?;
-    // What is installed already is not listed, and is wanted all the same.
+    // Installed packages are not listed, but are needed nevertheless.
     let mut names: Vec<&str> = uris.lines().filter_map(package).chain(packages.iter().copied()).collect();
     names.sort_unstable();
     names.dedup();
@@ -50,7 +50,7 @@ pub fn unpacked(run: &Arc<Run>, packages: &[&str]) -> Result<PathBuf> {
     Ok(cache)
 }
 
-/// What the programs of such a directory are told to find their libraries by (`LD_LIBRARY_PATH`).
+/// The library path for the programs of such a directory (`LD_LIBRARY_PATH`).
 #[must_use]
 pub fn library_path(root: &Path) -> String {
     LIBRARIES.map(|part| root.join(part).display().to_string()).join(":")

@@ -12,7 +12,7 @@ use super::crowd::statuses;
 use super::fixture::{STAYS, api_pod};
 use super::ready;
 
-/// A pod, and what is to be shown of it.
+/// A pod, and its expected messages.
 #[derive(Clone, Copy)]
 pub struct Hostile {
     /// Name of the pod.
@@ -27,12 +27,12 @@ const fn pod(name: &'static str, spec: fn(&mut Value), says: &'static [&'static 
     Hostile { name, restart: "Never", spec, says }
 }
 
-/// The same, restarted again and again.
+/// The same, restarted repeatedly.
 const fn again(name: &'static str, spec: fn(&mut Value), says: &'static [&'static str]) -> Hostile {
     Hostile { name, restart: "Always", spec, says }
 }
 
-/// All of them.
+/// All of these pods.
 pub const ALL: &[Hostile] = &[
     pod(
         "env-one",
@@ -166,7 +166,7 @@ pub const ALL: &[Hostile] = &[
 ];
 
 impl Hostile {
-    /// The pod. It runs once, unless it is to crash.
+    /// The pod. It runs once, unless it must crash.
     #[must_use]
     pub fn pod(self, node: &str) -> Value {
         let mut pod = api_pod(self.name, node, STAYS, 1);

@@ -1,8 +1,8 @@
 //! A cluster whose certificates live for less than a minute, with two nodes: one that renews its certificate under load
-//! for as long as the fixture lives, and one that is made to ask for one again and again.
+//! for as long as the fixture lives, and one that a case makes request certificates repeatedly.
 //!
-//! What comes in: settings of the group. What goes out: [`Identities`]. Invariants: nodes go before their cluster; the
-//! first node is left alone until the case about it, which then finds a history.
+//! What comes in: settings of the group. What goes out: [`Identities`]. Invariants: nodes are dropped before their
+//! cluster; no case touches the first node before its own case, which then finds a history.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,14 +29,14 @@ use crate::say;
 
 /// Cases with this group share one [`Identities`].
 pub const GROUP: Option<&str> = Some("join-identity");
-/// The signer gives certificates that end this long after they were asked for (and began five minutes before), so a
-/// node asks for the next one after 31 to 40 s.
+/// The signer's certificates end this long after their requests (and begin five minutes before them), so a node
+/// requests the next one after 31 to 40 s.
 pub const LIFETIME: Duration = Duration::from_secs(45);
-/// Tokens of this group ask for certificates that nobody approves by himself.
+/// Group of tokens whose certificate requests the approver does not approve by itself.
 const BY_HAND: &str = "system:bootstrappers:e2e:by-hand";
 /// The node that is left alone.
 pub const ROTATES: &str = "rotates";
-/// The other one.
+/// Name of the other node.
 pub const ASKS: &str = "asks";
 /// The latter's address.
 pub const ASKS_ADDRESS: &str = "172.30.0.11";
@@ -45,13 +45,13 @@ pub const ROTATES_ADDRESS: &str = "172.30.0.10";
 
 /// See the module.
 pub struct Identities {
-    /// Pods that come and go on the first node; `None` when a case has ended it.
+    /// Churn of pods on the first node; `None` after a case has ended it.
     pub churn: Option<Churn>,
     /// Its certificate directory.
     pub swaps: Swaps,
     /// The node that renews its certificate.
     pub rotates: NativeNode,
-    /// The node that asks for one.
+    /// The node that requests certificates repeatedly.
     pub asks: NativeNode,
     /// The cluster.
     pub cluster: Cluster,
@@ -75,10 +75,10 @@ impl Identities {
         Ok(Identities { churn, swaps, rotates, asks, cluster, old: None })
     }
 
-    /// The group's.
+    /// The group's fixture.
     ///
     /// # Errors
-    /// What did not come up.
+    /// The part that did not start.
     pub fn shared<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Identities> {
         cx.shared_or(Identities::start)
     }
@@ -106,10 +106,11 @@ impl Identities {
         Ok(())
     }
 
-    /// Starts the second node's agent, which has to say all of `words` in the log and to its service manager.
+    /// Starts the second node's agent, and waits for all of `words` in the log and in its state for the service
+    /// manager.
     ///
     /// # Errors
-    /// What it says instead.
+    /// The agent's present messages.
     pub fn is_told(&mut self, way: JoinMethod, words: &[&str]) -> Result<String> {
         start_kubelet(&mut self.asks, way)?;
         let said = self.asks.await_agent_status(30, words)?;
@@ -118,10 +119,10 @@ impl Identities {
         Ok(said)
     }
 
-    /// Waits until the second node is Ready, by the same process, which has nothing to complain about any more.
+    /// Waits until the second node is Ready with the same process and reports no problem any more.
     ///
     /// # Errors
-    /// What is there instead.
+    /// The present state.
     pub fn is_mended(&mut self, agent: i32) -> Result<()> {
         let start = Instant::now();
         // Files are looked at every ten seconds by a node that has joined, and a lease is renewed as often.
@@ -147,10 +148,10 @@ impl Identities {
         Ok(())
     }
 
-    /// As [`Identities::reset`], with an identity that has ended.
+    /// As [`Identities::reset`], with an expired identity.
     ///
     /// # Errors
-    /// If none can be had.
+    /// If there is no expired identity.
     pub fn reset_to_expired(&mut self) -> Result<()> {
         if self.old.is_none() {
             self.reset()?;
@@ -178,7 +179,7 @@ impl Identities {
         write(&self.asks, BOOTSTRAP, &self.cluster.bootstrap_kubeconfig(token))
     }
 
-    /// A token whose requests wait for somebody's approval.
+    /// A token whose requests wait for an approval by the case.
     ///
     /// # Errors
     /// If the API server refuses it.
@@ -188,10 +189,10 @@ impl Identities {
         Ok(token)
     }
 
-    /// Waits for a request of `user` that nobody has decided and whose name is none of `known`; answers its name.
+    /// Waits for an undecided request of `user` whose name is not in `known`; returns its name.
     ///
     /// # Errors
-    /// At the deadline, with the requests that there are.
+    /// At the deadline, with the present requests.
     pub fn await_request(&self, user: &str, known: &[String]) -> Result<String> {
         let client = self.cluster.client();
         let what = format!("another request of {user}");

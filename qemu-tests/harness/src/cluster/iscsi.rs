@@ -1,7 +1,7 @@
-//! An `iscsiadm` for a node: a script that writes down what it is told, keeps sessions as files, and makes the links of a
-//! target's units as udev would.
+//! An `iscsiadm` for a node: a script that logs its calls, keeps sessions as files, and makes the links of a target's
+//! units as udev would.
 //!
-//! In: a node, a target, its units. Out: sessions, links, what was asked. Invariant: no link outlives its value.
+//! In: a node, a target, its units. Out: sessions, links, calls. Invariant: dropping the value removes every link.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,9 +14,9 @@ use crate::native::node::NativeNode;
 
 /// The portal that answers.
 pub const PORTAL: &str = "192.0.2.17";
-/// Where the script keeps what it knows, in the node.
+/// Directory of the script's state, in the node.
 const STATE: &str = "/run/e2e/iscsi";
-/// Where udev would make links. The node's devices are the machine's.
+/// Directory of udev's links. The node's devices are the machine's.
 const LINKS: &str = "/dev/disk/by-path";
 const PROGRAM: &str = "/usr/bin/iscsiadm";
 
@@ -80,7 +80,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// A target that wants to see a password; the program is not there yet.
+    /// A target that requires a password; the program does not exist yet.
     ///
     /// # Errors
     /// If the node's directory cannot be written.
@@ -118,7 +118,7 @@ impl Initiator {
         fs::write(path, device.display().to_string()).context("write the unit")
     }
 
-    /// How many sessions there are.
+    /// Number of sessions.
     ///
     /// # Errors
     /// If the directory of sessions cannot be read.
@@ -126,7 +126,7 @@ impl Initiator {
         Ok(fs::read_dir(self.state.join("sessions")).context("read the sessions")?.count())
     }
 
-    /// What it was told, a line each.
+    /// Its calls, a line each.
     ///
     /// # Errors
     /// If the log cannot be read.

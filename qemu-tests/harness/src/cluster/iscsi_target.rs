@@ -1,12 +1,13 @@
-//! A real iSCSI target beside a cluster's control plane (tgt, in user space), and the real initiator (open-iscsi) for a
-//! booted VM, whose image has the kernel's part of it and not the programs.
+//! A real iSCSI target next to a cluster's control plane (tgt, in user space), and the real initiator (open-iscsi) for
+//! a booted VM, whose image has only the kernel's part.
 //!
 //! ```text
 //! tgtd ── two portals ── cluster0 ── TAP ── VM: iscsi_tcp ◄─ iscsid ◄─ iscsiadm ◄─ agent
 //! files of the cluster's directory = units
 //! ```
-//! What comes in: a cluster, a VM's shell. What goes out: units, and how many sessions the target has. The programs are the
-//! host distribution's, not installed. Invariant: nothing of the initiator outlives the boot but its files.
+//! What comes in: a cluster, a VM's shell. What goes out: units, and the number of the target's sessions. The programs
+//! come from packages of the host's distribution, without an installation. Invariant: only the initiator's files
+//! survive a reboot.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -24,17 +25,17 @@ use crate::process::must;
 use crate::run::Run;
 use crate::vm::shell::Shell;
 
-/// Of the target.
+/// Name of the target.
 pub const IQN: &str = "iqn.2026-01.example.e2e:disks";
-/// Who may log in.
+/// The initiator's user name.
 pub const USER: &str = "u";
-/// With what. iscsiadm takes twelve to sixteen characters.
+/// The initiator's password. iscsiadm accepts twelve to sixteen characters.
 pub const PASSWORD: &str = "hush-hush-hush";
-/// Where it listens.
+/// Ports of its portals.
 pub const PORTS: [u16; 2] = [3260, 3261];
-/// Of the program in its supervisor.
+/// Name of the program in its supervisor.
 const NAME: &str = "tgtd";
-/// Where the initiator's files are in the guest.
+/// Directory of the initiator's files in the guest.
 const HOME: &str = "/var/lib/kubelet/iscsi";
 /// The name of a dynamic linker there.
 const LINKER: &str = "ld.so";
@@ -94,7 +95,7 @@ impl Target {
         must(&self.run, &mut tell)
     }
 
-    /// Lets everybody in who knows the password.
+    /// Accepts every initiator with the password.
     fn allow(&self) -> Result<()> {
         let mut account = Command::new(self.program("tgtadm"));
         account.args(["--lld", "iscsi", "--mode", "account", "--op", "new", "--user", USER]);
@@ -104,10 +105,10 @@ impl Target {
         self.tell("target", "bind", &["--initiator-address", "ALL"]).map(drop)
     }
 
-    /// Makes the unit `lun`, of zeros. Number 0 is the target's own.
+    /// Makes the unit `lun`, filled with zeros. The target itself has number 0.
     ///
     /// # Errors
-    /// What the target says.
+    /// The target's message.
     pub fn put_unit(&self, lun: u32, bytes: u64) -> Result<()> {
         let file = self.unit(lun);
         fs::File::create(&file)
@@ -132,24 +133,24 @@ impl Target {
         Ok(content)
     }
 
-    /// How many sessions it has.
+    /// Number of its sessions.
     ///
     /// # Errors
-    /// What it says.
+    /// The target's message.
     pub fn sessions(&self) -> Result<usize> {
         Ok(sessions(&self.tell("conn", "show", &[])?))
     }
 }
 
-/// Sessions in what the target shows of its connections.
+/// Counts the sessions in the target's list of connections.
 fn sessions(text: &str) -> usize {
     text.lines().filter(|line| line.trim_start().starts_with("Session:")).count()
 }
 
-/// The initiator's programs, what they need, and where each file goes in the guest.
+/// The initiator's programs with their libraries, and the path of each file in the guest.
 ///
 /// # Errors
-/// If they cannot be had.
+/// If the packages are not available.
 pub fn initiator(run: &Arc<Run>) -> Result<Vec<(PathBuf, String)>> {
     let root = host_debs::unpacked(run, &["open-iscsi"])?;
     let sbin = ["usr/sbin", "sbin"].map(|dir| root.join(dir));
@@ -166,27 +167,27 @@ pub fn initiator(run: &Arc<Run>) -> Result<Vec<(PathBuf, String)>> {
     files.into_iter().map(|file| Ok((file.clone(), place(&file)?))).collect()
 }
 
-/// Where a file goes in the guest.
+/// Path of a file in the guest.
 fn place(file: &Path) -> Result<String> {
     let name = file.file_name().and_then(|n| n.to_str()).context("a file without a name")?;
     Ok(format!("{HOME}/{}", if name.starts_with("ld-linux") { LINKER } else { name }))
 }
 
-/// Makes the directory that the files of [`initiator`] are brought to.
+/// Makes the directory for the files of [`initiator`].
 ///
 /// # Errors
-/// What the guest says.
+/// The guest's message.
 pub fn make_home(shell: &mut Shell) -> Result<()> {
     shell.must(&format!("mkdir -p {HOME}")).map(drop)
 }
 
-/// Gives the guest, which has its files already, `iscsiadm` and a running `iscsid`, until it is switched off.
+/// Installs `iscsiadm` and a running `iscsid` from the guest's files, until the guest is switched off.
 ///
 /// # Errors
-/// What the guest says.
+/// The guest's message.
 pub fn install(shell: &mut Shell) -> Result<()> {
     let run = |name: &str| format!("{HOME}/{LINKER} --library-path {HOME} {HOME}/{name}");
-    // The root is read-only: what the package would have put there lies over it.
+    // The root is read-only: an overlay adds the files that the package would install.
     let over = |dir: &str, name: &str| {
         format!(
             "mkdir -p /run/{name}-work && mount -t overlay -o \
@@ -201,11 +202,11 @@ pub fn install(shell: &mut Shell) -> Result<()> {
         "echo '#!/usr/bin/bash' > /run/iscsi-sbin/iscsiadm".to_owned(),
         format!("echo 'exec {} \"$@\"' >> /run/iscsi-sbin/iscsiadm", run("iscsiadm")),
         "chmod 755 /run/iscsi-sbin/iscsiadm".to_owned(),
-        // An overlay does not show what is mounted below it.
+        // An overlay does not show mounts below it.
         "touch /run/iscsi-machine-id && mount --bind /etc/machine-id /run/iscsi-machine-id".to_owned(),
         over("/etc", "iscsi-etc"),
         "mount --bind /run/iscsi-machine-id /etc/machine-id".to_owned(),
-        // Its locks are in a directory below, which only tmpfiles of other systems make.
+        // The programs' locks are in a directory that only tmpfiles of other systems make.
         "mkdir -p /run/lock".to_owned(),
         "modprobe iscsi_tcp".to_owned(),
         format!("systemd-run -q --collect --unit=iscsid {} -f", run("iscsid")),

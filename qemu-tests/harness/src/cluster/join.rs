@@ -1,4 +1,4 @@
-//! How a kubelet is told to join: its configuration, its way in, its flags. Pure but for [`lay`].
+//! Configuration of a joining kubelet: its configuration file, its credentials, its flags. Pure except for [`lay`].
 //!
 //! What comes in: a cluster, a native node. What goes out: files below /var/lib/kubelet and /run/e2e in the node, and
 //! the flags that name them. The same files and flags serve the agent and the upstream kubelet.
@@ -16,14 +16,14 @@ use crate::native::node::NativeNode;
 
 /// The kubeconfig that the kubelet writes.
 pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
-/// Where it keeps its certificates.
+/// Directory of its certificates.
 pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The kubeconfig with the bootstrap token.
 pub const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
 /// The agent's own file for discovery: server, token, CA or its hashes.
 pub const JOIN_FILE: &str = "/var/lib/kubelet/join.yaml";
 
-/// How a kubelet finds its way into the cluster.
+/// Credentials by which a kubelet joins the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinMethod {
     /// A kubeconfig with a bootstrap token, as upstream has it.
@@ -32,14 +32,14 @@ pub enum JoinMethod {
     JoinFile,
 }
 
-/// KubeletConfiguration of a node in the cluster: certificates by request, nobody in without them. How full the
-/// test machine's disk is must not matter: no eviction and no image collection for it.
+/// KubeletConfiguration of a node in the cluster: certificates by request, no anonymous access. The usage of the test
+/// machine's disk must not matter: no eviction and no image collection because of it.
 #[must_use]
 pub fn kubelet_configuration() -> String {
     kubelet_configuration_with(LEAST)
 }
 
-/// What is free on a disk when nothing works any more: bytes and inodes.
+/// Space on a disk at which nothing works any more: bytes and inodes.
 const LEAST: [&str; 2] = ["50Mi", "1k"];
 
 /// The same with other thresholds `nodefs.available` and `nodefs.inodesFree`.
@@ -74,10 +74,10 @@ pub fn flags(way: JoinMethod) -> Vec<String> {
     flags
 }
 
-/// What a join file says about the cluster's CA.
+/// The verification of the cluster's CA in a join file.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Its certificate.
+    /// The certificate itself.
     Data(String),
     /// `sha256:` hashes of its public key.
     Hashes(Vec<String>),
@@ -119,10 +119,10 @@ pub fn write(node: &NativeNode, path: &str, text: &str) -> Result<()> {
     fs::write(node.inside(path), text).with_context(|| format!("write {path} in node {}", node.name()))
 }
 
-/// Takes from a node everything by which a cluster knows it: as it left the factory.
+/// Removes every file by which a cluster knows the node.
 ///
 /// # Errors
-/// If something cannot be removed.
+/// If a file cannot be removed.
 pub fn forget(node: &NativeNode) -> Result<()> {
     for path in [KUBECONFIG, BOOTSTRAP, JOIN_FILE] {
         match fs::remove_file(node.inside(path)) {

@@ -1,12 +1,12 @@
 //! Kubeconfig files. Pure.
 //!
-//! What comes in: server, CA, credentials. What goes out: YAML (as JSON, which is YAML). Certificates and keys go in
-//! as data, so that a file works wherever it is copied to.
+//! What comes in: server, CA, credentials. What goes out: YAML (as JSON, which is YAML). Certificates and keys are
+//! included as data, so that a copy of the file works anywhere.
 
 use k8s_openapi::ByteString;
 use serde_json::json;
 
-/// How a client shows who it is.
+/// A client's credentials.
 #[derive(Clone, Debug)]
 pub enum Credentials {
     /// PEM texts of certificate and key.

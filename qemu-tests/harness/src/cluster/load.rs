@@ -1,8 +1,8 @@
 //! Streams under load, past the API server: execs that echo over WebSocket `v5.channel.k8s.io`, and followers of a log,
 //! every byte of which is compared with what it must be.
 //!
-//! What comes in: a node, an administrator's certificate, how many of each. What goes out: how many bytes there were.
-//! Invariant: a byte that is missing, doubled or another one is an error that names its place.
+//! What comes in: a node, an administrator's certificate, the number of streams of each kind. What goes out: the number
+//! of bytes. Invariant: a missing, doubled or wrong byte is an error with its offset.
 
 mod follower;
 
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Between two looks at how much memory there is in use.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// How much.
+/// Amount of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Execs at once.
@@ -51,7 +51,7 @@ pub struct Load {
     pub rounds: usize,
 }
 
-/// What was seen.
+/// Result of the load.
 #[derive(Clone, Debug)]
 pub struct LoadResult {
     /// Bytes that went into execs and came back.
@@ -62,7 +62,7 @@ pub struct LoadResult {
     pub took_s: f64,
     /// The node's process before, at its largest and afterwards, KiB.
     pub resident_kib: [u64; 3],
-    /// What was lost, if the caller can live with that.
+    /// Incomplete streams, if the caller accepts them.
     pub problems: Vec<String>,
 }
 
@@ -90,11 +90,11 @@ pub fn echoer(node: &str) -> Value {
     api_pod("echoes", node, STAYS, 1)
 }
 
-/// Loads the node at `address` whose kubelet is process `pid`; both pods are Ready there. A log or an echo that is not whole
-/// is a problem in what was seen, everything else an error.
+/// Loads the node at `address` whose kubelet is process `pid`; both pods are Ready there. An incomplete log or echo is
+/// a problem in the result, everything else is an error.
 ///
 /// # Errors
-/// A stream that breaks or brings other bytes.
+/// A stream that breaks or has wrong bytes.
 pub fn run(cluster: &Cluster, address: SocketAddr, pid: i32, load: Load) -> Result<LoadResult> {
     let Credentials::Certificate { certificate, key } = cluster.pki().node_admin()? else {
         bail!("the administrator has no certificate");
@@ -155,7 +155,7 @@ pub fn clean(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The most that a process held until it was told to stop looking, KiB.
+/// The largest memory of a process until `stopped`, KiB.
 fn largest(pid: i32, stopped: Receiver<()>) -> u64 {
     let mut most = 0;
     while matches!(stopped.recv_timeout(SAMPLE), Err(RecvTimeoutError::Timeout)) {
@@ -182,7 +182,7 @@ struct Node {
 type Stream = BufReader<TlsStream<TcpStream>>;
 
 impl Node {
-    /// Sends a request's head; answers of the status and the stream behind the answer's head.
+    /// Sends a request's head; returns the status and the stream after the answer's head.
     async fn ask(&self, request: &str) -> Result<(u16, Stream)> {
         let stream = TcpStream::connect(self.address).await.context("connect to the node")?;
         let name = ServerName::IpAddress(self.address.ip().into());
@@ -215,7 +215,7 @@ impl Node {
         Ok(Log::new(stream))
     }
 
-    /// Sends bytes into `cat` and compares what comes back; answers how much that was.
+    /// Sends bytes into `cat` and compares the echo; returns its length.
     async fn echo(&self, number: usize, bytes: usize) -> Result<usize> {
         let path = "/exec/default/echoes/c?command=cat&input=1&output=1";
         let request = format!(
@@ -239,7 +239,7 @@ impl Node {
         };
         let read = async {
             let (mut got, mut ended) = (0, false);
-            // Channels have no order among each other: what follows the status counts.
+            // Channels have no order among each other: messages after the status count.
             while let Some((channel, payload)) =
                 next_message(&mut reads).await.with_context(|| format!("after {got} bytes"))?
             {
@@ -291,7 +291,7 @@ fn message(channel: u8, bytes: &[u8]) -> Vec<u8> {
     [&[0x82, 0xfe, length[0], length[1], 0, 0, 0, 0, channel], bytes].concat()
 }
 
-/// The next message of a server: channel and bytes; `None` when it says that it is done.
+/// The next message of a server: channel and bytes; `None` at the end.
 async fn next_message(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<Option<(u8, Vec<u8>)>> {
     loop {
         let (opcode, length) = (stream.read_u8().await? & 0xf, stream.read_u8().await?);

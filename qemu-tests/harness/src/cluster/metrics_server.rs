@@ -1,6 +1,6 @@
-//! metrics-server beside a cluster's control plane, behind the API server's aggregation.
+//! metrics-server next to a cluster's control plane, behind the API server's aggregation.
 //!
-//! What comes in: a cluster. What goes out: `metrics.k8s.io`, which `kubectl top` asks. Invariants: it has a service
+//! What comes in: a cluster. What goes out: `metrics.k8s.io`, the source of `kubectl top`. Invariants: it has a service
 //! account with the permissions of upstream's manifest and no others; it verifies the nodes' certificates.
 
 use std::fs;
@@ -20,7 +20,7 @@ const API: &str = "v1beta1.metrics.k8s.io";
 /// On the plane's address.
 const PORT: u16 = 4443;
 
-/// Starts it and waits until it listens; it knows something of nodes and pods when it has asked each node twice.
+/// Starts it and waits until it listens; it has values of nodes and pods after two requests to each node.
 ///
 /// # Errors
 /// If it cannot be built, is refused, or ends.
@@ -44,7 +44,7 @@ pub fn start(cluster: &mut Cluster) -> Result<()> {
         format!("--kubelet-certificate-authority={}", cluster.pki().ca.certificate.display()),
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
         "--kubelet-use-node-status-port".to_owned(),
-        // The shortest that it takes, and a limit of a request below it.
+        // The shortest allowed period, and a time limit of a request below it.
         "--metric-resolution=10s".to_owned(),
         "--kubelet-request-timeout=5s".to_owned(),
     ]);
@@ -53,7 +53,7 @@ pub fn start(cluster: &mut Cluster) -> Result<()> {
     plane.await_ready(NAME, Duration::from_secs(60))
 }
 
-/// Ends it, so that the API server asks nobody who is not there.
+/// Ends it and its APIService, so that the API server does not ask a missing server.
 ///
 /// # Errors
 /// If it does not end.
@@ -64,7 +64,7 @@ pub fn stop(cluster: &mut Cluster) -> Result<()> {
     plane.await_exit(NAME).map(|_| ())
 }
 
-/// As upstream's manifest has them, but for the service: the address is the plane's, there is no pod.
+/// The objects of upstream's manifest, except the service: there is no pod, so the address is the plane's.
 fn objects() -> Value {
     let rbac = |kind: &str, name: &str, mut more: Value| {
         more["apiVersion"] = json!("rbac.authorization.k8s.io/v1");

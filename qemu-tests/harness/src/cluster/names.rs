@@ -1,9 +1,9 @@
-//! The name server of a cluster's nodes: it answers, and knows no name.
+//! The name server of a cluster's nodes: it answers that no name exists.
 //!
 //! What comes in: questions on port 53 of the control plane's network namespace, which nodes have in their resolv.conf.
-//! What goes out: NXDOMAIN. Without it a node's resolver would be told by ICMP that nobody is there, which the kernel
-//! says once a second only; who asks more often waits for seconds, and a kubelet asks for its own name when it starts.
-//! Source of the format: RFC 1035, 4.1.
+//! What goes out: NXDOMAIN. Without it a node's resolver would get an ICMP error, which the kernel sends once a second
+//! only; more frequent questions wait for seconds, and a kubelet asks for its own name when it starts. Source of the
+//! format: RFC 1035, 4.1.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -17,10 +17,10 @@ const QUESTION_MAX: usize = 512;
 /// Bytes before the question.
 const HEADER: usize = 12;
 
-/// Takes the port, in the network namespace of the calling thread.
+/// Binds the port, in the network namespace of the calling thread.
 ///
 /// # Errors
-/// If it is taken.
+/// If the port is in use.
 pub async fn listen() -> io::Result<UdpSocket> {
     UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).await
 }
@@ -30,7 +30,7 @@ pub async fn answer(socket: UdpSocket) {
     let mut packet = [0; QUESTION_MAX];
     while let Ok((len, from)) = socket.recv_from(&mut packet).await {
         if let Some(answer) = no_such_name(&packet[..len]) {
-            // Who has gone needs no answer.
+            // A client that has gone needs no answer.
             let _ = socket.send_to(&answer, from).await;
         }
     }
@@ -51,7 +51,7 @@ fn no_such_name(packet: &[u8]) -> Option<Vec<u8>> {
         }
     }
     let question = packet.get(HEADER..end + 4)?;
-    // An answer to what was asked, with recursion; one question, nothing else.
+    // An answer to the question, with recursion; one question and no other section.
     let counts = [0, 1, 0, 0, 0, 0, 0, 0];
     Some([id, &[0x80 | flags[0], 0x83], &counts, question].concat())
 }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn no_name_is_known() {
-        // With an OPT record behind the question, which is not repeated.
+        // An OPT record follows the question; the answer does not repeat it.
         let asked = packet([1, 0], [0, 1, 0, 0, 0, 0, 0, 1], &[QUESTION, b"\x00\x00\x29rest"].concat());
         let answer = packet([0x81, 0x83], [0, 1, 0, 0, 0, 0, 0, 0], QUESTION);
         assert_eq!(no_such_name(&asked), Some(answer));

@@ -1,7 +1,9 @@
-//! A real NFS server beside a cluster's control plane, for nodes whose kernel has a client: nfs-ganesha, in user space.
+//! A real NFS server next to a cluster's control plane, for nodes whose kernel has a client: nfs-ganesha, in user
+//! space.
 //!
-//! What comes in: a cluster. What goes out: a directory that is exported, over version 4 and TCP alone. The server and what
-//! it needs are the host distribution's packages, fetched by its apt and unpacked into the cache, not installed.
+//! What comes in: a cluster. What goes out: an exported directory, over version 4 and TCP only. The server and its
+//! dependencies are packages of the host's distribution, downloaded by its apt and unpacked into the cache, not
+//! installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +15,15 @@ use nix::libc::{SIGCONT, SIGSTOP};
 use super::host_debs;
 use super::plane::Cluster;
 
-/// Of the program in its supervisor.
+/// Name of the program in its supervisor.
 const NAME: &str = "nfs";
-/// What clients ask for.
+/// The exported path.
 pub const EXPORT: &str = "/export";
 const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
-/// What it says when it serves.
+/// Its message when it serves.
 const SERVES: &str = "NFS SERVER INITIALIZED";
 
-/// Where the server's files are.
+/// Directories of the server.
 #[derive(Debug)]
 pub struct NfsServer {
     /// The directory that it exports.
@@ -69,7 +71,7 @@ pub fn start(cluster: &mut Cluster, logs: &Path) -> Result<NfsServer> {
     anyhow::bail!("the NFS server does not serve after a minute: {}", log.display())
 }
 
-/// It answers nobody any more, and nobody hears that it is away; or it goes on.
+/// Stops the server with SIGSTOP, so that clients get no answer and no error; or continues it.
 ///
 /// # Errors
 /// If its supervisor is gone.

@@ -1,7 +1,7 @@
-//! A node's HTTPS API as somebody of the cluster asks it, past the API server.
+//! A client of a node's HTTPS API that bypasses the API server.
 //!
-//! What comes in: where the node is, who asks. What goes out: status codes and bodies. Invariant: the node's serving
-//! certificate is verified with the cluster's CA against the address that the node says it has.
+//! What comes in: the node's address, the client's credentials. What goes out: status codes and bodies. Invariant: the
+//! node's serving certificate is verified with the cluster's CA against the address in the Node.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -38,11 +38,11 @@ impl<'a> NodeApi<'a> {
         Ok(NodeApi { cluster, name: address.to_owned(), proxy: Proxy::start(cluster.pid()?, target)? })
     }
 
-    /// Waits until the node answers with a certificate that names it, and that it is healthy. A certificate has no event
-    /// of its own here: it is asked again and again.
+    /// Waits until the node answers with a certificate for its address, and is healthy. There is no event for the
+    /// certificate, so the client polls.
     ///
     /// # Errors
-    /// At the deadline: what it answers instead.
+    /// At the deadline: the node's answer.
     pub fn await_healthy(&self, who: &Credentials, limit_s: u64) -> Result<()> {
         let client = self.cluster.client();
         let mut again = client.block_on(async { tokio::time::interval(AGAIN) });
@@ -59,7 +59,7 @@ impl<'a> NodeApi<'a> {
         }
     }
 
-    /// GET of a path by somebody, or by nobody in particular.
+    /// GET of a path with credentials, or anonymously.
     ///
     /// # Errors
     /// If there is no answer, or the certificate is not the node's.
@@ -100,10 +100,10 @@ impl<'a> NodeApi<'a> {
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    /// Somebody whose questions go over one connection.
+    /// A client that keeps one connection.
     ///
     /// # Errors
-    /// If there is no client for it.
+    /// If the client cannot be made.
     pub fn as_user(&self, who: Option<&Credentials>) -> Result<User<'a>> {
         let user = match who {
             None => json!({}),
@@ -134,7 +134,7 @@ impl<'a> NodeApi<'a> {
     }
 }
 
-/// Somebody who asks one node.
+/// A client of one node, with its credentials.
 pub struct User<'a> {
     cluster: &'a Cluster,
     name: String,

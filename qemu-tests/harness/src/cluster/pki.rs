@@ -26,7 +26,7 @@ pub struct Authority {
     pub key: PathBuf,
     /// Its certificate's text.
     pub pem: String,
-    /// SHA-256 of its SubjectPublicKeyInfo, as `kubeadm join --discovery-token-ca-cert-hash` takes it.
+    /// SHA-256 of its SubjectPublicKeyInfo, in the format of `kubeadm join --discovery-token-ca-cert-hash`.
     pub public_key_hash: String,
 }
 
@@ -40,7 +40,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// What a client shows that has them.
+    /// The credentials of a client with these files.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -60,7 +60,7 @@ pub struct Pki {
     pub apiserver: Pair,
     /// Another cluster's authority.
     pub other_ca: Authority,
-    /// What the API server shows under [`OTHER_NAME`]: a certificate of that other cluster.
+    /// The API server's certificate under [`OTHER_NAME`]: one of another cluster.
     pub other_apiserver: Pair,
     /// The API server as client of kubelets.
     pub apiserver_kubelet_client: Pair,
@@ -73,17 +73,17 @@ pub struct Pki {
     dir: PathBuf,
 }
 
-/// A node that asks for this server name is shown another cluster's certificate.
+/// For this server name the API server presents another cluster's certificate.
 pub const OTHER_NAME: &str = "api.other.example";
 
-/// What a certificate is for.
+/// Subject and use of a certificate.
 #[derive(Clone)]
 struct Subject<'a> {
     common_name: &'a str,
     organization: Option<&'a str>,
     names: &'a [&'a str],
     purpose: ExtendedKeyUsagePurpose,
-    /// It ended years ago.
+    /// The certificate expired years ago.
     ended: bool,
 }
 
@@ -136,7 +136,7 @@ impl Pki {
         })
     }
 
-    /// Somebody who may do everything, nodes' APIs included.
+    /// A user with all permissions, also for the nodes' APIs.
     ///
     /// # Errors
     /// If files cannot be written or read.
@@ -261,7 +261,7 @@ pub fn write_private(path: &Path, text: &str) -> Result<()> {
 /// If rcgen refuses the names.
 pub fn node_request(node: &str, names: &[&str]) -> Result<(String, KeyPair)> {
     let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
-    // A request says nothing about time or authority.
+    // A request has no validity and no CA flag.
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.subject_alt_names = sans(names)?;

@@ -1,8 +1,8 @@
 //! A running cluster: its network, the control plane's programs, the admin's client, the nodes' wires.
 //!
 //! What comes in: programs, settings. What goes out: kubeconfigs, [`Cluster::client`], [`Cluster::start_node`].
-//! Invariants: programs are started in the order of their needs and waited for by their own word; dropping a cluster
-//! ends all of it (nodes are the caller's and must be dropped first).
+//! Invariants: programs start in the order of their dependencies, each after the readiness of the last; dropping a
+//! cluster ends all of its programs (the caller owns the nodes and must drop them first).
 
 use std::cell::Cell;
 use std::fs;
@@ -39,7 +39,7 @@ const INSIDE: &str = "admin-inside";
 /// A running cluster.
 pub struct Cluster {
     run: Arc<Run>,
-    // Background work first, then the client it uses, then what it talks to.
+    // Drop order: background work, then the client that it uses, then the programs.
     approver: Approver,
     client: ClusterClient,
     proxy: Proxy,
@@ -60,10 +60,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a control plane and lays what nodes need to join. Logs go below `artefacts`.
+    /// Starts a control plane and writes the files that nodes need to join. Logs go below `artefacts`.
     ///
     /// # Errors
-    /// Which program did not come up, with its last lines.
+    /// The program that did not start, with its last lines.
     pub fn start(run: &Arc<Run>, artefacts: &Path, settings: Settings) -> Result<Cluster> {
         let programs = programs::find(run)?;
         let number = crate::native::node::next_number();
@@ -137,7 +137,7 @@ impl Cluster {
         &self.token
     }
 
-    /// Where the controllers find drivers of `flexVolume`.
+    /// The controllers' directory of FlexVolume drivers.
     #[must_use]
     pub fn flex_drivers(&self) -> PathBuf {
         self.dir.join("flex")
@@ -161,7 +161,7 @@ impl Cluster {
         render(&server_url(), &self.pki.ca.pem, &Credentials::Token(token.render()))
     }
 
-    /// The same as the host reaches the API server.
+    /// The same with the API server's address on the host.
     #[must_use]
     pub fn host_bootstrap_kubeconfig(&self, token: &Token) -> String {
         render(&self.host_url(), &self.pki.ca.pem, &Credentials::Token(token.render()))
@@ -197,20 +197,20 @@ impl Cluster {
         self.programs.path("kubectl")
     }
 
-    /// Runs kubectl on the host; answers what it printed.
+    /// Runs kubectl on the host; returns its output.
     ///
     /// # Errors
-    /// If it fails: what it said.
+    /// If it fails: its message.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         crate::process::must(&self.run, &mut self.kubectl_command(args))
     }
 
-    /// The same, not started yet.
+    /// The same command, not started yet.
     #[must_use]
     pub fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.kubectl_path());
         command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
-        // Its cache of API groups is the run's, not the user's.
+        // The cache of API groups is in the run's directory, not in the user's.
         command.env("HOME", &self.dir).env_remove("KUBECONFIG");
         for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
             command.env_remove(proxy);
@@ -276,12 +276,12 @@ impl Cluster {
         plane.await_exit(APISERVER).map(|_| ())
     }
 
-    /// Starts the API server again, what ended for lack of it, and a new scheduler: one that asks before the API server knows
-    /// its role goes on with what it knew, and ends by itself when a pod's name has another pod by then ("Scheduler cache is
-    /// corrupted"). A cluster's scheduler is started again by whoever started it; here nobody does.
+    /// Starts the API server again, the programs that ended without it, and a new scheduler. A scheduler that asks
+    /// before the API server knows its role goes on with old data, and ends by itself when another pod has a known
+    /// pod's name ("Scheduler cache is corrupted"). In a real cluster a supervisor restarts it; here there is none.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If a program does not start.
     pub fn restart_apiserver(&mut self) -> Result<()> {
         let before = self.audit()?.len();
         let plane = self.plane.as_mut().context("the cluster is being stopped")?;
@@ -295,7 +295,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What nodes and everybody else asked the API server so far.
+    /// All requests to the API server so far, of nodes and of other clients.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -303,7 +303,7 @@ impl Cluster {
         audit::read(&self.logs.join("audit.log"))
     }
 
-    /// Fails if any node asked for something it may not have since this was last asked.
+    /// Fails if the API server has refused a node's request since the last call.
     ///
     /// # Errors
     /// The forbidden requests.
@@ -311,7 +311,7 @@ impl Cluster {
         self.ensure_nothing_forbidden_but(|_| false)
     }
 
-    /// The same, but for requests that a case makes in order to be refused.
+    /// The same without requests that a case makes in order to be refused.
     ///
     /// # Errors
     /// The other forbidden requests.
@@ -363,7 +363,7 @@ fn write_kubeconfigs(dir: &Path, pki: &Pki, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Starts what does not run yet, each when what it needs answers.
+/// Starts the programs that do not run yet, each after its dependencies answer.
 fn start_programs(
     plane: &mut Supervised,
     programs: &Programs,
@@ -396,7 +396,7 @@ fn start_programs(
             continue;
         }
         plane.start_program(name, &argv, &[])?;
-        // The other two have no notification: their work is waited for.
+        // The other two programs send no notification: later steps wait for their work.
         if name == "etcd" || name == APISERVER {
             plane.await_ready(name, Duration::from_secs(90))?;
         }
@@ -407,7 +407,7 @@ fn start_programs(
     Ok(())
 }
 
-/// READY means that the API server listens; `/readyz` says that its own start is over.
+/// READY means that the API server listens; `/readyz` means that its own start is over.
 fn await_answers(plane: &mut Supervised, dir: &Path, logs: &Path) -> Result<()> {
     let client = ClusterClient::new(&dir.join("admin.kubeconfig"))?;
     let answers = client.await_readyz(Duration::from_secs(90));

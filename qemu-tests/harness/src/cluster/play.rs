@@ -1,7 +1,7 @@
 //! `cargo e2e cluster`: a cluster for a person to play with, until Ctrl-C.
 //!
-//! What comes in: how many nodes, which kind, and which kubelet. What goes out: what to type. Everything is removed by the run's
-//! own cleaning when the signal comes.
+//! What comes in: number and kind of nodes, and the kubelet. What goes out: the commands to use the cluster. The run's
+//! own cleaning removes everything after the signal.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::native::node::NativeNode;
 use crate::run::Run;
 use crate::say;
 
-/// What the nodes are.
+/// Kind of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Native nodes with the agent.
@@ -31,16 +31,16 @@ pub enum Kind {
     Vm,
 }
 
-/// Brings a cluster up, says how to reach it, and stays.
+/// Starts a cluster, prints how to reach it, and waits.
 ///
 /// # Errors
-/// What did not come up, and where its log is.
+/// The part that did not start, and the path of its log.
 pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind) -> Result<()> {
     let artefacts = run.dir().join("cluster");
     std::fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let names: Vec<String> = (1..=nodes).map(|n| format!("node{n}")).collect();
-    // They live as long as this function, which only a signal ends.
+    // The nodes live as long as this function, which only a signal ends.
     let (mut native, mut vms) = (Vec::new(), Vec::new());
     if kind == Kind::Vm {
         vms.extend(boot(&mut cluster, &artefacts, &names)?);
@@ -73,7 +73,7 @@ fn boot(cluster: &mut Cluster, artefacts: &Path, names: &[String]) -> Result<Vec
         vm.boot(Some(cluster.token()))?;
         vms.push(vm);
     }
-    // They share the processors.
+    // The VMs share the processors.
     let limit_s = READY_LIMIT_S * names.len() as u64;
     for (name, vm) in names.iter().zip(&vms) {
         vm.give_range(cluster)?;

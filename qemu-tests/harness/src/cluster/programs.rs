@@ -1,4 +1,4 @@
-//! Finds the control plane's programs: the user's own in `KUBERNETES_BIN_DIR`, else built here; etcd from Debian.
+//! Finds the control plane's programs: the user's own in `KUBERNETES_BIN_DIR`, otherwise built here; etcd from Debian.
 //!
 //! What comes in: the environment, the cache. What goes out: paths. Invariant: all programs of one cluster come from
 //! one directory, so they are of one release (etcd apart).
@@ -20,7 +20,7 @@ pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
 const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     dir: PathBuf,
@@ -53,8 +53,8 @@ fn of_cases(with_metrics_server: bool) -> Vec<Target> {
     [Target::ControlPlane].into_iter().chain(with_metrics_server.then_some(Target::MetricsServer)).collect()
 }
 
-/// Builds what is not there yet (minutes, the first time). metrics-server consists of the control plane's packages: what
-/// is compiled for the one is there for the other if both are made at once.
+/// Builds missing programs (minutes, the first time). metrics-server consists of the control plane's packages: built
+/// together, both share compiled packages.
 ///
 /// # Errors
 /// The build's.
@@ -65,7 +65,7 @@ pub fn prepare(run: &Arc<Run>, with_metrics_server: bool) -> Result<()> {
     find(run).map(|_| ())
 }
 
-/// Finds the programs, building what is not there yet (minutes, the first time).
+/// Finds the programs, building missing ones (minutes, the first time).
 ///
 /// # Errors
 /// The user's directory lacks one, or the build's.
@@ -90,7 +90,7 @@ pub fn find(run: &Arc<Run>) -> Result<Programs> {
     Ok(Programs { dir, etcd: etcd_of_debian()? })
 }
 
-/// The upstream kubelet of the same release (built when first asked for).
+/// The upstream kubelet of the same release (built on first use).
 ///
 /// # Errors
 /// The build's.
@@ -101,7 +101,7 @@ pub fn kubelet(run: &Arc<Run>) -> Result<PathBuf> {
     Ok(build::programs(run, &cache(), &[Target::Kubelet])?.join(Target::Kubelet.program()))
 }
 
-/// metrics-server (built when first asked for).
+/// metrics-server (built on first use).
 ///
 /// # Errors
 /// The build's.
@@ -110,18 +110,18 @@ pub fn metrics_server(run: &Arc<Run>) -> Result<PathBuf> {
     Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
 }
 
-/// What the upstream end-to-end suite of the same release needs.
+/// Programs of the upstream end-to-end suite of the same release.
 #[derive(Clone, Debug)]
 pub struct Suite {
     /// The suite itself.
     pub e2e: PathBuf,
-    /// What runs it.
+    /// Runs the suite.
     pub ginkgo: PathBuf,
     /// Directory with the programs of its images.
     pub images: PathBuf,
 }
 
-/// The end-to-end suite (built when first asked for) and the programs of its images, which are always built here.
+/// The end-to-end suite (built on first use) and the programs of its images, which are always built here.
 ///
 /// # Errors
 /// The build's.
@@ -139,7 +139,7 @@ pub fn suite(run: &Arc<Run>) -> Result<Suite> {
     })
 }
 
-/// The suite of the node itself (e2e_node), built when first asked for.
+/// The node's own suite (e2e_node), built on first use.
 ///
 /// # Errors
 /// The build's.
@@ -148,7 +148,7 @@ pub fn node_suite(run: &Arc<Run>) -> Result<PathBuf> {
     if let Some(own) = own_dir().map(|d| d.join(name)).filter(|p| p.is_file()) {
         return Ok(own);
     }
-    // The other suite is wanted too: they consist of the same packages.
+    // The other suite is needed, too: both consist of the same packages.
     let targets = [Target::EndToEnd, Target::NodeEndToEnd];
     Ok(build::programs(run, &cache(), &targets)?.join(name))
 }

@@ -34,7 +34,7 @@ impl Proxy {
         Proxy::begin(pid, target, false)
     }
 
-    /// The same; its thread is the name server of that namespace as well.
+    /// The same; its thread is the name server of that namespace, too.
     ///
     /// # Errors
     /// If the namespace cannot be entered, or has a name server.
@@ -114,7 +114,7 @@ async fn accept(listener: TcpListener, target: SocketAddr) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     while let Ok((mut client, _)) = listener.accept().await {
         tokio::spawn(async move {
-            // An API server that is down is what the client is to see: its connection ends.
+            // If the API server is down, the client's connection ends.
             if let Ok(mut server) = TcpStream::connect(target).await {
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             }

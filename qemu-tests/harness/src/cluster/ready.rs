@@ -1,4 +1,4 @@
-//! What counts as ready, read from objects' conditions. Pure.
+//! Readiness of pods and nodes, from their conditions. Pure.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 

@@ -1,12 +1,12 @@
-//! Files for a VM that its image has not, on a second disk without a file system, and files back from there.
+//! Additional files for a VM, on a second disk without a file system, and files back from the VM.
 //!
 //! ```text
 //! host: files ─► second.raw ═ /dev/vdb ─► dd ─► files in the guest
 //!                    ▲                             │
 //!                    └──────────── dd ◄────────────┘
 //! ```
-//! What comes in: programs and texts with their places in the guest. What goes out: the same there, and bytes of a
-//! guest's file. Invariant: the disk is as long as what it brings; what goes back has to fit.
+//! What comes in: programs and texts with their paths in the guest. What goes out: the files in the guest, and bytes of
+//! a guest's file. Invariant: the disk is as long as its files; a file on the way back has to fit.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -19,13 +19,13 @@ use crate::vm::shell::Shell;
 
 /// Disks have whole blocks, bytes.
 const BLOCK: u64 = 1024 * 1024;
-/// How long a file may take to be copied under TCG.
+/// Limit of the copy of a file under TCG.
 const COPY: Duration = Duration::from_secs(300);
 
 /// The disk.
 pub struct SecondDisk {
     file: PathBuf,
-    /// Where each part goes, its first block and its length, bytes.
+    /// The path of each part in the guest, its first block and its length, bytes.
     parts: Vec<(String, u64, u64)>,
     blocks: u64,
 }
@@ -61,10 +61,10 @@ impl SecondDisk {
         self.file.clone()
     }
 
-    /// Copies its parts to their places; the directories have to be there.
+    /// Copies its parts to their paths; the directories must exist.
     ///
     /// # Errors
-    /// What the guest says.
+    /// The guest's message.
     pub fn unpack(&self, shell: &mut Shell) -> Result<()> {
         for (to, first, length) in &self.parts {
             let blocks = length.div_ceil(BLOCK);
@@ -77,7 +77,7 @@ impl SecondDisk {
         Ok(())
     }
 
-    /// Reads a file of the guest by way of the disk, whose parts are gone then.
+    /// Reads a file of the guest through the disk, which overwrites the disk's parts.
     ///
     /// # Errors
     /// If the guest has no such file, or the disk is too short for it.

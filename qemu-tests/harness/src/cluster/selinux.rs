@@ -1,7 +1,8 @@
-//! SELinux in a booted VM, whose image has none: the kernel is told to have it, and is given a policy while it runs.
+//! SELinux in a booted VM whose image has no policy: a kernel argument enables SELinux, and the running system loads a
+//! policy.
 //!
-//! In: a case's directory, a VM's shell. Out: a policy in force that refuses nothing, and the file that says what containers'
-//! files are labelled. Invariant: nothing of it outlives the boot.
+//! In: a case's directory, a VM's shell. Out: a loaded policy that refuses nothing, and the file that defines the
+//! labels of containers' files. Invariant: nothing of the policy survives a reboot.
 
 use std::fs;
 use std::path::Path;
@@ -11,20 +12,20 @@ use anyhow::{Context, Result, ensure};
 
 use crate::vm::shell::Shell;
 
-/// What the kernel is told: SELinux in AppArmor's place, and nothing is refused.
+/// Kernel arguments: SELinux in AppArmor's place, permissive.
 pub const KERNEL: &str = "security=selinux enforcing=0";
-/// What files of containers are labelled.
+/// Label of containers' files.
 pub const FILES: &str = "system_u:object_r:container_file_t";
-/// Where the policy is brought to, in the guest.
+/// Path of the policy in the guest.
 pub const POLICY: &str = "/var/lib/kubelet/policy";
 
-/// Labels are all that it is for: what it does not know is allowed.
+/// The policy only defines labels: unknown classes are allowed.
 const SOURCE: &str = include_str!("selinux.conf");
 
-/// Makes the policy as a file of `dir`.
+/// Compiles the policy into a file of `dir`.
 ///
 /// # Errors
-/// What `checkpolicy` says.
+/// The message of `checkpolicy`.
 pub fn policy(dir: &Path) -> Result<std::path::PathBuf> {
     let (source, made) = (dir.join("policy.conf"), dir.join("policy"));
     fs::write(&source, SOURCE).with_context(|| format!("write {}", source.display()))?;
@@ -36,12 +37,12 @@ pub fn policy(dir: &Path) -> Result<std::path::PathBuf> {
     Ok(made)
 }
 
-/// Loads the policy that was brought to [`POLICY`], and has the agent start anew with it.
+/// Loads the policy from [`POLICY`], and restarts the agent with it.
 ///
 /// # Errors
-/// What the guest says.
+/// The guest's message.
 pub fn load(shell: &mut Shell) -> Result<()> {
-    // The root is read-only: what the policy's packages would have put there lies over it.
+    // The root is read-only: an overlay adds the files that the policy's packages would install.
     let contexts = "/run/selinux-share/containers/selinux/contexts";
     for command in [
         "mountpoint -q /sys/fs/selinux || mount -t selinuxfs selinuxfs /sys/fs/selinux".to_owned(),

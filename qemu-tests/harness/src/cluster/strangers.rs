@@ -1,7 +1,7 @@
-//! Clients that want to wear a node's HTTPS API out: connections by the thousand, heads and bodies without end, silence.
+//! Clients that attack a node's HTTPS API: thousands of connections, endless heads and bodies, silence.
 //!
-//! What comes in: the node's address, the cluster's CA. What goes out: how each of them was got rid of. Nobody here shows
-//! a certificate or a token.
+//! What comes in: the node's address, the cluster's CA. What goes out: how the node ended each of them. No client has a
+//! certificate or a token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// More than any limit of the node.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// More than the node gives a handshake, for every thousand that it takes at once.
+/// Longer than the node's time limit for a handshake, for every thousand simultaneous connections.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes sent at once.
 const PIECE: usize = 64 * 1024;
 
-/// Opens so many connections at once and says nothing on any of them; answers of how many the node took, once it has
-/// ended all of those.
+/// Opens `many` connections at once and sends nothing on any of them; returns the number that the node accepted, after
+/// the node has ended all of those.
 ///
 /// # Errors
-/// If one that was taken is not ended.
+/// If an accepted connection does not end.
 pub async fn silent_crowd(node: SocketAddr, many: usize, held: Duration) -> Result<usize> {
     let one = async || -> Result<bool> {
-        // Those that wait in the kernel's queue are taken or not, as places become free.
+        // The node accepts connections of the kernel's queue as places become free, or never.
         let Ok(Ok(mut stream)) = timeout(held, TcpStream::connect(node)).await else { return Ok(false) };
         // A connection that was broken off was ended, too.
         if timeout(SILENCE, stream.read(&mut [0; 1])).await.is_ok() {
             return Ok(true);
         }
-        // Where the queue was full, the kernel may have made a connection for the client alone: it learns so by the first
-        // byte that it sends.
+        // If the queue was full, the kernel may have completed a connection for the client alone: the client notices
+        // this with its first byte.
         let poked = async {
             stream.write_all(b"?").await?;
             stream.read(&mut [0; 1]).await
         };
-        // One that had waited in the queue all the time is told that this is no handshake.
+        // A connection that waited in the queue all the time gets the error of a broken handshake.
         Ok(timeout(SILENCE, poked).await.context("a silent connection is not ended")?.is_ok())
     };
     let mut crowd: FuturesUnordered<_> = (0..many).map(|_| one()).collect();
@@ -56,10 +56,10 @@ pub async fn silent_crowd(node: SocketAddr, many: usize, held: Duration) -> Resu
     Ok(taken)
 }
 
-/// A request whose head never ends; answers of how many bytes of it the node took before it broke off.
+/// A request with an endless head; returns the number of bytes that the node read before it closed the connection.
 ///
 /// # Errors
-/// If the node takes more than `most`.
+/// If the node reads more than `most`.
 pub async fn endless_head(node: SocketAddr, ca: &str, most: usize) -> Result<usize> {
     let mut stream = tls(node, ca).await?;
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\nX-Endless: ").await?;
@@ -67,10 +67,10 @@ pub async fn endless_head(node: SocketAddr, ca: &str, most: usize) -> Result<usi
     Ok(taken)
 }
 
-/// A request whose body never ends; answers of the status and of how many bytes the node took.
+/// A request with an endless body; returns the status and the number of bytes that the node read.
 ///
 /// # Errors
-/// If the node takes more than `most`, or does not answer.
+/// If the node reads more than `most`, or does not answer.
 pub async fn endless_body(node: SocketAddr, ca: &str, most: usize) -> Result<(u16, usize)> {
     let stream = tls(node, ca).await?;
     let (mut answers, mut body) = tokio::io::split(stream);
@@ -94,10 +94,10 @@ pub async fn endless_body(node: SocketAddr, ca: &str, most: usize) -> Result<(u1
     Ok((status, taken?))
 }
 
-/// A request that comes a byte at a time; answers of how long the node waited for its end.
+/// A request that arrives byte by byte; returns the time after which the node gave up.
 ///
 /// # Errors
-/// If it waits for ever.
+/// If the node does not give up.
 pub async fn slow_head(node: SocketAddr, ca: &str) -> Result<Duration> {
     let mut stream = tls(node, ca).await?;
     let begun = Instant::now();
@@ -107,7 +107,7 @@ pub async fn slow_head(node: SocketAddr, ca: &str) -> Result<Duration> {
         if stream.write_all(b"G").await.is_err() || stream.flush().await.is_err() {
             return Ok(begun.elapsed());
         }
-        // What it says at the end is of no interest, that it says it is.
+        // Any answer counts; its content does not matter.
         if timeout(Duration::from_millis(1), stream.read(&mut [0; 64])).await.is_ok() {
             return Ok(begun.elapsed());
         }
@@ -119,7 +119,7 @@ async fn pour(stream: &mut TlsStream<TcpStream>, most: usize) -> Result<usize> {
     pour_pieces(stream, &vec![b'x'; PIECE], most).await
 }
 
-/// Until the node takes no more: it broke off, or it does not read any more and its buffers are full.
+/// Writes until the node reads no more: it closed the connection, or its buffers are full.
 async fn pour_pieces(to: &mut (impl AsyncWriteExt + Unpin), piece: &[u8], most: usize) -> Result<usize> {
     let mut taken = 0;
     while taken < most {
@@ -140,10 +140,10 @@ async fn tls(node: SocketAddr, ca: &str) -> Result<TlsStream<TcpStream>> {
     tls_of(node, ca, &[]).await
 }
 
-/// A connection whose client speaks these protocols (ALPN).
+/// A connection of a client with these protocols (ALPN).
 ///
 /// # Errors
-/// If there is none, or the node's certificate is not the cluster's.
+/// If there is no connection, or the node's certificate is not the cluster's.
 pub async fn tls_of(node: SocketAddr, ca: &str, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).context("the cluster's CA")?)?;

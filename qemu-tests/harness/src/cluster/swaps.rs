@@ -1,7 +1,7 @@
-//! What happens in a node's certificate directory, as the kernel tells it.
+//! Changes of a node's certificate directory, from inotify.
 //!
 //! What comes in: inotify events. What goes out: how often the current pair was replaced, and whether every replacement
-//! was one step. Invariant: nothing is polled, so no moment is missed.
+//! was one step. Invariant: no polling, so no moment is missed.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -15,7 +15,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 /// The link that names the pair in use.
 pub const CURRENT: &str = "kubelet-client-current.pem";
 
-/// What happened, and to which name.
+/// Kind of a change, and the name of its file.
 type Change = (AddWatchFlags, String);
 
 /// A directory that is being watched.
@@ -28,7 +28,7 @@ impl Swaps {
     /// Watches `dir` from now on.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If it does not exist.
     pub fn follow(dir: &Path) -> Result<Swaps> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).context("inotify")?;
         let changes = AddWatchFlags::IN_CREATE
@@ -56,7 +56,7 @@ impl Swaps {
         }
     }
 
-    /// How often the current pair was replaced so far, the first one included.
+    /// Number of replacements of the current pair so far, the first pair included.
     ///
     /// # Errors
     /// If events were lost.
@@ -65,7 +65,7 @@ impl Swaps {
         Ok(self.seen.iter().filter(|(_, name)| name == CURRENT).count())
     }
 
-    /// How many events there were so far.
+    /// Number of events so far.
     ///
     /// # Errors
     /// If events were lost.
@@ -74,10 +74,10 @@ impl Swaps {
         Ok(self.seen.len())
     }
 
-    /// Waits until something happens, after the first `already` events, to a name that ends like this.
+    /// Waits for a change of a name with this ending, after the first `already` events.
     ///
     /// # Errors
-    /// At the deadline, with what happened instead.
+    /// At the deadline, with the changes so far.
     pub fn await_name(&mut self, already: usize, end: &str, limit: Duration) -> Result<()> {
         self.wait(limit, &format!("a file *{end}"), |seen| {
             seen.iter().skip(already).any(|(_, name)| name.ends_with(end))
@@ -113,10 +113,10 @@ impl Swaps {
         }
     }
 
-    /// Fails unless every name that a reader may open came into being whole, by one rename, and never went.
+    /// Fails unless every name that a reader may open was made whole, by one rename, and was never removed.
     ///
     /// # Errors
-    /// What happened instead.
+    /// The changes.
     pub fn ensure_atomic(&self) -> Result<()> {
         judge(&self.seen)
     }

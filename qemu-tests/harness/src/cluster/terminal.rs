@@ -1,9 +1,9 @@
-//! kubectl as a person types it: at a terminal of a known size.
+//! kubectl as an interactive command: at a terminal of a known size.
 //!
 //! ```text
 //! input ─► script ─► pseudo terminal ─► kubectl exec -it ─► API server ─► node ─► runtime ─► terminal in the container
 //! ```
-//! What comes in: kubectl's arguments, what is typed. What goes out: what the terminal showed, and kubectl's exit code.
+//! What comes in: kubectl's arguments, the input. What goes out: the terminal's output, and kubectl's exit code.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,16 +16,16 @@ use anyhow::{Context, Result, bail};
 use crate::process::Guarded;
 use crate::run::Run;
 
-/// Rows and columns, as `stty size` says them: sizes that nothing has by itself.
+/// Rows and columns in the format of `stty size`: values that no terminal has by default.
 pub const SIZE: &str = "33 97";
 
-/// Shell that shows the terminal's size once it has one. It goes its own way through the runtime: what is typed may be
-/// there before it, and the terminal then has none, or 0 by 0.
+/// Shell command that prints the terminal's size when it has one. The size takes another way through the runtime than
+/// the input, so the input may arrive first; until then the terminal has no size, or 0 by 0.
 pub const ASK_SIZE: &str =
     "until case \"$(stty size 2>/dev/null)\" in \"\"|\"0 0\") false;; esac; do sleep 1; done; stty size";
 
-/// Runs `kubectl` (from [`kubectl_command`](super::plane::Cluster::kubectl_command)) at a terminal of [`SIZE`] where
-/// `typed` is typed; answers its exit code and all that was shown. Files are made in `dir`.
+/// Runs `kubectl` (from [`kubectl_command`](super::plane::Cluster::kubectl_command)) at a terminal of [`SIZE`] with the
+/// input `typed`; returns its exit code and all output. Files are made in `dir`.
 ///
 /// # Errors
 /// It cannot be started, or does not end within `limit`.

@@ -61,7 +61,7 @@ impl Drop for Truth {
     }
 }
 
-/// What is wrong with a pod that was `before` and is `after`. Pure.
+/// Violations between two versions of a pod. Pure.
 #[must_use]
 pub fn wrong_between(before: &Pod, after: &Pod) -> Vec<String> {
     let name = after.metadata.name.clone().unwrap_or_default();
@@ -114,7 +114,7 @@ fn runs(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|s| s.running.is_some())
 }
 
-/// What the runtime has shown so far: for each container of a quiet pod (UID, name), the instance that ran.
+/// The runtime's containers so far: for each container of a quiet pod (UID, name), the instance that ran.
 #[derive(Debug, Default)]
 pub struct Instances {
     ran: BTreeMap<(String, String), String>,
@@ -123,11 +123,11 @@ pub struct Instances {
 }
 
 impl Instances {
-    /// Looks at the runtime's lists: one live sandbox for each pod, one live container for each of its names, and for
-    /// quiet pods for ever the same.
+    /// Checks the runtime's lists: one live sandbox for each pod, one live container for each of its names, and for
+    /// quiet pods always the same.
     ///
     /// # Errors
-    /// What was seen instead.
+    /// The violation.
     pub fn judge(&mut self, view: &View) -> Result<()> {
         self.looks += 1;
         let mut live: BTreeMap<&str, &str> = BTreeMap::new();
@@ -158,7 +158,7 @@ impl Instances {
             let whose = (label("io.kubernetes.pod.uid"), label("io.kubernetes.container.name"));
             let other = running.insert(whose.clone(), &container.id);
             ensure!(other.is_none(), "two live containers of {whose:?}:\n{}", view.describe());
-            // An init container may be followed by nobody of its name, but it ends; sidecars and others do not.
+            // An init container may have no successor, but it ends; sidecars and other containers do not.
             if quiet(&whose.0) {
                 let id = self.ran.entry(whose.clone()).or_insert_with(|| container.id.clone());
                 ensure!(*id == container.id, "{whose:?} ran as {id} and was restarted:\n{}", view.describe());

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
+use orlop_image::qemu::Topology;
 use serde_json::{Value, json};
 
 use super::bootstrap::Token;
@@ -27,7 +28,7 @@ pub const LABEL: (&str, &str) = ("orlop.test/machine", "vm");
 
 /// A VM with a place in a cluster.
 pub struct VmNode {
-    // Dropped first: the disk goes after QEMU.
+    // Dropped first: QEMU must end before its disk is removed.
     vm: Option<Vm>,
     lab: Lab,
     cable: Cable,
@@ -60,7 +61,7 @@ impl VmNode {
         wire.make_tap(plane)?;
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
-        // The API server checks whom it speaks to.
+        // The API server verifies the node's serving certificate.
         let (kubelet, registries, storage) = (json!({"serverTLSBootstrap": true}), json!({}), json!({}));
         let name = name.to_owned();
         let (clock, disk, keeps_last_words) = (None, None, false);
@@ -87,46 +88,51 @@ impl VmNode {
         self.kubelet[key] = value.into();
     }
 
-    /// Takes a key away from its kubelet's configuration, from the next boot on.
+    /// Removes a key from its kubelet's configuration, from the next boot on.
     pub fn unset(&mut self, key: &str) {
         if let Some(keys) = self.kubelet.as_object_mut() {
             keys.remove(key);
         }
     }
 
-    /// Images of `host` come from this endpoint, from the next boot on.
+    /// Sets the endpoint for images of `host`, from the next boot on.
     pub fn mirror(&mut self, host: &str, endpoint: &str) {
         self.registries["mirrors"][host] = json!({"endpoints": [endpoint], "skipFallback": true});
     }
 
-    /// Credentials for images come from these plugins, from the next boot on.
+    /// Sets the credential provider plugins, from the next boot on.
     pub fn ask_plugins(&mut self, plugins: impl Into<Value>) {
         self.registries["credentialProviders"] = plugins.into();
     }
 
-    /// Its state partition will be made with project quotas.
+    /// Makes its state partition with project quotas.
     pub fn count_by_projects(&mut self) {
         self.storage["projectQuotas"] = true.into();
     }
 
-    /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
+    /// Its clock shows this time (`2001-01-01T00:00:00`) whenever it is switched on.
     pub fn mislead(&mut self, clock: &'static str) {
         self.clock = Some(clock);
     }
 
-    /// Gives it a second disk, whose file stays the caller's.
+    /// Adds a second disk; its file belongs to the caller.
     pub fn add_disk(&mut self, file: PathBuf) {
         self.disk = Some(file);
     }
 
-    /// It has so much memory, MiB, from the next boot on.
+    /// Sets its memory, MiB, from the next boot on.
     pub fn give_memory(&mut self, mebi: u32) {
         self.memory_mib = Some(mebi);
     }
 
-    /// It has so many processors, from the next boot on.
+    /// Sets the number of its processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.lab.give_processors(number);
+    }
+
+    /// It has these sockets and NUMA nodes, from the next boot on.
+    pub fn give_topology(&mut self, topology: Topology) {
+        self.lab.give_topology(topology);
     }
 
     /// Its kernel is told this, too, from the next boot on.
@@ -134,7 +140,7 @@ impl VmNode {
         self.lab.tell_kernel(words);
     }
 
-    /// Its firmware has a place for what a dying kernel says.
+    /// Its firmware keeps the last messages of a crashing kernel.
     pub fn keep_last_words(&mut self) {
         self.keeps_last_words = true;
     }
@@ -144,8 +150,8 @@ impl VmNode {
         self.has_watchdog = true;
     }
 
-    /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
-    /// become Ready.
+    /// Sets the pod range of its Node after the registration, as a cluster's controller does: only then it can become
+    /// Ready.
     ///
     /// # Errors
     /// If it does not register, or has another range.
@@ -160,7 +166,7 @@ impl VmNode {
         Ok(())
     }
 
-    /// Switches it on. Without a token the node can only come back with the identity that it has.
+    /// Switches it on. Without a token the node needs the identity on its disk.
     ///
     /// # Errors
     /// If QEMU does not start.
@@ -187,12 +193,12 @@ impl VmNode {
         Ok(())
     }
 
-    /// Cuts the power: what the guest has not written is lost, the disk stays.
+    /// Cuts the power: unwritten data of the guest is lost, the disk stays.
     pub fn cut_power(&mut self) {
         self.vm = None;
     }
 
-    /// Does something of which the agent hears nothing until it is started again, as systemd then does.
+    /// Runs `act` while the agent is dead and systemd has not restarted it yet, so that the agent misses the change.
     ///
     /// # Errors
     /// The shell's, or those of `act`.
@@ -226,7 +232,7 @@ impl VmNode {
     }
 }
 
-/// What the node is told at first boot. Pure.
+/// The configuration for the first boot. Pure.
 fn node_config(
     name: &str,
     wire: Wire,

@@ -17,7 +17,7 @@ use super::flags::ADDRESS;
 /// Name of the bridge in the plane.
 pub const BRIDGE: &str = "cluster0";
 
-/// What a node has on the network; everything follows from its number.
+/// A node's addresses and devices, all derived from its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     number: u8,
@@ -58,7 +58,7 @@ impl Wire {
     /// Hardware address of a VM's network card.
     #[must_use]
     pub fn mac(self) -> String {
-        // 52:54:00 is what QEMU gives its own.
+        // 52:54:00 is QEMU's own prefix.
         format!("52:54:00:1e:00:{:02x}", self.number)
     }
 
@@ -90,11 +90,11 @@ impl Wire {
         ip(plane, &["link", "set", &self.bridge_end(), if is_up { "up" } else { "down" }])
     }
 
-    /// Gives a native node another address on its wire and takes the old one away, as a network does that numbers its
-    /// machines anew.
+    /// Gives a native node another address on its wire and removes the old one, as a network does that renumbers its
+    /// machines.
     ///
     /// # Errors
-    /// Which command failed.
+    /// The command that failed.
     pub fn renumber(self, plane: i32, node: i32, address: &str) -> Result<()> {
         ip(node, &["addr", "add", &format!("{address}/24"), "dev", "node0"])?;
         // The new one is the second of its subnet, and would go with the first.
@@ -107,7 +107,7 @@ impl Wire {
     /// Makes a TAP device on the bridge for a VM, whose QEMU must then be started in the plane's namespace.
     ///
     /// # Errors
-    /// Which command failed.
+    /// The command that failed.
     pub fn make_tap(self, plane: i32) -> Result<()> {
         let tap = self.tap();
         ip(plane, &["tuntap", "add", "dev", &tap, "mode", "tap"])?;
@@ -116,13 +116,13 @@ impl Wire {
     }
 }
 
-/// Fails unless the host with address `ip` answers a process in `pid`'s network namespace. Nobody needs to listen: a
-/// host that is there refuses the connection by itself.
+/// Fails unless the host with address `ip` answers a process in `pid`'s network namespace. The port needs no listener:
+/// a running host refuses the connection by itself.
 ///
 /// # Errors
-/// If nothing answers within `limit`.
+/// If there is no answer within `limit`.
 pub fn reach(pid: i32, ip: IpAddr, limit: Duration) -> Result<()> {
-    // A network namespace belongs to a thread, so a thread goes there and ends there.
+    // A network namespace belongs to a thread, so the connection is made in a thread of its own.
     let go = move || -> Result<()> {
         let namespace = File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
         nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
@@ -140,7 +140,7 @@ fn knock(at: SocketAddr, limit: Duration) -> Result<()> {
     }
 }
 
-/// A port on which nobody listens here.
+/// A port without a listener.
 const DISCARD: u16 = 9;
 
 /// `ip` in another network namespace, in the host's process namespace: numbers of processes are the host's.

@@ -1,9 +1,9 @@
-//! The suite's images, made here and served by the node's own registry under the names the suite gives them.
+//! The suite's images, made here and served by the node's own registry under the suite's names.
 //!
 //! What comes in: the list of images that the suite prints, the programs of the suite's images (compiled from
-//! upstream's sources), the host's static busybox and bash. What goes out: images in a registry's directory; for a native node
-//! in its own, and a containerd that looks for `registry.k8s.io` there and nowhere else. Images that nobody makes here are missing, and their tests say
-//! so. Invariant: names and tags are the suite's own.
+//! upstream's sources), the host's static busybox and bash. What goes out: images in a registry's directory; for a
+//! native node in its own registry, and a containerd that finds `registry.k8s.io` only there. Images without a recipe
+//! are missing, and their tests fail with this reason. Invariant: names and tags are the suite's own.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -20,15 +20,15 @@ use crate::native::node::NativeNode;
 use crate::native::{config, images as host};
 use crate::run::Run;
 
-/// Whose images are served.
+/// The registry whose images are served.
 pub const REGISTRY: &str = "registry.k8s.io";
-/// What lets the suite log in to a node, and its tag.
+/// The image by which the suite logs in to a node, and its tag.
 pub const LOGIN: (&str, &str) = ("orlop/sshd", "1");
 /// The image that the suite's own registry (a pod of agnhost) serves, and its tag there.
 const INNER: (&str, &str) = ("pause", "testing");
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What the suite expects in an image: files of a shell image, and more for some.
+/// Contents of an image that the suite expects: the files of a shell image, and additions for some images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipe {
     Busybox,
@@ -44,7 +44,7 @@ enum Recipe {
 /// The recipe for an image by the last part of its name.
 fn recipe(name: &str) -> Option<Recipe> {
     Some(match name.rsplit('/').next()? {
-        // Of the second one the suite uses the shell only.
+        // The suite uses only the shell of the second image.
         "busybox" | "glibc-dns-testing" => Recipe::Busybox,
         "agnhost" => Recipe::Agnhost,
         "nonewprivs" => Recipe::NoNewPrivs,
@@ -70,10 +70,10 @@ fn parse(list: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Makes the images that `list` names and can be made, in a registry's directory.
+/// Makes the images of `list` that have a recipe, in a registry's directory.
 ///
 /// # Errors
-/// If a program is missing, the directory cannot be written, or none can be made.
+/// If a program is missing, the directory cannot be written, or no image has a recipe.
 pub fn make(run: &Arc<Run>, dir: &Path, suite: &Suite, list: &str) -> Result<()> {
     let blobs = Blobs::at(dir)?;
     let made = Trees { run, suite, blobs, dir }.make(list)?;
@@ -81,7 +81,7 @@ pub fn make(run: &Arc<Run>, dir: &Path, suite: &Suite, list: &str) -> Result<()>
     Ok(())
 }
 
-/// Makes them in the node's own registry, and lets its containerd find them.
+/// Makes the images in the node's own registry, and configures its containerd for them.
 ///
 /// # Errors
 /// As [`make`], or the node's directory cannot be written.
@@ -149,7 +149,7 @@ impl Trees<'_> {
         Ok(made)
     }
 
-    /// A layer of what `fill` puts into an empty tree.
+    /// A layer of the files that `fill` puts into an empty tree.
     fn layer(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Blob> {
         let tree = self.dir.join("tree");
         fs::create_dir_all(&tree)?;
@@ -190,12 +190,12 @@ impl Trees<'_> {
     }
 }
 
-/// The shell's first step: busybox's own drops variables whose names are none to it, and the suite looks for `data-1`
-/// in what `env` prints; but it also looks for busybox's words.
+/// The shell's wrapper. busybox's own shell drops variables whose names it considers invalid, and the suite looks for
+/// `data-1` in the output of `env`; the suite also expects busybox's error messages.
 const BASH: &str = "/bin/bash-static";
 const SH: &str = "#!/bin/bash\n[ \"$*\" = \"-c env\" ] && exec env\nexec -a \"$0\" /bin/busybox \"$@\"\n";
 
-/// Stands for busybox' own, which Debian's has not: the suite of the node asks for the time of day to the millisecond.
+/// Replacement for busybox's `nmeter`, which Debian's busybox lacks: the node suite asks for the time in milliseconds.
 const NMETER: &str =
     "#!/bin/bash\nt=$EPOCHREALTIME\nf=${t#*.}\nprintf '%(%H:%M:%S)T.%s\\n' \"${t%.*}\" \"${f:0:3}\"\n";
 
@@ -219,7 +219,7 @@ fn shell(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What agnhost's image has beside its programs.
+/// Files of agnhost's image in addition to its programs.
 fn agnhost(tree: &Path) -> Result<()> {
     symlink("agnhost", tree.join("agnhost-2"))?;
     fs::create_dir_all(tree.join("uploads"))?;
@@ -228,7 +228,7 @@ fn agnhost(tree: &Path) -> Result<()> {
     fs::write(tree.join("localhost.crt"), key.cert.pem())?;
     fs::write(tree.join("localhost.key"), key.signing_key.serialize_pem())?;
     fs::create_dir_all(tree.join("etc"))?;
-    // The suite asks for groups that an image gives its users.
+    // The suite checks the groups that an image gives its users.
     let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n\
                  user-defined-in-image:x:1000:1000::/:/bin/sh\n";
     fs::write(tree.join("etc/passwd"), users)?;
@@ -237,7 +237,7 @@ fn agnhost(tree: &Path) -> Result<()> {
     fs::write(tree.join("etc/group"), groups).context("write groups")
 }
 
-/// What the suite looks for in the volume: words of its picture's description, and of the system under it.
+/// Files that the suite expects in the volume: words of its picture's description, and of the image's base system.
 fn kitten(tree: &Path) -> Result<()> {
     let etc = tree.join("etc");
     fs::create_dir_all(&etc).with_context(|| format!("make {}", etc.display()))?;
@@ -245,7 +245,7 @@ fn kitten(tree: &Path) -> Result<()> {
     fs::write(etc.join("os-release"), "NAME=\"stands for Alpine Linux\"\n").context("write os-release")
 }
 
-/// Something under nginx's name that listens where it would.
+/// A program with nginx's name that listens on nginx's port.
 fn nginx(tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("usr/sbin"))?;
     fs::create_dir_all(tree.join("usr/share/nginx/html"))?;

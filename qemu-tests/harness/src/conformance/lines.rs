@@ -1,20 +1,20 @@
-//! What ginkgo says while it runs, as one line for each test. Pure.
+//! ginkgo's output while it runs, as one line for each test. Pure.
 //!
-//! What comes in: its verbose output without colours. What goes out: `PASSED 12.3 s [sig-node] …`. The report is what
-//! counts; this is for the person who watches.
+//! What comes in: its verbose output without colours. What goes out: `PASSED 12.3 s [sig-node] …`. The result is in the
+//! report; these lines are for the person who watches.
 
 /// Reads line after line.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// State and seconds of the test whose name the next line has.
+    /// State and seconds of the test whose name is on the next line.
     ended: Option<(String, String)>,
-    /// The line after the last rule: with one process it is the name, said before the test begins.
+    /// The line after the last rule: with one process it is the name, printed before the test begins.
     begun: String,
     is_after_rule: bool,
 }
 
 impl Lines {
-    /// Takes a line; answers what to say about a test that ended.
+    /// Reads a line; returns the line to print if a test ended.
     pub fn next(&mut self, line: &str) -> Option<String> {
         let is_rule = line.starts_with("----------");
         if let Some((state, seconds)) = self.ended.take() {

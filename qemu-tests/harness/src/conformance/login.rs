@@ -1,9 +1,9 @@
-//! A way into the node for tests that want to log in over SSH, on nodes that have none: a privileged pod of the harness.
+//! SSH access to nodes without an SSH server, for tests that need it: a privileged pod of the harness.
 //!
 //! ```text
 //! e2e.test ── SSH, by the node's name ─► pod sshd (host's network and processes) ─► sh -c, in the root of PID 1
 //! ```
-//! What comes in: a Ready node. What goes out: [`Login`], with which the suite's command line is led. Invariant: only the
+//! What comes in: a Ready node. What goes out: [`Login`], which extends the suite's command line. Invariant: only the
 //! suite sees the node's name in its hosts file, in a mount namespace of its own.
 
 use std::fs;
@@ -20,11 +20,11 @@ use super::images::{LOGIN, REGISTRY};
 use crate::cluster::plane::Cluster;
 use crate::cluster::ready;
 
-/// How long the pod may take: its image is pulled first, under TCG perhaps.
+/// Limit of the pod's start: its image is pulled first, perhaps under TCG.
 const LIMIT_S: u64 = 180;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "sshd";
-/// Whoever comes is root, as most test clusters have it.
+/// Tests log in as root, as on most test clusters.
 const USER: &str = "root";
 
 /// The suite's way into a node.
@@ -66,7 +66,7 @@ impl Login {
         Ok(Login { key, hosts })
     }
 
-    /// Has what follows on the command line know the node by its name, and the key.
+    /// Puts the node's name and the key in front of the rest of the command line.
     pub fn lead(&self, command: &mut Command) {
         command.args(["unshare", "--mount", "--propagation=private", "--", "sh", "-ec"]);
         command.arg("mount --bind \"$0\" /etc/hosts; exec \"$@\"").arg(&self.hosts);
@@ -96,7 +96,7 @@ mod tests {
         login.lead(&mut command);
         let args: Vec<&str> = command.arg("e2e").get_args().filter_map(|a| a.to_str()).collect();
         assert_eq!(args[..2], ["unshare", "--mount"]);
-        // sh takes the hosts file for its name, and the rest is what it becomes.
+        // The hosts file is sh's `$0`, and the rest is the command that sh executes.
         assert_eq!(args[args.len() - 2..], ["/h", "e2e"]);
         assert!(hosts_file([10, 0, 0, 1].into(), "a").ends_with("\n10.0.0.1 a\n"));
     }

@@ -1,16 +1,16 @@
-//! `cargo e2e conformance --node`: the upstream suite of the node itself (e2e_node) on a booted VM that has joined, or on a
-//! native node (`--native`).
+//! `cargo e2e conformance --node`: the upstream suite of the node itself (e2e_node) on a booted VM that has joined, or
+//! on a native node (`--native`).
 //!
 //! ```text
 //! host:  harness ── second disk ─► VM: suite.service: e2e_node.test ─► kubelet's ports, CRI socket, cgroups, files
 //!                ◄─ log, report ──                        └─► API server in the plane's network
 //! ```
-//! A native node has the suite and ginkgo in its own namespaces, and no second disk.
+//! On a native node, the suite and ginkgo run in the node's own namespaces, without a second disk.
 //!
-//! What comes in: which tests. What goes out: as in [`super`]. The suite is told to start nothing itself
-//! (`--start-services=false`): it tests the agent that the image starts, with its configuration but for the read-only
-//! port, which the suite asks. Tests that restart a kubelet or write its configuration look for a unit of the suite's own, so they fail
-//! or are left out (`skip-node.json`).
+//! What comes in: the selected tests. What goes out: as in [`super`]. The suite starts no services itself
+//! (`--start-services=false`): it tests the agent that the image starts, with the image's configuration and in addition
+//! the read-only port, which the suite uses. Tests that restart a kubelet or write its configuration need the suite's
+//! own unit, so they fail or are skipped (`skip-node.json`).
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -37,32 +37,32 @@ use crate::run::Run;
 use crate::say;
 use crate::vm::shell::Shell;
 
-/// Where the suite is in the VM, and writes.
+/// Directory of the suite and of its output in the VM.
 const DIR: &str = "/var/lib/suite";
-/// The suite, what runs it and where their report is, on a native node.
+/// Paths of the suite, of ginkgo and of the report on a native node.
 const SUITE: &str = "/var/lib/suite/e2e_node.test";
 const GINKGO: &str = "/var/lib/suite/ginkgo";
 const OUTPUT: &str = "/var/lib/suite/output";
-/// Its unit.
+/// The suite's unit.
 const UNIT: &str = "suite.service";
-/// What the suite demands of the machine before it begins: nothing, the tests say it.
+/// The suite's requirements for the machine: none, the tests have their own.
 const SPEC: &str = "os: Linux\n";
-/// Port of the kubelet that the suite asks without an identity.
+/// Port of the kubelet that the suite uses without credentials.
 const READ_ONLY_PORT: u16 = 10255;
-/// How often its output is looked at, seconds.
+/// Pause between two looks at its output, seconds.
 const LOOK_S: u64 = 3;
 /// At most so much of its output at once, bytes: the shell is a serial port.
 const PIECE: u64 = 128 * 1024;
 
-/// Runs the tests; answers the counts of those that were begun.
+/// Runs the tests; returns the counts of those that began.
 ///
 /// # Errors
-/// What did not come up, or a suite that did not report.
+/// The part that did not start, or a suite without a report.
 pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
     let artefacts = artefacts(run)?;
     let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
-    // As the suite's own API server: a test wants a pod to have the volumes that it asks for and no others.
+    // As the suite's own API server: a test expects a pod to have exactly the volumes of its spec.
     let settings = Settings { service_account_tokens: false, ..Settings::default() };
     let mut cluster = Cluster::start(run, &artefacts, settings)?;
     let (to, spec) = (format!("{DIR}/e2e_node.test"), format!("{DIR}/spec.yaml"));
@@ -94,7 +94,7 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<
 /// The same on a native node, several tests at once.
 ///
 /// # Errors
-/// What did not come up, or a suite that did not report.
+/// The part that did not start, or a suite without a report.
 pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
     let artefacts = artefacts(run)?;
@@ -134,7 +134,7 @@ pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> 
     Ok(counts)
 }
 
-/// ginkgo with the suite in the namespaces of the node whose first process is `pid`. Pure.
+/// Command that runs ginkgo with the suite in the namespaces of the node whose first process is `pid`. Pure.
 fn native_command(pid: i32, token: &str, options: &Options, listed: &[Skip]) -> Command {
     let mut command = Command::new("nsenter");
     command
@@ -151,7 +151,7 @@ fn native_command(pid: i32, token: &str, options: &Options, listed: &[Skip]) -> 
     command
 }
 
-/// What the suite is told wherever it runs. Pure.
+/// Flags of the suite on both kinds of nodes. Pure.
 fn suite_flags(token: &str) -> Vec<String> {
     let fixed = ["--start-services=false", "--prepull-images=false", "--dump-logs-on-failure=false"];
     let mut flags: Vec<String> = fixed.map(str::to_owned).to_vec();
@@ -167,7 +167,7 @@ fn skipped<'a>(options: &'a Options, listed: &'a [Skip]) -> impl Iterator<Item =
     listed.iter().map(|s| s.skip.as_str()).chain(options.skip.iter().map(String::as_str))
 }
 
-/// A token that may do everything: the suite has no other way to say who it is.
+/// A token with all permissions: the suite supports no other credentials.
 fn administrator(cluster: &Cluster) -> Result<String> {
     let (account, subject) = ("suite", "--serviceaccount=kube-system:suite");
     cluster.kubectl(&["create", "serviceaccount", account, "-n", "kube-system"])?;
@@ -176,7 +176,7 @@ fn administrator(cluster: &Cluster) -> Result<String> {
     Ok(token.trim().to_owned())
 }
 
-/// What starts the suite as a unit of the VM. Pure.
+/// Command that starts the suite as a unit of the VM. Pure.
 fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
     let mut args = suite_flags(token);
     let own = [
@@ -198,12 +198,12 @@ fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
     )
 }
 
-/// One word of a shell, of which systemd takes no variable. Pure.
+/// One quoted word of a shell command, in which systemd expands no variable. Pure.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''").replace('$', "$$"))
 }
 
-/// Keeps what it says, and says a line for every test that ends, until it has ended.
+/// Keeps the suite's output, and prints a line for every test that ends, until the suite has ended.
 fn watch(shell: &mut Shell, log: &Path) -> Result<()> {
     let mut log = BufWriter::new(File::create(log).with_context(|| format!("make {}", log.display()))?);
     let (mut lines, mut seen) = (lines::Lines::default(), 0);
@@ -235,7 +235,7 @@ fn is_active(shell: &mut Shell) -> Result<bool> {
     Ok(matches!(state.text.trim(), "active" | "activating"))
 }
 
-/// Lines that nobody has seen yet, of a piece of the output; none of one that is still being written.
+/// New whole lines of a piece of the output, without a last line that is still being written.
 fn whole_lines(shell: &mut Shell, seen: usize) -> Result<Vec<String>> {
     let (log, next) = (format!("{DIR}/e2e.log"), seen + 1);
     let command = format!("tail -n +{next} {log} 2>/dev/null | head -c {PIECE}; echo");

@@ -1,7 +1,7 @@
 //! ginkgo's JSON report as results. Pure.
 //!
-//! What comes in: the report's bytes. What goes out: one result for each test that was begun, and for each step of the
-//! suite itself that failed. Tests that the focus and the skips leave out are not results.
+//! What comes in: the report's bytes. What goes out: one result for each test that began, and for each step of the
+//! suite itself that failed. Tests that the focus or the skips exclude are not results.
 
 use std::fmt::Write;
 
@@ -10,14 +10,14 @@ use serde::Deserialize;
 
 use crate::counts::Counts;
 
-/// How a test ended.
+/// Result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Did what it says.
+    /// The test passed.
     Passed,
     /// Did not, or was interrupted.
     Failed,
-    /// Found that it cannot be asked here.
+    /// The test found that it cannot run here.
     Skipped,
 }
 
@@ -26,11 +26,11 @@ pub enum Verdict {
 pub struct Outcome {
     /// Full name, the one that focus and skips match.
     pub name: String,
-    /// How it ended.
+    /// Its result.
     pub verdict: Verdict,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
-    /// What it said in the end, if it did not pass.
+    /// Its last message, if it did not pass.
     pub message: String,
 }
 
@@ -64,7 +64,7 @@ struct Failure {
 /// Reads a report.
 ///
 /// # Errors
-/// If it is none.
+/// If the text is not a report.
 pub fn results(report: &[u8]) -> Result<Vec<Outcome>> {
     let suites: Vec<Report> = serde_json::from_slice(report).context("read ginkgo's report")?;
     let mut results: Vec<Outcome> =
@@ -78,7 +78,7 @@ fn outcome(spec: Spec) -> Option<Outcome> {
     let is_test = spec.leaf_node_type == "It";
     let verdict = match spec.state.as_str() {
         "passed" if is_test => Verdict::Passed,
-        // What a filter left out has no message.
+        // A test that a filter excluded has no message.
         "skipped" if is_test && !message.is_empty() => Verdict::Skipped,
         "passed" | "skipped" | "pending" => return None,
         _ => Verdict::Failed,
@@ -89,7 +89,7 @@ fn outcome(spec: Spec) -> Option<Outcome> {
     Some(Outcome { name: name.join(" "), verdict, seconds: spec.run_time as f64 / 1e9, message })
 }
 
-/// Their counts.
+/// Counts of the results.
 #[must_use]
 pub fn counts(results: &[Outcome]) -> Counts {
     results.iter().fold(Counts::default(), |all, r| {
@@ -117,7 +117,7 @@ pub fn table(results: &[Outcome]) -> String {
     text
 }
 
-/// How much of a message is shown: pods are dumped whole in some.
+/// Largest number of lines of a message that are shown: some messages include whole pods.
 const SHOWN_LINES: usize = 40;
 
 /// A message's first lines, indented.

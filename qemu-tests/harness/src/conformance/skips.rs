@@ -1,5 +1,5 @@
-//! The default lists of tests that are left out, each with its reason: `qemu-tests/conformance/skip.json`, and on top
-//! of it `skip-node.json` for the suite of the node.
+//! The default lists of skipped tests, each with its reason: `qemu-tests/conformance/skip.json`, and in addition
+//! `skip-node.json` for the suite of the node.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -19,10 +19,10 @@ pub struct Skip {
     pub reason: String,
 }
 
-/// The list, for the suite of the node with what only that one has.
+/// The list; for the suite of the node with that suite's additions.
 ///
 /// # Errors
-/// If a file is no such list.
+/// If a file is not a valid list.
 pub fn listed(node: bool) -> Result<Vec<Skip>> {
     let mut listed: Vec<Skip> =
         serde_json::from_str(LIST).context("read qemu-tests/conformance/skip.json")?;
@@ -34,7 +34,7 @@ pub fn listed(node: bool) -> Result<Vec<Skip>> {
     Ok(listed)
 }
 
-/// Says what is left out.
+/// Prints the skipped tests.
 pub fn say(listed: &[Skip]) {
     for skip in listed {
         say::line(format!("not {}: {}", skip.skip, skip.reason));

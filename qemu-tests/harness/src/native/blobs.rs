@@ -1,4 +1,4 @@
-//! A registry's directory as it is filled: layers from trees, images from layers. [`super::registry`] serves it.
+//! Fills a registry's directory: layers from trees, images from layers. [`super::registry`] serves the directory.
 //!
 //! What comes in: trees on disk, configurations. What goes out: `blobs/sha256/<hex>` and `tags/<name>@<tag>`.
 
@@ -31,7 +31,7 @@ pub struct Blob {
 }
 
 impl<'a> Blobs<'a> {
-    /// Uses a directory, making it if it is not there.
+    /// Uses a directory, and makes it if it does not exist.
     ///
     /// # Errors
     /// If it cannot be made.
@@ -63,11 +63,11 @@ impl<'a> Blobs<'a> {
         Ok(blob)
     }
 
-    /// Puts an image of these layers under a name and a tag; `config` is its `config` object (entry point,
-    /// environment, user). Answers the manifest.
+    /// Writes an image of these layers with a name and a tag; `config` is its `config` object (entry point,
+    /// environment, user). Returns the manifest.
     ///
     /// # Errors
-    /// If it cannot be written, or the name is none.
+    /// If it cannot be written, or the name is invalid.
     pub fn image(&self, name: &str, tag: &str, config: &Value, layers: &[Blob]) -> Result<Blob> {
         let digests: Vec<String> = layers.iter().map(|l| format!("sha256:{}", l.hex)).collect();
         let rootfs = json!({"type": "layers", "diff_ids": digests});

@@ -1,8 +1,8 @@
 //! The child cgroups a node runs in: one per hierarchy, named for the run.
 //!
-//! What comes in: the host's mounts and `/proc/self/cgroup`. What goes out: the directories to make, join and
-//! remove on the host, and the hierarchies to mount in the node. With a cgroup namespace of its own the node
-//! sees its children as roots, so nothing it does can touch another group.
+//! What comes in: the host's mounts and `/proc/self/cgroup`. What goes out: the directories to make, join and remove on
+//! the host, and the hierarchies to mount in the node. With a cgroup namespace of its own the node sees its children as
+//! roots, so it cannot change another group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 /// One mounted hierarchy of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Where the host has it.
+    /// Its mount point on the host.
     pub mountpoint: PathBuf,
     /// `cgroup` or `cgroup2`.
     pub fstype: String,
@@ -81,7 +81,8 @@ pub fn child_dirs(name: &str) -> Result<Vec<(Hierarchy, PathBuf)>> {
     host_hierarchies()?
         .into_iter()
         .map(|h| {
-            // v2 allows no processes beside child groups with controllers, so a v2 child hangs at the top.
+            // cgroup v2 allows no processes in a group whose children have controllers, so a v2 child is made at the
+            // top.
             let parent = if h.fstype == "cgroup2" { h.mountpoint.clone() } else { own_dir(&h)? };
             let dir = parent.join(name);
             Ok((h, dir))
@@ -89,7 +90,7 @@ pub fn child_dirs(name: &str) -> Result<Vec<(Hierarchy, PathBuf)>> {
         .collect()
 }
 
-/// Makes a child group; a cpuset child starts empty in v1 and takes its parent's CPUs and nodes.
+/// Makes a child group; in v1 a cpuset child starts empty and gets its parent's CPUs and nodes.
 ///
 /// # Errors
 /// If the kernel refuses.

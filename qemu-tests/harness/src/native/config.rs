@@ -2,7 +2,7 @@
 
 use super::registry::HOST;
 
-/// Where the agent looks for static pods.
+/// Directory of static pods.
 pub const MANIFESTS: &str = "/var/lib/orlop/kubernetes/manifests";
 
 /// containerd's socket inside the node.

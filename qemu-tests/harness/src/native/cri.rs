@@ -1,10 +1,10 @@
-//! What the runtime of a node holds, asked over CRI by the harness itself (not through the agent's client,
-//! whose faults it must be able to see), and waiting for it to change.
+//! Pods and containers of a node's runtime, listed over CRI by the harness itself (not through the agent's client,
+//! whose faults it must be able to detect), and waits for changes.
 //!
 //! ```text
 //! GetContainerEvents ─► notify ─► wait(): list again, ask the predicate, until it answers or time is up
 //! ```
-//! Invariant: an event is only a reason to look again; what is true is what the lists say.
+//! Invariant: an event only triggers another look; the lists are the truth.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -201,10 +201,10 @@ impl Cri {
         answer.into_inner().status.context("a container status without a status")
     }
 
-    /// Waits until `look` finds what it wants in the lists.
+    /// Waits until `look` returns a value for the lists.
     ///
     /// # Errors
-    /// At the deadline: what was waited for, and what is there instead.
+    /// At the deadline: the expectation, and the present lists.
     pub fn wait<T>(
         &self,
         limit: Duration,
@@ -248,8 +248,8 @@ async fn list(mut client: RuntimeServiceClient<Channel>) -> Result<View> {
         .context("list pods")
 }
 
-/// Turns every event, and every end of the stream, into a reason to look again. The call itself answers only
-/// with its first event, so it is awaited here and nowhere else.
+/// Turns every event, and every end of the stream, into a reason to look again. The call itself returns only with its
+/// first event, so it is awaited only here.
 async fn follow_events(mut client: RuntimeServiceClient<Channel>, changed: Arc<Notify>) {
     let mut retry = tokio::time::interval(BACKSTOP / 4);
     loop {
@@ -261,7 +261,7 @@ async fn follow_events(mut client: RuntimeServiceClient<Channel>, changed: Arc<N
             }
         }
         changed.notify_waiters();
-        // The runtime is down: its socket gives no sign of coming back that could be awaited from here.
+        // The runtime is down: its socket gives no signal when it is back.
         retry.tick().await;
     }
 }

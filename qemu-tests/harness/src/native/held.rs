@@ -1,7 +1,7 @@
-//! What a node holds besides what the runtime lists: directories, mounts, cgroups, processes, addresses. Taken before
-//! the first pod and after the last one, it says what pods have left behind.
+//! Resources of a node beyond those that the runtime lists: directories, mounts, cgroups, processes, addresses. The
+//! difference between a snapshot before the first pod and one after the last pod shows what pods left behind.
 //!
-//! What comes in: a node. What goes out: [`HostLeftovers`]. Invariant: nothing is changed by looking.
+//! What comes in: a node. What goes out: [`HostLeftovers`]. Invariant: a snapshot changes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ const DIRECTORIES: [&str; 5] = [
     "/var/lib/cni/networks/e2e",
 ];
 
-/// What was found, one word of its kind and its name each.
+/// The resources, each as its kind and its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostLeftovers(BTreeSet<String>);
 
@@ -48,7 +48,7 @@ impl HostLeftovers {
         Ok(HostLeftovers(held))
     }
 
-    /// What is there and was not before.
+    /// The resources that were not in `before`.
     #[must_use]
     pub fn beyond(&self, before: &HostLeftovers) -> Vec<String> {
         self.0.difference(&before.0).filter(|what| !is_bookkeeping(what)).cloned().collect()
@@ -67,13 +67,14 @@ pub fn shims(node: &NativeNode) -> Result<Vec<i32>> {
     Ok(pids.filter(|pid| comm(pid).starts_with("containerd-shim")).collect())
 }
 
-/// Takes out of `left` the empty cgroups of tasks that containerd's log never says were started; answers of how many tasks.
+/// Removes from `left` the empty cgroups of tasks whose start containerd never logged; returns the number of these
+/// tasks.
 ///
 /// A caller that dies in RunPodSandbox or StartContainer cancels the call, and a containerd that is killed breaks its
-/// connections: either way the shim ends its `crun create` wherever that is. containerd then forgets the task (see its issue
-/// 7733), or removes what its shim knows of once it is back, and crun has not written down yet that there is a cgroup. No call
-/// of CRI reaches it. The agent ends what such shims hold; their cgroups go with the pod's where cgroups are version 2, and
-/// stay where the host's version 1 is what a native node has.
+/// connections. In both cases the shim ends its `crun create` at any point. containerd then forgets the task (see its
+/// issue 7733), or removes the task as far as the shim knows it, while crun has not recorded the cgroup yet. No CRI
+/// call reaches that cgroup. The agent ends the processes of such shims; with cgroup v2 the cgroups are removed
+/// together with the pod's, with the host's cgroup v1, which a native node uses, they stay.
 pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize {
     let started: BTreeSet<&str> = containerd_log.lines().filter_map(started_task).collect();
     let refused = |id: &str| containerd_log.lines().any(|line| line.contains(id) && line.contains(REFUSED));
@@ -88,7 +89,7 @@ pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize
     lost.len()
 }
 
-/// What a failure says of `left`: a cgroup once for all its hierarchies, with containerd's last words about it.
+/// The text of a failure about `left`: each cgroup once for all its hierarchies, with containerd's last lines about it.
 #[must_use]
 pub fn leftovers_text(left: &[String], containerd_log: &str) -> String {
     let once = |what: &String| {
@@ -107,16 +108,16 @@ pub fn leftovers_text(left: &[String], containerd_log: &str) -> String {
     lines.join("\n")
 }
 
-/// What containerd says where crun itself refused to make a task: nothing was cut off, so nothing may be left.
+/// containerd's message if crun itself refused to make a task: the call was not cut off, so it must leave nothing.
 const REFUSED: &str = "OCI runtime create failed";
 
-/// How many lines of containerd's log about one cgroup are told.
+/// Number of log lines of containerd for each cgroup.
 const LAST_WORDS: usize = 8;
 
-/// How many hexadecimal digits containerd's names of sandboxes and containers have.
+/// Number of hexadecimal digits in containerd's names of sandboxes and containers.
 const ID_LENGTH: usize = 64;
 
-/// The container or sandbox of which the line says that it was started.
+/// The container or sandbox whose start the line reports.
 fn started_task(line: &str) -> Option<&str> {
     let container = || line.split_once("StartContainer for \\\"")?.1.split_once("\\\" returns successfully");
     let sandbox = || {
@@ -131,7 +132,7 @@ fn is_bookkeeping(what: &str) -> bool {
     what.ends_with("/e2e/lock") || what.contains("/e2e/last_reserved_ip.") || what.ends_with("/k8s.io")
 }
 
-/// What is said of a cgroup that holds processes.
+/// The addition for a cgroup that contains processes.
 fn occupied(group: &Path) -> &'static str {
     let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     if processes.is_empty() { "" } else { " with processes" }

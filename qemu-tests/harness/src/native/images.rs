@@ -27,7 +27,7 @@ pub fn busybox() -> String {
     format!("{HOST}/e2e/busybox:1")
 }
 
-/// The same, in a part of the registry that wants [`super::registry::USER`] and its password.
+/// The same, in the part of the registry that requires [`super::registry::USER`] and its password.
 #[must_use]
 pub fn private_busybox() -> String {
     format!("{HOST}/{PRIVATE}busybox:1")
@@ -45,7 +45,7 @@ pub fn stand_in_pause() -> String {
     format!("{HOST}/e2e/pause:1")
 }
 
-/// How many images there are that nobody needs ([`spare`]).
+/// Number of unused images ([`spare`]).
 pub const SPARES: u32 = 60;
 
 /// One of many images that differ in their configuration alone.

@@ -1,7 +1,7 @@
-//! A shim that containerd knows nothing of, as it leaves one whose start was cancelled at the wrong moment.
+//! A shim that containerd does not know, like one whose start was cancelled at the wrong moment.
 //!
-//! In: a node. Out: a process of containerd's own shim, whose bundle is gone. Invariant: it ends by no other hand than the
-//! agent's, or with the node.
+//! In: a node. Out: a process of containerd's own shim, whose bundle is gone. Invariant: only the agent ends it, or the
+//! end of the node.
 
 use std::fs::{self, OpenOptions};
 
@@ -14,12 +14,12 @@ use super::node::NativeNode;
 
 const PROGRAM: &str = "lost-shim";
 const BUNDLE: &str = "/run/e2e/lost";
-/// As containerd starts one; it leaves the shim behind and ends.
+/// containerd's command to start a shim; it ends and leaves the shim running.
 const START: &str = "cd /run/e2e/lost && exec containerd-shim-runc-v2 -namespace k8s.io -id lost \
                      -address /run/containerd/containerd.sock start < /dev/null";
 
 impl NativeNode {
-    /// Starts the shim and takes its bundle away.
+    /// Starts the shim and removes its bundle.
     ///
     /// # Errors
     /// If it does not start.
@@ -36,7 +36,7 @@ impl NativeNode {
         self.supervised()?.start_program(PROGRAM, &argv, &[events])?;
         let status = self.supervised()?.await_exit(PROGRAM)?;
         ensure!(status == 0, "a shim to be forgotten does not start: status {status}, see {PROGRAM}.log");
-        // Its log is the last thing that it looks for in its bundle.
+        // The log is the last file of its bundle that the shim opens.
         let has_log = |pid: &i32| {
             fs::read_link(format!("/proc/{pid}/fd/2")).is_ok_and(|of| of.ends_with("run/e2e/lost/log"))
         };

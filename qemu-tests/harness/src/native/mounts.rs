@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use super::cgroups::Hierarchy;
 use super::protocol::{NodeSpec, RootSource};
 
-/// Where the agent's binary appears in the node.
+/// Path of the agent's binary in the node.
 pub const AGENT: &str = "/run/e2e/orlop-agent";
 
 fn mount_at(source: &str, target: &Path, fstype: &str, flags: MsFlags, data: &str) -> Result<()> {
@@ -28,7 +28,7 @@ fn bind(source: &Path, target: &Path, flags: MsFlags) -> Result<()> {
         .with_context(|| format!("bind {} on {}", source.display(), target.display()))
 }
 
-/// Mounts the image's root read-only; answers where it is.
+/// Mounts the image's root read-only; returns where it is.
 fn lower(spec: &NodeSpec) -> Result<String> {
     match &spec.root {
         RootSource::Dir(dir) => Ok(dir.display().to_string()),
@@ -89,11 +89,11 @@ pub fn enter(spec: &NodeSpec, hierarchies: &[Hierarchy]) -> Result<()> {
 }
 
 /// Makes `root` the root of the whole mount namespace. After a mere chroot the machine's own root would still be the
-/// namespace's, and what the runtime executes in a running container, which enters the container's namespace anew,
+/// namespace's: a program that the runtime executes in a running container enters the container's namespace again, and
 /// would run in the machine's files.
 fn become_root(root: &Path) -> Result<()> {
     std::env::set_current_dir(root).with_context(|| format!("enter {}", root.display()))?;
-    // The old root is put on top of the new one and taken off again.
+    // The old root is mounted over the new one and unmounted.
     nix::unistd::pivot_root(".", ".").with_context(|| format!("pivot_root to {}", root.display()))?;
     umount2(".", MntFlags::MNT_DETACH).context("take the machine's root away")?;
     std::env::set_current_dir("/").context("enter the new root")
@@ -109,7 +109,7 @@ fn mount_cgroups(top: &Path, hierarchies: &[Hierarchy]) -> Result<()> {
     mount_at("tmpfs", top, "tmpfs", MsFlags::empty(), "mode=755")?;
     for h in hierarchies {
         if h.fstype == "cgroup2" {
-            // Beside v1 controllers it holds none, and its presence would make programs take it for v2.
+            // Next to v1 controllers this hierarchy has none, and programs would take its presence for v2.
             continue;
         }
         let name = h.options.strip_prefix("name=").unwrap_or(&h.options);
@@ -136,7 +136,7 @@ fn leave_top_group(top: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What init and the first boot would have left: directories, resolv.conf, the baked-in images.
+/// Files that init and the first boot would make: directories, resolv.conf, the image's own container images.
 fn furnish() -> Result<()> {
     for dir in [
         "/var/lib/orlop/kubernetes/manifests",
@@ -157,7 +157,7 @@ fn furnish() -> Result<()> {
     Ok(())
 }
 
-/// In the image it is a link into /run, whose directory systemd would make.
+/// In the image this is a link into /run, whose directory systemd would make.
 fn write_resolv_conf(path: &Path) -> Result<()> {
     let target = match fs::read_link(path) {
         Ok(link) => path.parent().unwrap_or(Path::new("/")).join(link),

@@ -1,7 +1,7 @@
-//! A native node in the harness's hands: start, agent up and down, manifests, what the runtime holds.
+//! A native node under the harness's control: start, agent, manifests, the runtime's containers.
 //!
-//! Invariant: dropping it ends the supervisor, and with it every process and mount of the node; the cgroups
-//! and directories left on the host are then removed by their recorded names.
+//! Invariant: dropping it ends the supervisor, and with it every process and mount of the node; the cgroups and
+//! directories left on the host are then removed by their recorded names.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -39,13 +39,13 @@ pub struct NativeNode {
     cri: Cri,
 }
 
-/// A number that no other node or cluster of this process has.
+/// A number that is unique among the nodes and clusters of this process.
 #[must_use]
 pub fn next_number() -> u32 {
     NODES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Where a node stands: its name and its network.
+/// The node's name and its network.
 #[derive(Clone, Debug)]
 pub struct NodePlacement {
     /// The node's name.
@@ -65,18 +65,18 @@ impl NodePlacement {
 }
 
 impl NativeNode {
-    /// Starts a node without a cluster, with containerd answering; no agent yet. Its logs go below `artefacts`.
+    /// Starts a node without a cluster, with a running containerd and no agent yet. Its logs go below `artefacts`.
     ///
     /// # Errors
-    /// What is missing on this machine, or which step failed.
+    /// The tool that is missing on this machine, or the step that failed.
     pub fn start(run: &Arc<Run>, artefacts: &Path, agent: PathBuf) -> Result<NativeNode> {
         NativeNode::start_at(run, artefacts, agent, NodePlacement::alone(), |_| Ok(()))
     }
 
-    /// Starts a node at a place; `plug` is called with its first process when its namespaces stand.
+    /// Starts a node with this placement; `plug` gets the node's first process when its namespaces exist.
     ///
     /// # Errors
-    /// What is missing on this machine, or which step failed.
+    /// The tool that is missing on this machine, or the step that failed.
     pub fn start_at(
         run: &Arc<Run>,
         artefacts: &Path,
@@ -164,7 +164,7 @@ impl NativeNode {
         Ok(())
     }
 
-    /// Starts containerd and waits until it says that it is ready.
+    /// Starts containerd and waits for its readiness notification.
     ///
     /// # Errors
     /// If it ends or stays silent.
@@ -199,7 +199,7 @@ impl NativeNode {
         self.start_agent_in(&[], flags)
     }
 
-    /// The same with more in its environment.
+    /// The same with additional environment variables.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -228,7 +228,7 @@ impl NativeNode {
         self.supervised()?.await_exit(AGENT).map(|_| ())
     }
 
-    /// SIGTERM; answers the exit status.
+    /// SIGTERM; returns the exit status.
     ///
     /// # Errors
     /// If it does not end.
@@ -269,7 +269,7 @@ impl NativeNode {
         find_child(self.pid, "containerd").context("no containerd runs in the node")
     }
 
-    /// Puts a manifest into the static pod directory, whole or not at all.
+    /// Writes a manifest into the static pod directory, atomically.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -280,10 +280,10 @@ impl NativeNode {
         fs::rename(&temporary, dir.join(file)).with_context(|| format!("rename to {file}"))
     }
 
-    /// Takes a manifest away.
+    /// Removes a manifest.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If it does not exist.
     pub fn remove_manifest(&self, file: &str) -> Result<()> {
         fs::remove_file(self.manifests().join(file)).with_context(|| format!("remove manifest {file}"))
     }
@@ -297,7 +297,7 @@ impl NativeNode {
     /// Waits for the runtime's lists; see [`Cri::wait`].
     ///
     /// # Errors
-    /// At the deadline, with what is there instead and the agent's last lines.
+    /// At the deadline, with the present lists and the agent's last lines.
     pub fn wait<T>(&self, limit_s: u64, what: &str, look: impl FnMut(&View) -> Option<T>) -> Result<T> {
         self.cri.wait(Duration::from_secs(limit_s), what, look).map_err(|e| {
             let tail = tail(&self.logs.join("agent.log"));
@@ -305,7 +305,7 @@ impl NativeNode {
         })
     }
 
-    /// Lets the node go on for a while; what it says meanwhile is kept.
+    /// Lets the node go on for a while; its notifications of that time are kept.
     ///
     /// # Errors
     /// If the node fails or ends.
@@ -313,11 +313,11 @@ impl NativeNode {
         self.supervised()?.pass(moment)
     }
 
-    /// Waits until the agent's own word about itself (`STATUS=`) has all of `words`, and nothing is the matter if
-    /// there are none; answers it.
+    /// Waits until the agent's state (`STATUS=`) contains all of `words`, or reports no problem if there are none;
+    /// returns the state.
     ///
     /// # Errors
-    /// At the deadline, with what it says instead; if the agent ends.
+    /// At the deadline, with the present state; if the agent ends.
     pub fn await_agent_status(&mut self, limit_s: u64, words: &[&str]) -> Result<String> {
         let what = if words.is_empty() { "\"running\"".to_owned() } else { format!("{words:?}") };
         let limit = Duration::from_secs(limit_s);
@@ -327,7 +327,7 @@ impl NativeNode {
         })
     }
 
-    /// Waits for the agent's end; answers its exit status.
+    /// Waits for the agent's end; returns its exit status.
     ///
     /// # Errors
     /// If it does not end.
@@ -342,7 +342,7 @@ impl NativeNode {
     pub fn http_get(&self, port: u16, path: &str) -> Result<String> {
         let pid = self.pid;
         let path = path.to_owned();
-        // A network namespace belongs to a thread, so a thread goes there and ends there.
+        // A network namespace belongs to a thread, so the request runs in a thread of its own.
         std::thread::spawn(move || get_in_namespace(pid, port, &path))
             .join()
             .unwrap_or_else(|_| bail!("the request's thread died"))

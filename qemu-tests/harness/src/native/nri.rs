@@ -21,9 +21,9 @@ const OF_RUNTIME: u32 = 1;
 const OF_PLUGIN: u32 = 2;
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
-/// The event that the plugin asks for, as its bit: `CREATE_CONTAINER` is 4, and bits count from 1.
+/// The bit of the event that the plugin subscribes to: `CREATE_CONTAINER` is 4, and bits count from 1.
 const CREATE_CONTAINER: u8 = 1 << 3;
-/// Longest frame that is taken, bytes.
+/// Longest accepted frame, bytes.
 const FRAME_MAX: usize = 8 << 20;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -34,7 +34,7 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Registers with the runtime behind `socket`. Containers that are made from then on get the variable.
+    /// Registers with the runtime behind `socket`. Later containers get the variable.
     ///
     /// # Errors
     /// There is no runtime, or it refuses the plugin.
@@ -65,7 +65,7 @@ impl Plugin {
         stream.set_read_timeout(None)?;
         link.stream.set_read_timeout(None)?;
         std::thread::Builder::new().name("nri".into()).spawn(move || {
-            // It ends with the connection.
+            // The thread ends with the connection.
             while let Ok((_, message)) = link.receive() {
                 if link.answer(&message, variable, &names).is_err() {
                     break;
@@ -75,7 +75,7 @@ impl Plugin {
         Ok(Plugin { socket: stream, seen })
     }
 
-    /// Names of the containers that it has heard of.
+    /// Names of the containers that the runtime has reported.
     #[must_use]
     pub fn seen(&self) -> Vec<String> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -98,7 +98,7 @@ struct Message {
 
 struct Link {
     stream: UnixStream,
-    /// What each connection has brought so far; frames cut messages anywhere.
+    /// The unread data of each connection; frames cut messages anywhere.
     held: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -156,7 +156,7 @@ impl Link {
     }
 }
 
-/// Takes the first message off what a connection has brought, if all of it is there.
+/// Removes the first complete message from a connection's data.
 fn whole(held: &mut Vec<u8>) -> Option<Message> {
     let length = usize::try_from(number(held.get(..4)?)).ok()?;
     let body = held.get(10..10 + length)?.to_vec();

@@ -1,4 +1,4 @@
-//! The pod resources API of a native node's kubelet, asked over its socket.
+//! Client of the pod resources API of a native node's kubelet, over its socket.
 
 use anyhow::{Context, Result};
 use orlop_proto::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient as V1;
@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use super::cri::channel;
 use super::node::NativeNode;
 
-/// Where upstream's consumers look for it.
+/// The path that upstream's consumers use.
 const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// A client of both versions.
@@ -21,7 +21,7 @@ pub struct PodResources<'a> {
 }
 
 impl<'a> PodResources<'a> {
-    /// Of this node; connects when it is asked.
+    /// The client of this node; connects at the first request.
     ///
     /// # Errors
     /// If there is no channel.
@@ -41,7 +41,7 @@ impl<'a> PodResources<'a> {
         Ok(answer.into_inner().pod_resources)
     }
 
-    /// All pods, as the first version has them.
+    /// All pods, in the API's first version.
     ///
     /// # Errors
     /// The kubelet's.
@@ -62,7 +62,7 @@ impl<'a> PodResources<'a> {
         Ok(self.node.cri().block_on(client.get(request))?.into_inner().pod_resources)
     }
 
-    /// What the node can give.
+    /// The node's allocatable resources.
     ///
     /// # Errors
     /// The kubelet's.

@@ -15,7 +15,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A pod that says `hello from <name>` and then stays, ending at once on TERM.
+    /// A pod that prints `hello from <name>` and runs until TERM, at which it ends at once.
     #[must_use]
     pub fn staying(name: &str) -> Pod {
         // The shell must be awake to act on the signal: `wait` is interrupted by it, `sleep` is not.

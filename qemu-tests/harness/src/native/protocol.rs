@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What a supervisor builds; the first line it reads.
+/// The layout that a supervisor builds; the first line of its input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "layout", rename_all = "kebab-case")]
 pub enum Layout {
@@ -16,20 +16,20 @@ pub enum Layout {
     Plane(PlaneSpec),
 }
 
-/// How a cluster's network is laid out.
+/// Layout of a cluster's network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlaneSpec {
     /// The bridge that nodes are plugged into.
     pub bridge: String,
     /// Its address with prefix length: the control plane's.
     pub address: String,
-    /// Where programs' logs go.
+    /// Directory of the programs' logs.
     pub logs: PathBuf,
     /// Short directory for their notification sockets.
     pub sockets: PathBuf,
 }
 
-/// How a node is laid out.
+/// Layout of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// The read-only root.
@@ -48,7 +48,7 @@ pub struct NodeSpec {
     pub wired: bool,
 }
 
-/// Where a node's root comes from.
+/// Source of a node's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RootSource {
@@ -62,10 +62,10 @@ pub enum RootSource {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// Start a program; answered by `Started`. Its output goes to `<name>.log` in the layout's log directory
-    /// (a node's /var/log), appended.
+    /// Start a program; the answer is `Started`. Its output is appended to `<name>.log` in the layout's log directory
+    /// (a node's /var/log).
     Start {
-        /// Unique among what runs.
+        /// Unique among the running programs.
         name: String,
         /// Program and arguments.
         argv: Vec<String>,
@@ -85,7 +85,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// Mounts, network and registry stand.
+    /// Mounts, network and registry exist.
     Ready {
         /// The supervisor's process id on the host.
         pid: i32,
@@ -113,7 +113,7 @@ pub enum Event {
     },
     /// A request failed.
     Failed {
-        /// What, and why.
+        /// The failure and its cause.
         message: String,
     },
 }

@@ -15,11 +15,11 @@ use anyhow::{Context, Result};
 /// Host part of the names of its images. Not port 5000: pods of the upstream suite listen there.
 pub const HOST: &str = "127.0.0.1:5001";
 
-/// What names of images begin with that are not for everybody.
+/// Prefix of image names that need credentials.
 pub const PRIVATE: &str = "private/";
-/// Who may pull those.
+/// The user who may pull those images.
 pub const USER: &str = "puller";
-/// With this password.
+/// The user's password.
 pub const PASSWORD: &str = "of the tests";
 /// `base64(USER:PASSWORD)`.
 const BASIC: &str = "cHVsbGVyOm9mIHRoZSB0ZXN0cw==";
@@ -31,7 +31,7 @@ pub fn may(path: &str, authorization: Option<&str>) -> bool {
     !private || authorization.and_then(|a| a.strip_prefix("Basic ")) == Some(BASIC)
 }
 
-/// What a request path asks for. Pure.
+/// The request of a path. Pure.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RegistryRequest {
     /// `/v2/`: is this a registry?
@@ -40,7 +40,7 @@ pub enum RegistryRequest {
     Blob(String),
     /// A manifest by the name of its tag file.
     Tag(String),
-    /// Anything else.
+    /// Any other path.
     Unknown,
 }
 
@@ -76,21 +76,21 @@ pub fn tag_file(name: &str, tag: &str) -> Option<String> {
     (safe(name) && safe(tag) && !tag.contains('/')).then(|| format!("{}@{tag}", name.replace('/', "-")))
 }
 
-/// Serves `dir` on [`HOST`] from threads of its own, for as long as the process lives.
+/// Serves `dir` on [`HOST`] in threads of its own, for as long as the process lives.
 ///
 /// # Errors
-/// If the address is taken.
+/// If the address is in use.
 pub fn serve(dir: &Path) -> Result<()> {
     let listener = TcpListener::bind(HOST).with_context(|| format!("listen on {HOST}"))?;
     serve_at(listener, dir)
 }
 
-/// The same, on all addresses of the network that process `pid` is in.
+/// The same, on all addresses of the network namespace of process `pid`.
 ///
 /// # Errors
-/// If the port is taken.
+/// If the port is in use.
 pub fn serve_in(pid: i32, port: u16, dir: &Path) -> Result<()> {
-    // A network namespace belongs to a thread, so a thread goes there and ends there; the socket stays.
+    // A network namespace belongs to a thread, so a thread of its own makes the socket; the socket stays.
     let listen = move || -> Result<TcpListener> {
         let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
         nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
@@ -108,7 +108,7 @@ fn serve_at(listener: TcpListener, dir: &Path) -> Result<()> {
         for stream in listener.incoming().flatten() {
             let dir = dir.clone();
             let answer = move || {
-                // A client that goes away in the middle is its own problem.
+                // A client that closes its connection early loses only its own answer.
                 let _ = answer(stream, &dir);
             };
             let _ = std::thread::Builder::new().name("registry".into()).spawn(answer);

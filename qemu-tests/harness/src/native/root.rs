@@ -1,4 +1,4 @@
-//! Finds the root that native nodes run on.
+//! Finds the root file system of native nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub const ROOT_VARIABLE: &str = "ORLOP_E2E_ROOT";
 /// The image's slot A of the test profile, or the tree that [`ROOT_VARIABLE`] names.
 ///
 /// # Errors
-/// If neither is there: what to build.
+/// If neither exists: the target to build.
 pub fn find() -> Result<RootSource> {
     if let Some(dir) = std::env::var_os(ROOT_VARIABLE) {
         let dir = PathBuf::from(dir);
@@ -29,7 +29,7 @@ pub fn find() -> Result<RootSource> {
     Ok(RootSource::Erofs(erofs))
 }
 
-/// The OCI runtime in a root: what the image ships decides.
+/// The OCI runtime that the image ships.
 #[must_use]
 pub fn oci_runtime(root: &Path) -> String {
     ["/usr/bin/crun", "/usr/bin/runc", "/usr/sbin/runc"]

@@ -1,10 +1,10 @@
-//! Kills a node's agent before its n-th step on a volume: the n-th system call that changes what is there of volumes.
+//! Kills a node's agent before its n-th step on a volume: the n-th system call that changes a volume or its mounts.
 //!
 //! ```text
 //! StepKiller ── pipe ── orlop-e2e kill-before-step ── ptrace(2) ── every thread of the agent
 //! ```
-//! What comes in: a process and a number. What goes out: the step that it did not live to make. Invariants: the tracer is a
-//! process of its own, because waiting for everybody would take other children's ends from the harness; when it ends, the
+//! What comes in: a process and a number. What goes out: the step that the kill prevented. Invariants: the tracer is a
+//! process of its own, because a wait for all children would reap other children of the harness; when it ends, the
 //! agent goes on untraced.
 
 use std::collections::BTreeSet;
@@ -27,12 +27,12 @@ use nix::unistd::Pid;
 use crate::process::Guarded;
 use crate::run::Run;
 
-/// What the tracer says when all threads are traced.
+/// The tracer's message when all threads are traced.
 const WATCHES: &str = "watches";
 /// Name of its verb.
 pub const VERB: &str = "kill-before-step";
 
-/// Where an argument of a call is a path, and the directory that it is relative to.
+/// The argument of a call that is a path, and the directory that the path is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PathAt {
     /// Number of the argument that is a descriptor of the directory; none: the path is absolute.
@@ -48,7 +48,7 @@ const fn at(dir: usize) -> PathAt {
     PathAt { dir: Some(dir), path: dir + 1 }
 }
 
-/// The calls that count, and which of their arguments names what is changed.
+/// The calls that count as steps, and the argument that names the changed path.
 const CALLS: [(libc::c_long, &str, PathAt); 14] = [
     (libc::SYS_mount, "mount", alone(1)),
     (libc::SYS_umount2, "umount2", alone(0)),
@@ -66,10 +66,10 @@ const CALLS: [(libc::c_long, &str, PathAt); 14] = [
     (libc::SYS_fchownat, "fchownat", at(0)),
 ];
 
-/// Requests of linux/loop.h that change what lies over a device.
+/// Requests of linux/loop.h that change a device's backing file.
 const LOOPS: [(u64, &str); 2] = [(0x4C00, "LOOP_SET_FD"), (0x4C01, "LOOP_CLR_FD")];
 
-/// It is about a pod's volumes or a driver's. Pure.
+/// True if the path belongs to a pod's volumes or to a driver's. Pure.
 fn is_of_volumes(path: &str) -> bool {
     let of_pod = path.split_once("/kubelet/pods/").is_some_and(|(_, rest)| {
         ["/volumes", "/volume-subpaths", "/volumeDevices", "/plugins"].iter().any(|part| rest.contains(part))
@@ -170,7 +170,7 @@ fn trace_all(process: Pid) -> Result<()> {
             let thread = Pid::from_raw(id);
             match ptrace::seize(thread, options).and_then(|()| ptrace::interrupt(thread)) {
                 Ok(()) => {}
-                // It ended, or a traced thread began it, and so it is traced already.
+                // The thread has ended, or a traced thread started it, so it is traced already.
                 Err(Errno::ESRCH | Errno::EPERM) if thread != process => {}
                 Err(error) => return Err(error).with_context(|| format!("trace thread {thread}")),
             }
@@ -189,7 +189,7 @@ fn step(process: Pid, thread: Pid) -> Result<Option<String>> {
         Err(Errno::ESRCH) => return Ok(None),
         Err(error) => return Err(error).context("read registers"),
     };
-    // The kernel's mark of a call that was not made yet.
+    // The kernel sets this value before it carries out a call.
     if regs.rax.cast_signed() != -i64::from(libc::ENOSYS) {
         return Ok(None);
     }
@@ -236,7 +236,7 @@ fn text_at(process: Pid, address: u64) -> Result<String> {
     let memory = format!("/proc/{process}/mem");
     let file = File::open(&memory).with_context(|| format!("open {memory}"))?;
     let mut text = vec![0; libc::PATH_MAX as usize];
-    // What follows the string may not be there.
+    // The page after the string may not be mapped.
     let page = 4096 - usize::try_from(address % 4096).unwrap_or_default();
     let mut read = file.read_at(&mut text[..page], address).context("read a path")?;
     if !text[..read].contains(&0) {
@@ -246,8 +246,8 @@ fn text_at(process: Pid, address: u64) -> Result<String> {
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-// That the tracer kills is what `volumes/killed-steps` shows. A test of this package that runs its program would have cargo
-// make the program anew under the harness that is running.
+// `volumes/killed-steps` tests that the tracer kills. A test of this package that runs its program would make cargo
+// rebuild the program under the running harness.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,8 @@
-//! A supervisor in the harness's hands: programs started and signalled in its namespaces, what they say waited for.
+//! A supervisor under the harness's control: starts and signals programs in its namespaces, and waits for their
+//! notifications.
 //!
-//! What comes in: a [`Layout`]. What goes out: requests, and the events that answer them. Invariant: dropping it
-//! ends the supervisor, and with it every process of its namespaces.
+//! What comes in: a [`Layout`]. What goes out: requests, and the events that answer them. Invariant: dropping it ends
+//! the supervisor, and with it every process of its namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,18 +29,17 @@ pub struct Supervised {
     unseen: Vec<Event>,
     /// Programs that run, as far as events were read.
     running: BTreeSet<String>,
-    /// What programs said last about how they are.
+    /// The programs' last states (`STATUS=`).
     statuses: BTreeMap<String, String>,
     pid: i32,
     logs: PathBuf,
 }
 
 impl Supervised {
-    /// Starts a supervisor in `groups` and waits until its layout stands. Its own log and its programs' are in
-    /// `logs`.
+    /// Starts a supervisor in `groups` and waits until its layout exists. Its own log and its programs' are in `logs`.
     ///
     /// # Errors
-    /// Which step of the layout failed.
+    /// The step of the layout that failed.
     pub fn start(run: &Arc<Run>, groups: &[PathBuf], layout: &Layout, logs: &Path) -> Result<Supervised> {
         anyhow::ensure!(
             nix::unistd::geteuid().is_root(),
@@ -88,7 +88,7 @@ impl Supervised {
     pub fn start_program(&mut self, name: &str, argv: &[String], more: &[(&str, &str)]) -> Result<()> {
         let mut env = BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]);
         env.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        // What its predecessor said is no news about this one.
+        // Events of the last process of this name do not concern the new one.
         self.unseen.retain(|e| !is_about(e, name));
         self.statuses.remove(name);
         self.request(&Request::Start { name: name.into(), argv: argv.to_vec(), env })?;
@@ -105,7 +105,7 @@ impl Supervised {
         self.request(&Request::Signal { name: name.into(), signal })
     }
 
-    /// Waits for a program's end; answers its status.
+    /// Waits for a program's end; returns its status.
     ///
     /// # Errors
     /// If it does not end within twenty seconds.
@@ -136,10 +136,10 @@ impl Supervised {
         }
     }
 
-    /// Waits until what a program says of itself (`STATUS=`) is as wanted; answers it.
+    /// Waits until a program's state (`STATUS=`) fulfils the condition; returns the state.
     ///
     /// # Errors
-    /// At the deadline, with what it says instead; if it ends.
+    /// At the deadline, with the present state; if the program ends.
     pub fn await_status(
         &mut self,
         name: &str,
@@ -198,7 +198,7 @@ impl Supervised {
         }
     }
 
-    /// Lets the programs go on for a while; what they say meanwhile is kept.
+    /// Lets the programs go on for a while; their notifications of that time are kept.
     ///
     /// # Errors
     /// If the supervisor fails or ends.
@@ -222,7 +222,7 @@ impl Supervised {
             .context("the node's supervisor is gone")
     }
 
-    /// The first event, seen or to come, for which `pick` has an answer.
+    /// The first past or future event for which `pick` returns a value.
     fn event<T>(&mut self, limit: Duration, what: &str, pick: impl Fn(&Event) -> Option<T>) -> Result<T> {
         if let Some(at) = self.unseen.iter().position(|e| pick(e).is_some()) {
             return pick(&self.unseen.remove(at)).context("picked above");

@@ -51,7 +51,7 @@ struct Program {
     socket: PathBuf,
 }
 
-/// What runs. Locked while a program is started, so that the reaper knows every child it finds.
+/// Running programs. Locked while a program is started, so that the reaper knows every child that it finds.
 #[derive(Default)]
 struct Programs {
     running: BTreeMap<String, Program>,
@@ -77,7 +77,7 @@ fn emit(event: &Event) {
     }
 }
 
-/// Where programs write and notify.
+/// Directories of the programs' logs and notification sockets.
 struct Dirs {
     logs: PathBuf,
     sockets: PathBuf,
@@ -88,7 +88,7 @@ fn build() -> Result<Dirs> {
     // The harness sends nothing more before `Ready`, so nothing is lost in this handle's buffer.
     let n = std::io::stdin().read_line(&mut line).context("read standard input")?;
     anyhow::ensure!(n > 0, "no layout on standard input");
-    // The host's /proc is still mounted here, and in it our number is the host's.
+    // The host's /proc is still mounted here, and has the host's number of this process.
     let pid = fs::read_link("/proc/self").context("read /proc/self")?;
     let pid = pid.to_string_lossy().parse().context("own process id")?;
     let dirs = match serde_json::from_str(&line).context("read the layout")? {
@@ -132,11 +132,11 @@ fn ip(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where the loop and the reaper meet.
+/// State that the loop and the reaper share.
 struct Supervisor {
     dirs: Dirs,
     programs: Mutex<Programs>,
-    /// Told when a program was started: without children there is nothing to wait for.
+    /// Notified when a program was started: without children the reaper has nothing to wait for.
     started: Condvar,
 }
 
@@ -174,7 +174,7 @@ impl Supervisor {
         self.lock().running.values().map(|p| p.notify.clone()).collect()
     }
 
-    /// Reads what is there and does the whole lines of it; false at the end of input.
+    /// Reads the available input and handles its complete lines; false at the end of input.
     fn read_requests(&self, pending: &mut Vec<u8>) -> Result<bool> {
         let stdin = std::io::stdin();
         let mut chunk = [0_u8; 4096];
@@ -210,7 +210,7 @@ impl Supervisor {
         }
     }
 
-    /// Reaps every ended child, for ever: our programs, and the orphans that shims leave to us.
+    /// Reaps every ended child, forever: the supervisor's programs, and the orphans of shims.
     fn reap(&self) {
         loop {
             let (pid, status) = match waitpid(Pid::from_raw(-1), None) {
@@ -280,7 +280,7 @@ impl Programs {
     }
 
     fn ended(&mut self, pid: i32, status: i32) {
-        // What a program said before it ended is told before its end.
+        // A program's notifications are reported before its end.
         self.read_notifications();
         let name = self.running.iter().find(|(_, p)| p.pid == pid).map(|(n, _)| n.clone());
         if let Some((name, program)) = name.and_then(|n| self.running.remove(&n).map(|p| (n, p))) {

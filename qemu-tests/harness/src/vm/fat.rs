@@ -1,5 +1,5 @@
 //! A configuration drive: a FAT12 volume of 64 KiB with one file, made byte by byte. Format: Microsoft's FAT
-//! specification 1.03. A host of tests needs no mkfs.vfat for it.
+//! specification 1.03. So the host of the tests needs no mkfs.vfat.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const SECTORS: u16 = 128;
 const DATA: usize = 3;
 const ATTRIBUTE_LABEL: u8 = 8;
 const ATTRIBUTE_LONG_NAME: u8 = 15;
-/// Where the units of a long name stand in its entry.
+/// Offsets of a long name's units in its entry.
 const LONG_NAME: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 
 /// Writes a volume labelled `label` (at most 11 characters) that has one file in its root directory: `name` (at most 13), with
@@ -84,7 +84,7 @@ fn boot_sector(label: &[u8; 11]) -> [u8; SECTOR] {
     sector
 }
 
-/// Short name of the file; the long one is what people see.
+/// Short name of the file; the guest shows the long one.
 const SHORT: &[u8; 11] = b"FILE~1     ";
 
 fn long_name(name: &str) -> [u8; 32] {

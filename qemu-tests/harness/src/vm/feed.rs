@@ -15,7 +15,7 @@ struct FeedState {
     ended: bool,
 }
 
-/// Lines as they come.
+/// Lines in the order of their arrival.
 #[derive(Clone, Default)]
 pub struct Feed {
     shared: Arc<(Mutex<FeedState>, Condvar)>,
@@ -61,7 +61,7 @@ impl Feed {
         self.change(|s| s.lines.push(line));
     }
 
-    /// Nothing more will come.
+    /// Ends the feed: no more lines will arrive.
     pub fn end(&self) {
         self.change(|s| s.ended = true);
     }
@@ -85,10 +85,10 @@ impl Feed {
         state.lines.get(from..).unwrap_or_default().to_vec()
     }
 
-    /// The first line from `from` on for which `pick` has an answer, with its position.
+    /// The first line from `from` on for which `pick` returns a value, with its position.
     ///
     /// # Errors
-    /// At the deadline or the end of the source: what was waited for, and the last lines.
+    /// At the deadline or the end of the source: the expectation, and the last lines.
     pub fn wait<T>(
         &self,
         from: usize,

@@ -1,4 +1,4 @@
-//! What a VM case needs around the VM: the built image, a disk of its own, a configuration, boots.
+//! Surroundings of a VM case: the built image, a disk of its own, a configuration, boots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use orlop_image::qemu::{self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
+use orlop_image::qemu::{
+    self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Topology,
+};
 
 use super::disk::{self, Partition};
 use super::machine::{EmulatorFault, KERNEL_STARTS_INIT, Vm, socket_dir};
@@ -24,7 +26,7 @@ const DISK_GIB: u64 = 4;
 /// Firmware and kernel, on a slow machine.
 const KERNEL_LIMIT_S: u64 = 90;
 
-/// How often QEMU is started for one boot.
+/// Largest number of starts of QEMU for one boot.
 const STARTS_MAX: u32 = 3;
 
 /// The build output of a profile.
@@ -67,7 +69,7 @@ impl Image {
         qemu::probe(&Guest { kernel, initrd, memory_mib: MEMORY_MIB })
     }
 
-    /// Copies what one lab needs: a build that publishes meanwhile must not mix two images in it.
+    /// Copies the files of one lab: a build that publishes meanwhile must not mix two images in the lab.
     fn copy_to(&self, run: &Arc<Run>, dir: &Path) -> Result<()> {
         disk::copy(run, &self.path("orlop.raw"), &dir.join("disk.raw"), DISK_GIB)?;
         for file in ["vmlinuz", "initrd", "cmdline"] {
@@ -84,9 +86,10 @@ pub struct Lab {
     artefacts: PathBuf,
     accelerator: Accelerator,
     processors: u32,
+    topology: Option<Topology>,
     /// What the kernel is told beside what the image says.
     arguments: String,
-    /// Where its own disk is plugged in.
+    /// Bus of its own disk.
     bus: Bus,
     /// Raw disks besides.
     attached: Vec<PathBuf>,
@@ -104,7 +107,7 @@ pub enum Firmware {
 /// The free end of a cable in a cluster.
 #[derive(Clone, Debug)]
 pub struct Cable {
-    /// A process in whose network namespace the TAP device is, as the host numbers it.
+    /// A process, by its PID on the host, in whose network namespace the TAP device is.
     pub namespace_of: i32,
     /// The TAP device.
     pub device: String,
@@ -112,16 +115,16 @@ pub struct Cable {
     pub mac: String,
 }
 
-/// What a machine has of its own.
+/// Hardware of one machine.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineHardware<'a> {
     /// System UUID.
     pub uuid: &'a str,
-    /// What its clock shows when it is switched on, if not the time.
+    /// The clock's value at power-on, if not the present time.
     pub clock: Option<&'a str>,
     /// A second disk, raw, for programs that the image has not.
     pub disk: Option<&'a Path>,
-    /// Its firmware keeps what a dying kernel says, over boots.
+    /// The firmware keeps the last messages of a crashing kernel over boots.
     pub keeps_last_words: bool,
     /// It has a hardware watchdog.
     pub watchdog: bool,
@@ -129,12 +132,12 @@ pub struct MachineHardware<'a> {
     pub memory_mib: Option<u32>,
 }
 
-/// How the kernel's own start ended.
+/// Result of the kernel's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelStart {
-    /// It runs init.
+    /// The kernel runs init.
     Init,
-    /// It gave up.
+    /// The kernel panicked.
     Panic,
 }
 
@@ -145,8 +148,9 @@ fn directory(run: &str, artefacts: &Path) -> String {
     format!("vm-{run}-{number}-{}", artefacts.file_name().unwrap_or_default().display())
 }
 
-/// How many processors a test VM has. What is translated pays for each processor with work that the others wait for: of one,
-/// a boot takes a quarter less of the host's time (docs/testing.md), and the host has two for two VMs.
+/// Number of processors of a test VM. Under emulation each processor costs work that the others wait for: with one
+/// processor a boot takes a quarter less of the host's time (docs/testing.md), and the host has two processors for two
+/// VMs.
 fn processors(accelerator: Accelerator) -> u32 {
     match accelerator {
         Accelerator::Kvm => 2,
@@ -154,8 +158,8 @@ fn processors(accelerator: Accelerator) -> u32 {
     }
 }
 
-/// What the kernel of a test VM is told beside what the image says. QEMU translates code anew for each address at which it
-/// runs: programs that stand where they stood the last time cost an eighth less in a case with pods (docs/testing.md).
+/// Kernel arguments of a test VM in addition to the image's. QEMU translates code again for each address at which it
+/// runs: programs with fixed addresses cost an eighth less in a case with pods (docs/testing.md).
 fn arguments(accelerator: Accelerator) -> &'static str {
     match accelerator {
         Accelerator::Kvm => "",
@@ -184,19 +188,24 @@ impl Lab {
         image.copy_to(run, &dir)?;
         let (processors, arguments) = (processors(accelerator), arguments(accelerator).to_owned());
         let (run, artefacts, bus, attached) = (run.clone(), artefacts.to_owned(), Bus::Virtio, Vec::new());
-        Ok(Lab { run, dir, artefacts, accelerator, processors, arguments, bus, attached })
+        Ok(Lab { run, dir, artefacts, accelerator, processors, topology: None, arguments, bus, attached })
     }
 
-    /// Its VMs are as `cargo boot` has them: two processors, and the kernel is told what the image says and nothing else.
+    /// Makes the VMs like those of `cargo boot`: two processors, and only the image's kernel arguments.
     #[must_use]
     pub fn as_shipped(mut self) -> Lab {
         (self.processors, self.arguments) = (2, String::new());
         self
     }
 
-    /// Its VMs have so many processors, from the next boot on.
+    /// Sets the number of the VMs' processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.processors = number;
+    }
+
+    /// Its VMs have these sockets and NUMA nodes, from the next boot on.
+    pub fn give_topology(&mut self, topology: Topology) {
+        self.topology = Some(topology);
     }
 
     /// Its VMs' own disk is at the board's SATA controller.
@@ -206,7 +215,7 @@ impl Lab {
         self
     }
 
-    /// Its VMs have these raw disks besides, at virtio, from the next boot on.
+    /// Adds these raw disks at virtio, from the next boot on.
     pub fn attach(&mut self, disks: &[PathBuf]) {
         self.attached = disks.to_vec();
     }
@@ -217,12 +226,12 @@ impl Lab {
         &self.dir
     }
 
-    /// Takes back what [`Lab::tell_kernel`] added.
+    /// Removes arguments that [`Lab::tell_kernel`] added.
     pub fn tell_kernel_no_more(&mut self, words: &str) {
         self.arguments = self.arguments.replace(&format!(" {words}"), "");
     }
 
-    /// Its VMs' kernel is told this, too, from the next boot on, where QEMU hands it over.
+    /// Adds kernel arguments from the next boot on, if QEMU passes the kernel.
     pub fn tell_kernel(&mut self, words: &str) {
         self.arguments.push(' ');
         self.arguments.push_str(words);
@@ -273,7 +282,7 @@ impl Lab {
         let erst = board.keeps_last_words.then(|| self.last_words()).transpose()?;
         let kept = erst.as_ref().map(fs::read).transpose().context("read the last words so far")?;
         self.start(Some(cable.namespace_of), || {
-            // A start that fell to the emulator has left words that no boot of the case has said.
+            // A start that ended with a fault of the emulator left messages of no boot of the case.
             if let (Some(file), Some(kept)) = (&erst, &kept) {
                 fs::write(file, kept).with_context(|| format!("write {}", file.display()))?;
             }
@@ -305,8 +314,8 @@ impl Lab {
         Ok(path)
     }
 
-    /// Starts QEMU and waits until the kernel starts init. A guest that falls to the emulator before that, or says nothing
-    /// more because its emulated processors wait for each other, has not touched its disk yet: QEMU is started once more.
+    /// Starts QEMU and waits until the kernel starts init. A guest that crashes in the emulator before that, or hangs
+    /// because its emulated processors wait for each other, has not written to its disk yet: QEMU starts again.
     fn start(&self, namespace_of: Option<i32>, spec: impl Fn() -> Result<Machine>) -> Result<Vm> {
         let mut why = String::new();
         for _ in 0..STARTS_MAX {
@@ -347,6 +356,7 @@ impl Lab {
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
             processors: self.processors,
+            topology: self.topology,
             boot,
             disks,
             fw_cfg: Vec::new(),

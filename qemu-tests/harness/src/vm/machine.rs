@@ -1,7 +1,7 @@
-//! One VM: started, watched, reset, ended.
+//! One VM: start, observation, reset, end.
 //!
-//! Readiness is what the guest says on the host channel; what it says is kept, so a case asks for a phase
-//! whether it is past or to come. Dropping the VM ends QEMU.
+//! The guest reports its readiness on the host channel. The VM keeps all messages, so a case can wait for a phase that
+//! is already past. Dropping the VM ends QEMU.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -23,16 +23,16 @@ use crate::process::Guarded;
 use crate::run::Run;
 use crate::say;
 
-/// The last thing that a kernel says before it has handed over.
+/// The kernel's last message before it starts init.
 pub(super) const KERNEL_STARTS_INIT: &str = "Run /init as init process";
 
 static VMS: AtomicU32 = AtomicU32::new(0);
 
-/// The guest's kernel fell to a fault of the emulator: emulating two processors, QEMU 7.2 sometimes runs a breakpoint
-/// by which the kernel changes its own code when it is no longer there. It says nothing about what is tested, so the
-/// runner starts such a case once more, with processors that take turns. What the console says then ends all that is
-/// waited for from the guest, and is noted as a file beside the guest's logs: a case may fail far from the VM, at a
-/// node that does not come.
+/// The guest's kernel crashed because of a fault of the emulator: emulating two processors, QEMU 7.2 sometimes executes
+/// a breakpoint of the kernel's self-modifying code after the kernel has removed it. The crash proves nothing about the
+/// tested product, so the runner repeats the case, with processors that take turns. The console message ends every wait
+/// for the guest, and a file next to the guest's logs records the fault: the case may fail far from the VM, for example
+/// at a node that does not become Ready.
 #[derive(Clone, Copy, Debug)]
 pub struct EmulatorFault;
 
@@ -44,7 +44,7 @@ impl EmulatorFault {
         line.contains("Oops: int3")
     }
 
-    /// Notes it among the logs of a guest.
+    /// Records the fault among the logs of a guest.
     ///
     /// # Errors
     /// If the file cannot be made.
@@ -52,7 +52,7 @@ impl EmulatorFault {
         File::create(logs.join(Self::MARK)).map(drop)
     }
 
-    /// Takes what was noted anywhere below `artefacts` for past; true if there was something.
+    /// Marks the faults that are recorded below `artefacts` as past; true if there were any.
     #[must_use]
     pub fn pass(self, artefacts: &Path) -> bool {
         let mut found = fs::rename(artefacts.join(Self::MARK), artefacts.join(Self::PAST)).is_ok();
@@ -64,7 +64,7 @@ impl EmulatorFault {
         found
     }
 
-    /// With what a guest with these logs runs: in turn, if one fell before.
+    /// The accelerator for a guest with these logs: processors take turns if an earlier guest crashed.
     #[must_use]
     pub fn mind(self, logs: &Path, accelerator: Accelerator) -> Accelerator {
         if logs.join(Self::PAST).exists() { accelerator.in_turn() } else { accelerator }
@@ -105,7 +105,7 @@ impl Vm {
     /// Starts QEMU, in the network namespace of process `place` if one is given; logs go to `artefacts`.
     ///
     /// # Errors
-    /// If QEMU does not start: its own words.
+    /// If QEMU does not start: its message.
     pub fn start(run: &Arc<Run>, artefacts: &Path, spec: &Machine, place: Option<i32>) -> Result<Vm> {
         let mut listeners = Vec::new();
         for name in SOCKETS {
@@ -162,10 +162,10 @@ impl Vm {
         self.qemu.pid()
     }
 
-    /// Waits for a ledger phase of the current boot (`agent.ready`); answers its entry.
+    /// Waits for a ledger phase of the current boot (`agent.ready`); returns its entry.
     ///
     /// # Errors
-    /// At the deadline: what came last, there and on the console.
+    /// At the deadline: the last messages of channel and console.
     pub fn await_phase(&self, phase: &str, limit_s: u64) -> Result<LedgerEntry> {
         self.await_message(&format!("the phase {phase}"), limit_s, |m| match m {
             HostMessage::Ledger(e) if e.phase == phase => Some(e),
@@ -176,7 +176,7 @@ impl Vm {
     /// Waits for a message of the current boot on the host channel.
     ///
     /// # Errors
-    /// At the deadline: what came last, there and on the console.
+    /// At the deadline: the last messages of channel and console.
     pub fn await_message<T>(
         &self,
         what: &str,
@@ -222,13 +222,14 @@ impl Vm {
         Ok(&mut self.shell)
     }
 
-    /// Cuts in as the reset button does: the guest has no say. What comes from now on is the next boot's.
+    /// Resets the machine like the reset button, without the guest's cooperation. Later messages belong to the next
+    /// boot.
     ///
     /// # Errors
     /// QEMU's.
     pub fn reset(&mut self) -> Result<()> {
         self.qmp.forget_events()?;
-        // Stopped first: nothing of the old boot can come after the mark.
+        // Stopped first: the old boot must not send messages after the mark.
         self.qmp.execute("stop")?;
         self.boot_from = self.host.len();
         self.shell_is_up = false;
@@ -237,7 +238,7 @@ impl Vm {
         self.qmp.await_event("RESET", Duration::from_secs(10))
     }
 
-    /// Presses the power button: the guest decides what it does. [`Vm::ended`] waits for it.
+    /// Presses the power button: the guest decides on its reaction. [`Vm::ended`] waits for it.
     ///
     /// # Errors
     /// QEMU's.
@@ -245,18 +246,18 @@ impl Vm {
         self.qmp.execute("system_powerdown").map(drop)
     }
 
-    /// Has the guest reboot in order, from inside. What comes from now on is the next boot's.
+    /// Reboots the guest in order, from inside. Later messages belong to the next boot.
     ///
     /// # Errors
-    /// If it does not get so far.
+    /// If the reset does not happen.
     pub fn reboot(&mut self, limit_s: u64) -> Result<()> {
         self.restarts("systemctl reboot", limit_s)
     }
 
-    /// Types a command that ends in a restart of the machine. What comes from now on is the next boot's.
+    /// Runs a command that ends in a restart of the machine. Later messages belong to the next boot.
     ///
     /// # Errors
-    /// If it does not get so far.
+    /// If the reset does not happen.
     pub fn restarts(&mut self, command: &str, limit_s: u64) -> Result<()> {
         self.qmp.forget_events()?;
         self.shell()?.tell(command)?;
@@ -267,11 +268,11 @@ impl Vm {
         Ok(())
     }
 
-    /// Has the guest start everything but its kernel anew. What comes from now on is the next start's, as soon as the old
-    /// one has ended.
+    /// Soft-reboots the guest: all but the kernel starts again. Later messages belong to the next start, as soon as the
+    /// old one has ended.
     ///
     /// # Errors
-    /// If the shell does not take it.
+    /// If the shell does not accept the command.
     pub fn soft_reboot(&mut self) -> Result<()> {
         self.shell()?.tell("systemctl soft-reboot")?;
         self.boot_from = self.host.len();
@@ -279,11 +280,11 @@ impl Vm {
         Ok(())
     }
 
-    /// Has the guest start its next kernel, which is loaded already, without the firmware. What comes from now on is the next
-    /// boot's.
+    /// Starts the guest's next kernel, which is loaded already, without the firmware. Later messages belong to the next
+    /// boot.
     ///
     /// # Errors
-    /// If it does not get so far, or the machine was reset.
+    /// If the next kernel does not start, or the machine was reset.
     pub fn kexec(&mut self, limit_s: u64) -> Result<()> {
         self.qmp.forget_events()?;
         let from = self.console.len();
@@ -309,10 +310,10 @@ impl Vm {
         self.ended(limit_s)
     }
 
-    /// Waits for QEMU's end: the guest powers off by itself.
+    /// Waits for QEMU's end after the guest powers off.
     ///
     /// # Errors
-    /// If it does not.
+    /// If QEMU does not end.
     pub fn ended(mut self, limit_s: u64) -> Result<()> {
         match self.qemu.wait(Duration::from_secs(limit_s))? {
             Some(_) => Ok(()),

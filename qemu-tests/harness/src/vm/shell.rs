@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::feed::Feed;
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Exit status.
@@ -55,13 +55,13 @@ pub fn unwrap(lines: &[String], n: u32) -> Option<Output> {
 }
 
 impl Shell {
-    /// The shell behind a serial port's socket and what is read from it.
+    /// The shell behind a serial port's socket, and its output.
     #[must_use]
     pub fn new(writer: UnixStream, feed: Feed) -> Shell {
         Shell { writer, feed, next: 0 }
     }
 
-    /// Waits until the shell answers. What is typed before it reads is lost, and it has no way to say that it
+    /// Waits until the shell answers. Input before the shell reads is lost, and the shell does not report that it
     /// reads, so a question is repeated until one is answered.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Shell {
     /// Runs a command.
     ///
     /// # Errors
-    /// If no end marker comes within `limit`.
+    /// If the end marker does not arrive within `limit`.
     pub fn run(&mut self, command: &str, limit: Duration) -> Result<Output> {
         self.next += 1;
         let n = self.next;
@@ -92,7 +92,7 @@ impl Shell {
         unwrap(&self.feed.since(from), n).with_context(|| format!("no whole output of `{command}`"))
     }
 
-    /// Types a command whose end nobody will see.
+    /// Types a command without waiting for its end.
     ///
     /// # Errors
     /// If the port is gone.
@@ -100,7 +100,7 @@ impl Shell {
         writeln!(self.writer, "{command}").context("write to the debug shell")
     }
 
-    /// Runs a command that must succeed; answers its output.
+    /// Runs a command that must succeed; returns its output.
     ///
     /// # Errors
     /// If it fails: its output.
@@ -115,7 +115,7 @@ impl Shell {
 mod tests {
     use super::*;
 
-    /// A real shell, so that what is typed and what is read back belong together.
+    /// A real shell, so that input and output belong together.
     #[test]
     fn status_and_output_of_a_real_shell() {
         for (command, status, text) in [

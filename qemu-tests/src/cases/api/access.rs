@@ -1,4 +1,6 @@
-//! The node's HTTPS API: its certificate, and who may use it.
+//! The node's HTTPS API: its certificate, authentication and authorization.
+//!
+//! Cases: `api/healthz-auth`, `api/refused`, `api/serving-certificate`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -94,7 +96,7 @@ fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
         let pods: serde_json::Value = serde_json::from_str(&expect(Some(&robot), "/pods", 200)?)?;
         ensure!(pods["kind"] == "PodList", "{pods}");
         expect(Some(&robot), "/configz", 403)?;
-        // The way that everybody takes.
+        // The usual way, through the API server.
         let through = cluster.kubectl(&["get", "--raw", "/api/v1/nodes/first/proxy/healthz"])?;
         ensure!(through == "ok", "through the API server: {through}");
         ensure!(joined.nodes[0].http_get(10248, "/healthz")? == "ok", "healthz on 10248");
@@ -114,7 +116,7 @@ fn await_granted(cluster: &Cluster, subresource: &str, account: &str) -> Result<
     Ok(())
 }
 
-/// Paths, and what of `nodes` they need, the first that is enough first.
+/// Paths, and the subresources of `nodes` that allow them, in the order of the checks.
 const PATHS: &[(&str, &str)] = &[
     ("/healthz", "healthz proxy"),
     ("/healthz/syncloop", "healthz proxy"),
@@ -213,8 +215,8 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What was answered before holds, what was not is refused. A certificate is a question of its own: its fingerprint goes into
-/// the review, as upstream's does.
+/// Earlier decisions stay valid without the API server, new ones are refused. A certificate is a new decision: as
+/// upstream's, the review includes its fingerprint.
 fn without_api_server(joined: &mut Joined) -> Result<()> {
     let admin = joined.cluster.pki().node_admin()?;
     let late = joined.cluster.pki().client("late", "late", Some("system:masters"))?.credentials()?;
@@ -237,7 +239,7 @@ fn without_api_server(joined: &mut Joined) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// Where `kubelet-server-current.pem` leads to.
+/// Target of `kubelet-server-current.pem`.
 fn current(node: &NativeNode) -> Result<PathBuf> {
     let link = node.inside("/var/lib/kubelet/pki/kubelet-server-current.pem");
     fs::read_link(&link).with_context(|| format!("read the link {}", link.display()))

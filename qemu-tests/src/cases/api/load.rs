@@ -1,4 +1,4 @@
-//! Many streams at once: nothing is lost. `cargo e2e bench streams` does the same with more.
+//! Many streams at once, without a loss. `cargo e2e bench streams` does the same with more.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,6 @@
-//! `kubectl logs`, with all that it can ask for.
+//! `kubectl logs` with all its options.
+//!
+//! Cases: `api/logs`, `api/logs-follow`.
 
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -63,7 +65,7 @@ fn logs(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(kubectl(&[&since])? == format!("new\n{long}"), "{since}: {:.100}", kubectl(&[&since])?);
     ensure!(kubectl(&["-c", "other"]).is_err(), "a container that is not there has a log");
     ensure!(kubectl(&["--previous"]).is_err(), "a container that never ended has a previous log");
-    // One output alone; the API server's own gate is off, so it is asked of the node.
+    // One output stream only; the API server's own gate is off, so the request goes to the node.
     let (node, admin) = (NodeApi::at(&joined.cluster, FIRST)?, joined.cluster.pki().node_admin()?);
     for (query, status, body) in [
         ("stream=Stderr", 200, "two\n".to_owned()),
@@ -107,7 +109,7 @@ fn previous(joined: &Joined) -> Result<()> {
 fn follow(cx: &mut CaseContext<'_>) -> Result<()> {
     let (run, artefacts) = (cx.run.clone(), cx.artefacts.clone());
     let joined = Joined::shared(cx)?;
-    // Ends by itself: five hundred lines over ten seconds or so.
+    // The container ends after five hundred lines in about ten seconds.
     let script = "i=0; while [ $i -lt 500 ]; do echo $i; i=$((i+1)); sleep 0.02; done";
     let mut pod = api_pod("counts", "first", script, 1);
     pod["spec"]["restartPolicy"] = json!("Never");
@@ -141,7 +143,7 @@ fn follow(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// Moves the log away and lets the runtime make a new one, as a kubelet rotates logs.
+/// Renames the log and lets the runtime make a new one, as a kubelet rotates logs.
 fn rotate(joined: &Joined) -> Result<()> {
     let node = &joined.nodes[0];
     let id = node.wait(5, "the container", |v| v.one_running("counts"))?;

@@ -1,11 +1,11 @@
-//! What the node says of itself to Prometheus, beside what the upstream kubelet says in its place.
+//! The node's metrics for Prometheus, compared with the upstream kubelet's on the same node.
 //!
 //! ```text
 //! pods that start, fail, are refused, are probed ──► agent ──► /metrics* ──► families: kind, labels, buckets ──► compared
 //! golden/metrics.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
 //! What comes in: a node of its own, whose certificates live for less than a minute. What goes out: each difference.
-//! Invariant: nothing is told that upstream does not tell, or otherwise; the numbers are those of what was done.
+//! Invariant: every family is upstream's, with the same kind and labels; the values match the case's actions.
 
 mod families;
 
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::cases::api::metrics::families::{Families, Text};
 
-/// If set, what is told is written down and not compared.
+/// If set, the result is recorded and not compared.
 const RECORD: &str = "ORLOP_E2E_RECORD_METRICS";
 const NODE: &str = "first";
 const ADDRESS: &str = "172.30.0.10";
@@ -44,7 +44,7 @@ pub const CASES: &[Case] = &[Case {
     run: metrics,
 }];
 
-/// What dashboards and alerts in common use read of what is built here.
+/// Families that common dashboards and alerts read, as far as they are built here.
 const EXPECTED: [&str; 17] = [
     "kubelet_node_name",
     "kubelet_running_pods",
@@ -87,7 +87,7 @@ fn metrics(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// Pods that do what there is to count.
+/// Pods that cause every countable event.
 fn live(joined: &Joined) -> Result<()> {
     let client = joined.cluster.client();
     let data = json!({"metadata": {"name": "metrics"}, "data": {"key": "value"}});
@@ -150,7 +150,7 @@ fn record() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/metrics.json")
 }
 
-/// Every family that is told is upstream's, and those that people look at are told.
+/// Every family is upstream's, and the families of dashboards are present.
 fn compare(told: &BTreeMap<&str, Text>) -> Result<()> {
     let text = fs::read_to_string(record()).with_context(|| format!("read {}", record().display()))?;
     let upstream: Value = serde_json::from_str(&text).context("the record")?;

@@ -53,7 +53,7 @@ fn pod_resources(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!((missing.code(), missing.message()) == (Code::Unknown, words), "{missing:?}");
     let old = api.list_of_old()?;
     ensure!(old.iter().any(|pod| pod.name == POD && pod.containers.len() == 1), "{old:?}");
-    // Faster than a hundred a second, whatever the machine: a call takes far less than 10 ms.
+    // Faster than a hundred a second on every machine: a call takes far less than 10 ms.
     let refused = (0..2000).find_map(|_| api.list().err()).context("2000 questions at once were answered")?;
     let limited = (Code::ResourceExhausted, "rejected by rate limit");
     ensure!((refused.code(), refused.message()) == limited, "{refused:?}");

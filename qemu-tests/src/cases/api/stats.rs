@@ -1,11 +1,11 @@
-//! `/stats/summary`: figures of a pod that does what is known, and fields beside those that the upstream kubelet tells.
+//! `/stats/summary`: figures of a pod with a known load, and the set of fields compared with the upstream kubelet's.
 //!
 //! ```text
 //! pod "works" ──► node ──► summary ──► plausible? ──► paths of its fields ──► compared
 //! golden/{summary-fields,cadvisor-series}.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
-//! What comes in: the group's first node. What goes out: figures out of bounds, fields that only one of the two has and
-//! that are not named here.
+//! What comes in: the group's first node. What goes out: figures out of bounds, and unexpected differences of the
+//! fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use orlop_harness::cluster::fixture::{
 use orlop_harness::say;
 use serde_json::{Value, json};
 
-/// If set, what is seen is written down and not compared.
+/// If set, the result is recorded and not compared.
 pub const RECORD: &str = "ORLOP_E2E_RECORD_STATS";
 
 /// Cases of this file.
@@ -34,9 +34,9 @@ pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: GROUP }.ca
 
 const MIB: u64 = 1 << 20;
 const POD: &str = "works";
-/// What the container that burns may have of a processor, in thousandths.
+/// CPU limit of the container that burns, in thousandths.
 const BURNS_MILLI: u64 = 200;
-/// Parts of paths that upstream tells and this node does not, and why. A native node has cgroup v1.
+/// Parts of paths that only upstream has, with the reason. A native node has cgroup v1.
 const NOT_TOLD: &[(&str, &str)] = &[
     (".psi.", "cgroup v1 has no pressure of a cgroup; upstream tells zeros"),
     (".io.time", "nothing but pressure is told of devices"),
@@ -45,13 +45,13 @@ const NOT_TOLD: &[(&str, &str)] = &[
     ("pod.swap.", "the same"),
     ("pod.memory.availableBytes", "there is no limit; upstream tells 0"),
 ];
-/// Parts of paths that this node tells and upstream does not.
+/// Parts of paths that only this node has.
 const TOLD_BESIDES: &[(&str, &str)] = &[
     ("node.network.", "of the interface that leads out; upstream's is always eth0"),
     (".systemContainers[", "where there is a unified hierarchy"),
 ];
 
-/// Parts of series that upstream's cadvisor tells and this node does not, and why.
+/// Parts of series that only upstream's cadvisor has, with the reason.
 const NO_SERIES: &[(&str, &str)] = &[
     ("cadvisor_version_info", "there is no cadvisor"),
     ("container_cpu_load_", "nobody reads it; upstream tells zeros"),
@@ -87,7 +87,7 @@ const NO_SERIES: &[(&str, &str)] = &[
     ("sandbox container_start_time_seconds", "the same"),
     ("sandbox container_threads", "the same"),
 ];
-/// Parts of series that this node tells and upstream does not.
+/// Parts of series that only this node has.
 const SERIES_BESIDES: &[(&str, &str)] = &[(
     "/ container_pressure_",
     "of /proc/pressure; upstream tells pressure where there is a unified hierarchy",
@@ -133,7 +133,7 @@ fn pod() -> Value {
         fill("/memory/file", 3)
     );
     let mut writes = named_container("writes", &script);
-    // What is in volumes is measured once a minute: the first look is to find all of it.
+    // Volumes are measured once a minute: the first measurement must find all files.
     writes["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/tmp/done"]}, "periodSeconds": 1, "failureThreshold": 90});
     let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
@@ -196,7 +196,7 @@ fn plausible(summary: &Value) -> Result<()> {
     };
     let (burns, holds, writes) =
         (named("containers", "burns")?, named("containers", "holds")?, named("containers", "writes")?);
-    // Other work may keep it from its share; the limit holds over periods of 100 ms.
+    // Other work may keep the container from its share; the limit applies to periods of 100 ms.
     within("burns", burns, "/cpu/usageNanoCores", 40 * 1_000_000, (BURNS_MILLI + 50) * 1_000_000)?;
     within("burns", burns, "/cpu/usageCoreNanoSeconds", 100_000_000, 3_600_000_000_000)?;
     within("holds", holds, "/cpu/usageNanoCores", 0, 20_000_000)?;
@@ -251,7 +251,7 @@ fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Who has which series: the machine, the whole hierarchy, the pod's own cgroup, its sandbox and its containers.
+/// Series and their owners: the machine, the whole hierarchy, the pod's own cgroup, its sandbox and its containers.
 fn series(text: &str) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -272,7 +272,7 @@ fn series(text: &str) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Takes the labels that say whose it is; `None` for others' pods and cgroups.
+/// Removes the labels that name the owner; `None` for other pods and cgroups.
 fn who<'a>(name: &str, labels: &mut BTreeMap<&'a str, &'a str>) -> Result<Option<&'a str>> {
     let mut take = |label| labels.remove(label).with_context(|| format!("no label {label}"));
     if name.starts_with("machine_") && name != "machine_scrape_error" {
@@ -295,7 +295,7 @@ fn who<'a>(name: &str, labels: &mut BTreeMap<&'a str, &'a str>) -> Result<Option
     })
 }
 
-/// The figures that dashboards are made of.
+/// The figures that dashboards use.
 fn ensure_metrics(text: &str) -> Result<()> {
     let amount = |name: &str, labels: &[String]| {
         let has = |line: &&str| labels.iter().all(|label| line.contains(label.as_str()));
@@ -317,7 +317,7 @@ fn ensure_metrics(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// All that metrics-server asks for: of every container time, memory and start, of the node time and memory.
+/// All figures that metrics-server uses: of every container time, memory and start, of the node time and memory.
 fn ensure_resource(text: &str) -> Result<()> {
     let amount = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series))?;

@@ -1,6 +1,6 @@
-//! `kubectl exec`, `cp`, `attach`, `port-forward`: streams through the API server and the node to the runtime, once over
-//! WebSocket, which the node speaks itself (the API server leaves that to a node that declares it), and once over SPDY,
-//! which passes through. Counters of both ends say which way was taken.
+//! `kubectl exec`, `cp`, `attach`, `port-forward`: streams through the API server and the node to the runtime. Once
+//! over WebSocket, which the node handles itself (the API server passes the stream on to a node that declares support),
+//! and once over SPDY, which the node passes through. Counters of both ends show the protocol.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -32,15 +32,15 @@ pub const CASES: &[Case] = &[Case {
     run: streams,
 }];
 
-/// How kubectl goes to the API server, and that as its variables; without them it is WebSocket, with a way back to SPDY
-/// if that fails: the node's counters must show that it did not.
+/// Protocols between kubectl and the API server, and kubectl's variables for them. Without variables kubectl uses
+/// WebSocket, and SPDY if that fails: the node's counters must show that it did not fail.
 const WAYS: [(&str, &[(&str, &str)]); 2] = [
     ("WebSocket", &[]),
     ("SPDY", &[("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false"), ("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")]),
 ];
 const FIRST: &str = "172.30.0.10";
 
-/// What a kubectl with input said.
+/// Output of a kubectl with input.
 struct KubectlOutput {
     code: Option<i32>,
     output: Vec<u8>,
@@ -65,7 +65,7 @@ fn kubectl(at: &KubectlContext<'_>, args: &[&str], input: &[u8]) -> Result<Kubec
     Ok(KubectlOutput { code: status.code(), output: fs::read(&stdout)? })
 }
 
-/// Where kubectl is started, and how it is to go.
+/// Environment of kubectl, with the variables of the protocol.
 struct KubectlContext<'a> {
     run: &'a Arc<Run>,
     dir: &'a Path,
@@ -73,7 +73,7 @@ struct KubectlContext<'a> {
     variables: &'a [(&'a str, &'a str)],
 }
 
-/// How many streams the node has spoken with in WebSocket: exec, attach, port-forward.
+/// Number of the node's WebSocket streams: exec, attach, port-forward.
 fn websockets(joined: &Joined) -> Result<[u32; 3]> {
     let admin = joined.cluster.pki().node_admin()?;
     let (status, text) = NodeApi::at(&joined.cluster, FIRST)?.get(Some(&admin), "/metrics")?;
@@ -103,7 +103,7 @@ fn streams(cx: &mut CaseContext<'_>) -> Result<()> {
         let after = websockets(joined)?;
         let [exec, attach, ports] = [0, 1, 2].map(|n| after[n] - before[n]);
         if variables.is_empty() {
-            // Copies are execs, too: one there, one back, and one that looks what is there.
+            // Copies are execs, too: one to the pod, one back, and one that looks at the file.
             ensure!(exec >= 5 && attach == 1 && ports == 1, "over {way}: {exec}, {attach}, {ports}");
         } else {
             ensure!([exec, attach, ports] == [0; 3], "over {way}: {exec}, {attach}, {ports} over WebSocket");

@@ -1,4 +1,5 @@
-//! `kubectl top` with the real metrics-server, which asks the nodes for `/metrics/resource` as its service account.
+//! `kubectl top` with the real metrics-server, which requests `/metrics/resource` from the nodes as its service
+//! account.
 
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -20,9 +21,9 @@ pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: GROUP }.ca
 )];
 
 const POD: &str = "top";
-/// What the container that burns may have of a processor, in thousandths.
+/// CPU limit of the container that burns, in thousandths.
 const BURNS_MILLI: u64 = 200;
-/// What the other one holds, MiB.
+/// Memory of the other container, MiB.
 const HOLDS_MIB: u64 = 64;
 
 fn top(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -50,7 +51,7 @@ fn pod() -> Value {
     }})
 }
 
-/// What `kubectl top` shows, once it is right: before metrics-server has asked twice it knows nothing.
+/// The output of `kubectl top` when it is right: metrics-server has no values before its second request.
 fn await_right(joined: &mut Joined, what: &str, judge: fn(&str) -> Result<()>) -> Result<String> {
     let args = match what {
         "pods" => vec!["top", "pods", "--containers", "--no-headers", POD],

@@ -1,12 +1,12 @@
-//! What the image sets against a process that is inside already: kernel settings, signed modules, the agent's memory
-//! limits. Asked of the VM of `boot/*`.
+//! Hardening of the image against a process inside: kernel settings, signed modules, the agent's memory limits. The
+//! checks run in the VM of `boot/*`.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use orlop_harness::case::{Case, CaseContext};
 
-use crate::cases::boot::boots::{HERE, Node, node};
+use crate::cases::boot::shared_vm::{HERE, Node, node};
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -50,7 +50,7 @@ fn hardening(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A crash leaves one file in the directory of the process, and only if the process asked for it.
+/// A crash leaves one core file in the process's directory, and only if the process's limit allows it.
 fn cores(node: &mut Node) -> Result<()> {
     let limits = node.must("cat /proc/$(systemctl show -P MainPID containerd)/limits")?;
     let core = limits.lines().find(|l| l.starts_with("Max core file size")).context("no limit of cores")?;
@@ -70,10 +70,10 @@ fn cores(node: &mut Node) -> Result<()> {
     node.must("rm -r /run/crash").map(drop)
 }
 
-/// Of what ends a signed module: without these bytes the kernel sees no signature.
+/// The end of a signed module: without these bytes the kernel sees no signature.
 const MARK: &str = "~Module signature appended~";
 
-/// Every module that the boot loaded is signed, and the kernel takes no other.
+/// Every loaded module is signed, and the kernel accepts no other.
 fn modules(node: &mut Node) -> Result<()> {
     let enforced = node.must("cat /sys/module/module/parameters/sig_enforce")?;
     ensure!(enforced.trim() == "Y", "module.sig_enforce is {enforced:?}");

@@ -1,4 +1,6 @@
-//! The image as an artefact on disk (level L3): what is in it and why, and that it can be built again.
+//! The image as an artefact on disk (level L3): its contents with their reasons, and a reproducible build.
+//!
+//! Cases: `boot/inspect`, `boot/reproducible`.
 
 use anyhow::{Result, ensure};
 use orlop_harness::case::{Case, CaseContext, Level};

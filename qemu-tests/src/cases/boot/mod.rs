@@ -1,7 +1,7 @@
 //! Boots of the image: ledger, state partition, refusals, sources of configuration, reproducible builds.
 
-pub mod believes;
-pub mod boots;
+pub mod attached_disks;
 pub mod hardening;
 pub mod image;
 pub mod refused;
+pub mod shared_vm;

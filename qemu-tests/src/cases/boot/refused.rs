@@ -1,5 +1,7 @@
 //! Boots with something wrong: a damaged root, a damaged or missing state partition, bad configuration; and
 //! the boot through the real firmware. Each case has a VM of its own.
+//!
+//! Cases: `boot/flipped-byte`, `boot/state-corrupt`, `boot/state-missing`, `boot/bad-config`, `boot/uefi`.
 
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use orlop_harness::vm::disk;
 use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 
-use crate::cases::boot::boots::{BOOT_LIMIT_S, config_with_pod};
+use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, config_with_pod};
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 pub(crate) const STATE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("vm-state") };
@@ -58,7 +60,7 @@ pub(crate) fn await_problem(vm: &Vm, what: &str, wanted: impl Fn(&str) -> bool) 
 fn flipped_byte(cx: &mut CaseContext<'_>) -> Result<()> {
     let lab = Lab::new(&cx.run, &cx.artefacts)?;
     let root = lab.partition("orlop_")?;
-    // In the file system's superblock, which every mount reads.
+    // A byte of the file system's superblock, which every mount reads.
     disk::invert(&lab.disk(), root.start + 1024 + 64, 1)?;
     let mut vm = lab.boot(Firmware::Direct, None)?;
     let problem = await_problem(&vm, "a refusal", |m| m.contains("boot failed"))?;
@@ -69,7 +71,7 @@ fn flipped_byte(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(problem.contains("nothing was changed"), "{problem}");
     let line = vm.await_console(10, "the refusal on the console", |l| l.contains("boot failed"))?;
     ensure!(line.contains("init."), "console: {line}");
-    // There is no other slot, so it stays; a reset would come ten seconds after the line.
+    // There is no other slot, so the machine stays in this state; a reset would come ten seconds after the line.
     let reset = vm.qmp.await_event("RESET", Duration::from_secs(15));
     ensure!(reset.is_err(), "the machine reboots again and again");
     Ok(())

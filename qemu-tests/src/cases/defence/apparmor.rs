@@ -1,5 +1,5 @@
-//! What holds a container back that nothing was said about: AppArmor's profile of the runtime, its filter of system calls, no
-//! core of a crash. Static pods in the VM of `boot/*`; their programs are the test image's own.
+//! Default confinement of containers: AppArmor's profile of the runtime, its filter of system calls, no core dump.
+//! Static pods in the VM of `boot/*`; their programs are the test image's own.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use orlop_harness::case::{Case, CaseContext};
 use serde_json::{Value, json};
 
-use crate::cases::boot::boots::{HERE, Node, node};
+use crate::cases::boot::shared_vm::{HERE, Node, node};
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[HERE.case(
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 /// On the node, and `/out` in the pods.
 const OUT: &str = "/var/lib/e2e-apparmor";
-/// Until a static pod has said all, seconds.
+/// Limit for a static pod's output, seconds.
 const LIMIT_S: u64 = 120;
 /// A profile that an operator brings to the node, and the access that it denies.
 const OWN: &str = "e2e-own";
@@ -34,7 +34,7 @@ profile e2e-own flags=(attach_disconnected) {
 }
 ";
 
-/// What each pod writes, line by line: `NAME=VALUE`. It may mount as far as capabilities go.
+/// Script of each pod, which prints lines `NAME=VALUE`. Its capabilities allow a mount.
 fn script(name: &str) -> String {
     format!(
         "exec > /out/{name} 2>&1; \
@@ -71,7 +71,7 @@ fn pod(name: &str, context: &Value) -> Value {
     })
 }
 
-/// The lines of one pod, once it has said all. The node's own shell waits for them.
+/// The complete output of one pod. The node's own shell waits for it.
 fn pod_output(node: &mut Node, name: &str) -> Result<String> {
     let wait = format!(
         "n=0; until grep -qx over=yes {OUT}/{name} 2>/dev/null || [ $n -ge {LIMIT_S} ]; do \
@@ -94,8 +94,8 @@ fn apparmor(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(parsed.trim().is_empty(), "apparmor_parser says {parsed:?}");
 
     let unconfined = json!({"type": "Unconfined"});
-    // Context, and what it must come to: profile, filter of system calls (2: there is one), whether a mount and a file are
-    // allowed. The two that ask for one thing only say what it was that refused the mount.
+    // Context, and expected result: profile, filter of system calls (2: there is one), whether a mount and a file are
+    // allowed. The last two contexts only show which of the two refuses the mount.
     let pods = [
         ("plain", json!({}), "cri-containerd.apparmor.d (enforce)", "2", false, true),
         ("unconfined", json!({"appArmorProfile": unconfined}), "unconfined", "2", true, true),

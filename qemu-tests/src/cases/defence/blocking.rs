@@ -1,9 +1,9 @@
-//! Pods whose work takes as long as they like: probes and NFS servers by names that no name server answers for, and a part
-//! of a volume behind a trap of links. Neither the node's own work nor another pod waits for them.
+//! Pods that block the node's threads: probes and NFS servers with names that no name server answers, and a path in a
+//! volume that leads through a trap of links. Neither the node's own work nor another pod waits for them.
 //!
-//! The node keeps its pods on its own tmpfs ([`crate::cases::defence::eviction`]), and its resolver asks a socket without a reader.
-//! Memory belongs to the whole machine here, so the disk runs out: the same looks of the eviction manager see both. A kernel
-//! with a client for NFS, and a server that falls silent, are in `volumes/nfs`.
+//! The node keeps its pods on its own tmpfs ([`crate::cases::defence::eviction`]), and its resolver asks a socket
+//! without a reader. On a native node memory is the whole machine's, so the disk runs out instead: the eviction manager
+//! checks both in the same way. `volumes/nfs` tests a kernel with an NFS client, and a server that stops answering.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,17 +43,17 @@ const PROBED: usize = 20;
 const REMOTE: usize = 4;
 /// The name server that answers nothing, on the node's loopback.
 const NAME_SERVER: &str = "127.0.0.2";
-/// How long a look-up of the system's resolver lasts then: 10 s.
+/// With these options a look-up of the system's resolver lasts 10 s.
 const RESOLV_CONF: &str = "nameserver 127.0.0.2\noptions timeout:5 attempts:2\n";
 /// The names end so.
 const ZONE: &str = "dead.test";
-/// A start under the burden may take twice as long as without it, and on a machine with other work so long, seconds.
+/// Limit of a start under load, seconds, if twice the time without load is less: the machine may have other work.
 const START_S_MIN: u64 = 30;
 
-/// A socket on port 53 of the node's loopback. What is asked stays in its queue.
+/// A socket on port 53 of the node's loopback. Questions stay in its queue.
 fn name_server(node: &NativeNode) -> Result<UdpSocket> {
     let pid = node.pid();
-    // A network namespace belongs to a thread, so a thread goes there and ends there; the socket stays.
+    // A network namespace belongs to a thread, so a thread of its own makes the socket; the socket stays.
     let bind = move || -> Result<UdpSocket> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = fs::File::open(&path).with_context(|| format!("open {path}"))?;
@@ -67,7 +67,7 @@ fn name_server(node: &NativeNode) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The name that a DNS question asks for (RFC 1035, 4.1): labels after a head of 12 bytes. Pure.
+/// The name in a DNS question (RFC 1035, 4.1): labels after a head of 12 bytes. Pure.
 fn asked(question: &[u8]) -> Option<String> {
     let (mut rest, mut labels) = (question.get(12..)?, Vec::new());
     while let Some((&length, more)) = rest.split_first()
@@ -80,14 +80,14 @@ fn asked(question: &[u8]) -> Option<String> {
     Some(labels.join("."))
 }
 
-/// Waits until the name server was asked for all names of the probes. Nobody was answered.
+/// Waits until the name server has the questions for all names of the probes. It answered none.
 fn await_asked(server: &UdpSocket, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     let mut seen = BTreeSet::new();
     let mut question = [0; 512];
     while seen.len() < PROBED {
         ensure!(Instant::now() < deadline, "after {} the name server was asked for {seen:?}", human(limit));
-        // Nothing came within a second: the deadline decides.
+        // No question came within a second: the deadline decides.
         let Ok(length) = server.recv(&mut question) else { continue };
         let name = question.get(..length).and_then(asked).unwrap_or_default().to_lowercase();
         if name.starts_with("probe") && name.ends_with(ZONE) {
@@ -152,7 +152,7 @@ fn await_running(cluster: &Cluster, names: &[String], limit_s: u64) -> Result<()
     })
 }
 
-/// Starts a pod that writes a line to its log; answers how long the start took.
+/// Starts a pod that writes a line to its log; returns how long the start took.
 fn start(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Duration> {
     let client = cluster.client();
     let begun = Instant::now();

@@ -1,7 +1,9 @@
-//! The tree of cgroups in a VM: what pods of each class are given, a fork bomb, a killed agent, an orphan.
+//! The tree of cgroups in a VM: values for pods of each QoS class, a fork bomb, a killed agent, an orphaned cgroup.
 //!
-//! In: a VM with static pods and `podPidsLimit`. Out: the kernel's files beside golden values, worked out by hand from
-//! upstream's formulas (v1.36.3, pkg/kubelet/cm, with github.com/opencontainers/cgroups v0.0.6 for systemd).
+//! In: a VM with static pods and `podPidsLimit`. Out: the kernel's files compared with expected values, computed by
+//! hand from upstream's formulas (v1.36.3, pkg/kubelet/cm, with github.com/opencontainers/cgroups v0.0.6 for systemd).
+//!
+//! Cases: `defence/cgroups`, `defence/pids`, `defence/cgroups-kill`, `defence/cgroups-gone`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 use serde_json::{Value, json};
 
-use crate::cases::boot::boots::BOOT_LIMIT_S;
+use crate::cases::boot::shared_vm::BOOT_LIMIT_S;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4v, group: Some("defence-cgroups") };
 
@@ -48,13 +50,13 @@ const PIDS: u64 = 64;
 const ROOT: &str = "/sys/fs/cgroup/kubepods.slice";
 const BURSTABLE: &str = "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice";
 const BEST_EFFORT: &str = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice";
-/// How long something in the VM may take under TCG.
+/// Limit of a step in the VM under TCG.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Where the bomb finds the machine's own shell.
+/// Directory of the loader for the machine's own shell.
 const LIBRARIES: &str = "/host/lib/x86_64-linux-gnu";
 
 struct Node {
-    // Dropped first: the disk goes after QEMU.
+    // Dropped first: QEMU must end before its disk is removed.
     vm: Vm,
     _lab: Lab,
 }
@@ -65,7 +67,7 @@ fn pod(name: &str, resources: Value) -> Value {
         "containers": [{"name": "c", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never", "resources": resources}]}})
 }
 
-/// Starts programs until the kernel gives it no more, and then over again.
+/// Starts programs until the kernel refuses, again and again.
 fn bomb() -> Value {
     let loader = format!("{LIBRARIES}/ld-linux-x86-64.so.2");
     let run = format!("{loader} --library-path {LIBRARIES}");
@@ -112,7 +114,7 @@ impl Node {
         Ok(self.vm.shell()?.must(command)?.trim().to_owned())
     }
 
-    /// Asks until the answer is right.
+    /// Repeats the command until its output is right.
     fn until(&mut self, command: &str, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
         let end = Instant::now() + LIMIT;
         loop {
@@ -247,7 +249,7 @@ fn pids(cx: &mut CaseContext<'_>) -> Result<()> {
 
 fn kill(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = node(cx)?;
-    // Of a pod that nobody has heard of, with something in it that does not end by itself.
+    // A cgroup of an unknown pod, with a process that does not end by itself.
     let orphan = "kubepods-besteffort-pod12345678_dead_beef_0000_000000000000.slice";
     node.must(&format!("systemd-run --quiet --slice={orphan} --unit=e2e-orphan sleep 100000"))?;
     let state = format!(

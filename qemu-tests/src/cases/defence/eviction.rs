@@ -1,7 +1,9 @@
-//! A node that runs out of disk, and pods that take more of it than they may.
+//! A node that runs out of disk, and pods that exceed their limits.
 //!
-//! The full node keeps its pods on its own tmpfs, so that thresholds just below what is free there are crossed by a pod of
-//! the test and by nobody else, whatever the build machine's disk is like.
+//! The full node keeps its pods on its own tmpfs, so that only a pod of the test crosses thresholds just below the free
+//! space, independent of the build machine's disk.
+//!
+//! Cases: `defence/storage-limits`, `defence/disk-pressure`, `defence/eviction-restart`.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +48,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// What a pod that failed says.
+/// The status of a pod that failed.
 pub(crate) fn await_failed(cluster: &Cluster, name: &str, limit_s: u64) -> Result<PodStatus> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to have failed"), |all| {
@@ -129,14 +131,15 @@ fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {
 
 /// The node whose disk is full.
 pub(crate) const FULL: &str = "full";
-/// Where its kubelet is: on the node's own tmpfs.
+/// The kubelet's directory, on the node's own tmpfs.
 const ROOT_DIR: &str = "/run/kubelet";
 
-/// Thresholds this far below what is free.
+/// Distance of the thresholds below the free space.
 pub(crate) const ROOM_MIB: u64 = 100;
 const ROOM_INODES: u64 = 2000;
 
-/// The node, whose agent is not started yet. `configured`: the configuration, from what may be left of bytes and inodes.
+/// The node, whose agent is not started yet. `configured` makes the configuration from the thresholds of bytes and
+/// inodes.
 pub(crate) fn lay_full(
     cx: &mut CaseContext<'_>,
     configured: impl Fn(u64, u64) -> String,
@@ -224,7 +227,7 @@ fn disk_pressure(cx: &mut CaseContext<'_>) -> Result<()> {
     await_event(cluster, "NodeHasDiskPressure", FULL, 30)?;
     let refused = await_failed(cluster, "late", 60)?;
     ensure_evicted(&refused, "Pod was rejected: The node had condition: [DiskPressure]. ")?;
-    // Who went stays gone, also for the next agent; who is left notices nothing.
+    // Evicted pods stay gone, also for the next agent; the other pods are not affected.
     let restarts = |name: &str| -> Result<Vec<i32>> {
         let pod = client.get::<Pod>(&pods, name)?.with_context(|| format!("pod {name}"))?;
         let statuses = pod.status.and_then(|s| s.container_statuses).unwrap_or_default();
@@ -259,7 +262,7 @@ fn disk_pressure(cx: &mut CaseContext<'_>) -> Result<()> {
     client.delete::<Node>(&client.all(), FULL, None)
 }
 
-/// Grace of who goes for a soft threshold, seconds.
+/// Grace period of a pod that is evicted for a soft threshold, seconds.
 const SOFT_GRACE_S: i64 = 15;
 
 fn soft(available: u64, _inodes: u64) -> String {
@@ -277,14 +280,14 @@ fn eviction_restart(cx: &mut CaseContext<'_>) -> Result<()> {
     let pods = client.of::<Pod>("default");
     let write = |mebi: u64| format!("head -c {mebi}m /dev/zero > /data/file");
     joined.run_pod(filler("lesser", &write(ROOM_MIB * 6 / 10)))?;
-    // It hears nothing of what it is asked, so that all of its grace passes.
+    // The container ignores TERM, so that the whole grace period passes.
     let deaf = format!("{}; trap '' TERM; while :; do sleep 3600 & wait; done", write(ROOM_MIB * 9 / 10));
     client.create::<Pod>(&pods, filler("greater", &deaf))?;
     await_event(cluster, "Evicted", "greater", 60)?;
     node.kill_agent()?;
     let killed = Instant::now();
     start_agent(&mut node)?;
-    // The call that lasts as long as the grace is cut off on its other end, too.
+    // The call that lasts as long as the grace period is cut off at its other end, too.
     node.pass(Duration::from_secs(3))?;
     node.kill_containerd()?;
     node.start_containerd()?;

@@ -1,8 +1,11 @@
-//! A booted VM that runs out of memory: who goes, in which order, how soon; and what the kernel does by itself.
+//! A booted VM that runs out of memory: the victims, their order and their delay; and OOM kills of the kernel.
 //!
-//! Then process ids, and swap, in the same VM.
+//! Then process ids and swap, in the same VM.
 //!
-//! Pods hold memory in a tmpfs of their own. What takes the rest belongs to no pod, so that the node alone decides.
+//! Pods hold memory in a tmpfs of their own. The rest of the memory is used outside of any pod, so that the node alone
+//! decides.
+//!
+//! Cases: `defence/memory-hog`, `defence/oom`, `defence/pid-pressure`, `defence/swap`.
 
 pub(crate) mod filling;
 mod pids;
@@ -55,7 +58,7 @@ pub const CASES: &[Case] = &[
 const VM: &str = "vm";
 /// `memory.available`, MiB.
 const THRESHOLD: i64 = 330;
-/// What is written beyond it, MiB: more than `over` has, by 50, and less than both that go, by 80.
+/// Memory that is used beyond the threshold, MiB: 50 more than `over` has, and 80 less than both victims have.
 const BEYOND: i64 = 230;
 /// `pid.available`, per cent.
 const PIDS_PERCENT: u64 = 60;
@@ -72,7 +75,7 @@ fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
     cx.shared_or(|run, artefacts| {
         let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
-        // Of an emulated one nothing is left for the lease while process ids run out.
+        // With one emulated processor there is no time for the lease while process ids run out.
         vm.give_processors(2);
         vm.configure(
             "evictionHard",
@@ -116,7 +119,7 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = left(shell)?;
     ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
     fill(shell, "a", before - THRESHOLD - 30)?;
-    // Its API answers meanwhile, what needs no memory and what does.
+    // The node's API answers meanwhile, both requests that need memory and others.
     let paths = ["healthz", "pods", "stats/summary"].map(|path| format!("/api/v1/nodes/{VM}/proxy/{path}"));
     let (Crossing { crossed, filled, ended }, answers) =
         asking::during(client, &paths, || cross(shell, "over", 30, BEYOND))?;
@@ -187,7 +190,7 @@ fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
     empty(vm.vm()?.shell()?)?;
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
-    // What a Guaranteed pod takes beyond its limit is its own loss, as a Burstable one's is.
+    // A Guaranteed pod beyond its limit is OOM-killed alone, like a Burstable one.
     for (class, resources) in [
         ("Guaranteed", json!({"limits": {"memory": "32Mi", "cpu": "500m"}})),
         ("Burstable", json!({"requests": {"memory": "16Mi"}, "limits": {"memory": "32Mi"}})),
@@ -204,7 +207,7 @@ fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(event(cluster, "SystemOOM")?.is_none(), "a container's own limit is not the machine's");
     client.create::<Pod>(&pods, holder("unlucky", 60, &json!({})))?;
     await_pod_ready(cluster, "unlucky", 120)?;
-    // What the kernel does when nothing is left, at once.
+    // Triggers the kernel's OOM killer at once.
     vm.vm()?.shell()?.must("echo f > /proc/sysrq-trigger")?;
     let told = await_event(cluster, "SystemOOM", VM, 60)?;
     let message = told.message.unwrap_or_default();

@@ -3,9 +3,9 @@
 pub mod apparmor;
 pub mod blocking;
 pub mod cgroups;
-pub mod disk;
+pub mod disk_vm;
 pub mod eviction;
-pub mod images;
-pub mod logs;
+pub mod images_restart;
+pub mod log_rotation;
 pub mod memory;
 pub mod no_space;

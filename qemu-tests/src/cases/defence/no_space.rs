@@ -1,8 +1,8 @@
-//! The kubelet's file system refuses every write now and then, for want of bytes or of inodes, while pods of many kinds come and
-//! go and the agent is killed. Nothing of the node's own is beside it: logs of pods and containerd have room.
+//! The kubelet's file system repeatedly refuses every write, for lack of bytes or of inodes, while pods of many kinds
+//! are created and deleted and the agent is killed. Logs of pods and containerd are on another file system with room.
 //!
-//! The file system is a tmpfs whose size is what is used, and it is made larger again: the kernel itself says ENOSPC, at
-//! whatever the agent does at that moment.
+//! The file system is a tmpfs whose size is set to its usage, and later increased again: the kernel itself returns
+//! ENOSPC for any write of the agent at that moment.
 
 use std::fs;
 use std::process::Command;
@@ -36,12 +36,12 @@ const NODE: &str = "starved";
 const ROOT_DIR: &str = "/var/lib/kubelet";
 const PODS: u32 = 32;
 const STORM: Duration = Duration::from_secs(40);
-/// How long writes fail at once, and how long they do not.
+/// Longest phase in which writes fail, and longest phase in which they do not.
 const PHASE_MS_MAX: u32 = 2500;
 /// Enough for all.
 const ROOMY: &str = "size=1g,nr_inodes=1m";
 
-/// What is missing.
+/// The missing resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissingSpace {
     Nothing,
@@ -63,7 +63,7 @@ fn mount(node: &NativeNode, arguments: &[&str]) -> Result<bool> {
 fn make_scarce(node: &NativeNode, want: MissingSpace) -> Result<()> {
     for _ in 0..20 {
         let disk = statvfs(&node.inside(ROOT_DIR)).context("the kubelet's file system")?;
-        // In whole pages: a file that is there may still grow to the end of its last one.
+        // In whole pages: a file may still grow to the end of its last page.
         let pages = (disk.blocks() - disk.blocks_free()) * disk.fragment_size() / 4096;
         let inodes = disk.files() - disk.files_free();
         let size = match want {
@@ -71,7 +71,7 @@ fn make_scarce(node: &NativeNode, want: MissingSpace) -> Result<()> {
             MissingSpace::Bytes => format!("size={},nr_inodes=1m", pages.max(1) * 4096),
             MissingSpace::Inodes => format!("size=1g,nr_inodes={}", inodes.max(1)),
         };
-        // What is used grew meanwhile: once more.
+        // The usage grew meanwhile: repeat.
         if mount(node, &["-o", &format!("remount,{size}"), ROOT_DIR])? {
             return Ok(());
         }
@@ -83,7 +83,7 @@ fn start(cx: &CaseContext<'_>) -> Result<Joined> {
     let agent = built::agent(&cx.run, false)?;
     let mut cluster = Cluster::start(&cx.run, &cx.artefacts, Settings::default())?;
     let mut node = cluster.start_node(&cx.artefacts, NODE, agent)?;
-    // What a node is given before its agent starts goes with it.
+    // The files that a node has before its agent starts are copied to the new file system.
     let root = node.inside(ROOT_DIR);
     let given = fs::read_dir(&root)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
     let given = given.into_iter().map(|name| Ok((fs::read(root.join(&name))?, name)));
@@ -95,7 +95,7 @@ fn start(cx: &CaseContext<'_>) -> Result<Joined> {
     for (text, name) in given {
         fs::write(root.join(name), text).context("the kubelet's directory")?;
     }
-    // Nobody is evicted for it.
+    // No pod is evicted for it.
     let configuration = kubelet_configuration_with(["0%", "0%"]);
     fs::write(node.inside("/run/e2e/kubelet.yaml"), configuration).context("write the configuration")?;
     start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
@@ -120,7 +120,7 @@ fn no_space(cx: &mut CaseContext<'_>) -> Result<()> {
             changes += 1;
         }
         if crowd.rng.below(3) == 0 {
-            // It ends by nothing else: an agent that is not there cannot be killed.
+            // The agent must still run: a dead agent could not be killed.
             crowd.node().kill_agent()?;
             start_kubelet(crowd.node(), JoinMethod::BootstrapKubeconfig)?;
             kills += 1;

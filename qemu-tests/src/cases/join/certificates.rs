@@ -1,5 +1,7 @@
-//! Client certificates that live for less than a minute: renewed under load, interrupted by a kill, ended while the node
-//! was off. And what the agent's client relies on in an API server, asked of the real one.
+//! Client certificates that live for less than a minute: renewed under load, interrupted by a kill, expired while the
+//! node was off. Also the contract suite of the agent's client, against the real API server.
+//!
+//! Cases: `join/api-contract`, `join/certificate-expired`, `join/certificates-rotate`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +27,7 @@ use orlop_harness::say;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
 
-/// Cases of this file. The last one looks at what happened on its node while the others ran.
+/// Cases of this file. The last one checks the history of its node during the others.
 pub const CASES: &[Case] = &[
     HERE.case(
         "join/api-contract",
@@ -79,7 +81,7 @@ fn api_contract(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     let output = must(&cx.run.clone(), &mut command)?;
     say::line(format!("  {}", output.lines().last().unwrap_or_default()));
-    // The suite asks for what it may not have, and checks that it is refused.
+    // The suite makes forbidden requests, and checks that they are refused.
     let ids = Identities::shared(cx)?;
     let bootstrap = format!("system:bootstrap:{}", ids.cluster.token().id);
     ids.cluster.ensure_nothing_forbidden_but(|request| {
@@ -96,7 +98,7 @@ fn expired(cx: &mut CaseContext<'_>) -> Result<()> {
     let token = ids.cluster.token().clone();
     ids.give_token(&token)?;
     ids.is_mended(agent)?;
-    // With a token that is still there: nobody has to do anything, and nothing is asked in the old name.
+    // With a token that is still there: no action is needed, and the node makes no request with its old name.
     ids.reset_to_expired()?;
     ids.give_token(&token)?;
     let before = ids.cluster.audit()?.len();
@@ -143,7 +145,7 @@ fn connections(node: &NativeNode) -> Result<BTreeSet<String>> {
     Ok(table.lines().filter_map(of).collect())
 }
 
-/// Old connections end once nothing is under way on them; one new one stays.
+/// Old connections end when they have no request in progress; one new connection stays.
 fn replaced(node: &mut NativeNode, before: &BTreeSet<String>) -> Result<()> {
     ensure!(!before.is_empty(), "the node had no connection to the API server");
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -153,7 +155,7 @@ fn replaced(node: &mut NativeNode, before: &BTreeSet<String>) -> Result<()> {
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "connections before {before:?}, after a new certificate {now:?}");
-        // The kernel's table gives no sign.
+        // The kernel's table sends no event.
         node.pass(Duration::from_millis(100))?;
     }
 }
@@ -174,20 +176,20 @@ fn nothing_failed(ids: &Identities) -> Result<()> {
     Ok(())
 }
 
-/// What is asked for, beside the resource.
+/// The field selector of a request.
 fn selector(uri: &str) -> Option<&str> {
     uri.split(['?', '&']).find(|part| part.starts_with("fieldSelector="))
 }
 
-/// kill -9 between the request for a certificate and its use, and while the pair is being replaced; the next start goes
-/// on with whichever is current.
+/// kill -9 between the request for a certificate and its use, and during the replacement of the pair; the next start
+/// uses the current one.
 fn killed_meanwhile(ids: &mut Identities) -> Result<()> {
     let user = format!("system:node:{ROTATES}");
     ids.rotates.kill_agent()?;
     for moment in [Moment::Requested, Moment::Written, Moment::Linked] {
         let known = ids.requests(&user)?;
         let already = ids.swaps.seen()?;
-        // A certificate most of whose life is over is replaced at once, or within ten seconds.
+        // A certificate with little remaining life is replaced at once, or within ten seconds.
         start_kubelet(&mut ids.rotates, JoinMethod::BootstrapKubeconfig)?;
         match moment {
             Moment::Requested => ids.await_request(&user, &known).map(|_| ())?,

@@ -1,4 +1,4 @@
-//! The control plane for tests itself: what every other case of this area stands on.
+//! The control plane of the tests itself, the basis of every other case of this area.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
@@ -35,19 +35,19 @@ fn control_plane(cx: &mut CaseContext<'_>) -> Result<()> {
     node_restriction(&cluster)
 }
 
-/// Anybody may read cluster-info; it leads to the API server and is signed for the token.
+/// Anonymous clients may read cluster-info; it leads to the API server and is signed for the token.
 fn discovery(cluster: &Cluster) -> Result<()> {
     let info = cluster.client().get::<ConfigMap>(&cluster.client().of("kube-public"), "cluster-info")?;
     let data = info.and_then(|i| i.data).context("cluster-info has no data")?;
     ensure!(data.contains_key(&format!("jws-kubeconfig-{}", cluster.token().id)), "no signature: {data:?}");
-    // Anybody: no group list, no other object.
+    // Anonymous clients may read no list and no other object.
     let path = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
     let seen = cluster.kubectl(&["get", "--raw", path, "--as=system:anonymous"])?;
     ensure!(seen.contains("jws-kubeconfig-"), "anonymous sees no cluster-info: {seen}");
     Ok(())
 }
 
-/// A Deployment goes through two controllers, its pod to the scheduler, which has no node for it.
+/// Two controllers handle a Deployment; its pod reaches the scheduler, which has no node for it.
 fn controllers(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     bootstrap::add_namespace(client, "work")?;
@@ -67,7 +67,7 @@ fn controllers(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// With a bootstrap token: a client certificate is approved and signed without anybody's help.
+/// With a bootstrap token a client certificate is approved and signed automatically.
 fn client_certificate(cluster: &Cluster) -> Result<()> {
     let (request, key) = node_request("made-up", &[])?;
     let object = json!({"metadata": {"name": "client"}, "spec": {
@@ -83,7 +83,7 @@ fn client_certificate(cluster: &Cluster) -> Result<()> {
     cx_file(cluster, "node.kubeconfig", &kubeconfig).map(|_| ())
 }
 
-/// With that certificate: a serving certificate is approved by the administrator's approver.
+/// With that certificate, the approver approves a serving certificate.
 fn serving_certificate(cluster: &Cluster) -> Result<()> {
     let node = orlop_harness::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
     let (request, _) = node_request("made-up", &["172.30.0.99", "made-up"])?;
@@ -98,7 +98,7 @@ fn serving_certificate(cluster: &Cluster) -> Result<()> {
     await_certificate(cluster, "serving").map(|_| ())
 }
 
-/// A node's certificate is good for its own node only, and what is refused is found in the audit log.
+/// A node's certificate allows access to its own node only, and the audit log has refused requests.
 fn node_restriction(cluster: &Cluster) -> Result<()> {
     let node = orlop_harness::cluster::client::ClusterClient::new(&cluster.dir().join("node.kubeconfig"))?;
     let nodes = node.all::<k8s_openapi::api::core::v1::Node>();

@@ -1,20 +1,22 @@
 //! A node in a cluster: join, identity, pods, statuses, outages.
 
-pub mod admission;
+pub mod api_server_down;
+pub mod bridge_renumbered;
 pub mod certificates;
-pub mod clock;
-pub mod cloud;
 pub mod control_plane;
-pub mod images;
-pub mod network;
+pub mod credential_provider;
+pub mod debug;
+pub mod external_cloud;
+pub mod image_pulls;
+pub mod kubeconfig;
 pub mod node;
-pub mod outage;
-pub mod plugins;
-pub mod pods;
+pub mod preemption;
 pub mod refused;
 pub mod resize;
+pub mod restart_all;
 pub mod runtime_class;
 pub mod services;
 pub mod status;
-pub mod users;
+pub mod user_namespaces;
 pub mod vm;
+pub mod wrong_clock;

@@ -1,4 +1,8 @@
-//! Nodes in a cluster: they become Ready, run what is bound to them, and survive what clusters go through.
+//! Nodes in a cluster: they become Ready, run the pods that are bound to them, and survive the usual events of a
+//! cluster.
+//!
+//! Cases: `join/node-ready`, `join/pod`, `join/pod-delete`, `join/node-labels`, `join/mirror-pod`, `join/deployment`,
+//! `join/drain`, `join/agent-stopped`, `join/node-deleted`.
 
 use std::time::{Duration, Instant};
 
@@ -103,7 +107,7 @@ fn pod(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let start = Instant::now();
     let mut one = api_pod("one", "first", STAYS, 1);
-    // With the cluster's server before them there is no room for the last one.
+    // The cluster's server comes first, so there is no room for the last one.
     one["spec"]["dnsConfig"] = json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]});
     let pod = joined.run_pod(one)?;
     say::line(format!("  from create to Ready {:.1} s", start.elapsed().as_secs_f64()));
@@ -142,7 +146,7 @@ fn node_labels(cx: &mut CaseContext<'_>) -> Result<()> {
     let picky = |name: &str| {
         let mut pod = api_pod(name, "first", STAYS, 1);
         pod["spec"]["nodeSelector"] = json!({"e2e/disk": "ssd"});
-        // Bound as it is made: the node alone is asked.
+        // Bound at creation: only the node decides.
         pod["spec"]["nodeName"] = json!("first");
         pod
     };
@@ -158,11 +162,11 @@ fn node_labels(cx: &mut CaseContext<'_>) -> Result<()> {
     cluster.kubectl(&["label", "node", "first", "e2e/disk=ssd"])?;
     client.create::<Pod>(&client.of("default"), picky("labelled"))?;
     await_pod_ready(cluster, "labelled", 20)?;
-    // A pod that runs keeps running when the label goes.
+    // A running pod goes on when the label is removed.
     cluster.kubectl(&["label", "node", "first", "e2e/disk-"])?;
     let mut names = vec!["unlabelled".to_owned(), "labelled".to_owned()];
     let mut reason = String::new();
-    // The node hears of its own object and of pods by two watches: the first pods may still be let in.
+    // The node watches its own object and its pods separately: it may still admit the first pods.
     for n in 0..5 {
         let name = format!("late-{n}");
         client.create::<Pod>(&client.of("default"), picky(&name))?;

@@ -1,5 +1,7 @@
-//! Nodes that may not join, each for another reason: they say what is wrong and what to do about it, and join without
-//! a restart once that was done.
+//! Nodes that may not join, each for another reason: they report the problem and its remedy, and join without a restart
+//! after the repair.
+//!
+//! Cases: `join/refused-ca`, `join/refused-hash`, `join/refused-token`, `join/refused-approval`, `join/refused-server`.
 
 use std::fs;
 
@@ -73,7 +75,8 @@ fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
     let ids = Identities::shared(cx)?;
     let (expired, other) = (Token::random()?, ids.cluster.token().clone());
     add_token(ids.cluster.client(), &expired, -60)?;
-    // By hash: cluster-info is no longer signed for it. Mended in the cluster, nothing changes on the node.
+    // Discovery by hash: cluster-info has no signature for the token any more. The repair is in the cluster, nothing
+    // changes on the node.
     ids.reset()?;
     tell(ids, &expired, &Trust::Hashes(vec![ids.cluster.pki().ca.public_key_hash.clone()]))?;
     ids.is_told(JoinMethod::JoinFile, &["is not signed for token id", "expired", "kubeadm token create"])?;
@@ -86,7 +89,7 @@ fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     add_token(client, &expired, 3600)?;
     ids.is_mended(agent)?;
-    // By kubeconfig: the API server refuses it. Mended on the node by another token.
+    // Discovery by kubeconfig: the API server refuses the token. The repair is another token on the node.
     ids.reset()?;
     let never = Token { id: expired.id, secret: other.secret.clone() };
     ids.give_token(&never)?;
@@ -139,7 +142,7 @@ fn wrong_server(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = ids.asks.agent_pid()?;
     ids.give_token(&token)?;
     ids.is_mended(agent)?;
-    // The same for a node that has joined: its address leads to another cluster one day.
+    // The same for a joined node: its address leads to another cluster later.
     let own = ids.asks.inside(KUBECONFIG);
     let right = fs::read_to_string(&own).context("read the node's kubeconfig")?;
     ids.asks.stop_agent()?;

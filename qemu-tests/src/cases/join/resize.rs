@@ -1,5 +1,4 @@
-//! Other amounts for pods that run: up and down under load, with and without a restart, deferred, and through kills of the
-//! agent.
+//! Resizes of running pods: up and down under load, with and without a restart, deferred, and over kills of the agent.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodCondition};
@@ -21,7 +20,7 @@ pub const CASES: &[Case] = &[HERE.case(
     resize,
 )];
 
-/// What the container that holds memory holds, MiB.
+/// Memory of the container that holds memory, MiB.
 const HELD_MIB: u64 = 40;
 
 /// `cpu` and `memory` as requests and limits.
@@ -29,7 +28,7 @@ fn amounts(cpu: (&str, &str), memory: (&str, &str)) -> Value {
     json!({"requests": {"cpu": cpu.0, "memory": memory.0}, "limits": {"cpu": cpu.1, "memory": memory.1}})
 }
 
-/// Asks for other amounts for a container of a pod.
+/// Requests other resources for a container of a pod.
 pub(crate) fn ask_of(joined: &Joined, pod: &str, container: &str, resources: &Value) -> Result<()> {
     let patch = json!({"spec": {"containers": [{"name": container, "resources": resources}]}}).to_string();
     joined.cluster.kubectl(&["patch", "pod", pod, "--subresource", "resize", "--patch", &patch])?;
@@ -75,7 +74,7 @@ fn await_condition(joined: &Joined, name: &str, reason: &str) -> Result<PodCondi
     })
 }
 
-/// What the kernel has of the container.
+/// The container's values in the kernel.
 fn kernel(joined: &Joined, container: &str) -> Result<(u64, i64)> {
     let read = |file: &str| {
         let path = format!("/sys/fs/cgroup/{file}");
@@ -120,7 +119,7 @@ fn resize(cx: &mut CaseContext<'_>) -> Result<()> {
         say::line(format!("  {}", event.message.unwrap_or_default()));
     }
 
-    // Less than it uses: an error until it asks for something that can be.
+    // Less than its usage: an error until the request is feasible.
     ask(joined, "holds", &amounts(("20m", "100m"), ("16Mi", "32Mi")))?;
     let error = await_condition(joined, "PodResizeInProgress", "Error")?.message.unwrap_or_default();
     ensure!(error.contains("cannot decrease memory limits: attempting to set"), "{error}");
@@ -131,7 +130,7 @@ fn resize(cx: &mut CaseContext<'_>) -> Result<()> {
     let status = has(joined, "holds", &fits)?;
     ensure!(status.restart_count == 0, "it was restarted: {status:?}");
 
-    // By a restart, where the policy wants one; processor time needs none.
+    // The memory change restarts the container, as its policy requires; processor time needs no restart.
     let cpu = amounts(("60m", "300m"), ("64Mi", "128Mi"));
     ask(joined, "begins", &cpu)?;
     ensure!(has(joined, "begins", &cpu)?.restart_count == 0, "processor time needs no restart");
@@ -157,7 +156,7 @@ fn resize(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// There is no room: it is said, over a kill of the agent, and comes true when there is.
+/// There is no room: the resize is deferred, over a kill of the agent, and is carried out when there is room.
 fn deferred(joined: &mut Joined, has_now: &Value) -> Result<()> {
     let cores: u32 = {
         let client = joined.cluster.client();
@@ -202,7 +201,7 @@ fn deferred(joined: &mut Joined, has_now: &Value) -> Result<()> {
     await_pod_gone(&joined.cluster, "neighbour", 60)
 }
 
-/// What the pod asks for itself is changed, and with it the limits of the container that has none of its own.
+/// The pod's own resources change, and with them the limits of the container without limits of its own.
 fn whole(joined: &Joined) -> Result<()> {
     let mut pod = api_pod("whole", "first", STAYS, 1);
     let own = amounts(("100m", "200m"), ("32Mi", "64Mi"));

@@ -1,4 +1,4 @@
-//! RuntimeClasses: which of its handlers the runtime runs a pod by.
+//! RuntimeClasses: the runtime handler of a pod.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -35,7 +35,7 @@ fn await_words(joined: &Joined, pod: &str, words: &str) -> Result<()> {
     })
 }
 
-/// By which handler the pod's newest sandbox is run.
+/// Runtime handler of the pod's newest sandbox.
 fn handler_of(joined: &Joined, pod: &str) -> Result<String> {
     let view = joined.nodes[0].cri().view()?;
     let sandboxes = view.sandboxes_of(pod);
@@ -66,7 +66,7 @@ fn runtime_class(cx: &mut CaseContext<'_>) -> Result<()> {
     client.create::<Pod>(&client.of("default"), pod("lost", "unknown"))?;
     await_words(joined, "lost", "no runtime for \"nowhere\" is configured")?;
 
-    // Admission lets no pod in without its class, but the class may go before the pod is run.
+    // Admission refuses a pod without its class, but the class may be deleted before the pod runs.
     client.create::<RuntimeClass>(&client.all(), class("late", &handler))?;
     let mut gated = pod("late", "late");
     gated["spec"]["schedulingGates"] = json!([{ "name": "e2e.example/class" }]);
@@ -87,7 +87,7 @@ fn runtime_class(cx: &mut CaseContext<'_>) -> Result<()> {
     let by = handler_of(joined, "own-first")?;
     ensure!(by == handler, "the static pod is run by {by:?} and not by {handler:?}");
 
-    // The class is made anew with a handler that the runtime has.
+    // The class is created again with a handler of the runtime.
     client.delete::<RuntimeClass>(&client.all(), "unknown", None)?;
     client.create::<RuntimeClass>(&client.all(), class("unknown", &handler))?;
     await_pod_ready(&joined.cluster, "lost", 60)?;

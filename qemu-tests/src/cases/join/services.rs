@@ -1,4 +1,4 @@
-//! Services, as containers are told of them.
+//! Variables of containers for Services.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};

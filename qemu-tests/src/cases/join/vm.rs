@@ -1,4 +1,4 @@
-//! A booted VM joins a cluster, beside a native node, and comes back after a power cut as the node that it was.
+//! A booted VM joins a cluster next to a native node, and returns as the same node after a power cut.
 
 mod amounts;
 mod plugins;
@@ -56,7 +56,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = await_ready(&cluster, VM, READY_LIMIT_S)?;
     let first = info(&node)?;
     ensure_described(&cluster, &mut vm, &node)?;
-    // It asks the nodes while other things are looked at.
+    // It queries the nodes while the case checks other things.
     metrics_server::start(&mut cluster)?;
     let pod = run_pods(cx, &cluster, &vm)?;
     let pod_ip = pod_ip(&pod)?;
@@ -116,7 +116,7 @@ fn info(node: &Node) -> Result<NodeSystemInfo> {
     node.status.as_ref().and_then(|s| s.node_info.clone()).context("a node without nodeInfo")
 }
 
-/// The Node says what the machine is, in the API and in what kubectl shows.
+/// The Node describes the machine, in the API and in kubectl's output.
 fn ensure_described(cluster: &Cluster, vm: &mut VmNode, node: &Node) -> Result<()> {
     let address = vm.wire().address();
     let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
@@ -152,7 +152,7 @@ fn ensure_described(cluster: &Cluster, vm: &mut VmNode, node: &Node) -> Result<(
     Ok(())
 }
 
-/// A pod on each node, made with kubectl; answers the VM's.
+/// Makes a pod on each node with kubectl; returns the VM's.
 fn run_pods(cx: &CaseContext<'_>, cluster: &Cluster, vm: &VmNode) -> Result<Pod> {
     let container = json!({"name": "hello", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never"});
     let on_vm = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": {
@@ -250,7 +250,7 @@ fn ensure_memory(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     Ok(())
 }
 
-/// What only a unified hierarchy tells: pressure, the parts of the machine, pods' own cgroups.
+/// Figures that only a unified hierarchy has: pressure, the parts of the machine, pods' own cgroups.
 fn ensure_summary(cluster: &Cluster) -> Result<()> {
     let text = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/stats/summary")])?;
     let summary: serde_json::Value = serde_json::from_str(&text).context("the summary")?;
@@ -321,7 +321,7 @@ fn container_id(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.container_statuses.as_ref()?.first()?.container_id.as_deref()
 }
 
-/// The same pod is Ready again, in another container.
+/// Waits until the same pod is Ready again, in another container.
 fn await_restarted(cluster: &Cluster, before: &Pod) -> Result<()> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 120, "the pod to run again", |all| {
@@ -338,7 +338,7 @@ fn await_back(cluster: &Cluster, old_boot: &str) -> Result<Node> {
     })
 }
 
-/// The cluster is told that the machine was restarted.
+/// Waits until the cluster has the event about the restart of the machine.
 fn await_rebooted(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     client.wait::<Event, _>(&client.of("default"), 60, "the event Rebooted", |all| {

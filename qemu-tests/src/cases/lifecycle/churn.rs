@@ -29,15 +29,15 @@ pub const CASES: &[Case] = &[HERE.case(
     churn,
 )];
 
-/// How long things are killed, seconds.
+/// Duration of the kills, seconds.
 const CHURN_VARIABLE: &str = "ORLOP_E2E_CHURN_S";
 const CHURN_S: u64 = 60;
 const NODE: &str = "churned";
 const PODS: u32 = 50;
 /// When all is as wanted after the last kill, seconds: nothing may wait for a call that a dead containerd will not answer.
 const REST_S: u64 = 120;
-/// How long a shim may stay that the runtime has forgotten, seconds: the agent looks once a minute, and 10 s later once
-/// for what the shim holds, once for the shim; and there is some work to be done besides.
+/// How long a lost shim may stay, seconds: the agent looks once a minute, and after 10 s again, once for the shim's
+/// children and once for the shim; the rest is for the work itself.
 const LOST_SHIMS_S: u64 = 100;
 /// The first pods, one of each kind, are there before the first kill and stay to the end.
 const STABLE: u32 = 16;
@@ -64,9 +64,10 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     truth.ensure()?;
     if lost.shims == 0 {
         let node = crowd.node();
-        // Its end may be seen before it is told.
+        // The shim may end before the agent logs this.
         if await_ended_shim(node, 10).is_err() {
-            // It went without the agent (seen once on a busy host; why is not known): another one is forgotten while nothing is killed.
+            // The shim ended without the agent (seen once on a busy host, for an unknown reason): repeat with another
+            // shim and without kills.
             node.forget_a_shim()?;
             await_ended_shim(node, LOST_SHIMS_S)?;
         }
@@ -76,10 +77,10 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the runtime has forgotten.
+/// Resources that the runtime has lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuntimeLeak {
-    /// Tasks whose cgroups stay: their starts were cut off by the agent's death, or by its own.
+    /// Tasks whose cgroups stay: the death of the agent or of containerd cut off their starts.
     tasks: usize,
     /// Shims that the agent has ended.
     shims: usize,
@@ -101,7 +102,7 @@ pub(crate) struct Crowd {
     pub(crate) joined: Joined,
     pub(crate) rng: Rng,
     pods: u32,
-    /// Names of the pods that are to be there, and their kinds.
+    /// Names and kinds of the pods that must exist.
     wanted: BTreeMap<String, Kind>,
     seen: Instances,
 }
@@ -150,7 +151,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// One pod comes or goes; a name whose last pod is not gone yet is left alone.
+    /// Creates or deletes one pod; skips a name whose last pod is not gone yet.
     pub(crate) fn toggle(&mut self) -> Result<()> {
         let name = name_of(STABLE + self.rng.below(self.pods - STABLE));
         let grace = [None, None, Some(0), Some(1)][self.rng.below(4) as usize];
@@ -166,7 +167,7 @@ impl Crowd {
         self.create(&name, kind)
     }
 
-    /// Kills and changes for a while; answers what was done.
+    /// Kills and changes for a while; returns the numbers of both.
     fn storm(&mut self, length: Duration) -> Result<String> {
         let (mut agents, mut runtimes, mut changes) = (0, 0, 0);
         let end = Instant::now() + length;
@@ -191,7 +192,7 @@ impl Crowd {
                 self.node().kill_containerd()?;
                 runtimes += 1;
             }
-            // What changes while nobody watches must be seen too.
+            // The agent must also find changes of the time in which it was dead.
             self.toggle()?;
             changes += 1;
             self.node().pass(down)?;
@@ -234,7 +235,7 @@ impl Crowd {
         waited.with_context(|| format!("not as wanted: {missing:?}"))
     }
 
-    /// Everything that was asked for is there, and the API server and the runtime tell the same.
+    /// Every wanted pod is settled, and API server and runtime show the same.
     pub(crate) fn at_rest(&mut self) -> Result<()> {
         self.await_settled(REST_S)?;
         self.look()?;
@@ -253,7 +254,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// What runs of the quiet pods that were there first.
+    /// Container ids of the quiet pods that were created first.
     pub(crate) fn stable_ids(&self) -> Result<BTreeMap<(String, String), String>> {
         let client = self.joined.cluster.client();
         let mut ids = BTreeMap::new();
@@ -273,7 +274,7 @@ impl Crowd {
         Ok(ids)
     }
 
-    /// Deletes everything and waits until nothing is left but what containerd has lost by its own word.
+    /// Deletes everything and waits until nothing is left except tasks that containerd's log shows as lost.
     pub(crate) fn end(&mut self, before: &HostLeftovers) -> Result<RuntimeLeak> {
         let client = self.joined.cluster.client();
         for name in self.wanted.keys() {
@@ -301,13 +302,13 @@ fn await_ended_shim(node: &NativeNode, limit_s: u64) -> Result<()> {
     })
 }
 
-/// Of how many shims the agent says that it has ended them.
+/// Number of lost shims that the agent has ended, from its log.
 fn ended_shims(node: &NativeNode) -> Result<usize> {
     let log = fs::read_to_string(node.logs().join("agent.log")).context("the agent's log")?;
     Ok(log.lines().filter(|line| line.contains("the runtime had forgotten was ended")).count())
 }
 
-/// True if what the status says is running runs, under that attempt, and nothing else of the pod does.
+/// True if exactly the containers that the status shows as running run, under that attempt.
 fn tells_the_same(pod: &Pod, view: &View) -> bool {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let running: BTreeMap<String, i32> = view

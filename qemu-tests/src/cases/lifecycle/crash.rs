@@ -1,4 +1,6 @@
-//! The agent killed, the runtime restarted: what runs goes on running, what was asked meanwhile is done.
+//! The agent killed, the runtime restarted: running containers go on, and changes of the meantime are applied.
+//!
+//! Cases: `lifecycle/agent-killed-50`, `lifecycle/containerd-restart`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,11 +46,11 @@ fn fleeting(n: u32) -> Pod {
     Pod::staying(&format!("fleeting{n}"))
 }
 
-/// Pods that come and go.
+/// Pods that are created and deleted.
 #[derive(Clone, Copy, Default)]
 struct Fleeting {
     wanted: bool,
-    /// How often its manifest came.
+    /// Number of its manifests so far.
     came: u32,
 }
 
@@ -56,8 +58,8 @@ fn last_attempt(view: &View, pod: &str) -> u32 {
     view.of(pod).into_iter().filter_map(|c| c.metadata.as_ref()).map(|m| m.attempt).max().unwrap_or(0)
 }
 
-/// What must never be seen, whatever the agent is doing: two live containers of one pod, or a second attempt. Where a
-/// manifest is back before all of its pod was gone, that pod counts on.
+/// Checks that must hold at any time: at most one live container of each pod, and no second attempt. If a manifest is
+/// back before all of its pod was gone, that pod's attempts go on counting.
 fn check(view: &View, ids: &BTreeMap<String, String>, fleeting_pods: &[Fleeting]) -> Result<()> {
     for (pod, id) in ids {
         let running = view.running(pod);
@@ -85,7 +87,7 @@ fn agent_killed(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     let mut pods = [Fleeting::default(); FLEETING as usize];
     for _ in 0..KILLS {
-        // One or two pods come or go, then the agent dies somewhere in what it makes of that.
+        // One or two changes, then the agent dies at some point of its work on them.
         for _ in 0..=rng.below(2) {
             toggle(&node, &mut pods, rng.below(FLEETING))?;
         }
@@ -93,7 +95,7 @@ fn agent_killed(cx: &mut CaseContext<'_>) -> Result<()> {
         node.kill_agent()?;
         check(&node.cri().view()?, &ids, &pods)?;
         if rng.below(4) == 0 {
-            // What changes while nobody watches must be seen too.
+            // The agent must also find changes of the time in which it was dead.
             toggle(&node, &mut pods, rng.below(FLEETING))?;
         }
         node.start_agent()?;
@@ -133,7 +135,7 @@ fn containerd_restart(cx: &mut CaseContext<'_>) -> Result<()> {
     run_pod(&node, &goes)?;
     let agent = node.agent_pid()?;
     node.kill_containerd()?;
-    // Asked while nobody can do it.
+    // Changes while containerd is dead.
     node.write_manifest("comes.yaml", &Pod::staying("comes").manifest())?;
     node.remove_manifest(&goes.file())?;
     ensure!(node.http_get(10248, "/healthz")?.trim() == "ok", "healthz while the runtime is down");

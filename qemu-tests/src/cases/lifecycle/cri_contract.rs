@@ -1,5 +1,5 @@
-//! The agent's CRI client against the image's containerd: the contract suite that the fake runtime passes
-//! too, every answer read undecoded, and the descriptor inside containerd's executable.
+//! The agent's CRI client against the image's containerd: the contract suite that the fake runtime also passes, a check
+//! of every raw answer, and the descriptor in containerd's executable.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn cri_contract(cx: &CaseContext<'_>, args: &[&str]) -> Result<Command> {
 }
 
 fn run(cx: &mut CaseContext<'_>) -> Result<()> {
-    // No agent is started, so any program may stand at its place.
+    // No agent is started, so any program can be given as the agent.
     let node = NativeNode::start(&cx.run, &cx.artefacts, std::env::current_exe()?)?;
     let containerd = node.inside("/usr/bin/containerd");
     let output = must(&cx.run, &mut cri_contract(cx, &["binary", &containerd.to_string_lossy()])?)?;
@@ -59,7 +59,7 @@ fn run(cx: &mut CaseContext<'_>) -> Result<()> {
         "1",
         "--deaf",
         "/bin/deaf",
-        // Sandbox metrics need one; it lies below the node's own cgroup.
+        // Sandbox metrics need a cgroup; it is below the node's own.
         "--cgroup-parent",
         "/contract",
     ]

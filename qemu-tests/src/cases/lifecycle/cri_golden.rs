@@ -1,11 +1,11 @@
-//! What the runtime is told of a pod, beside what the upstream kubelet tells it of the same pod.
+//! The CRI configurations of a pod, compared with those of the upstream kubelet for the same pod.
 //!
 //! ```text
 //! pods (cri_golden/pods.rs) ──► agent ──► containerd ──► configurations as containerd keeps them ──► compared
 //! golden/upstream.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
-//! What comes in: the group's first node. What goes out: a difference by path. Invariants: what chance decides (UIDs,
-//! addresses, ids) is named before the comparison; nothing else may differ.
+//! What comes in: the group's first node. What goes out: a difference by path. Invariants: random values (UIDs,
+//! addresses, ids) are replaced by names before the comparison; nothing else may differ.
 
 mod pods;
 
@@ -22,7 +22,7 @@ use orlop_harness::say;
 use orlop_proto::cri::v1 as cri;
 use serde_json::{Map, Value, json};
 
-/// If set, what is seen is written down and not compared.
+/// If set, the result is recorded and not compared.
 pub const RECORD: &str = "ORLOP_E2E_RECORD_CRI";
 
 /// Cases of this file.
@@ -82,7 +82,7 @@ fn record() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/upstream.json")
 }
 
-/// Words that differ from run to run, and what stands for them.
+/// Words that differ from run to run, and their replacements.
 fn names_of_chance(node: &Node, pod: &Pod) -> BTreeMap<String, &'static str> {
     let addresses = node.status.iter().filter_map(|s| s.addresses.as_ref()).flatten();
     let status = pod.status.clone().unwrap_or_default();
@@ -97,7 +97,7 @@ fn names_of_chance(node: &Node, pod: &Pod) -> BTreeMap<String, &'static str> {
     words
 }
 
-/// What the runtime was told of the pod: the sandbox's configuration, and each container's by name.
+/// The pod's configurations in the runtime: the sandbox's, and each container's by name.
 fn runtime_view(node: &NativeNode, chance: &BTreeMap<String, &'static str>, name: &str) -> Result<Value> {
     let view = node.cri().view()?;
     let mut client = node.cri().runtime_client();
@@ -119,7 +119,7 @@ fn runtime_view(node: &NativeNode, chance: &BTreeMap<String, &'static str>, name
     Ok(Value::Object(found))
 }
 
-/// The configuration that containerd was given, as it gives it out to who asks for all it knows.
+/// The configuration as containerd returns it in its verbose status.
 fn config(
     info: &std::collections::HashMap<String, String>,
     words: &BTreeMap<String, &'static str>,
@@ -149,7 +149,7 @@ fn config(
     Ok(config)
 }
 
-/// Which ids of the host a pod has is the node's choice.
+/// Replaces a pod's host ids, which the node chooses.
 fn name_host_ids(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -165,7 +165,7 @@ fn name_host_ids(value: &mut Value) {
     }
 }
 
-/// Where two values differ, by path, and how.
+/// Differences between two values, by path.
 fn differences(upstream: &Value, agent: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     compare("", upstream, agent, &mut found);

@@ -1,4 +1,6 @@
-//! Lifecycle hooks on a real node: their order against start and stop, and what they take of the grace.
+//! Lifecycle hooks on a real node: their order relative to start and stop, and their part of the grace period.
+//!
+//! Cases: `lifecycle/hooks-order`, `lifecycle/hooks-grace`.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +55,7 @@ fn order(cx: &mut CaseContext<'_>) -> Result<()> {
     let dir = shared(node, SHARED)?;
     let script = "echo main >> /data/order; trap 'echo term >> /data/order; exit 0' TERM; \
                   while :; do sleep 3600 & wait; done";
-    // The hook waits for the program's word and then for the test, so that neither depends on the other's speed.
+    // The hook waits for the program's line and then for the test, so that neither depends on the other's speed.
     let post = "cd /data; while [ ! -e order ]; do sleep 1; done; echo begun >> order; \
                 while [ ! -e go ]; do sleep 1; done; echo post >> order";
     let pre = "sleep 1; echo pre >> /data/order";
@@ -92,7 +94,7 @@ fn grace(cx: &mut CaseContext<'_>) -> Result<()> {
     let cluster = &joined.cluster;
     let dir = shared(&joined.nodes[0], SHARED)?;
     let hang = exec("echo in >> /data/late; sleep 600; echo out >> /data/late");
-    // The pod, its hook, its grace, and how long its end takes at least.
+    // The pod, its hook, its grace period, and the shortest time of its end.
     let table = [
         ("sleeps", json!({"sleep": {"seconds": 3}}), 60, 3),
         ("sleeps-not", json!({"sleep": {"seconds": 0}}), 60, 0),

@@ -24,12 +24,12 @@ pub const CASES: &[Case] = &[HERE.case(
 const SOCKETS: [&str; 2] = ["/run/nri/nri.sock", "/var/run/nri/nri.sock"];
 const VARIABLE: (&str, &str) = ("E2E_NRI", "was-here");
 
-/// A pod that says what the plugin gave it.
+/// A pod that prints the plugin's variable.
 fn pod(name: &str) -> Pod {
     Pod::script(name, "trap 'exit 0' TERM; echo \"nri:$E2E_NRI.\"; while :; do sleep 3600 & wait; done")
 }
 
-/// What the pod says.
+/// The pod's output.
 fn says(node: &NativeNode, name: &str) -> Result<String> {
     let id = run_pod(node, &pod(name))?;
     let path = node.inside(&node.cri().status(&id)?.log_path);
@@ -52,7 +52,7 @@ fn nri(cx: &mut CaseContext<'_>) -> Result<()> {
     drop(plugin);
     let after = says(&node, "after")?;
     ensure!(after.is_empty(), "after the plugin has left the variable is {after:?}");
-    // The agent has taken none of this for a change of the pod.
+    // The agent has not taken any of this for a change of the pod.
     for name in ["before", "with", "after"] {
         let name = pod(name).full_name();
         let attempts = node.wait(10, &format!("{name} to run"), |v| {

@@ -1,4 +1,7 @@
-//! Probes on a real node: readiness in conditions, liveness and startup that restart, what a new agent makes of them.
+//! Probes on a real node: readiness in conditions, restarts by liveness and startup probes, and the results after a
+//! restart of the agent.
+//!
+//! Cases: `lifecycle/probes-readiness`, `lifecycle/probes-restart`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -124,7 +127,7 @@ fn readiness(cx: &mut CaseContext<'_>) -> Result<()> {
     fs::write(&ok, "ok")?;
     let before = await_pod(cluster, "readies", "to be ready again", ready::pod)?;
 
-    // A new agent has to find out by itself, and says nothing else meanwhile.
+    // A new agent has to probe again, and keeps the last result meanwhile.
     joined.nodes[0].kill_agent()?;
     start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;
     let cluster = &joined.cluster;

@@ -1,5 +1,5 @@
-//! The control: does the node's runtime run a pod at all, without the agent? If this fails, the other
-//! lifecycle cases say nothing about the agent.
+//! The control: the node's runtime can run a pod without the agent. If this fails, failures of the other lifecycle
+//! cases are not the agent's.
 
 use anyhow::{Context, Result};
 use orlop_harness::case::{Case, CaseContext, Level};
@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[Case {
 }];
 
 fn run(cx: &mut CaseContext<'_>) -> Result<()> {
-    // No agent is started, so any program may stand at its place.
+    // No agent is started, so any program can be given as the agent.
     let node = NativeNode::start(&cx.run, &cx.artefacts, std::env::current_exe()?)?;
     let (mut runtime, mut image) = (node.cri().runtime_client(), node.cri().image_client());
     let sandbox_config = cri::PodSandboxConfig {

@@ -1,4 +1,8 @@
-//! Static pods on the native node: they follow their files, and what is wrong with one file hurts no other.
+//! Static pods on the native node: they follow their files, and an invalid file does not affect the others.
+//!
+//! Cases: `lifecycle/static-pod-add`, `lifecycle/static-pod-change`, `lifecycle/static-pod-remove`,
+//! `lifecycle/static-pod-back`, `lifecycle/static-pod-invalid`, `lifecycle/static-pod-unreadable`,
+//! `lifecycle/static-pod-hundred`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +63,7 @@ pub(crate) fn ready_node(cx: &CaseContext<'_>) -> Result<NativeNode> {
     Ok(node)
 }
 
-/// Writes the manifest and waits for its one running container; answers its id.
+/// Writes the manifest and waits for its one running container; returns its id.
 pub(crate) fn run_pod(node: &NativeNode, pod: &Pod) -> Result<String> {
     node.write_manifest(&pod.file(), &pod.manifest())?;
     let name = pod.full_name();
@@ -70,7 +74,7 @@ pub(crate) fn run_pod(node: &NativeNode, pod: &Pod) -> Result<String> {
 pub(crate) fn await_gone(node: &NativeNode, limit_s: u64, pod: &str) -> Result<()> {
     node.wait(limit_s, &format!("pod {pod} to be gone"), |v| v.is_gone(pod).then_some(()))?;
     node.wait(10, "its directories to be gone", |v| {
-        // Pod directories are named by UID: after the last pod there is none, before that not more than pods.
+        // Pod directories are named by UID: none after the last pod, before that at most one for each pod.
         let uids: BTreeSet<_> =
             v.sandboxes.iter().filter_map(|s| s.metadata.as_ref()).map(|m| m.uid.clone()).collect();
         let left = fs::read_dir(node.inside("/var/lib/kubelet/pods")).map_or(0, Iterator::count);
@@ -105,7 +109,7 @@ fn await_log(node: &NativeNode, id: &str, text: &str) -> Result<()> {
 fn add(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
-    // One is there before the agent, one comes after.
+    // One manifest exists before the agent starts, one comes later.
     let (early, late) = (Pod::staying("early"), Pod::staying("late"));
     node.write_manifest(&early.file(), &early.manifest())?;
     node.start_agent_ready()?;
@@ -222,7 +226,7 @@ fn unreadable(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = ready_node(cx)?;
     let stays = run_pod(&node, &Pod::staying("stays"))?;
     let dir = node.manifests();
-    // The agent is root, whom modes do not stop: these stop anyone.
+    // File modes do not stop root: these files cannot be read by any user.
     fs::create_dir(dir.join("a-directory.yaml"))?;
     std::os::unix::fs::symlink("/nowhere", dir.join("a-dangling-link.yaml"))?;
     std::os::unix::fs::symlink("a-loop.yaml", dir.join("a-loop.yaml"))?;

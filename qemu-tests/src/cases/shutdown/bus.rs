@@ -1,14 +1,34 @@
-//! The system bus goes away: it comes back and logind with it, or the machine is told to stop without it.
+//! Loss of the system bus: the bus restarts and logind with it, or the machine stops without a bus.
+//!
+//! Cases: `shutdown/bus-restart`, `shutdown/bus-away`.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::say;
 
-use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
+use super::{Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
 
-/// How often the agent has taken its lock in this boot.
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "shutdown/bus-restart",
+        115,
+        "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
+         pods of three priorities that need 1, 20 and 600 s in order",
+        restart,
+    ),
+    HERE.case(
+        "shutdown/bus-away",
+        100,
+        "systemctl reboot without bus and logind: the same pods end in order while the agent's unit stops, told and \
+         written",
+        away,
+    ),
+];
+
+/// Counts how often the agent has taken its lock in this boot.
 const TAKEN: &str =
     "journalctl -b -u kubelet.service -o cat --no-pager | grep -c \"shutdown waits for this\"";
 /// The bus restarts, its launcher is killed, the broker itself is killed.
@@ -25,7 +45,7 @@ const LOSSES: [(&str, &str); 3] = [
 /// How long the lock may be away after each, seconds, under TCG on a busy machine.
 const BACK_WITHIN_S: u64 = 30;
 
-pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
+fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     await_lock(vm)?;
     five::run(cluster, five::SOON)?;
@@ -40,7 +60,7 @@ pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
         await_lock(vm)?;
         say::line(format!("  the lock is back {:.1} s after {what}", lost.elapsed().as_secs_f64()));
     }
-    // Nobody was ended for it.
+    // No pod was ended.
     five::ensure_ready(cluster)?;
     let before = boot_id(cluster)?;
     vm.vm()?.reboot(OFF_LIMIT_S)?;
@@ -48,21 +68,22 @@ pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     five::ensure_ended(cluster, vm, &before, "reboot")
 }
 
-/// journald is no witness of a boot's last moments: the agent's lines go to a file beside its receipt, from its next start on.
+/// journald loses a boot's last moments: from its next start on, the agent writes its log to a file next to its
+/// receipt.
 const LOG: &str = "/var/lib/kubelet/last-lines";
 const TO_LOG: &str = "mkdir -p /run/systemd/system/kubelet.service.d && \
                       printf '[Service]\\nStandardError=append:/var/lib/kubelet/last-lines\\n' > \
                       /run/systemd/system/kubelet.service.d/90-log.conf && \
                       systemctl daemon-reload && systemctl restart kubelet.service";
 
-pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
+fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     vm.vm()?.shell()?.must(TO_LOG)?;
     await_lock(vm)?;
     five::run(cluster, five::SOON)?;
     let before = boot_id(cluster)?;
     let shell = vm.vm()?.shell()?;
-    // It cannot be started again, by nobody who knocks.
+    // A masked unit cannot be started again by its socket.
     shell.must("systemctl mask --runtime dbus-broker.service && systemctl stop dbus-broker.service")?;
     let deaf = "! busctl status >/dev/null 2>&1 && ! systemctl is-active -q systemd-logind.service";
     shell.must(&format!("timeout 30 bash -c 'until {deaf}; do sleep 0.5; done'"))?;
@@ -70,7 +91,7 @@ pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.restarts("systemctl reboot", OFF_LIMIT_S)?;
     say::line(format!("  {VM} started again after {:.1} s without a bus", asked.elapsed().as_secs_f64()));
     await_boot(cluster, vm, &before)?;
-    // Nobody but the agent, in its own stop, can have ended them in order.
+    // Only the agent, in its own stop, can have ended the pods in order.
     let shell = vm.vm()?.shell()?;
     let ended = shell.run(&format!("grep -q 'nobody waited for the pods' {LOG}"), Duration::from_secs(30))?;
     let log = shell.must(&format!("tail -n 40 {LOG} && rm {LOG}"))?;

@@ -1,19 +1,28 @@
-//! Shutdowns that end before they are done: a kernel that dies, and power that goes, in each phase.
+//! Shutdowns that are cut short: by a kernel panic, and by power cuts in each phase.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::fixture::await_started_anew;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::vm_node::VmNode;
 
 use super::five::{self, StopDurations};
 use super::interrupted::{await_terminated, ensure_last_end, unclean};
-use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
+use super::{Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
 
-/// Cuts the power and boots; answers the id of the boot that was cut.
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/cut-short",
+    400,
+    "a kernel that dies while the first pods end, power cut while those of the second and the third priority end, \
+     while the API server is to be told, and when all is written (halt): the next boot mends it and says why",
+    cut_short,
+)];
+
+/// Cuts the power and boots; returns the id of the boot that was cut.
 fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let boot = boot_id(cluster)?;
     vm.cut_power();
@@ -22,7 +31,7 @@ fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     Ok(boot)
 }
 
-/// The node tells that `boot` ended in the middle of its shutdown.
+/// The node's event says that `boot` ended in the middle of its shutdown.
 fn ensure_told_unclean(cluster: &Cluster, boot: &str) -> Result<()> {
     let said = unclean(cluster, boot)?;
     ensure!(said.contains("in the middle of its shutdown"), "{said}");
@@ -43,7 +52,7 @@ fn await_killing(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
 const STARTS_ANEW: &str = "sysctl -qw kernel.panic=1 || echo 1 > /proc/sys/kernel/panic";
 const DIES: &str = "echo c > /proc/sysrq-trigger";
 
-/// Has the kernel die; answers the id of the boot that ended so.
+/// Has the kernel die; returns the id of the boot that ended so.
 fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let boot = boot_id(cluster)?;
     vm.vm()?.restarts(DIES, OFF_LIMIT_S)?;
@@ -51,7 +60,7 @@ fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     Ok(boot)
 }
 
-/// It died in the middle of its shutdown, its words are told, and its log is kept.
+/// The event names the panic in the middle of the shutdown, and the kernel's log is kept.
 fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<()> {
     let said = unclean(cluster, boot)?;
     let words = "its kernel died (Kernel panic - not syncing: sysrq triggered crash)";
@@ -64,7 +73,7 @@ fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<(
 }
 
 /// One cut for each phase, with the same pods each time.
-pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
+fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     panic_in_the_first_group(cluster, vm)?;
     cut_in_a_later_group(cluster, vm, "middle")?;
@@ -74,7 +83,7 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     cluster.ensure_nothing_forbidden()
 }
 
-/// What had its end coming ends, what had not goes on.
+/// Pods whose end had begun end, the other pods go on.
 fn panic_in_the_first_group(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let shell = vm.vm()?.shell()?;
@@ -92,13 +101,13 @@ fn panic_in_the_first_group(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     await_settled(cluster)
 }
 
-/// The power goes when those of the first group have ended and this pod is ending.
+/// Cuts the power after the end of the first group's pods and during the end of this pod.
 fn cut_in_a_later_group(cluster: &Cluster, vm: &mut VmNode, name: &str) -> Result<()> {
     let takes = |pod| if pod == name { 600 } else { 1 };
     five::run(cluster, StopDurations { middle: takes("middle"), critical: takes("critical") })?;
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "one", 60)?;
-    // Its group is next when nothing of the others is left, volumes included.
+    // Its group begins when the pods of the earlier groups are released, volumes included.
     await_killing(cluster, name, 90)?;
     let boot = cut(cluster, vm)?;
     ensure_told_unclean(cluster, &boot)?;
@@ -113,7 +122,7 @@ fn cut_in_a_later_group(cluster: &Cluster, vm: &mut VmNode, name: &str) -> Resul
     await_settled(cluster)
 }
 
-/// All pods have ended, and the API server, which is away, is waited for.
+/// All pods have ended, and the agent waits for the API server, which is down.
 fn cut_while_telling(cluster: &mut Cluster, vm: &mut VmNode) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let boot = boot_id(cluster)?;
@@ -134,7 +143,7 @@ fn cut_while_telling(cluster: &mut Cluster, vm: &mut VmNode) -> Result<()> {
     await_settled(cluster)
 }
 
-/// All is written, and units stop: that was an end in order.
+/// The receipt is complete, and units stop: that was an ordered end.
 fn cut_when_written(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     five::run(cluster, five::SOON)?;
     let shell = vm.vm()?.shell()?;

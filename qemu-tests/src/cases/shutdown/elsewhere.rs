@@ -1,5 +1,5 @@
-//! Replicas of a node that goes are made on another one: after a shutdown, and by the taint `out-of-service` after a
-//! power cut. The node that comes back has nothing left of them.
+//! Replicas of a node that goes down are created on another one: after a shutdown, and by the taint `out-of-service`
+//! after a power cut. The node that comes back has nothing left of them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use orlop_harness::built;
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext, Level};
 use orlop_harness::cluster::fixture::await_ready;
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
@@ -20,11 +20,22 @@ use super::{
     OFF_LIMIT_S, Periods, ReceiptFile, VM, await_boot, boot_id, ensure_terminated, five, whole_receipt,
 };
 
+/// Cases of this file.
+pub const CASES: &[Case] = &[Case {
+    name: "shutdown/elsewhere",
+    level: Level::L4v,
+    expected_s: 190,
+    about: "a Deployment and a StatefulSet go on on another node: after systemctl poweroff, and by the taint \
+            out-of-service after a power cut",
+    group: None,
+    run: elsewhere,
+}];
+
 const NATIVE: &str = "native";
-/// What a node that is told to be out of service has.
+/// The taint of a node that is out of service.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// One container that stays, on the VM if it takes pods.
+/// One container that stays, preferably on the VM.
 fn template(app: &str) -> Value {
     let preference = json!({"matchExpressions": [{"key": LABEL.0, "operator": "Exists"}]});
     let here = json!([{"weight": 100, "preference": preference}]);
@@ -70,12 +81,12 @@ fn await_on(cluster: &Cluster, node: &str, limit_s: u64) -> Result<()> {
     })
 }
 
-/// Which containers of the two run on the VM.
+/// Number of containers that run on the VM.
 fn runs(vm: &mut VmNode) -> Result<String> {
     vm.vm()?.shell()?.must("ctr -n k8s.io tasks ls | grep -c RUNNING; true").map(|n| n.trim().to_owned())
 }
 
-pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
+fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     // Short, so that a silent node is known as one soon.
     let settings = Settings { node_monitor_grace: Duration::from_secs(20), ..Settings::default() };
     let agent = built::agent(&cx.run, false)?;
@@ -96,7 +107,7 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     five::create_class(&cluster)?;
     five::run(&cluster, five::SOON)?;
 
-    // Told to stop: the pods end first, and are made where there is room.
+    // An ordered shutdown: the pods end first, and are created on the other node.
     let before = boot_id(&cluster)?;
     vm.vm()?.shell()?.tell("systemctl poweroff")?;
     vm.await_off(OFF_LIMIT_S)?;
@@ -124,7 +135,7 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     })?;
     ensure!(runs(&mut vm)? == idle, "something of them runs again");
 
-    // Not told: somebody says that the node is out of service, and its pods are given up.
+    // A power cut: the taint marks the node as out of service, and its pods are deleted.
     cluster.kubectl(&["cordon", NATIVE])?;
     cluster.kubectl(&["delete", "pod", "--all", "--wait=false"])?;
     await_on(&cluster, VM, 120)?;

@@ -1,7 +1,7 @@
-//! The pods that every kind of end is tried with: three priorities, and 1, 20 and 600 s to end.
+//! Five pods that the cases of this group share: three priorities, and 1, 20 and 600 s to end.
 //!
-//! What comes in: a VM that gives its groups [`GROUPS`]. What goes out: that they ended in order, and what the receipt has
-//! to say of them.
+//! What comes in: a VM with the grace periods [`GROUPS`]. What goes out: checks that the pods ended in order, and that
+//! the receipt records them.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -17,9 +17,9 @@ use super::{
 
 /// Name of the class of the second group.
 const MIDDLE: &str = "middle";
-/// As a receipt is sorted here.
+/// Names of the pods, in the order of a sorted receipt.
 pub(super) const NAMES: [&str; 5] = ["critical", "middle", "one", "six-hundred", "twenty"];
-/// Those of the first group.
+/// Names of the first group.
 pub(super) const FIRST: [&str; 3] = ["one", "twenty", "six-hundred"];
 
 /// Makes the class of the second group.
@@ -35,17 +35,17 @@ pub(super) struct StopDurations {
     pub(super) critical: u32,
 }
 
-/// As good as at once: what takes long is the first group.
+/// Nearly at once: the first group takes long.
 pub(super) const SOON: StopDurations = StopDurations { middle: 1, critical: 1 };
 
-/// They run on the VM.
+/// Runs the pods on the VM.
 pub(super) fn run(cluster: &Cluster, later: StopDurations) -> Result<()> {
     run_pods(
         cluster,
         vec![
             pod("one", None, 1, 30),
             pod("twenty", None, 20, 600),
-            // Its grace is cut to what its group has.
+            // The group's period cuts this grace period.
             pod("six-hundred", None, 600, 600),
             pod("middle", Some(MIDDLE), later.middle, 600),
             pod("critical", Some("system-node-critical"), later.critical, 600),
@@ -53,7 +53,7 @@ pub(super) fn run(cluster: &Cluster, later: StopDurations) -> Result<()> {
     )
 }
 
-/// Nobody was ended.
+/// No pod was ended.
 pub(super) fn ensure_ready(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     NAMES.into_iter().try_for_each(|name| {
@@ -63,7 +63,7 @@ pub(super) fn ensure_ready(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The API server was told that they ended [`SOON`], for a shutdown, one group after the other and none beyond its time.
+/// The API server shows that the pods ended [`SOON`], for a shutdown, group by group and each group within its time.
 pub(super) fn ensure_in_order(cluster: &Cluster) -> Result<()> {
     let ended = |name| terminated(cluster, name);
     let (one, twenty, longest) = (ended("one")?, ended("twenty")?, ended("six-hundred")?);
@@ -77,7 +77,7 @@ pub(super) fn ensure_in_order(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The receipt says that they, and nobody else, ended and were told of [`SOON`]; the first group had all of its time.
+/// The receipt lists exactly these pods as ended and reported [`SOON`]; the first group had all of its time.
 pub(super) fn ensure_written(cluster: &Cluster, written: &ReceiptFile) -> Result<()> {
     let ReceiptFile { pods, began, took } = written;
     let (given, had) = (GROUPS[0].1, terminated(cluster, "six-hundred")? - began);
@@ -92,7 +92,7 @@ pub(super) fn ensure_written(cluster: &Cluster, written: &ReceiptFile) -> Result
     Ok(())
 }
 
-/// The boot `before` ended them in order for an end of this kind, told and wrote it; takes them away.
+/// The boot `before` ended them in order for this kind of end, reported and recorded it; deletes them.
 pub(super) fn ensure_ended(cluster: &Cluster, vm: &mut VmNode, before: &str, kind: &str) -> Result<()> {
     ensure_in_order(cluster)?;
     ensure_written(cluster, &receipt(vm, before, kind)?)?;

@@ -1,27 +1,36 @@
-//! Something hangs while the machine stops: a pod whose shim does not move, and a unit whose stop never ends. The machine
-//! goes down all the same, in the time that it has, and the next boot says who was left.
+//! A stop with hanging parts: a pod whose shim does not react, and a unit whose stop never ends. The machine goes down
+//! in time nevertheless, and the next boot reports the pod that was left.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::say;
 
 use super::interrupted::{await_terminated, delete, ensure_last_end};
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, Periods, ReceiptFile, await_boot, await_lock, await_settled,
-    boot_id, fixture, pod, receipt, run_pods, terminated,
+    BEYOND_S, Fixture, HERE, OFF_LIMIT_S, PERIODS_S, Periods, ReceiptFile, await_boot, await_lock,
+    await_settled, boot_id, fixture, pod, receipt, run_pods, terminated,
 };
 
-/// What the image gives the units of a reboot, and what this case makes of it, seconds: the setting is the image's, only
-/// the wait is shorter.
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/hung",
+    90,
+    "a pod whose shim hangs and a unit that never stops: the machine starts again within its time, and the next boot \
+     says who was left",
+    hung,
+)];
+
+/// The image's limit for the units of a reboot, and the shorter limit of this case, seconds: the case uses the image's
+/// setting with another value.
 const IMAGE_LIMIT: &str = "3min";
 const LIMIT_S: u64 = 15;
-/// A unit that never stops by itself, whatever it is sent.
+/// A unit that never stops by itself, after any signal.
 const UNIT: &str = "systemd-run -q --unit=deaf -p TimeoutStopSec=infinity -p 'ExecStop=/usr/bin/sleep infinity' \
                     /usr/bin/sleep infinity";
 
-pub(super) fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
+fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     await_lock(vm)?;
     run_pods(cluster, vec![pod("stuck", None, 0, 2), pod("fine", Some("system-node-critical"), 0, 2)])?;

@@ -1,8 +1,10 @@
-//! Shutdowns that do not come about, that keep the kernel, and that are cut short.
+//! Shutdowns that are cancelled, and soft reboots, which keep the kernel.
+//!
+//! Cases: `shutdown/called-off`, `shutdown/soft-reboot`.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
@@ -10,9 +12,26 @@ use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use serde_json::json;
 
 use super::{
-    Fixture, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown,
+    Fixture, HERE, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown,
     ensure_order_of_units, ensure_terminated, five, fixture, is_unclean, pod, receipt, run_pods,
 };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "shutdown/called-off",
+        105,
+        "shutdown -c, a shutdown that cannot come about, and a logind that restarts: static pods run again, the node \
+         takes pods",
+        called_off,
+    ),
+    HERE.case(
+        "shutdown/soft-reboot",
+        105,
+        "systemctl soft-reboot: pods end as for a reboot, and the same kernel is the same node again",
+        soft_reboot,
+    ),
+];
 
 /// A static pod, its manifest, and its mirror.
 const STATIC: &str = "stays";
@@ -35,7 +54,7 @@ pub(super) fn delete(cluster: &Cluster, names: &[&str]) -> Result<()> {
     })
 }
 
-/// Makes the static pod; answers which container of it runs.
+/// Makes the static pod; returns which container of it runs.
 fn run_static(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": STATIC, "namespace": "default"},
         "spec": {"terminationGracePeriodSeconds": 2, "containers": [
@@ -70,7 +89,7 @@ fn await_node_ready(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The Node's condition about the end of the last boot; answers its message.
+/// The Node's condition about the end of the last boot; returns its message.
 pub(super) fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> Result<String> {
     let client = cluster.client();
     let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
@@ -82,7 +101,7 @@ pub(super) fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> 
     Ok(found.message.unwrap_or_default())
 }
 
-/// What the node tells of the end of `boot`, which was not in order.
+/// The event about the unclean end of `boot`.
 pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
     let client = cluster.client();
     let event = client.wait::<Event, _>(&client.of("default"), 30, "the event UncleanShutdown", |all| {
@@ -91,20 +110,20 @@ pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
     Ok(event.message.unwrap_or_default())
 }
 
-pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
+fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
     five::run(cluster, five::SOON)?;
-    // One that is planned for later and called off before: nobody is told to stop.
+    // A scheduled shutdown that is cancelled: no pod is ended.
     let shell = vm.vm()?.shell()?;
     shell.must("shutdown -r +60 && test -e /run/systemd/shutdown/scheduled")?;
     shell.must("shutdown -c && test ! -e /run/systemd/shutdown/scheduled")?;
-    // logind restarts: the lock is taken anew.
+    // logind restarts: the agent takes the lock again.
     shell.must("systemctl restart systemd-logind")?;
     await_lock(vm)?;
     five::ensure_ready(cluster)?;
     let shell = vm.vm()?.shell()?;
-    // One that is under way when it turns out that it cannot be: logind says so when its locks are given back.
+    // A shutdown in progress that fails: logind reports this after the agent has released its lock.
     shell.must(&format!("{LOGIND} Reboot b false && systemctl mask --runtime reboot.target"))?;
     await_terminated(cluster, "critical", 90)?;
     await_event(cluster, "Shutdown", VM, 30)?;
@@ -119,7 +138,7 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     shell.must("systemctl unmask --runtime reboot.target")?;
     await_lock(vm)?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
-    // What the API's pods were told stays true.
+    // The statuses of the API's pods stay terminated.
     five::ensure_in_order(cluster)?;
     five::clear(cluster)?;
     delete(cluster, &["next"])?;
@@ -127,7 +146,7 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     await_settled(cluster)
 }
 
-pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
+fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
     five::run(cluster, five::SOON)?;

@@ -1,5 +1,5 @@
-//! A Deployment and a StatefulSet that are on the VM all the time, whatever is done to it: after each of its ends both have
-//! their replica again, nothing of them is stuck, and no ended pod is left to be cleaned up by hand.
+//! A Deployment and a StatefulSet that run on the VM during all cases. After each end of the VM both have their replica
+//! again, none of their pods is stuck, and no terminated pod needs manual cleaning.
 
 use anyhow::Result;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -33,8 +33,8 @@ pub(super) fn create(cluster: &Cluster) -> Result<()> {
     client.create::<StatefulSet>(&client.of("default"), set).map(drop)
 }
 
-/// Both have their replica, and there is no other pod of theirs: none that is stuck in its end or of an unknown state, and
-/// none that ended and nobody takes away.
+/// Waits until both have their replica, and no other pod of theirs exists: neither a stuck one or one in an unknown
+/// state, nor a terminated one.
 pub(super) fn await_settled(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     let what =

@@ -1,26 +1,34 @@
-//! PID 1 hangs, and nobody feeds the hardware watchdog any more: it starts the machine again in its time, and the next boot
-//! says why.
+//! PID 1 hangs and does not feed the hardware watchdog any more: the watchdog resets the machine in time, and the next
+//! boot reports the reason.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
-use orlop_harness::case::CaseContext;
+use orlop_harness::case::{Case, CaseContext};
 use orlop_harness::cluster::fixture::await_started_anew;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::say;
 
 use super::interrupted::{delete, ensure_last_end, unclean};
 use super::{
-    Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
+    Fixture, HERE, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
     ensure_no_unclean_shutdown, fixture, pod, receipt, run_pods,
 };
 
-/// What the image has PID 1 ask of it, seconds: it is fed twice in that time.
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "shutdown/watchdog",
+    150,
+    "PID 1 hangs: the hardware watchdog starts the machine again in its time, and the next boot says that it did",
+    watchdog,
+)];
+
+/// Timeout that the image sets for PID 1, seconds: PID 1 feeds the watchdog twice in that time.
 const PERIOD_S: u32 = 60;
 /// A reset is seen later on a busy machine, seconds.
 const LATE_S: u32 = 15;
-/// PID 1 is alone in its cgroup; whatever else runs goes on.
+/// PID 1 is alone in its cgroup; all other processes go on.
 const FREEZE: &str = "echo 1 > /sys/fs/cgroup/init.scope/cgroup.freeze";
 
 fn await_told(cluster: &Cluster) -> Result<()> {
@@ -31,7 +39,7 @@ fn await_told(cluster: &Cluster) -> Result<()> {
     })
 }
 
-pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
+fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     run_pods(cluster, vec![pod("witness", None, 0, 2)])?;
     let before = boot_id(cluster)?;
@@ -46,7 +54,7 @@ pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.restarts(FREEZE, u64::from(PERIOD_S + LATE_S))?;
     let took = frozen.elapsed().as_secs_f64();
     say::line(format!("  the watchdog started the machine again {took:.1} s after its PID 1 was frozen"));
-    // It was fed half its time ago at most.
+    // PID 1 fed the watchdog half its timeout ago at most.
     ensure!(took >= f64::from(PERIOD_S / 2 - 2), "was it the watchdog? {took:.1} s");
 
     await_boot(cluster, vm, &before)?;
@@ -55,7 +63,7 @@ pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     await_told(cluster)?;
     await_started_anew(cluster, "witness", 120)?;
 
-    // It says so once: the boot after this one is no work of its.
+    // Reported once: the boot after this one was not caused by the watchdog.
     await_lock(vm)?;
     let before = boot_id(cluster)?;
     vm.vm()?.reboot(OFF_LIMIT_S)?;

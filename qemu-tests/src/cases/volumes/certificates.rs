@@ -1,4 +1,7 @@
-//! Trust anchors of the cluster and certificates for pods: the API server has their gates on, and the case signs.
+//! Trust anchors of the cluster and certificates for pods: the API server has their gates on, and the case is the
+//! signer.
+//!
+//! Cases: `volumes/trust-bundle`, `volumes/pod-certificate`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +56,7 @@ fn start(node: &mut NativeNode) -> Result<()> {
     )
 }
 
-/// One node in a cluster that has what these cases need.
+/// One node in a cluster with the settings of these cases.
 fn shared<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Joined> {
     cx.shared_or(|run, artefacts| {
         let agent = built::agent(run, false)?;
@@ -111,7 +114,7 @@ fn file(joined: &Joined, pod: &Pod, name: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
-/// The blocks of a file, sorted: their order says nothing.
+/// The blocks of a file, sorted: their order has no meaning.
 fn blocks(text: &str) -> Vec<String> {
     let end = "-----END CERTIFICATE-----";
     let mut all: Vec<String> =
@@ -132,7 +135,7 @@ fn await_mount_error(joined: &Joined, pod: &str, words: &str) -> Result<()> {
     })
 }
 
-/// Waits until the file is as wanted; `pass` lets the node's clock go on.
+/// Waits until the file fulfils `is`; `pass` lets the node's clock go on.
 fn await_file(joined: &mut Joined, pod: &Pod, name: &str, is: impl Fn(&str) -> bool) -> Result<String> {
     for _ in 0..100 {
         let text = file(joined, pod, name)?;
@@ -180,7 +183,7 @@ fn trust_bundle(cx: &mut CaseContext<'_>) -> Result<()> {
         let text = file(joined, &pod, name)?;
         ensure!(blocks(&text) == blocks(&expected.concat()), "{name} is {text}");
     }
-    // What changes reaches the running pod, once more after the agent was away.
+    // Changes reach the running pod, once more after an outage of the agent.
     bundle(joined, "plain", None, &[cas[3]])?;
     await_file(joined, &pod, "plain.pem", |text| blocks(text) == blocks(cas[3]))?;
     bundle(joined, "nowhere", None, &[cas[1]])?;
@@ -197,12 +200,13 @@ fn trust_bundle(cx: &mut CaseContext<'_>) -> Result<()> {
         .filter(|r| r.resource == "clustertrustbundles" && r.user == format!("system:node:{NODE}"))
         .map(|r| r.uri)
         .collect();
-    // One list and one watch for each of the two agents, whatever the pod's four sources are, and room for a watch that ended.
+    // One list and one watch for each of the two agents, independent of the pod's four sources, and room for a watch
+    // that ended.
     ensure!(seen.len() <= 6, "asked for bundles {} times: {seen:#?}", seen.len());
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// The requests of a pod, by name, but for those in `but`.
+/// The requests of a pod, by name, without those in `but`.
 fn requests(
     joined: &Joined,
     pod: &Pod,
@@ -265,7 +269,7 @@ fn system_time(at: Timestamp) -> Result<std::time::SystemTime> {
     Ok(std::time::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// So many sources are told to stand so.
+/// Checks the number of sources with this state in the metrics.
 fn ensure_states(joined: &Joined, state: &str, count: u32) -> Result<()> {
     let metrics = joined.cluster.client().raw(&format!("/api/v1/nodes/{NODE}/proxy/metrics"))?;
     let family = "kubelet_podcertificate_states{";
@@ -297,7 +301,7 @@ fn pod_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
     let first = requests(joined, &pod, 3, &BTreeMap::new())?;
     await_mount_error(joined, "certified", "credential bundle is not issued yet")?;
     ensure_states(joined, "not_yet_issued", 3)?;
-    // Nobody else waits.
+    // Other pods do not wait.
     joined.run_pod(api_pod("beside", NODE, STAYS, 1))?;
     let annotated = first.values().filter(|r| r.spec.unverified_user_annotations.is_some()).count();
     ensure!(annotated == 1, "{annotated} of them have the annotation");
@@ -326,7 +330,7 @@ fn pod_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
         let key = KeyPair::from_pem(key).context("a key")?;
         ensure!(key.der_bytes() == asked, "the key is not the certificate's");
     }
-    // Keys are in memory only: an agent that starts asks anew, and the pod keeps what it has until then.
+    // Keys are in memory only: a new agent requests new certificates, and the pod keeps the old ones until then.
     joined.nodes.first_mut().context("no node")?.kill_agent()?;
     start(joined.nodes.first_mut().context("no node")?)?;
     let second = requests(joined, &pod, 3, &first)?;
@@ -348,7 +352,7 @@ fn pod_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// A request that is denied, or fails, is so for good, and the pod says why.
+/// A denied or failed request is final, and the pod's event has the reason.
 fn refused(joined: &Joined) -> Result<()> {
     let client = joined.cluster.client();
     for (kind, words) in [("Denied", "permanently denied"), ("Failed", "permanently failed")] {

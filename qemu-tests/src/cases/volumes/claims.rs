@@ -1,5 +1,7 @@
-//! Persistent volumes of pods in a cluster: claims that are bound late, directories of the node that outlive their pods and
-//! an agent that is killed, claims that are a pod's own, volumes of another node.
+//! Persistent volumes of pods in a cluster: claims that are bound late, directories of the node that survive their pods
+//! and a kill of the agent, ephemeral claims of a pod, volumes of another node.
+//!
+//! Cases: `volumes/claims`, `volumes/claims-refused`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +37,7 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// Where the volumes of these cases are in the node.
+/// Directory of these cases' volumes in the node.
 pub(crate) const DISKS: &str = "/var/lib/e2e-disks";
 
 /// Makes a directory on the node `first`, and answers where the host sees it.
@@ -78,7 +80,7 @@ pub(crate) fn put_claim(cluster: &Cluster, name: &str, mode: &str) -> Result<()>
     Ok(())
 }
 
-/// A pod on the node `first`, whatever the scheduler would say, with the claim at `/d`.
+/// A pod on the node `first`, without the scheduler, with the claim at `/d`.
 pub(crate) fn pod(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
     let mut pod = api_pod(name, "first", script, 1);
     pod["spec"]["nodeName"] = json!("first");
@@ -154,7 +156,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     };
     ensure!(count(joined)? == 1, "{place} is mounted {} times", count(joined)?);
 
-    // Nobody holds on to what an agent that is killed has done, and the next one finds it.
+    // A killed agent keeps no state in memory, and the next agent finds the mounts.
     joined.nodes[0].kill_agent()?;
     create(&joined.cluster, {
         let mut reads = pod(
@@ -177,7 +179,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(instance(&before) == instance(&after), "{:?} became {:?}", instance(&before), instance(&after));
     ensure!(count(joined)? == 1, "{place} is mounted {} times", count(joined)?);
 
-    // A claim that is its pod's own, of a directory by its path; it goes with the pod.
+    // An ephemeral claim, of a directory by its path; it is deleted with the pod.
     let own = disk(joined, "own")?;
     let path = json!({"hostPath": {"path": format!("{DISKS}/own"), "type": "Directory"}});
     put_volume(&joined.cluster, "owner-data", &path, "ReadWriteOnce")?;
@@ -189,7 +191,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(words_of(joined, "owner")? == "ended\n", "the pod with a claim of its own");
     ensure!(fs::read_to_string(own.join("f")).context("what it wrote")? == "mine\n", "not on the disk");
 
-    // A pod that is deleted while nobody looks leaves no mount, and its data.
+    // A pod that is deleted while the agent is dead leaves no mount, and its data stay.
     joined.nodes[0].kill_agent()?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "keeps", None)?;
@@ -257,7 +259,7 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
     for (name, _, words) in table {
         await_told(joined, name, words)?;
     }
-    // What was missing is found as soon as it is there.
+    // A missing directory is found as soon as it exists.
     disk(joined, "absent")?;
     await_pod_ready(&joined.cluster, "absent", 30)?;
     let client = joined.cluster.client();

@@ -1,5 +1,7 @@
-//! CSI drivers in a cluster: registered by their sockets, told to the API server, forgotten when the socket goes; inline
-//! volumes that they publish.
+//! CSI drivers in a cluster: registered by their sockets, published at the API server, removed with the socket; inline
+//! volumes.
+//!
+//! Cases: `volumes/csi-drivers`, `volumes/csi-inline`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -46,7 +48,7 @@ pub(crate) fn says(name: &str) -> DriverInfo {
     }
 }
 
-/// What the node `first` tells of its drivers, once that is `expected`.
+/// Waits until the node `first` lists exactly these drivers.
 pub(crate) fn await_drivers(joined: &Joined, expected: &Value) -> Result<()> {
     let client = joined.cluster.client();
     client.wait::<CSINode, _>(&client.all(), 30, &format!("the drivers {expected}"), |all| {
@@ -73,7 +75,7 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let client = joined.cluster.client();
     let handle = client.handle().clone();
-    // It is there without any driver, and it is the Node's.
+    // The CSINode exists without any driver, and the Node owns it.
     await_drivers(joined, &json!([]))?;
     let there = client.get::<CSINode>(&client.all(), "first")?.context("no CSINode")?;
     let owner = there.metadata.owner_references.unwrap_or_default();
@@ -94,19 +96,19 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
     let labels = node(joined)?.metadata.labels.unwrap_or_default();
     ensure!(labels.get(LABEL).map(String::as_str) == Some("r7"), "the Node's labels are {labels:?}");
 
-    // A driver that places the node elsewhere is refused, and told so.
+    // A driver with another topology for the node is refused, and notified.
     let mut elsewhere = says("b.e2e.example");
     elsewhere.topology.insert(LABEL.to_owned(), "r8".to_owned());
     let second = CsiDriver::start(&handle, &root, elsewhere)?;
     second.await_told(30, |told| {
         !told.plugin_registered && told.error.contains("detected topology value collision")
     })?;
-    // It thinks better of it, and is asked again by itself.
+    // The driver reports another topology, and the node retries without a trigger.
     second.say(says("b.e2e.example"));
     second.await_told(30, |told| told.plugin_registered)?;
     await_drivers(joined, &json!([driver("a.e2e.example", 7), driver("b.e2e.example", 7)]))?;
 
-    // An agent that is killed finds both again; what one says of itself has changed meanwhile.
+    // The next agent finds both again, with the changed data of one.
     joined.nodes[0].kill_agent()?;
     first.say(DriverInfo { volumes_max: 9, ..says("a.e2e.example") });
     start_kubelet(&mut joined.nodes[0], JoinMethod::BootstrapKubeconfig)?;

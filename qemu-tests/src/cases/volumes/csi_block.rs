@@ -1,5 +1,6 @@
-//! Volumes that are block devices: a CSI driver's, staged once and published for each pod, and one of the node. Containers
-//! have the device itself; the node holds it for as long as a pod has it, over kills of the agent.
+//! Volumes that are block devices: a CSI driver's, staged once and published for each pod, and one of the node.
+//! Containers have the device itself; the node keeps the device open for as long as a pod uses it, over kills of the
+//! agent.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -80,7 +81,7 @@ fn delete_pod(joined: &Joined, name: &str) -> Result<()> {
     await_pod_gone(&joined.cluster, name, 60)
 }
 
-/// What a pod that ends said in the end.
+/// Termination message of a pod that ends.
 fn words(joined: &Joined, name: &str) -> Result<String> {
     let client = joined.cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 60, &format!("{name} to end"), |all| {
@@ -133,7 +134,8 @@ fn names(path: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// An agent dies when the driver has made the device larger and has not said so: the next one asks again, and says so.
+/// An agent dies after the driver has expanded the device and before it answers: the next agent calls again, and
+/// completes the resize.
 fn grows(joined: &mut Joined, driver: &CsiDriver, alone: &DriverInfo, hangs: &Path) -> Result<()> {
     fs::create_dir_all(hangs).and_then(|()| fs::write(hangs.join("expand"), "")).context("have it hang")?;
     driver.say(DriverInfo { hangs_in: Some(hangs.to_owned()), ..alone.clone() });
@@ -176,7 +178,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     attach(&joined.cluster, &await_attachment(&joined.cluster, DRIVER)?)?;
     let why = "MapVolume.MapPodDevice failed for volume \"pv-block\" : rpc error: code = Internal desc = no device today";
     await_event(joined, "FailedMapVolume", "block-one", why)?;
-    // An agent dies in the middle of staging: the next one asks for the same again.
+    // An agent dies in the middle of staging: the next one stages again.
     kill_and_restart(joined)?;
     driver.say(alone.clone());
     let before = await_pod_ready(&joined.cluster, "block-one", 60)?;
@@ -198,7 +200,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let at = joined.nodes[0].inside(&published);
     ensure!(fs::metadata(&at)?.gid() == 0, "the device was given to a group");
 
-    // A second pod reads what the first one wrote, and cannot write.
+    // A second pod reads the data of the first one, and cannot write.
     let read = "head -c 8 /dev/d > /dev/termination-log; if echo x > /dev/d; then exit 1; fi; wc -c < /dev/d >> /dev/termination-log";
     let mut two = with_device("block-two", read, "block", true);
     two["spec"]["restartPolicy"] = json!("Never");
@@ -218,7 +220,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let said = words(joined, "block-size")?;
     ensure!(said.trim() == (2 * DEVICE_BYTES).to_string(), "the device has {said:?} bytes");
 
-    // Under another agent all stays as it is; a pod that was deleted meanwhile is taken its device away.
+    // Under another agent nothing changes; the device of a pod that was deleted meanwhile is removed.
     joined.nodes[0].kill_agent()?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "block-size", None)?;
@@ -247,7 +249,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     clean(joined)
 }
 
-/// A PersistentVolume of type `local` that is a device, and one that is none.
+/// A PersistentVolume of type `local` that is a device, and one that is not.
 fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     let devices = Devices::default();
     let disks = root.join("var/lib/e2e-disks");

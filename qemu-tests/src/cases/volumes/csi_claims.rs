@@ -1,5 +1,5 @@
-//! Claims that are bound to volumes of a CSI driver: attached by the cluster, staged once on the node, published for each pod,
-//! and given back in the reverse order, while the agent is killed in between.
+//! Claims bound to CSI volumes: attached by the cluster, staged once on the node, published for each pod, and released
+//! in the reverse order, with kills of the agent in between.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,7 +44,7 @@ fn in_use(node: &Node) -> BTreeSet<String> {
     node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten().cloned()).collect()
 }
 
-/// Waits until the node `first` says that the volume is in use, or is not.
+/// Waits until the node `first` lists the volume in `volumesInUse`, or no longer does.
 pub(crate) fn await_in_use(joined: &Joined, unique: &str, is: bool) -> Result<()> {
     let client = joined.cluster.client();
     client.wait::<Node, _>(&client.all(), 30, &format!("{unique} in use: {is}"), |all| {
@@ -59,7 +59,7 @@ pub(crate) fn await_attachment(cluster: &Cluster, driver: &str) -> Result<String
     })
 }
 
-/// What the driver's controller does in a cluster: it says that the volume is attached.
+/// Reports that the volume is attached, like the driver's controller in a cluster.
 pub(crate) fn attach(cluster: &Cluster, name: &str) -> Result<()> {
     let client = cluster.client();
     let status = json!({"status": {"attached": true, "attachmentMetadata": {"lun": "7"}}});
@@ -84,7 +84,7 @@ pub(crate) fn delete_pod(joined: &Joined, name: &str) -> Result<()> {
     client.delete::<Pod>(&client.of("default"), name, None)
 }
 
-/// It is used as the claim, its volume and the driver's capabilities say.
+/// Checks the access mode and the file system against the claim, its volume and the driver's capabilities.
 fn ensure_used_so(capability: Option<&VolumeCapability>) -> Result<()> {
     let capability = capability.context("no capability")?;
     let mode = capability.access_mode.as_ref().map(|m| m.mode());
@@ -112,14 +112,14 @@ fn is_empty(path: &Path) -> Result<bool> {
     }
 }
 
-/// Something about the pod is different: its volumes are looked at.
+/// Changes an annotation of the pod, so that the node looks at its volumes.
 pub(crate) fn touch(cluster: &Cluster, name: &str, times: &str) -> Result<()> {
     let client = cluster.client();
     let patch = json!({"metadata": {"annotations": {"e2e.example/touched": times}}});
     client.merge::<Pod>(&client.of("default"), name, &patch).map(drop)
 }
 
-/// The cluster made the volume larger; so does its driver on the node, once it no longer refuses.
+/// The cluster grew the volume; the driver does the same on the node when it no longer refuses.
 fn grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> {
     driver.say(DriverInfo { refuses_growth: Some((Code::Internal, "no room".to_owned())), ..alone.clone() });
     let client = joined.cluster.client();
@@ -136,7 +136,7 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> 
     touch(&joined.cluster, "csi-two", "2")?;
     await_grown(&joined.cluster, "csi", "2Mi", 30)?;
     let words = "MountVolume.NodeExpandVolume succeeded for volume \"pv-csi\" first";
-    // Of the pod, and of its claim.
+    // Events of the pod and of its claim.
     await_event(joined, "FileSystemResizeSuccessful", "csi-two", words)?;
     await_event(joined, "FileSystemResizeSuccessful", "csi", words)?;
     let grown = driver.staged().grown;
@@ -145,7 +145,7 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> 
     never_grows(joined, driver, alone)
 }
 
-/// The claim says that it is as large as this, and of nothing that is left to do.
+/// Waits until the claim has this capacity and no pending resize.
 pub(crate) fn await_grown(cluster: &Cluster, claim: &str, size: &str, limit_s: u64) -> Result<()> {
     let client = cluster.client();
     let api = client.of::<PersistentVolumeClaim>("default");
@@ -157,7 +157,7 @@ pub(crate) fn await_grown(cluster: &Cluster, claim: &str, size: &str, limit_s: u
     })
 }
 
-/// The cluster made the volume larger and leaves the rest to the node.
+/// The cluster has grown the volume and leaves the rest to the node.
 pub(crate) fn is_to_grow(cluster: &Cluster, claim: &str, size: &str) -> Result<()> {
     let client = cluster.client();
     let larger = json!({"spec": {"capacity": {"storage": size}}});
@@ -170,7 +170,7 @@ pub(crate) fn is_to_grow(cluster: &Cluster, claim: &str, size: &str) -> Result<(
     patched.context("say that the node is to make the volume larger").map(drop)
 }
 
-/// What the driver calls impossible is the controller's again: the node does not ask a second time.
+/// After an infeasible resize the controller has to act: the node does not ask a second time.
 fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Result<()> {
     let refuses = Some((Code::OutOfRange, "too large".to_owned()));
     driver.say(DriverInfo { refuses_growth: refuses, ..alone.clone() });
@@ -191,7 +191,7 @@ fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Resul
     touch(&joined.cluster, "csi-two", "4")?;
     let claim = client.get::<PersistentVolumeClaim>(&api, "csi")?.context("no claim")?;
     ensure!(stands(&claim).as_deref() == Some("NodeResizeInfeasible"), "it is {:?}", stands(&claim));
-    // The controller comes back with another size.
+    // The controller requests another size.
     is_to_grow(&joined.cluster, "csi", "4Mi")?;
     touch(&joined.cluster, "csi-two", "5")?;
     client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
@@ -205,7 +205,7 @@ fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &DriverInfo) -> Resul
     Ok(())
 }
 
-/// What the summary tells of the pod's volume.
+/// The pod's volume in the summary.
 fn summary(joined: &Joined, name: &str) -> Result<Value> {
     let text = joined.cluster.client().raw("/api/v1/nodes/first/proxy/stats/summary")?;
     let all: Value = serde_json::from_str(&text)?;
@@ -216,7 +216,7 @@ fn summary(joined: &Joined, name: &str) -> Result<Value> {
     volumes.iter().find(|v| v["pvcRef"] == of).cloned().with_context(|| format!("{volumes:?}"))
 }
 
-/// Something is wrong with the pod's volume: the summary, a metric and an event say so.
+/// The pod's volume is abnormal: the summary, a metric and an event report this.
 fn ensure_ill(joined: &Joined, name: &str) -> Result<()> {
     let found = summary(joined, name)?;
     ensure!(found["volumeHealthStats"] == json!({"abnormal": true}), "{found}");
@@ -227,7 +227,7 @@ fn ensure_ill(joined: &Joined, name: &str) -> Result<()> {
     await_event(joined, "VolumeConditionAbnormal", name, "Volume data: a disk of it is gone")
 }
 
-/// The summary tells what the driver says of the pod's volume.
+/// The summary has the driver's figures of the pod's volume.
 fn is_measured(joined: &Joined, name: &str) -> Result<()> {
     let found = summary(joined, name)?;
     ensure!(found["volumeHealthStats"] == json!({"abnormal": false}), "{found}");
@@ -283,7 +283,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     one["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-w", "/d/f"]}, "periodSeconds": 1});
     create(&joined.cluster, one)?;
-    // It waits for the cluster to attach it, also under another agent.
+    // The volume waits for its attachment, also under another agent.
     let attachment = await_attachment(&joined.cluster, DRIVER)?;
     await_in_use(joined, UNIQUE, true)?;
     joined.nodes[0].kill_agent()?;
@@ -292,7 +292,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     attach(&joined.cluster, &attachment)?;
     let words = "MountVolume.MountDevice failed for volume \"pv-csi\" : rpc error: code = Internal desc = no stage today";
     await_told(joined, "csi-one", words)?;
-    // An agent dies in the middle of staging: the next one asks for the same again.
+    // An agent dies in the middle of staging: the next one stages again.
     driver.say(DriverInfo { hangs_after_stage: true, ..alone.clone() });
     driver.await_staged(30, |all| all.times == 1)?;
     joined.nodes[0].kill_agent()?;
@@ -332,7 +332,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let group = fs::metadata(on_disk.join("f")).context("what the driver made")?.gid();
     ensure!(group == 2000, "it is group {group}'s");
 
-    // A second pod shares what is staged.
+    // A second pod shares the staged volume.
     create(&joined.cluster, pod("csi-two", STAYS, "csi", false))?;
     let two = await_pod_ready(&joined.cluster, "csi-two", 60)?;
     ensure!(driver.staged().times == 2, "staged {} times", driver.staged().times);
@@ -341,7 +341,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     grows(joined, &driver, &alone)?;
     is_measured(joined, "csi-two")?;
 
-    // The first goes while nobody looks: it is unpublished, and nothing is taken from the second.
+    // The first pod is deleted while the agent is dead: it is unpublished, and the second pod keeps the volume.
     joined.nodes[0].kill_agent()?;
     delete_pod(joined, "csi-one")?;
     restart(joined)?;
@@ -352,7 +352,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(left == [target(&uid(&two)?, "csi")], "published at {left:?}");
     ensure!(driver.staged().now.len() == 1, "no longer staged under a pod");
     await_in_use(joined, UNIQUE, true)?;
-    // This agent has not asked yet.
+    // This agent has not queried the driver yet.
     driver.say(DriverInfo { ill: Some("a disk of it is gone".to_owned()), ..alone.clone() });
     ensure_ill(joined, "csi-two")?;
 
@@ -382,7 +382,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     clean(joined)
 }
 
-/// A driver whose volumes are not attached, and that does not stage: nobody waits for anything.
+/// A driver without attachment and without staging: the node waits for neither.
 fn unattached(joined: &mut Joined, handle: &tokio::runtime::Handle, root: &Path) -> Result<()> {
     const PLAIN: &str = "plain.e2e.example";
     let client = joined.cluster.client();

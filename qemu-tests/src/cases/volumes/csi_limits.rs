@@ -1,5 +1,5 @@
-//! How many volumes of a CSI driver a node may have: told anew as often as its CSIDriver says, and at once when a volume finds
-//! no room; the pod that waits for it goes.
+//! The number of volumes of a CSI driver on a node: updated with the period of its CSIDriver, and at once when a pod
+//! exceeds it; that pod fails.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -46,7 +46,7 @@ fn limits(cx: &mut CaseContext<'_>) -> Result<()> {
     let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), has.clone())?;
     await_count(joined, 7)?;
 
-    // By the clock.
+    // By the period.
     has.volumes_max = 5;
     driver.say(has.clone());
     await_count(joined, 5)?;
@@ -83,7 +83,7 @@ fn limits(cx: &mut CaseContext<'_>) -> Result<()> {
         status.message
     );
     await_event(joined, REASON, "csi-limits", words)?;
-    // Whoever looks after the pod has failed sees how much room there is.
+    // The CSINode has the new number soon after the pod has failed.
     await_count(joined, 3)?;
 
     delete_pod(joined, "csi-limits")?;

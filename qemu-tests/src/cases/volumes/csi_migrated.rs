@@ -1,5 +1,5 @@
-//! Volumes of types that are CSI drivers' by now, of PersistentVolumes and in pods: attached, staged and published under the
-//! driver's names, over kills of the agent; and those that nobody mounts any more.
+//! Volumes of in-tree types that CSI drivers have replaced, of PersistentVolumes and in pods: attached, staged and
+//! published under the driver's names, over kills of the agent; and types that no kubelet mounts any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,7 @@ fn await_attachments(joined: &Joined) -> Result<[String; 2]> {
     })
 }
 
-/// What a driver was asked to publish and to stage: handle, file system and attributes by target.
+/// Checks the driver's publish and stage calls: handle, file system and attributes by target.
 fn ensure_published(driver: &CsiDriver, expected: &[(String, &str, &str, Value)]) -> Result<()> {
     let published = driver.published();
     let places: BTreeSet<&String> = published.keys().collect();
@@ -118,7 +118,7 @@ fn instances(pod: &Pod) -> BTreeMap<String, (Option<String>, i32)> {
     all.map(|c| (c.name.clone(), (c.container_id.clone(), c.restart_count))).collect()
 }
 
-/// A claim's volume and a pod's own, both of the old type: attached by the cluster, grown, and given back.
+/// A claim's volume and a pod's own, both of the in-tree type: attached by the cluster, grown, and released.
 fn attached(joined: &mut Joined) -> Result<()> {
     let unique = |handle: &str| format!("kubernetes.io/csi/{EBS}^{handle}");
     put_driver(joined, EBS, true)?;
@@ -169,7 +169,7 @@ fn attached(joined: &mut Joined) -> Result<()> {
         instances(&after)
     );
     ensure_published(&driver, &expected)?;
-    // The pod goes while nobody looks.
+    // The pod is deleted while the agent is dead.
     joined.nodes[0].kill_agent()?;
     delete_pod(joined, "ebs")?;
     restart(joined)?;
@@ -187,7 +187,7 @@ fn attached(joined: &mut Joined) -> Result<()> {
     await_drivers(joined, &json!([]))
 }
 
-/// A disk whose name is a path, and a share with a Secret of the pod's namespace: nothing is attached.
+/// A disk whose name is a path, and a share with a Secret of the pod's namespace: neither is attached.
 fn unattached(joined: &mut Joined) -> Result<()> {
     const URI: &str = "/subscriptions/s/disk";
     put_driver(joined, AZURE_DISK, false)?;
@@ -221,7 +221,7 @@ fn unattached(joined: &mut Joined) -> Result<()> {
     await_drivers(joined, &json!([]))
 }
 
-/// What cannot be had is told; a pod that has it and does not use it runs.
+/// An unusable volume is reported; a pod that does not mount it runs.
 fn refused(joined: &Joined) -> Result<()> {
     let broken = json!({"awsElasticBlockStore": {"volumeID": "aws://r7/disk-1"}});
     put_volume(&joined.cluster, "broken", &broken, "ReadWriteOnce")?;

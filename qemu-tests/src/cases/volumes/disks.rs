@@ -1,5 +1,5 @@
-//! Disks of the node with a file system as volumes of claims (`local`, `volumeMode: Filesystem`): a loop device over a file of
-//! the node stands for one.
+//! Disks of the node with a file system as volumes of claims (`local`, `volumeMode: Filesystem`). A loop device over a
+//! file of the node represents the disk.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ const LARGER_BYTES: u64 = 32 << 20;
 /// The group that the volume names.
 const OWNER: u32 = 4321;
 
-/// How often the node has the volume's disk mounted by itself.
+/// Number of the node's own mounts of the volume's disk.
 fn mounted(joined: &Joined, name: &str) -> Result<usize> {
     let path = format!("/proc/{}/mountinfo", joined.nodes[0].pid());
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -63,7 +63,7 @@ fn put_disk(joined: &Joined, devices: &Devices, name: &str, fs_type: Option<&str
     put_claim(&joined.cluster, name, "ReadWriteOnce")
 }
 
-/// A pod that says what it finds and whether it is in [`OWNER`], and ends.
+/// A pod that prints the file's contents and whether it is in [`OWNER`], and ends.
 fn reads(name: &str, claim: &str) -> Value {
     let script = format!("(cat /d/f; id -G | tr ' ' '\\n' | grep -cx {OWNER}) > /dev/termination-log");
     let mut pod = pod(name, &script, claim, true);
@@ -99,14 +99,14 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_gone(&joined.cluster, "disk-reads", 60)?;
     ensure!(mounted(joined, "blank")? == 1, "a pod has it still");
 
-    // The last one goes while nobody looks.
+    // The last pod is deleted while the agent is dead.
     joined.nodes[0].kill_agent()?;
     delete_pod(joined, "disk-writes")?;
     restart(joined)?;
     await_pod_gone(&joined.cluster, "disk-writes", 60)?;
     ensure_let_go(joined, "blank")?;
 
-    // It is not formatted a second time, and let go of by the agent that mounted it.
+    // The disk is not formatted a second time, and the agent that mounted it unmounts it.
     create(&joined.cluster, reads("disk-again", "blank"))?;
     ensure!(words_of(joined, "disk-again")? == "written\n1\n", "what the first pod wrote is lost");
     remove(joined, &["disk-again"], &["blank"])?;
@@ -120,7 +120,7 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The claim's figures are those of the disk: its size, less what the file system needs for itself.
+/// The claim's figures are those of the disk: its size, without the file system's own blocks.
 fn ensure_measured(joined: &Joined) -> Result<()> {
     let metrics = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics")?;
     let of = "{namespace=\"default\",persistentvolumeclaim=\"blank\"} ";
@@ -138,8 +138,9 @@ fn ensure_measured(joined: &Joined) -> Result<()> {
     Ok(())
 }
 
-/// The disk is larger, and the cluster says so: what is on it grows under the pod. A machine of tests may lack what the kernel
-/// wants for that (CAP_SYS_RESOURCE): then the claim says so, and the pod goes on; a VM has it (`volumes/disk-grows`).
+/// The disk has grown, and the cluster says so: the file system grows under the pod. A test machine may lack the
+/// required capability (CAP_SYS_RESOURCE): then the claim shows the error, and the pod goes on; a VM has it
+/// (`volumes/disk-grows`).
 fn grows(joined: &Joined, devices: &Devices) -> Result<()> {
     devices.grow("blank", LARGER_BYTES)?;
     is_to_grow(&joined.cluster, "blank", "32Mi")?;
@@ -159,7 +160,7 @@ fn grows(joined: &Joined, devices: &Devices) -> Result<()> {
     Ok(())
 }
 
-/// What somebody has on a disk is theirs, also if the volume says what should be there.
+/// The node does not touch existing data on a disk, even if the volume has another `fsType`.
 fn left_alone(joined: &Joined, devices: &Devices) -> Result<()> {
     const SAYS: &[u8] = b"somebody's own format";
     let file = joined.nodes[0].inside(&format!("{DISKS}/disk-of-other"));

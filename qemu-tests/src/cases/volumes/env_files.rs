@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[HERE.case(
     env_files,
 )];
 
-/// What the init container leaves: a file with all that the format has, a broken one, links that lead out.
+/// Files of the init container: one with all parts of the format, an invalid one, links that lead out.
 const WRITES: &str = r#"
     printf '%s\n' '# said by init' "A='one'" "  B='two' # more" "EMPTY=''" "LINES='first" "second'" > /box/env
     echo "A=one" > /box/broken
@@ -32,7 +32,7 @@ fn variable(name: &str, path: &str, key: &str, optional: bool) -> Value {
     json!({"name": name, "valueFrom": {"fileKeyRef": source}})
 }
 
-/// A pod whose init container writes, and whose container has these variables and is not given the volume.
+/// A pod whose init container writes files, and whose container has variables from them but not the volume.
 fn pod(name: &str, script: &str, variables: Value) -> Value {
     let mut pod = api_pod(name, "first", script, 1);
     let mut init = container(WRITES);
@@ -75,7 +75,7 @@ fn env_files(cx: &mut CaseContext<'_>) -> Result<()> {
         ("is-a-pipe", "pipe", "A", "couldn't parse env file"),
     ];
     for (name, path, key, _) in bad {
-        // What cannot be read counts also where the key is optional.
+        // A file that cannot be read is an error even if the key is optional.
         let variables = json!([variable("V", path, key, name != "no-key")]);
         client.create::<Pod>(&client.of("default"), pod(name, "exit 0", variables))?;
     }

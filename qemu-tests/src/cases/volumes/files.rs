@@ -1,5 +1,8 @@
-//! Volumes of pods in a cluster: tokens that the API server accepts, ConfigMaps and Secrets that change and are missing,
-//! an agent that is killed meanwhile, and what files look like inside.
+//! Volumes of pods in a cluster: tokens that the API server accepts, ConfigMaps and Secrets that change and are
+//! missing, a kill of the agent, and owners and modes of the files.
+//!
+//! Cases: `volumes/token`, `volumes/update`, `volumes/missing`, `volumes/environment`, `volumes/files`,
+//! `volumes/sub-path`, `volumes/killed`.
 
 use std::fs;
 use std::time::Duration;
@@ -367,7 +370,7 @@ fn killed(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = mounts(joined.nodes.first().context("no node")?)?;
     client.create::<Pod>(&client.of("default"), pod("keeps"))?;
     let uid = uid(&await_pod_ready(&joined.cluster, "keeps", 60)?)?;
-    // Its own: pods of the case before may still be going.
+    // Only its own mounts: pods of the last case may still be ending.
     let mut held = mounts(joined.nodes.first().context("no node")?)?;
     held.retain(|mount| mount.contains(&uid));
     ensure!(held.len() >= 4, "it holds {held:?}");

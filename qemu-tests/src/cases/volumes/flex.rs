@@ -1,5 +1,5 @@
-//! Volumes that programs of the node mount (`flexVolume`): of pods and of claims, with and without `attach`, over kills of the
-//! agent; drivers that are missing, fail or hang hold their own pods alone.
+//! FlexVolume volumes of pods and of claims, with and without `attach`, over kills of the agent; drivers that are
+//! missing, fail or hang affect only their own pods.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -52,7 +52,7 @@ fn place(pod: &Pod, driver: &str, volume: &str) -> Result<String> {
     Ok(format!("/var/lib/kubelet/pods/{uid}/volumes/{}/{volume}", driver.replace('/', "~")))
 }
 
-/// How often the driver that mounts was told this.
+/// Number of calls of the mounting driver that begin with this line.
 fn times(drivers: &Drivers, line: &str) -> Result<usize> {
     Ok(drivers.driver_log("log")?.iter().filter(|told| told.starts_with(line)).count())
 }
@@ -66,7 +66,8 @@ fn flex(cx: &mut CaseContext<'_>) -> Result<()> {
     put_secret(joined, "flex-own", PLAIN)?;
     put_secret(joined, "flex-other", "Opaque")?;
 
-    // The driver is not there: the pod says so, and runs as soon as it is. Others do not wait.
+    // The driver is missing: the pod's event reports this, and the pod runs as soon as the driver exists. Other pods do
+    // not wait.
     let own = json!({"driver": PLAIN, "fsType": "xfs", "options": {"share": "a"}, "secretRef": {"name": "flex-own"}});
     let script = format!("echo written > /d/f && {STAYS}");
     let mut writer = with("flex-own", &script, "own", own);
@@ -84,7 +85,7 @@ fn flex(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!((file.uid(), file.gid()) == (1000, 2000), "written by {}:{}", file.uid(), file.gid());
     heard(&drivers, &at)?;
 
-    // One hangs, one fails, one has a Secret that is not meant for it: they wait, and nobody else does.
+    // One driver call hangs, one fails, one pod has a Secret of another type: these pods wait, and no other pod does.
     for (name, volume, secret) in [
         ("flex-hangs", "hangs", "flex-own"),
         ("flex-fails", "fails", "flex-own"),
@@ -127,7 +128,7 @@ fn flex(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// The driver heard what upstream's would.
+/// The driver got the same calls as upstream's.
 fn heard(drivers: &Drivers, at: &str) -> Result<()> {
     let begins = format!("mount {at} ");
     let told = drivers.driver_log("log")?;
@@ -150,7 +151,7 @@ fn heard(drivers: &Drivers, at: &str) -> Result<()> {
     Ok(())
 }
 
-/// A claim's, to be read, under the next agent; the pod before goes while nobody looks.
+/// A claim's volume, read-only, under the next agent; the first pod is deleted while the agent is dead.
 fn claimed(joined: &mut Joined, drivers: &Drivers, at: &str) -> Result<()> {
     put_volume(&joined.cluster, "flex", &json!({"flexVolume": {"driver": PLAIN}}), "ReadOnlyMany")?;
     put_claim(&joined.cluster, "flex", "ReadOnlyMany")?;
@@ -197,7 +198,7 @@ fn attached(joined: &mut Joined, drivers: &Drivers) -> Result<()> {
     let waited = format!("waitforattach {} ", device.display());
     ensure!(told.iter().any(|line| line.starts_with(&waited)), "it was told {told:?}");
 
-    // It grows: the driver is asked, and leaves that to the node, too.
+    // The volume grows: the driver is called, and leaves the file system to the node.
     devices.grow("flex", LARGER_BYTES)?;
     is_to_grow(&joined.cluster, "flex-disk", "32Mi")?;
     touch(&joined.cluster, "flex-one", "1")?;
@@ -212,7 +213,7 @@ fn attached(joined: &mut Joined, drivers: &Drivers) -> Result<()> {
     let asked = |line: &String| line.starts_with("expandfs {") && line.ends_with(" 33554432 1048576");
     ensure!(drivers.driver_log("attaching")?.iter().any(asked), "it was not asked to make anything larger");
 
-    // The next agent finds it, and another pod shares it; the first goes while nobody looks.
+    // The next agent finds the volume, and another pod shares it; the first pod is deleted while the agent is dead.
     joined.nodes[0].kill_agent()?;
     create(&joined.cluster, writes("flex-two", "flex-disk"))?;
     restart(joined)?;
@@ -225,7 +226,7 @@ fn attached(joined: &mut Joined, drivers: &Drivers) -> Result<()> {
     ensure_mounted(joined, &global, 1)?;
     await_in_use(joined, &unique, true)?;
 
-    // With the last one it is given back, and detached; what was written is still there.
+    // With the last pod the volume is unmounted and detached; its data stay.
     gone(joined, "flex-two")?;
     await_in_use(joined, &unique, false)?;
     ensure_mounted(joined, &global, 0)?;

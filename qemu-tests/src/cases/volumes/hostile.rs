@@ -1,5 +1,7 @@
-//! What nobody should put into volumes, or do with them: objects as large as they may be, names that look like paths, host
-//! paths that are something else, and containers that lay links where the node is about to go.
+//! Malformed and malicious volumes: objects of the maximum size, names that look like paths, host paths of the wrong
+//! type, and containers that place links in the node's way.
+//!
+//! Cases: `volumes/bad-input`, `volumes/hostile`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,13 +36,13 @@ pub const CASES: &[Case] = &[
 
 /// The host's, in the node.
 const OURS: &str = "/var/lib/e2e-hostile";
-/// All values of an object together (`MaxSecretSize`, and the same for ConfigMaps), bytes.
+/// Largest size of all values of an object (`MaxSecretSize`, and the same for ConfigMaps), bytes.
 const OBJECT_BYTES: usize = 1 << 20;
 const NAMES: [&str; 4] = ["a..b", ".hidden", "-dash", "x.."];
-/// How often, and how long after the pod, its directory may still be seen.
+/// Number of looks, and the pause between, until the directory of a deleted pod must be gone.
 const GONE_LOOKS: usize = 150;
 const LOOK: Duration = Duration::from_millis(200);
-/// Pods that go to what is being swapped.
+/// Number of pods that mount the swapped path.
 const VISITORS: usize = 12;
 
 fn ours(joined: &Joined) -> PathBuf {
@@ -86,7 +88,7 @@ fn bad_input(cx: &mut CaseContext<'_>) -> Result<()> {
         &client.of("default"),
         json!({"metadata": {"name": "large"}, "stringData": data}),
     )?;
-    // What begins with two dots is the writer's own.
+    // Names with two leading dots belong to the atomic writer.
     let script = "for v in map secret; do cd /$v; for f in $(ls -A | grep -v '^\\.\\.[0-9d]' | sort); do wc -c \"./$f\"; done; done";
     let volumes = [
         ("map", json!({"configMap": {"name": "large"}})),
@@ -158,7 +160,7 @@ fn hostile(cx: &mut CaseContext<'_>) -> Result<()> {
     let at = ours(joined);
     fs::create_dir_all(&at).and_then(|()| fs::write(at.join("precious"), "kept\n"))?;
 
-    // All that it leaves is its own, and goes with it; what its links name stays. Its tree is deeper than a path is long.
+    // Only the pod's own files are removed; the targets of its links stay. Its tree is deeper than a path may be long.
     let script = "cd /v; ln -s / root; ln -s /host/precious one; ln -s .. up; mkfifo pipe; mkdir closed; touch closed/f; \
                   chmod 0 closed; touch \"$(printf 'two\\nlines')\" ./-rf; ln -sf /etc/passwd /dev/termination-log 2>/dev/null; \
                   echo mine > /dev/termination-log; d=; for i in $(seq 80); do d=$d/a-directory-with-a-long-name-$i; done; \
@@ -182,7 +184,7 @@ fn hostile(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(!own.exists(), "{} is still there", own.display());
     ensure!(fs::read_to_string(at.join("precious"))? == "kept\n", "what a link named was written to");
 
-    // What lies deeper than a path is long counts, too.
+    // Files deeper than a path may be long count, too.
     let hides = "cd /v; d=; for i in $(seq 80); do d=$d/a-directory-with-a-long-name-$i; done; mkdir -p upper$d lower$d; \
                  head -c 5000000 /dev/zero > lower$d/f; mv lower upper$d/";
     let small = json!({"emptyDir": {"sizeLimit": "1Mi"}});
@@ -194,7 +196,7 @@ fn hostile(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(words == "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ", "it is told {words:?}");
     remove(joined, &["hides".to_owned()])?;
 
-    // It swaps a directory for a link to the root, as fast as it can.
+    // The container swaps a directory for a link to the root, as fast as possible.
     let swaps = "cd /v; while :; do ln -s / d; rm -f d; mkdir d; rmdir d; done 2>/dev/null";
     create(&joined.cluster, with("swaps", swaps, &[("v", host_path(OURS, "Directory"))]))?;
     await_pod_ready(&joined.cluster, "swaps", 60)?;

@@ -1,5 +1,7 @@
-//! Disks that other machines keep (`iscsi`, `fc`): an `iscsiadm` of the harness, whose sessions are files and whose units are
-//! loop devices, and a link to a loop device that stands for what a fabric shows. The control plane attaches them.
+//! Network disks (`iscsi`, `fc`): an `iscsiadm` of the harness, whose sessions are files and whose units are loop
+//! devices, and a link to a loop device in place of a fabric's device. The control plane attaches them.
+//!
+//! Cases: `volumes/iscsi`, `volumes/fc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +43,7 @@ const WWN: &str = "50060e801049cfd1";
 const LINK: &str = "/dev/disk/by-path/pci-0000:00:00.0-fc-0x50060e801049cfd1-lun-0";
 const DISK_BYTES: u64 = 16 << 20;
 
-/// How often something is mounted there in the node.
+/// Number of mounts at the path in the node.
 fn mounted(joined: &Joined, at: &str) -> Result<usize> {
     let path = format!("/proc/{}/mountinfo", joined.nodes[0].pid());
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -63,7 +65,7 @@ pub(crate) fn writes(name: &str, claim: &str) -> Value {
     writes
 }
 
-/// A pod that says what it finds, and ends.
+/// A pod that prints the file's contents, and ends.
 pub(crate) fn reads(name: &str, claim: &str) -> Value {
     let mut reads = pod(name, "cat /d/f > /dev/termination-log", claim, true);
     reads["spec"]["restartPolicy"] = json!("Never");
@@ -131,7 +133,7 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     let unique = |lun: u32| format!("kubernetes.io/iscsi/{PORTAL}:{IQN}:{lun}");
     let global = format!("{ROOT}/iscsi/iface-default/{PORTAL}:3260-{IQN}-lun-0");
 
-    // The program is not there: the pod says so, and runs as soon as it is.
+    // The program is missing: the pod's event reports this, and the pod runs as soon as the program exists.
     create(&joined.cluster, writes("iscsi-one", "iscsi"))?;
     let words =
         "MountVolume.WaitForAttach failed for volume \"pv-iscsi\" : this node has no program \"iscsiadm\"";
@@ -143,7 +145,7 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(initiator.sessions()? == 1, "{} sessions", initiator.sessions()?);
     ensure!(initiator.log()?.contains("-n node.startup -v manual"), "it would log in by itself");
 
-    // The next agent finds it, and a second pod has another unit of the same session.
+    // The next agent finds the disk, and a second pod uses another unit of the same session.
     joined.nodes[0].kill_agent()?;
     create(&joined.cluster, maps("iscsi-two", "iscsi-raw"))?;
     restart(joined)?;
@@ -152,7 +154,7 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_mounted(joined, &global, 1)?;
     ensure!(initiator.sessions()? == 1, "{} sessions", initiator.sessions()?);
 
-    // The first goes while nobody looks: the session is the second one's still.
+    // The first pod is deleted while the agent is dead: the second pod keeps the session.
     joined.nodes[0].kill_agent()?;
     delete_pod(joined, "iscsi-one")?;
     restart(joined)?;
@@ -163,14 +165,14 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(initiator.sessions()? == 1, "the session of another pod's disk has ended");
     await_in_use(joined, &unique(1), true)?;
 
-    // With the last one it ends.
+    // The session ends with its last pod.
     gone(joined, "iscsi-two")?;
     await_in_use(joined, &unique(1), false)?;
     ensure!(initiator.sessions()? == 0 && initiator.links().is_empty(), "links {:?}", initiator.links());
     let left = files(joined, &format!("{ROOT}/iscsi"));
     ensure!(left.is_empty(), "left {left:?}");
 
-    // It is not formatted a second time.
+    // The disk is not formatted a second time.
     create(&joined.cluster, reads("iscsi-again", "iscsi"))?;
     ensure!(words_of(joined, "iscsi-again")? == "written\n", "what the first pod wrote is lost");
     gone(joined, "iscsi-again")?;
@@ -188,7 +190,7 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     forget(joined, &["iscsi", "iscsi-raw"])
 }
 
-/// A link that goes with its value.
+/// A link that is removed with its value.
 struct Link(PathBuf);
 
 impl Link {
@@ -238,7 +240,7 @@ fn fc(cx: &mut CaseContext<'_>) -> Result<()> {
     gone(joined, "fc-own")?;
     ensure_mounted(joined, &global, 1)?;
 
-    // The last one goes while nobody looks.
+    // The last pod is deleted while the agent is dead.
     joined.nodes[0].kill_agent()?;
     delete_pod(joined, "fc-one")?;
     restart(joined)?;
@@ -248,7 +250,7 @@ fn fc(cx: &mut CaseContext<'_>) -> Result<()> {
     let left = files(joined, &format!("{ROOT}/fc"));
     ensure!(left.is_empty(), "left {left:?}");
 
-    // The same as a device; what is on it is not looked at.
+    // The same as a block device; its contents do not matter.
     create(&joined.cluster, maps("fc-two", "fc-raw"))?;
     await_pod_ready(&joined.cluster, "fc-two", 60)?;
     joined.nodes[0].kill_agent()?;

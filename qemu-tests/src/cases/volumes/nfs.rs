@@ -1,4 +1,4 @@
-//! Directories of a real NFS server as volumes of a booted VM, whose kernel is the client: the host need not have one.
+//! Directories of a real NFS server as volumes of a booted VM, whose kernel is the client: the host needs no client.
 
 use std::fs;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const VM: &str = "vm";
 /// The host of the images' names, and where its mirror listens in the control plane's network.
 const HOST: &str = "images.test";
 const PORT: u16 = 5002;
-/// Nobody has this address.
+/// An address without a host.
 const NOBODY: &str = "172.30.0.250";
 
 struct Fixture {
@@ -114,8 +114,7 @@ fn instances(cluster: &Cluster, names: &[&str]) -> Result<Vec<(String, i32)>> {
     Ok(all)
 }
 
-/// A pod is deleted of which the agent never hears before it is killed: the next one lets go of that pod's mount and leaves
-/// the others' as they are.
+/// A pod is deleted while the agent is dead: the next agent unmounts that pod's volume and does not touch the others'.
 fn under_another_agent(cluster: &Cluster, vm: &mut VmNode, claim: Value) -> Result<()> {
     create(cluster, pod("leaves", STAYS, claim))?;
     let uid = uid(&await_pod_ready(cluster, "leaves", 60)?)?;
@@ -146,7 +145,7 @@ fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_ready(&cluster, "own", 120)?;
     let mut written = String::new();
     for _ in 0..100 {
-        // It is there before anything is in it.
+        // The file exists before it has contents.
         written = fs::read_to_string(server.files.join("by-pod")).unwrap_or_default();
         if !written.is_empty() {
             break;
@@ -175,7 +174,7 @@ fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
 
     under_another_agent(&cluster, &mut vm, claim)?;
 
-    // A server that is not there holds nobody but its pod, which says why.
+    // A missing server affects only its own pod, whose event has the reason.
     create(&cluster, pod("away", STAYS, of_server(NOBODY)))?;
     create(&cluster, pod("beside", STAYS, json!({"emptyDir": {}})))?;
     await_pod_ready(&cluster, "beside", 60)?;
@@ -192,7 +191,7 @@ fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
     say::line(format!("  {}", told.replace('\n', " | ")));
     ensure!(told.contains(NOBODY), "{told:?}");
 
-    // One that falls silent is let go of, with what it holds.
+    // The volume of a server that no longer answers is unmounted with its open files.
     nfs_server::silence(&mut cluster, true)?;
     let client = cluster.client();
     let names = ["own", "stays", "reader", "away", "beside"];

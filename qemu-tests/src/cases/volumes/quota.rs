@@ -1,5 +1,5 @@
-//! A VM whose state partition has project quotas: the file system counts what is in emptyDir volumes of pods with user
-//! namespaces, also what has no name any more and no walk can find.
+//! A VM whose state partition has project quotas: the file system counts the emptyDir volumes of pods with user
+//! namespaces, including deleted files that no walk can find.
 //!
 //! ```text
 //! NodeConfig: storage.projectQuotas, the gate ─► pods with and without hostUsers ─► open files without a name
@@ -33,12 +33,12 @@ const VM: &str = "vm";
 const GATE: &str = "LocalStorageCapacityIsolationFSQuotaMonitoring";
 const NAMES: [&str; 7] = ["sh", "dd", "cat", "sleep", "touch", "rm", "sync"];
 const MIB: u64 = 1 << 20;
-/// What a pod writes to a file that it has open and whose name it has removed, and to one that it keeps, MiB.
+/// Sizes of an open file without a name and of a named file, MiB.
 const NAMELESS: u64 = 30;
 const NAMED: u64 = 10;
-/// Directories and a file for the probe beside it.
+/// Size of the probe's directories and file.
 const SMALL: u64 = MIB;
-/// How long something may take under TCG on a busy machine, seconds.
+/// Limit of a step under TCG on a busy machine, seconds.
 const LIMIT_S: u64 = 120;
 
 /// A pod with an emptyDir on disk in which it holds so many MiB of each kind.
@@ -85,7 +85,7 @@ fn await_told(cluster: &Cluster, vm: &mut VmNode, pod: &str, mebi: u64, inodes: 
             return Ok(());
         }
         last = Some(found);
-        // In the guest: it has a clock of its own.
+        // In the guest, which has a clock of its own.
         vm.vm()?.shell()?.must("sleep 3")?;
     }
     bail!("{pod} should have {mebi} MiB in {inodes} inodes, and the summary says {last:?}")
@@ -133,7 +133,7 @@ fn quota(cx: &mut CaseContext<'_>) -> Result<()> {
     await_told(&cluster, &mut vm, "other", NAMED, all.1)?;
     await_told(&cluster, &mut vm, "counted", all.0, all.1)?;
 
-    // What had no name goes with the power; what the next instance writes is counted on.
+    // The deleted file vanishes with the power cut; the next instance's files are counted again.
     vm.cut_power();
     vm.boot(None)?;
     vm.vm()?.await_phase("node.ready", READY_LIMIT_S)?;

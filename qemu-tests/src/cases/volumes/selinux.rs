@@ -1,4 +1,4 @@
-//! Mounts with the SELinux label of their pod, in a VM whose kernel is given a policy.
+//! Mounts with the SELinux label of their pod, in a VM whose kernel loads a policy.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use orlop_harness::cluster::vm_node::VmNode;
 use serde_json::{Value, json};
 
 use crate::cases::volumes::claims::{create, put_claim, put_volume};
-use crate::cases::volumes::csi_power::start_driver;
-use crate::cases::volumes::vm::{
+use crate::cases::volumes::power_cut::start_driver;
+use crate::cases::volumes::shared_vm::{
     Fixture, HERE, LIMIT_S, await_words as await_fitting, boot, delete, pod as in_vm,
 };
 
@@ -27,13 +27,13 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// What `seLinuxChangePolicy` is by itself; saying so takes a gate of the API server.
+/// The default of `seLinuxChangePolicy`; setting it explicitly needs a gate of the API server.
 const MOUNT: &str = "";
 const DRIVER: &str = "labels.e2e.example";
-/// One pod's at a time, and everybody's.
+/// A volume for one pod at a time, and a shared one.
 const VOLUMES: [(&str, &str); 2] = [("alone", "ReadWriteOncePod"), ("shared", "ReadWriteMany")];
 
-/// A pod whose containers have these levels.
+/// A pod whose containers have these SELinux levels.
 fn pod(name: &str, claim: &str, levels: &[&str], policy: &str) -> Value {
     let mut pod = in_vm(name, claim);
     let container = pod["spec"]["containers"][0].take();
@@ -50,12 +50,12 @@ fn pod(name: &str, claim: &str, levels: &[&str], policy: &str) -> Value {
     pod
 }
 
-/// Waits for an event of a mount about the pod whose words end so.
+/// Waits for a mount event about the pod whose message ends with these words.
 fn await_words(cluster: &Cluster, about: &str, words: &str) -> Result<()> {
     await_fitting(cluster, about, words, |m, words| m.ends_with(words))
 }
 
-/// With which labels a pod's volume and the driver's stage are mounted; without one it is `none`.
+/// Labels of the mounts of a pod's volume and of the driver's stage; `none` for a mount without a label.
 fn mounted(cluster: &Cluster, vm: &mut VmNode, name: &str, claim: &str) -> Result<Vec<String>> {
     let uid = uid_of(cluster, name)?;
     let own = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{claim}");
@@ -64,7 +64,7 @@ fn mounted(cluster: &Cluster, vm: &mut VmNode, name: &str, claim: &str) -> Resul
     let table = shell.must("cat /proc/self/mountinfo")?;
     let beside = shell.must(&format!("cat {own}/vol_data.json"))?;
     let data: Value = serde_json::from_str(beside.trim()).context("read vol_data.json")?;
-    // The kernel quotes what has commas.
+    // The kernel quotes values with commas.
     let of = |line: &str| match line.split_once("context=") {
         Some((_, rest)) => match rest.strip_prefix('"') {
             Some(quoted) => quoted.split('"').next().unwrap_or_default().to_owned(),
@@ -106,7 +106,7 @@ fn labels(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_ready(cluster, "first", LIMIT_S)?;
     ensure_label(cluster, vm, ("first", "alone"), "s0:c1,c2")?;
     vm.vm()?.shell()?.must("systemctl kill --signal=KILL kubelet")?;
-    // Two containers of a pod that disagree; who may not have it waits for as long.
+    // A pod whose containers need different labels does not start.
     create(cluster, pod("torn", "shared", &["s0:c1", "s0:c2"], MOUNT))?;
     await_words(cluster, "torn", &format!("multiple SELinux labels found: {FILES}:s0:c1,{FILES}:s0:c2"))?;
     ensure_label(cluster, vm, ("first", "alone"), "s0:c1,c2")?;
@@ -116,7 +116,7 @@ fn labels(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_ready(cluster, "second", LIMIT_S)?;
     ensure_label(cluster, vm, ("second", "alone"), "s0:c3")?;
 
-    // Everybody's: who needs another label waits until nobody has it.
+    // The shared volume: a pod that needs another label waits until no pod uses the volume.
     create(cluster, pod("holds", "shared", &["s0:c1"], MOUNT))?;
     await_pod_ready(cluster, "holds", LIMIT_S)?;
     create(cluster, pod("agrees", "shared", &["s0:c1"], MOUNT))?;

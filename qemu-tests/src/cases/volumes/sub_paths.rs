@@ -1,5 +1,7 @@
-//! Parts of volumes and groups of volumes as the upstream kubelet has them: a ConfigMap that changes while containers start,
+//! `subPath` and `fsGroup` as the upstream kubelet handles them: a ConfigMap that changes while containers start,
 //! absolute links of the host, files that refuse a group.
+//!
+//! Cases: `volumes/sub-path-changes`, `volumes/sub-path-links`, `volumes/group-refused`.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -114,7 +116,7 @@ fn links(cx: &mut CaseContext<'_>) -> Result<()> {
 
 fn group_refused(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
-    // Entries of sysctl refuse a group and a mode, whoever asks.
+    // Files of sysctl refuse a change of group and mode, also by root.
     let mut source = local("none");
     source["local"]["path"] = json!("/proc/sys/kernel");
     put_volume(&joined.cluster, "refuses", &source, "ReadWriteOnce")?;

@@ -10,10 +10,6 @@ fn pod(spec: Value) -> Pod {
     serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec})).unwrap()
 }
 
-fn burstable(memory: &str) -> Value {
-    json!({"name": memory, "resources": {"requests": {"memory": memory}}})
-}
-
 #[test]
 fn shares_and_quota() {
     for (milli, shares) in [(0, 2), (1, 2), (2, 2), (10, 10), (500, 512), (1000, 1024), (1_000_000, 262_144)]
@@ -39,38 +35,6 @@ fn a_limit_without_request_weighs_as_its_limit_and_a_request_of_zero_does_not() 
         let resources = container_resources(&pod, &pod::containers(&pod)[0], &node);
         assert_eq!(resources.cpu_shares, shares);
     }
-}
-
-#[test]
-fn oom_scores() {
-    let capacity = 4 * GIB;
-    let spec = json!({"containers": [burstable("1Gi"), burstable("4Gi"), burstable("1")],
-        "initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "init"}]});
-    let pod_burstable = pod(spec);
-    let score = |pod: &Pod, c: &Container| oom_score_adj(pod, c, capacity);
-    let regular: Vec<i64> =
-        pod::containers(&pod_burstable).iter().map(|c| score(&pod_burstable, c)).collect();
-    assert_eq!(regular, [750, 3, 999]);
-    let init: Vec<i64> =
-        pod::init_containers(&pod_burstable).iter().map(|c| score(&pod_burstable, c)).collect();
-    assert_eq!(init, [999, 999]);
-
-    let with_sidecar = pod(json!({"containers": [burstable("1Gi"), burstable("2Gi")],
-        "initContainers": [{"name": "side", "restartPolicy": "Always"}]}));
-    assert_eq!(score(&with_sidecar, &pod::init_containers(&with_sidecar)[0]), 750);
-
-    let best_effort = pod(json!({"containers": [{"name": "c"}]}));
-    assert_eq!(score(&best_effort, &pod::containers(&best_effort)[0]), 1000);
-    let critical = pod(json!({"priorityClassName": "system-node-critical", "containers": [{"name": "c"}]}));
-    assert_eq!(score(&critical, &pod::containers(&critical)[0]), -997);
-    let full = json!({"cpu": "1", "memory": "1Gi"});
-    let guaranteed =
-        pod(json!({"containers": [{"name": "c", "resources": {"requests": full, "limits": full}}]}));
-    assert_eq!(score(&guaranteed, &pod::containers(&guaranteed)[0]), -997);
-    // A machine whose memory is unknown must not divide by zero, and huge requests must not overflow.
-    assert_eq!(oom_score_adj(&pod_burstable, &pod::containers(&pod_burstable)[0], 0), 3);
-    let huge = pod(json!({"containers": [burstable("8Ei")]}));
-    assert_eq!(score(&huge, &pod::containers(&huge)[0]), 3);
 }
 
 #[test]

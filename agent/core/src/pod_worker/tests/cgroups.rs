@@ -116,3 +116,35 @@ fn what_was_made_while_a_removal_may_be_under_way_is_looked_at_again_before_the_
     assert_eq!((w.count("ensure_cgroup"), w.count("run_sandbox")), (2, 1));
     assert_eq!(w.phase(), "Running");
 }
+
+/// With 64 MiB and 1 CPU, then with 32 MiB and 2 CPUs.
+fn of(memory: &str, cpu: &str) -> Arc<k8s_openapi::api::core::v1::Pod> {
+    let container = json!({"name": "a", "image": "r.example/x:1",
+        "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}});
+    make_pod(json!({ "containers": [container] }))
+}
+
+/// Simulation, resizing, seed 40015: the container was made with its earlier limit, and the cgroup had the new one already.
+#[test]
+fn a_cgroup_is_not_lowered_under_a_container_that_is_being_made() {
+    for verb in ["create_container", "start_container"] {
+        let mut w = world(true);
+        w.desire(&of("64Mi", "1"));
+        let under_way = loop {
+            let (id, call) = w.pending.iter().next().expect("on its way to the start");
+            let id = *id;
+            if call.effect.verb() == verb {
+                break id;
+            }
+            w.perform(id);
+        };
+        w.desire(&of("32Mi", "2"));
+        while let Some(id) = w.pending.keys().copied().find(|id| *id != under_way) {
+            assert_ne!(w.pending[&id].effect.verb(), "ensure_cgroup", "{verb}");
+            w.perform(id);
+        }
+        w.settle();
+        let did = ["ensure_cgroup", "resize", "create_container", "stop_container"].map(|verb| w.count(verb));
+        assert_eq!((did, w.phase()), ([1, 1, 1, 0], "Running"), "{verb}");
+    }
+}

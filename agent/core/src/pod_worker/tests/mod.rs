@@ -2,11 +2,14 @@
 
 mod attach_limit;
 mod cgroups;
+mod cpus;
+mod devices;
 mod ending;
 mod env_files;
 mod hooks;
 mod probes;
 mod pull;
+mod removal;
 mod resize;
 mod runtime_class;
 mod small_scope;

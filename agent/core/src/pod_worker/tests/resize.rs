@@ -151,6 +151,80 @@ fn a_container_that_ended_meanwhile_is_looked_at_again() {
     assert_eq!((progress(&w), memory(&w).as_deref(), w.phase()), (None, Some("128Mi"), "Running"));
 }
 
+/// Two containers, with these requests of processor time; a change restarts the first one if `restarts`.
+fn pair(a: &str, b: &str, generation: i64, restarts: bool) -> Arc<Pod> {
+    let policy = restarts.then(|| json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]));
+    let of = |name: &str, cpu: &str, policy: Option<Value>| {
+        json!({"name": name, "image": "r.example/x:1", "resizePolicy": policy,
+            "resources": {"requests": {"cpu": cpu}}})
+    };
+    let containers = [of("a", a, policy), of("b", b, None)];
+    let mut p = (*make_pod(json!({ "containers": containers }))).clone();
+    p.metadata.generation = Some(generation);
+    Arc::new(p)
+}
+
+/// What the containers that run have, in order of their names.
+fn requests(w: &World) -> Vec<(String, i64)> {
+    let running = |name: &str| w.runtime.running(name);
+    let all = ["a", "b"].into_iter().flat_map(running).map(|id| w.runtime.containers[&id].clone());
+    all.map(|c| (c.name, c.actuated.unwrap_or_default().cpu_request_milli)).collect()
+}
+
+/// Carries out one call after the other. The sum of what runs is never above that of the pod, which is the same before and after.
+fn never_above(w: &mut World, sum: i64) {
+    for _ in 0..200 {
+        let has = requests(w);
+        assert!(has.iter().map(|(_, cpu)| cpu).sum::<i64>() <= sum, "{has:?}");
+        match w.pending.keys().next().copied() {
+            Some(id) => w.perform(id),
+            None => return,
+        }
+    }
+    panic!("the worker does not come to rest: {:?}", w.applied);
+}
+
+/// Simulation, resizing, seed 30354: another container was started with more, or grew, before the restarted one had ended.
+#[test]
+fn no_container_grows_before_another_one_has_given_back() {
+    for restarts in [true, false] {
+        let mut w = World::with(&pair("3", "1", 1, restarts));
+        w.desire(&pair("1", "3", 2, restarts));
+        never_above(&mut w, 4000);
+        assert_eq!(requests(&w), [("a".to_owned(), 1000), ("b".to_owned(), 3000)], "{restarts}");
+        assert_eq!(progress(&w), None);
+    }
+}
+
+#[test]
+fn no_container_starts_before_another_one_has_given_back() {
+    for restarts in [true, false] {
+        let mut w = World::with(&pair("3", "1", 1, restarts));
+        // On its way to its next instance, whose image is looked for, when the pod is given other amounts.
+        w.end("b", 1);
+        while !w.pending.values().any(|call| call.effect.verb() == "inspect_image") {
+            w.perform(*w.pending.keys().next().expect("it starts again"));
+        }
+        w.desire(&pair("1", "3", 2, restarts));
+        never_above(&mut w, 4000);
+        w.wait(Duration::from_secs(30));
+        assert_eq!(requests(&w), [("a".to_owned(), 1000), ("b".to_owned(), 3000)], "{restarts}");
+    }
+}
+
+/// Memory that is in use is not given back: the others do not wait for ever.
+#[test]
+fn a_resize_that_fails_holds_no_start_up() {
+    let mut w = World::with(&pair("3", "1", 1, false));
+    let error = EffectError { class: Class::Conflict, message: "in use".to_owned() };
+    w.runtime.refuse.insert("resize", error);
+    w.desire(&pair("1", "3", 2, false));
+    w.settle();
+    w.exit("b", 1);
+    w.wait(Duration::from_secs(30));
+    assert_eq!(requests(&w), [("a".to_owned(), 3000), ("b".to_owned(), 3000)]);
+}
+
 /// The pod's container is made with 64 MiB, and its start is asked for.
 fn starting() -> (World, EffectId) {
     let mut w = World::new();

@@ -74,7 +74,7 @@ impl PodSpecs for TinySpecs {
         p: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        ContainerInputs { image, pod_ips, .. }: ContainerInputs<'_>,
+        ContainerInputs { image, pod_ips, placement, .. }: ContainerInputs<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         let spec = container.find(p).expect("the worker asks for containers of the pod");
         assert!(!pod_ips.is_empty(), "a container is made when the pod has an address");
@@ -100,6 +100,7 @@ impl PodSpecs for TinySpecs {
             envs: Vec::new(),
             mounts: Vec::new(),
             devices: Vec::new(),
+            cdi_devices: Vec::new(),
             labels: BTreeMap::new(),
             annotations,
             log_path: String::new(),
@@ -107,7 +108,10 @@ impl PodSpecs for TinySpecs {
             stdin_once: false,
             tty: false,
             stop_signal: None,
-            resources: LinuxResources::default(),
+            resources: LinuxResources {
+                cpuset_cpus: placement.cpus_of(container.name()).to_owned(),
+                ..LinuxResources::default()
+            },
             security: ContainerSecurity::default(),
         })
     }
@@ -162,6 +166,7 @@ pub(super) fn context() -> Arc<WorkerContext> {
     Arc::new(WorkerContext {
         specs: Arc::new(TinySpecs),
         request_timeout: REQUEST_TIMEOUT,
+        cpus_again: Duration::from_secs(10),
         crash_loop: restart::SERIES,
         runtime_name: "tiny".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
@@ -186,6 +191,8 @@ pub(super) struct Runtime {
     /// Verbs that fail from now on, with their error.
     pub(super) refuse: BTreeMap<&'static str, EffectError>,
     pub(super) absent_images: Vec<String>,
+    /// Processors of containers.
+    pub(super) cpus: BTreeMap<ContainerId, String>,
     next: u64,
 }
 
@@ -234,6 +241,7 @@ impl Runtime {
                 let made = self.create(wall, sandbox, config);
                 if let Ok(EffectOk::Container(id)) = &made {
                     self.give(id, actuates);
+                    self.cpus.entry(id.clone()).or_insert_with(|| config.resources.cpuset_cpus.clone());
                 }
                 made
             }
@@ -265,7 +273,12 @@ impl Runtime {
             Effect::ReadEnvFiles { .. } => Ok(EffectOk::EnvFiles(Default::default())),
             Effect::SetUpVolume { .. } => Ok(EffectOk::Volume(Mounted::default())),
             Effect::ResolveClaim { claim } => Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound")))),
+            Effect::SetCpus { cpus } => {
+                self.cpus.extend(cpus.clone());
+                Ok(EffectOk::Done)
+            }
             Effect::TearDownVolumes
+            | Effect::PreStartDevices { .. }
             | Effect::EnsureCgroup { .. }
             | Effect::RemoveCgroup
             | Effect::MountSubPaths { .. }
@@ -453,9 +466,12 @@ impl World {
                     self.pending.insert(id, Call { effect, deadline });
                 }
                 PodAction::Persist { id, record } => {
-                    self.record = Some(record);
+                    let refused = self.runtime.refuse.get("persist").cloned();
+                    if refused.is_none() {
+                        self.record = Some(record);
+                    }
                     self.pending.insert(id, Call { effect: Effect::Inspect, deadline: None });
-                    self.answer_persist(id);
+                    self.answer_persist(id, refused);
                 }
                 PodAction::Cancel(id) => self.cancelled.push(id),
                 PodAction::Probe { id, call } => self.probes.push((id, *call)),
@@ -468,10 +484,11 @@ impl World {
         }
     }
 
-    fn answer_persist(&mut self, id: EffectId) {
+    fn answer_persist(&mut self, id: EffectId, refused: Option<EffectError>) {
         self.pending.remove(&id);
         let completed_at = self.now;
-        self.step(PodEvent::EffectDone { id, completed_at, result: Ok(EffectOk::Done) });
+        let result = refused.map_or(Ok(EffectOk::Done), Err);
+        self.step(PodEvent::EffectDone { id, completed_at, result });
     }
 
     /// Applies a call to the world.
@@ -486,12 +503,13 @@ impl World {
             self.now.0 += 1_000_000;
             return Ok(EffectOk::Snapshot(Box::new(snapshot)));
         }
+        let result = self.runtime.apply(wall, effect);
         match effect {
+            _ if result.is_err() => {}
             Effect::CreatePodDirs { .. } => self.dirs = true,
             Effect::RemovePodDirs { .. } => (self.dirs, self.record) = (false, None),
             _ => {}
         }
-        let result = self.runtime.apply(wall, effect);
         if result.is_ok() {
             self.applied.push(describe(effect));
         }

@@ -29,7 +29,7 @@ use crate::volumes::csi::Csi;
 const IMAGE: &str = "r.example/team/app";
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
-/// Accounts have the annotation `role` with their own name; their tokens say whose they are.
+/// Accounts with the annotation `role`, whose value is their own name; a token contains its account's name.
 struct Accounts;
 
 impl Sources for Accounts {
@@ -81,7 +81,7 @@ impl Sources for Accounts {
     }
 
     fn csi(&self) -> Csi {
-        Csi::default()
+        Csi::new(&Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new()))
     }
 
     fn reread_after(&self) -> Option<Duration> {
@@ -206,7 +206,7 @@ async fn tokens_are_given_and_answers_are_their_accounts() {
 
 #[tokio::test]
 async fn what_fails_gives_nothing_and_is_asked_again() {
-    // Whether the program itself failed, as upstream counts it.
+    // Whether the program's failure counts as an error in upstream's metric.
     for (script, errors) in [
         ("echo geheim; exit 3", Some(2)),
         ("echo geheim", None),
@@ -241,14 +241,14 @@ async fn what_fails_gives_nothing_and_is_asked_again() {
     assert!(absent.contains("No such file"), "{absent}");
 }
 
-/// Time stands still unless everybody waits: the minute passes as soon as the program hangs.
+/// Time stands still unless all tasks wait: the minute passes as soon as the program hangs.
 #[tokio::test(start_paused = true)]
 async fn a_program_that_hangs_is_killed() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let began = tasks.now().mono;
     let mut command = Command::new("/bin/sleep");
     command.arg("100000");
-    // It only returns once the program is gone.
+    // The function returns only when the program is gone.
     assert_eq!(run(command, Vec::new(), &tasks).await, Err("context deadline exceeded".to_owned()));
     assert!(tasks.now().mono.since(began) >= TIME_MAX);
 }
@@ -264,7 +264,7 @@ fn configuration_and_programs_are_looked_for() {
     assert!(said().contains("no configuration files found in directory"), "{}", said());
     std::fs::write(conf.join("b.yml"), config_text("b", "")).unwrap();
     std::fs::write(conf.join("a.yaml"), config_text("a", "")).unwrap();
-    // None of the programs is there, which keeps nobody from starting.
+    // None of the programs exists; the agent starts nevertheless.
     let names: Vec<String> = load(&conf, &bin, true).unwrap().into_iter().map(|p| p.name).collect();
     assert_eq!(names, ["a", "b"], "in the order of the files");
     std::fs::write(conf.join("c.json"), config_text("a", "")).unwrap();

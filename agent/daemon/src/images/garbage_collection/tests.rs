@@ -1,4 +1,4 @@
-//! A collector over a runtime of values: what goes, what stays, what is told.
+//! A collector over a fake runtime: removed images, remaining images, reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -167,7 +167,7 @@ async fn a_full_disk_is_noticed_by_the_timer_and_a_disabled_timer_removes_nothin
     full.uses("used");
     off.uses("used");
     for _ in 0..4 {
-        // The look at the disk is done by a thread: time stands still for it.
+        // A thread looks at the disk; the clock of the test stands still meanwhile.
         full.pass(5).await;
     }
     let deadline = std::time::Instant::now() + Duration::from_secs(30);

@@ -59,7 +59,7 @@ fn a_pull_is_its_pullers_also_for_the_next_agent() {
         assert!(!agent.check("a:1", ID, &with(origin("t")), Wall(2)).may_use());
         assert!(!agent.check("a:1", ID, &[], Wall(2)).may_use());
     }
-    // The same password under another name is remembered by that name, too.
+    // The same password in a Secret of another name is recorded with that name, too.
     let alias = Origin { name: "alias".to_owned(), ..origin("s") };
     assert!(records(root.path()).check("a:1", ID, &with(alias.clone()), Wall(3)).may_use());
     let renewed = Origin { credential_hash: "new".to_owned(), ..alias };

@@ -1,12 +1,13 @@
-//! The shell of eviction: what is short, who is there, who goes. docs/eviction.md.
+//! The shell of the eviction manager: signals, active pods, victims. docs/eviction.md.
 //!
 //! ```text
 //! Senses (files of the kernel, statistics, the runtime) ─┐                  ┌─► Node's conditions, events
 //! desired pods, statuses ────────────────────────────────┼─► Eviction ──────┼─► manager ─► worker ─► released ─┐
-//! pressure stall information ────────────────────────────┘      ▲           └─► what nobody uses is freed     │
+//! pressure stall information ────────────────────────────┘      ▲           └─► unused images are freed        │
 //!                                                               └──────────────────────────────────────────────┘
 //! ```
-//! Decisions are in [`agent_core::eviction`]. Invariant: every question is answered once, also when nothing can be read.
+//! Decisions are in [`agent_core::eviction`]. Invariant: every request of the state machine gets one answer, even if no
+//! value can be read.
 
 mod senses;
 
@@ -44,26 +45,26 @@ pub use crate::node::eviction::senses::LinuxSenses;
 /// An answer that comes later.
 pub type EvictionFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What eviction sees and can do about it without ending anybody.
+/// Signals of the eviction manager, and the means to free resources without ending a pod.
 pub trait Senses: Send + Sync + 'static {
-    /// What is left, and which file systems there are.
+    /// Available resources, and the layout of the file systems.
     fn observe(&self) -> EvictionFuture<'_, (Observations, Option<Layout>)>;
-    /// What these pods use; disks are walked only for [`Measure::Storage`].
+    /// Usage of these pods; disks are walked only for [`Measure::Storage`].
     fn uses(&self, measure: Measure, pods: Vec<ShownPod>) -> EvictionFuture<'_, Result<Uses, String>>;
-    /// Frees what nobody uses.
+    /// Frees unused images and containers.
     fn reclaim(&self, what: Reclaim) -> EvictionFuture<'_, ()>;
-    /// Returns when tasks wait for memory; never where the kernel does not say so.
+    /// Returns when tasks wait for memory; never returns if the kernel does not report this.
     fn pressed(&self) -> EvictionFuture<'_, ()>;
 }
 
-/// Who was told to go, and was not gone when the last agent ended.
+/// Pods whose eviction had begun and had not finished when the last agent ended.
 #[must_use]
 pub fn still_going(records: &[TerminatingRecord]) -> BTreeSet<PodUid> {
     let evicted = |record: &&TerminatingRecord| matches!(&record.reason, KillReason::Failed { reason, .. } if reason == EVICTED);
     records.iter().filter(evicted).map(|record| record.pod.uid.clone()).collect()
 }
 
-/// Eviction that has not begun: it has its mailbox, into which pods' owners report already.
+/// The eviction manager before its start: its mailbox exists, so the owners of pods can report to it.
 pub struct PreparedEviction {
     config: EvictionConfig,
     senses: Arc<dyn Senses>,
@@ -71,11 +72,11 @@ pub struct PreparedEviction {
     inbox: Inbox<EvictionEvent>,
 }
 
-/// What eviction needs of the pods.
+/// The pods' part of the eviction manager's inputs.
 pub struct Deps<'a> {
     /// Handles of the node.
     pub node: &'a NodeHandles,
-    /// Pods that had been told to go and were not gone when the last agent ended.
+    /// Pods whose eviction had begun and had not finished when the last agent ended.
     pub going: BTreeSet<PodUid>,
     /// Pods that sources want.
     pub desired: watch::Receiver<DesiredPods>,
@@ -83,7 +84,7 @@ pub struct Deps<'a> {
     pub statuses: StatusStore,
 }
 
-/// Makes the mailbox; `None` where the configuration has no threshold, or nothing can be seen.
+/// Makes the mailbox; `None` if the configuration has no threshold, or the node has no signals.
 #[must_use]
 pub fn prepare(
     config: EvictionConfig,
@@ -143,7 +144,7 @@ struct EvictionShell {
 }
 
 impl EvictionShell {
-    /// Pods that have begun and are not at their end.
+    /// Pods that have started and have not ended.
     fn active(&self) -> Vec<Arc<Pod>> {
         let desired = self.desired.borrow();
         let statuses = self.statuses.subscribe();
@@ -219,7 +220,7 @@ impl Shell for EvictionShell {
             }
             EvictionAction::Evict(victim) => drop(self.manager.send(ManagerEvent::Evict(victim))),
             EvictionAction::Pressures(pressures) => {
-                // Nobody is let in any more before anybody hears of it.
+                // The manager first: admission must refuse pods before the pressure is published.
                 self.manager.send(ManagerEvent::Pressures(pressures));
                 self.node_events.pressures(pressures);
                 let (memory, disk, pid) = (pressures.memory, pressures.disk, pressures.pid);

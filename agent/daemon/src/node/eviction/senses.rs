@@ -1,8 +1,8 @@
-//! What eviction sees on a real machine.
+//! Signals of the eviction manager on a real machine.
 //!
-//! In: /proc, cgroups, file systems, the runtime, pressure stall information. Out: [`Senses`]. Invariants: nothing here waits
-//! longer than [`PATIENCE`]; a runtime that has not said where its images are is asked again; a kernel without pressure
-//! stall information is looked at by the timer only, and that is said once.
+//! In: /proc, cgroups, file systems, the runtime, pressure stall information. Out: [`Senses`]. Invariants: no call
+//! takes longer than [`PATIENCE`]; a runtime that has not reported its image filesystem is asked again; without
+//! pressure stall information in the kernel only the timer triggers, and the log says so once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::serving::statistics::{Statistics, StatisticsContext};
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
-/// How long anything may take. What is asked of the collector goes on without it.
+/// Time limit of a call. A collection of garbage goes on after it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the runtime may take to say where it has its images: memory does not wait for it.
+/// How long the runtime may take to report its image filesystem: the memory signal does not wait longer.
 const PLACES_MAX: Duration = Duration::from_secs(2);
 /// Tasks that wait for memory for this long ...
 const STALL: Duration = Duration::from_millis(100);
@@ -80,7 +80,7 @@ impl<R: Runtime + RuntimeStatistics> LinuxSenses<R> {
         }
     }
 
-    /// With the runtime's, as far as it has said.
+    /// The paths, with the runtime's if they are known.
     async fn places(&self) -> SignalPaths {
         let now = self.tasks.now().mono;
         let (mut places, next) = self.places.lock().clone();
@@ -108,7 +108,7 @@ impl<R: Runtime + RuntimeStatistics> Senses for LinuxSenses<R> {
         Box::pin(async move {
             let (places, at) = (self.places().await, self.tasks.now().wall);
             let read = move || (eviction_signals::observe(&places, at), places.layout());
-            // Nobody asks any more when the node is being stopped.
+            // `None` means that the node is being stopped; then the result is not used.
             self.tasks.blocking(read).await.unwrap_or_default()
         })
     }

@@ -1,4 +1,4 @@
-//! The shell with senses that see what a test says: conditions, admission and kills go where they belong.
+//! The shell of the eviction manager with fake signals: conditions, admission and kills reach their receivers.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use crate::node::eviction::*;
 use crate::serving::metrics::Metrics;
 use crate::testing::VirtualClock;
 
-/// Memory that is left, and what each pod uses, MiB.
+/// Available memory, and the usage of each pod, MiB.
 #[derive(Default)]
 struct FakeSenses {
     left: Mutex<i64>,

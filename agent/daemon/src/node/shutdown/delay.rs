@@ -1,7 +1,8 @@
-//! What is said while nobody would wait for the pods.
+//! Reports a missing delay lock: logind would not wait for the pods.
 //!
-//! In: whether there is a delay lock, and why there is none. Out: an event and a condition of the Node, once it has been
-//! away for [`TELL_AFTER`]; what both say when it is back. Invariant: a bus that restarts is nothing to speak of.
+//! In: whether the agent holds a delay lock, and the reason if not. Out: an event and a condition of the Node after the
+//! lock was missing for [`TELL_AFTER`], and their end when the lock is back. Invariant: a short restart of the bus is
+//! not reported.
 
 use std::time::Duration;
 
@@ -18,11 +19,11 @@ const TELL_AFTER: Duration = Duration::from_secs(15);
 /// Pauses before logind is looked for again.
 const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(4));
 
-/// Tells of a lock that is not there.
+/// Reports a missing lock.
 pub(super) struct Delay {
     node_events: NodeEvents,
     without_since: Option<Mono>,
-    /// What the Node shows as the reason.
+    /// The reason that the Node shows.
     told: Option<String>,
 }
 
@@ -42,7 +43,7 @@ impl Delay {
         self.node_events.shutdown_delay(Ok(()));
     }
 
-    /// There is none, and this is why.
+    /// The lock is missing for this reason.
     pub(super) fn missing(&mut self, now: Mono, why: &str) {
         let since = *self.without_since.get_or_insert(now);
         if now.since(since) < TELL_AFTER || self.told.as_deref() == Some(why) {

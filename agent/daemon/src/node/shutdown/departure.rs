@@ -1,7 +1,7 @@
 //! The end of the pods in the stop of the agent's own unit.
 //!
-//! In: SIGTERM, and what systemd says about the machine. Out: pods that end in order, as with a delay lock. Invariants: an
-//! agent that is stopped by itself leaves its containers alone; the unit's stop is bounded, whatever the pods do.
+//! In: SIGTERM, and systemd's jobs. Out: pods that end in order, as with a delay lock. Invariants: if only the agent
+//! stops, its containers go on; the unit's stop is bounded, whatever the pods do.
 
 use std::future::Future;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::node::service_manager::notify;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::mailbox::Sender;
 
-/// What the unit's stop may take of the time that systemd gives all of them (`JobTimeoutSec=3min` of the targets in the
-/// image): containerd, the network and the containers that are left need the rest.
+/// Largest part of the time that systemd gives all units (`JobTimeoutSec=3min` of the image's targets) for this unit's
+/// stop: containerd, the network and the remaining containers need the rest.
 const UNIT_STOP_MAX: Duration = Duration::from_secs(120);
-/// What the agent's stop may take once the pods have ended: calls that are under way are waited for.
+/// Time for the agent's own stop after the pods have ended: calls in progress may finish.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
-/// The end of the pods while systemd stops the agent's unit: where there was no lock, or one that ran out. Their scopes
-/// and the runtime are stopped after it (docs/shutdown.md, "Order of the units").
+/// Ends the pods while systemd stops the agent's unit, if there was no delay lock or the lock ran out. systemd stops
+/// the pods' scopes and the runtime later (docs/shutdown.md, "Order of the units").
 pub struct Departure {
     to: Sender<ShutdownEvent>,
     over: watch::Receiver<bool>,
@@ -31,14 +31,15 @@ pub struct Departure {
 }
 
 impl Departure {
-    /// `to` decides and `over` says whether all was done; it takes `needed` at most.
+    /// `to` decides on the end of the pods, and `over` reports that all work is done; the wait takes `needed` at most.
     #[must_use]
     pub fn new(to: Sender<ShutdownEvent>, over: watch::Receiver<bool>, needed: Duration) -> Departure {
         Departure { to, over, needed: needed.min(UNIT_STOP_MAX) }
     }
 
-    /// If the machine goes down and nobody waited for the pods, they end now: systemd stops their containers and the runtime
-    /// only after this unit. In any other stop of the agent they go on. `again`: the agent is asked to stop once more.
+    /// If the machine goes down and logind did not wait for the pods, ends them now: systemd stops their containers and
+    /// the runtime only after this unit. At any other stop of the agent the pods go on. `again`: a second request to
+    /// stop.
     pub async fn leave(self, notifier: &Notifier, again: impl Future<Output = &'static str>) {
         let asked = Instant::now();
         let told = service_manager::going_down(Path::new(service_manager::SYSTEMCTL)).await;

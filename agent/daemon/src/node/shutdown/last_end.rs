@@ -1,7 +1,8 @@
-//! How the last boot ended, told: what is known at once, and what a hardware watchdog says once its driver is there.
+//! Reports how the last boot ended: the verdict at once, and a watchdog's reset when the watchdog's driver is loaded.
 //!
-//! In: the verdict; the watchdogs. Out: the Node's condition, at once and again if a watchdog adds to it; the event of an
-//! end without order, which cannot be taken back, after that. Invariant: a machine without a watchdog is told of, too.
+//! In: the verdict; the watchdogs. Out: the Node's condition, at once and again if a watchdog adds to it; after that
+//! the event of an unclean end, which cannot be revoked. Invariant: the end is reported on a machine without a
+//! watchdog, too.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,14 +16,14 @@ use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
 
-/// How often it is looked for a watchdog.
+/// Pause between two looks for a watchdog.
 const LOOK: Duration = Duration::from_millis(500);
-/// Drivers are loaded beside the agent: no watchdog before that says nothing.
+/// How long drivers may take to load while the agent starts: until then a missing watchdog means nothing.
 const DRIVERS: Duration = Duration::from_secs(10);
-/// It is not waited longer, however long udev works.
+/// Longest wait for udev.
 const DRIVERS_MAX: Duration = Duration::from_secs(60);
 
-/// Tells it; `is_news`: nobody was told in this boot yet.
+/// Reports the end. `is_news`: this boot has not reported it yet.
 pub(super) async fn tell(end: LastEnd, is_news: bool, node_events: NodeEvents, tasks: Tasks) {
     node_events.last_end(end.clone());
     let watchdogs = watchdogs(Path::new(CLASS), Path::new(UDEV_QUEUE), &tasks).await;
@@ -36,7 +37,7 @@ pub(super) async fn tell(end: LastEnd, is_news: bool, node_events: NodeEvents, t
     }
 }
 
-/// What the watchdogs say, once they can be expected to be there.
+/// The boot status of the watchdogs, when their drivers can be expected to be loaded.
 async fn watchdogs(class: &'static Path, queue: &'static Path, tasks: &Tasks) -> Vec<u32> {
     let begun = tasks.now().mono;
     loop {
@@ -81,7 +82,7 @@ mod tests {
             (Some(0), 0, vec![32], 0..=0),
             (Some(3), 0, vec![32], 3..=4),
             (None, 0, vec![], 10..=10),
-            // udev is still at work, and then for ever.
+            // udev never becomes idle.
             (Some(20), 30, vec![32], 20..=21),
             (None, 30, vec![], 30..=31),
             (None, 500, vec![], 60..=60),
@@ -107,7 +108,7 @@ mod tests {
                 std::future::pending::<()>().await;
             };
             let asked = async {
-                // What is there from the beginning is there before it is asked.
+                // The first value is present before the first look.
                 tasks.wait_until(at(0)).await;
                 watchdogs(class, queue, &tasks).await
             };

@@ -1,8 +1,8 @@
-//! Volumes of CSI drivers: the steps to a pod. The steps from a pod are in `super::csi_tear_down`.
+//! Set-up of CSI volumes. The tear-down is in `super::csi_tear_down`.
 //!
-//! In: a [`CsiVolume`]. Out: calls of the driver, each with upstream's time limit; records on disk; the effect's answer.
-//! Invariant: nothing is decided here: [`Publishing`] names the next step, and the owner of the table of stages
-//! (`crate::volumes::csi::stages`) says whose turn it is, and gives back what no pod has.
+//! In: a [`CsiVolume`]. Out: calls of the driver, each with upstream's time limit; records on disk; the effect's
+//! result. Invariant: the module decides nothing: [`Publishing`] names the next step; the owner of the table of stages
+//! (`crate::volumes::csi::volume_table`) grants turns, and cleans up volumes that no pod uses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use agent_types::ids::PodKey;
 use agent_types::objects::{ObjectRef, Objects, look_up};
 use agent_types::time::Wall;
 use agent_volumes::SetUp;
+use agent_volumes::csi::failures::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::publishing::{
     End, Facts, Paths, PublishAnswer, PublishStep, Publishing, SecretFor, Tokens,
 };
 use agent_volumes::csi::request::{DriverToken, Publish, Stage};
 use agent_volumes::csi::source::SecretRef;
-use agent_volumes::csi::steps::{CallFailed, Failure, StagedAs};
 use agent_volumes::csi::{CsiVolume, Terms};
-use agent_volumes::stages::Published;
+use agent_volumes::volume_table::Published;
 
 use super::volumes::{RENEW_MIN, answer, given};
 use super::{Executor, error};
@@ -32,10 +32,10 @@ use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 use crate::volumes::csi::volumes::Turn;
 
-/// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
+/// Period of republishing for drivers that require it, and of looks at a claim (upstream: between 60 and 90 s).
 pub(super) const AGAIN: Duration = Duration::from_secs(75);
 
-/// One volume of one pod on its way.
+/// The set-up of one volume of one pod.
 pub(super) struct Job<'a, R, I> {
     pub(super) executor: &'a Executor<R, I>,
     key: &'a PodKey,
@@ -44,13 +44,13 @@ pub(super) struct Job<'a, R, I> {
     pub(super) paths: Paths,
     /// The driver's socket, once it is looked up.
     pub(super) endpoint: PathBuf,
-    /// The volume's turn, once it has come.
+    /// The volume's turn, when it is granted.
     turn: Option<Turn>,
     /// Files that are still being given to their group.
     giving: Option<EffectOk>,
 }
 
-/// Publishes a volume, and stages it first if it is the node's first pod that has it.
+/// Publishes a volume; the first pod of the node that uses it stages it first.
 pub(super) async fn set_up<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
@@ -83,7 +83,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 }
 
 impl<R: Runtime, I: ImageService> Job<'_, R, I> {
-    /// Takes a step. The error is that the agent stops.
+    /// Takes a step. The error means that the agent stops.
     async fn take(&mut self, step: PublishStep, way: &Publishing) -> Result<PublishAnswer, EffectError> {
         Ok(match step {
             PublishStep::Object => {
@@ -172,7 +172,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         })
     }
 
-    /// The owner of the table of stages is asked, or hears of it.
+    /// Steps that need the owner of the table of stages.
     async fn of_table(&mut self, step: PublishStep, csi: &CsiVolume) -> Result<PublishAnswer, EffectError> {
         let (volumes, key, pod) = (&self.node.volumes, csi.key(), &self.key.uid);
         Ok(match step {
@@ -258,7 +258,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     fn end(&mut self, end: End) -> EffectResult {
         match end {
             End::Published { renew_after, again, resize, labelled } => {
-                // Nobody tells of a claim that has grown.
+                // There is no watch on claims: look again later whether the claim has grown.
                 let renew_after = [renew_after, again.then_some(AGAIN)].into_iter().flatten().min();
                 Ok(EffectOk::Volume(Mounted { renew_after, warning: None, resize, labelled }))
             }
@@ -277,7 +277,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         }))
     }
 
-    /// What is published becomes the group's.
+    /// Changes the group of the published files.
     async fn give(
         &self,
         group: u32,
@@ -310,13 +310,13 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         Ok(text(found.map(|found| found.data.clone()).unwrap_or_default()))
     }
 
-    /// The driver's tokens, and when the first of them is to be renewed.
+    /// The driver's tokens, and the renewal time of the first one.
     async fn tokens(&self, terms: &Terms) -> Result<Tokens, String> {
         let now = self.executor.tasks.now().wall;
         let (mut given, mut renew) = (Vec::new(), None::<Wall>);
         for token in &terms.tokens {
             let held = self.executor.sources.token(token.clone()).await?;
-            // Only a driver that wants to be asked again hears of the next one.
+            // Only a driver with `requiresRepublish` gets the next token.
             if terms.again {
                 renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
             }

@@ -1,7 +1,7 @@
-//! What a volume holds becomes as large as the volume, by its driver.
+//! Grows the contents of a published CSI volume to the volume's size (NodeExpandVolume).
 //!
-//! In: a volume that is published. Out: a call of the driver. When it is asked, and what the claim says of it, is
-//! `super::growth`'s.
+//! In: a volume that is published. Out: a call of the driver. `super::growth` decides when to call, and writes the
+//! claim's status.
 
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_volumes::Resize;
@@ -13,7 +13,7 @@ use super::csi::Job;
 use super::growth::{self, Refused};
 
 impl<R: Runtime, I: ImageService> Job<'_, R, I> {
-    /// Makes it larger if it has to be; `None`: nothing was done now.
+    /// Grows the volume if needed; `None`: no call was made.
     pub(super) async fn expand(
         &self,
         way: &Publishing,

@@ -1,8 +1,8 @@
-//! Volumes of CSI drivers are taken from a pod, files and block devices.
+//! Tear-down of a pod's CSI volumes: file systems and block devices.
 //!
-//! In: a pod. Out: calls of drivers; records go. Invariants: whatever is written down or linked below the pod's directory is
-//! unpublished before the record goes, also if nobody heard the end of its publication; nothing is decided here:
-//! [`Unpublishing`] names the next step, the owner of the table of stages says whose turn it is.
+//! In: a pod. Out: calls of drivers; removed records. Invariants: every volume with a record or a link below the pod's
+//! directory is unpublished before its record is removed, even if the end of its publication is unknown; the module
+//! decides nothing: [`Unpublishing`] names the next step, the owner of the table of stages grants turns.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use agent_core::pod_worker::effect::EffectError;
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::ids::PodUid;
 use agent_volumes::csi::VolumeData;
-use agent_volumes::csi::steps::Failure;
+use agent_volumes::csi::failures::Failure;
 use agent_volumes::csi::unpublishing::{UnpublishStep, Unpublishing};
 use futures_util::future::join_all;
 
@@ -19,7 +19,7 @@ use super::{Executor, error};
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::volumes::Turn;
 
-/// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
+/// Unpublishes all recorded volumes of a pod. A driver that fails does not delay the others.
 pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
@@ -36,7 +36,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     Ok(())
 }
 
-/// Has drivers let go of all block devices of a pod.
+/// Unpublishes all block devices of a pod.
 async fn devices_go<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
@@ -70,7 +70,7 @@ async fn device_goes<R: Runtime, I: ImageService>(
     leaving.go(Unpublishing::of_device(data)).await
 }
 
-/// One volume of one pod on its way back.
+/// The tear-down of one volume of one pod.
 struct Leaving<'a, R, I> {
     executor: &'a Executor<R, I>,
     uid: &'a PodUid,
@@ -78,7 +78,7 @@ struct Leaving<'a, R, I> {
     data: Option<&'a VolumeData>,
     /// Name of the PersistentVolume, if it is a block device.
     device: Option<&'a str>,
-    /// The volume's turn, once it has come: until the way ends.
+    /// The volume's turn, from its grant to the end of the tear-down.
     turn: Option<Turn>,
 }
 
@@ -104,7 +104,7 @@ impl<R: Runtime, I: ImageService> Leaving<'_, R, I> {
                     endpoint = found.unwrap_or_default();
                 }
                 (UnpublishStep::Unpublished, _) => {
-                    // Also if it fails it may no longer be there.
+                    // After a failed call, too, the volume may be gone.
                     node.volumes.unpublished(&target.display().to_string());
                     way.done(Ok(()));
                 }

@@ -1,8 +1,8 @@
-//! Volumes of type `local`: a directory, or a disk that is formatted if it is blank, looked through and mounted first.
+//! Volumes of type `local`: a directory, or a disk that is formatted if blank, checked and mounted first.
 //!
-//! In: a [`SetUp`] with its [`Bind`]. Out: the volume, or why not. Invariants: one at a time is at a disk, so that nobody
-//! unmounts what another one is about to bind; programs run as children with an effect's time, and are killed when that is
-//! over; a disk that no pod has is unmounted. The decisions are `agent_volumes::disk`'s.
+//! In: a [`SetUp`] with its [`Bind`]. Out: the volume, or an error. Invariants: one task at a time works on a disk, so
+//! that no task unmounts a disk that another one is about to bind; programs run as children within the effect's time,
+//! and are killed at its end; a disk that no pod uses is unmounted. The decisions are `agent_volumes::disk`'s.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use super::volumes::{answer, set_up_bind};
 use crate::pods::pod_dirs::chain;
 use crate::tasks::stops::AgentStops;
 
-/// How long a pod waits for another one that is at the same disk, without a word.
+/// How long a pod waits silently while another pod's task works on the same disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Mounts it, unless it is there.
@@ -37,7 +37,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     mut volume: SetUp,
     work: Bind,
 ) -> EffectResult {
-    // Whoever is at the disk may walk through it for as long as there are files.
+    // The other task may walk through the disk for as long as there are files.
     let Ok(alone) = timeout(PATIENCE, executor.disks.alone(&work.disk.global)).await else {
         let message = format!("{} is being set up for another pod; it is tried again", work.source);
         return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
@@ -47,20 +47,21 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     {
         let of = work.clone();
         if answer(executor.tasks.blocking_of_pod(&key.uid, move || Ok(on_disk::is_one(&of))).await)? {
-            // What is mounted stays so: all that is looked at again and again is the claim.
+            // A mounted disk stays mounted; a repeated set-up only looks at the claim.
             let resize = grown(executor, claim, &work, true).await?;
             return Ok(EffectOk::Volume(Mounted { renew_after: Some(AGAIN), resize, ..Mounted::default() }));
         }
     }
     let is_disk = mount(executor, &work).await?;
     if is_disk {
-        // Its options are the disk's, and the second mount has them from the first.
+        // Mount options belong to the disk, and the bind mount inherits them.
         let source = work.disk.global.clone();
         volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work.clone() });
     }
     let (name, path) = (volume.name.clone(), PathBuf::from(&volume.path));
     let shared = if is_disk { work.disk.global.clone() } else { work.source.clone() };
-    // The disk is not let go of before the walk through it has ended: no pod has it until then.
+    // The lock is held until the walk through the disk has ended: until then no pod uses the disk, and it must not be
+    // unmounted.
     let warning = match set_up_bind(executor, key, volume, &shared, Some(alone)).await? {
         Ok(warning) => warning,
         Err(giving) => return Ok(giving),
@@ -71,12 +72,12 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         None => None,
     };
     executor.local_volumes.mounted(&key.uid, &name, path);
-    // Nobody tells of a claim that has grown.
+    // There is no watch on claims: look again later whether the claim has grown.
     let renew_after = claim.map(|_| AGAIN);
     Ok(EffectOk::Volume(Mounted { renew_after, warning, resize, labelled: false }))
 }
 
-/// What is on a disk has become as large as the claim's volume, if that has grown.
+/// Grows the file system on a disk to the size of its claim's volume, if that has grown.
 async fn grown<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     claim: &OfClaim,
@@ -89,7 +90,7 @@ async fn grown<R: Runtime, I: ImageService>(
     growth::or_keep(resize, volume, in_use)
 }
 
-/// Has the file system on a mounted disk become as large as the disk.
+/// Grows the file system on a mounted disk to the size of the disk.
 pub(super) async fn grow<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     work: &Bind,
@@ -109,7 +110,7 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
     })
 }
 
-/// Brings a disk to where the node has it; false if it is none.
+/// Mounts a disk at the node's mount point; false if the source is not a disk.
 pub(super) async fn mount<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     work: &Bind,
@@ -160,7 +161,8 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
     }
 }
 
-/// Unmounts disks that no pod has any more; what stays is tried again with the next pod that goes, and at the next start.
+/// Unmounts disks that no pod uses. A disk that stays mounted is tried again with the next pod that ends, and at the
+/// next start.
 pub(super) async fn release<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
 ) -> Result<(), EffectError> {
@@ -177,7 +179,7 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
     });
     for volume in all {
         let global = disk::global(&root.to_string_lossy(), &volume);
-        // If another task is at it a pod is about to have it.
+        // Another task has the lock, so a pod is about to use the disk.
         let Some(_alone) = executor.disks.try_alone(&global) else { continue };
         let (at, name) = (root.clone(), volume.clone());
         let place = PathBuf::from(&global);

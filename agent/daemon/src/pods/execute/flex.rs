@@ -1,9 +1,10 @@
-//! Volumes that programs of the node mount (`flexVolume`): asked for, made the group's, and taken away.
+//! FlexVolume volumes: set-up, change of group, tear-down.
 //!
-//! In: a [`SetUp`] with its [`Flex`], a pod that goes. Out: the volume, or why not. Invariants: what the pod has stays; a
-//! volume that the cluster attaches is not touched before the Node says so; one at a time is at a volume that pods share, and
-//! nobody waits for another driver. What is asked is `agent_volumes::flex`'s decision, who is asked `crate::volumes::flex`'s;
-//! volumes that no pod has are given back by `crate::volumes::csi::stages`.
+//! In: a [`SetUp`] with its [`Flex`]; a pod to tear down. Out: the volume, or an error. Invariants: a failure does not
+//! unmount a volume that the pod uses; a volume that the cluster attaches is not touched before the Node lists it; one
+//! task at a time works on a volume that pods share, and tasks of different drivers do not wait for each other.
+//! `agent_volumes::flex` decides on the calls, `crate::volumes::flex` makes them; `crate::volumes::csi::volume_table` cleans
+//! up volumes that no pod uses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,10 +30,10 @@ use super::growth::{self, Refused};
 use super::volumes::{answer, given};
 use super::{Executor, disks, error};
 
-/// Upstream's words about a volume that is one pod's.
+/// Upstream's message for a volume that only one pod may use.
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
-/// Has it mounted, unless it is.
+/// Mounts the volume, unless it is mounted.
 pub(super) async fn set_up<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
@@ -43,7 +44,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let in_use = node.flex.has_set_up(&volume.path);
     let capabilities = match node.flex.find(&flex.driver, &executor.tasks).await {
         Ok(capabilities) => capabilities,
-        // What is mounted stays so.
+        // A mounted volume stays mounted.
         Err(why) if in_use => {
             tracing::debug!(volume = flex.volume, why, "nobody knows what a driver can");
             let again = flex.claim.as_ref().map(|_| AGAIN);
@@ -102,7 +103,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         }
     });
     let resize = growth::or_keep(resize.await, &flex.volume, in_use)?;
-    // Nobody tells of a claim that has grown.
+    // There is no watch on claims: look again later whether the claim has grown.
     Ok(done(capabilities, resize, Some(AGAIN)))
 }
 
@@ -110,7 +111,7 @@ fn done(can: Capabilities, resize: Option<Resize>, renew_after: Option<Duration>
     EffectOk::Volume(Mounted { resize, renew_after, labelled: !can.relabels, ..Mounted::default() })
 }
 
-/// As which device the volume is attached; empty: as none.
+/// The device of the attached volume; empty if there is none.
 async fn device<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     flex: &Flex,
@@ -134,8 +135,8 @@ async fn look<R: Runtime, I: ImageService>(
     answer(executor.tasks.blocking_of_pod(&key.uid, move || at.look_flex(&uid, &of, &what)).await)
 }
 
-/// Goes the way that [`Mounting`] says. It may turn out that no driver knows the volume, or that its files are still being given
-/// to their group: then that is the effect's answer.
+/// Takes the steps that [`Mounting`] names. If no driver supports the volume, or its files are still changing their
+/// group, that is the effect's result.
 async fn mount<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
@@ -194,7 +195,7 @@ async fn mount<R: Runtime, I: ImageService>(
     Ok(Ok(()))
 }
 
-/// What the driver is given of a Secret, which has to be meant for it.
+/// The Secret's values for the driver; the Secret must be of the driver's type.
 async fn secret<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     flex: &Flex,
@@ -208,7 +209,7 @@ async fn secret<R: Runtime, I: ImageService>(
     Ok(found.data)
 }
 
-/// Writes down that the volume is about to be here. The answer is who attaches it.
+/// Records that the volume is about to be on this node. Returns whether the cluster or the node attaches it.
 async fn attachment<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     flex: &Flex,
@@ -217,7 +218,7 @@ async fn attachment<R: Runtime, I: ImageService>(
     let record = flex.record(node.attaches);
     let (root, like) = (executor.dirs.root().to_owned(), record.clone());
     let found = executor.tasks.blocking(move || Ok(on_disk::record_like(&root, &like)?)).await;
-    // The node's settings may have been others.
+    // The node's settings may have changed since the record.
     let same = answer(found)?.filter(|found| found.attached_by == record.attached_by);
     let device = match same {
         Some(found) => found.device,
@@ -240,7 +241,7 @@ async fn write<R: Runtime, I: ImageService>(
     answer(executor.tasks.blocking(move || Ok(on_disk::write(&root, &record)?)).await)
 }
 
-/// What the driver does not do: a device is formatted if it is blank, looked through and mounted.
+/// Mounts the device itself if the driver does not: formats a blank device, checks it, mounts it.
 async fn mount_device<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     flex: &Flex,
@@ -252,7 +253,7 @@ async fn mount_device<R: Runtime, I: ImageService>(
     }
 }
 
-/// Has drivers let go of all that a pod has of them. One that does not keeps no other one back.
+/// Unmounts all FlexVolume volumes of a pod. A driver that fails does not delay the others.
 pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
@@ -271,7 +272,7 @@ async fn let_go<R: Runtime, I: ImageService>(
 ) -> Result<(), EffectError> {
     let drivers = executor.sources.csi().flex;
     let path = held.path.display().to_string();
-    // Also if it fails it may no longer be there.
+    // After a failed call, too, the volume may be gone.
     drivers.forget(&path);
     let found = drivers.find(&held.driver, &executor.tasks).await;
     let there = found.as_ref().map(drop).map_err(String::as_str);
@@ -283,7 +284,7 @@ async fn let_go<R: Runtime, I: ImageService>(
     let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy();
     let ended = drivers.or_own(asked, &path, &executor.tasks).await;
     let ended = match ended {
-        // Mounts do not outlive the machine, and drivers may insist on one.
+        // Mounts do not survive a reboot, and a driver may fail without one.
         Err(why) if held.before_boot && !held.mounted => {
             tracing::info!(
                 driver = held.driver.name(),

@@ -17,20 +17,20 @@ use super::csi::refusal;
 
 /// Why it was not made larger.
 pub(super) enum Refused {
-    /// Nobody was asked yet, or whoever was may still be at it: it is tried again.
+    /// The driver was not called yet, or may still be working: try again.
     Later(String),
-    /// It is not, and that is that.
+    /// The volume does not grow, and a repeated call does not help.
     Final {
         /// Reason of the failure.
         why: String,
-        /// However often it is asked for.
+        /// The driver cannot grow the volume to this size.
         infeasible: bool,
-        /// But only because it is in use, which is no reason to keep it from anybody.
+        /// The driver cannot grow the volume while it is in use; the volume stays usable.
         in_use: bool,
     },
 }
 
-/// Has `larger` make it larger if it has to be; `None`: nothing was done now.
+/// Grows the volume with `larger` if needed; `None`: no call was made.
 pub(super) async fn grow<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     of: &OfClaim,
@@ -73,7 +73,7 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
     patched.map(|_| Some(done)).map_err(|why| failed("update pvc status failed", &why))
 }
 
-/// A volume that did not grow is no volume, unless containers have it: they may go on as it is.
+/// A volume that did not grow is an error, unless containers use it already: they may go on.
 pub(super) fn or_keep(
     grown: Result<Option<Resize>, String>,
     volume: &str,

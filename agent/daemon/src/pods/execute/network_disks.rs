@@ -1,9 +1,9 @@
-//! Volumes of disks that other machines keep (`iscsi`, `fc`): attached, then mounted once for all pods of the node, or kept
-//! as a block device; then the pod's.
+//! Volumes on network disks (`iscsi`, `fc`): attached, then mounted once for all pods of the node or kept as a block
+//! device, then bound to the pod.
 //!
-//! In: a [`SetUp`] with its [`NetworkDisk`]. Out: the volume, or why not. Invariants: what the pod has stays, whatever can be
-//! reached now; a volume that the cluster attaches is not touched before the Node says so; one at a time is at a disk. Disks
-//! are given back by `crate::volumes::csi::stages`.
+//! In: a [`SetUp`] with its [`NetworkDisk`]. Out: the volume, or an error. Invariants: a failure does not unmount a
+//! volume that the pod uses; a volume that the cluster attaches is not touched before the Node lists it; one task at a
+//! time works on a disk. `crate::volumes::csi::volume_table` detaches disks.
 
 use std::path::PathBuf;
 
@@ -73,7 +73,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     Ok(EffectOk::Volume(Mounted { labelled, ..Mounted::default() }))
 }
 
-/// Brings the disk here. The answer is how the pod has it.
+/// Attaches the disk. Returns how to give it to the pod.
 async fn work<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     disk: &NetworkDisk,
@@ -87,7 +87,7 @@ async fn work<R: Runtime, I: ImageService>(
         executor.tasks.blocking_of_volume(&disk.global, move || Ok(on_disk::prepare(&root, &record)?)).await;
     let mounted = answer(prepared)? && !disk.block;
     let bound = |bind: Bind| {
-        // Its options are the disk's, and the second mount has them from the first.
+        // Mount options belong to the disk, and the bind mount inherits them.
         let source = disk.global.clone();
         Work::Bind(Bind { source, options: Vec::new(), ..bind })
     };
@@ -110,7 +110,7 @@ async fn work<R: Runtime, I: ImageService>(
     }
 }
 
-/// What the target wants to see.
+/// The credentials for the target.
 async fn chap<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     disk: &NetworkDisk,

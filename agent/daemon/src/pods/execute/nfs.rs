@@ -1,8 +1,8 @@
-//! Mounting a directory of an NFS server.
+//! Mount of a directory of an NFS server.
 //!
-//! In: a [`SetUp`] with its [`Nfs`]. Out: the mount, or what mount(8) said. Invariants: mount(8) runs as a child, which is
-//! killed when its time is over: a server that is away holds nothing but the volume; no lock is held meanwhile; what a failed
-//! attempt left is taken away before it is told. Upstream: pkg/volume/nfs SetUpAt.
+//! In: a [`SetUp`] with its [`Nfs`]. Out: the mount, or the error of mount(8). Invariants: mount(8) runs as a child
+//! that is killed at its time limit, so a server that is away blocks only its own volume; no lock is held meanwhile;
+//! the remains of a failed attempt are removed before the error is returned. Upstream: pkg/volume/nfs SetUpAt.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::tasks::stops::AgentStops;
 use super::volumes::answer;
 use super::{Executor, programs};
 
-/// As long as mount.nfs tries by itself. Its attempts together have an effect's time ([`agent_volumes::NFS_TIME`]).
+/// The time that mount.nfs itself tries. All attempts together have an effect's time ([`agent_volumes::NFS_TIME`]).
 const MOUNT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Mounts it, unless it is there.
@@ -64,7 +64,7 @@ fn done() -> EffectOk {
     EffectOk::Volume(Mounted::default())
 }
 
-/// How it ended, and what it said.
+/// Runs mount(8); the error is its end and its output.
 async fn mount(arguments: &[String], limit: Duration) -> Result<(), (String, String)> {
     match tokio::time::timeout(limit, programs::run("mount", arguments)).await {
         Ok(ended) => ended.map_err(|failed| (failed.why, failed.words)),

@@ -1,6 +1,6 @@
 //! Programs of the node that volumes need: mount(8), mkfs and fsck of file systems, iscsiadm(8), multipath(8).
 //!
-//! In: a program, its arguments. Out: how it ended, and what it said. Invariant: it is killed when nobody waits for it any more.
+//! In: a program, its arguments. Out: its end, and its output. Invariant: dropping the future kills the program.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -20,14 +20,14 @@ pub(crate) struct Failed {
     pub(crate) code: Option<i32>,
     /// How it ended, or why it did not start.
     pub(crate) why: String,
-    /// What it said.
+    /// Its output, standard output and standard error.
     pub(crate) words: String,
     /// There is no such program.
     pub(crate) missing: bool,
 }
 
 impl Failed {
-    /// It was killed because it took longer than this.
+    /// The error of a program that exceeded its time limit and was killed.
     pub(crate) fn late(limit: Duration) -> Failed {
         let why = format!("killed after {} s", limit.as_secs());
         Failed { code: None, why, words: String::new(), missing: false }
@@ -39,10 +39,10 @@ pub(super) async fn run(program: &str, arguments: &[String]) -> Result<(), Faile
     output(program, arguments).await.map(drop)
 }
 
-/// Runs it to its end. The answer is what it printed.
+/// Runs a program to its end; returns its standard output.
 pub(crate) async fn output(program: &str, arguments: &[String]) -> Result<String, Failed> {
     let mut command = Command::new(program);
-    // Its words are looked at.
+    // The caller reads its messages.
     command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
     match command.output().await {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
@@ -75,8 +75,8 @@ impl Drop for Group {
     }
 }
 
-/// Runs a program to its end, which comes after `limit` at the latest. Who is killed is killed with all that he started; what
-/// he leaves behind when he ends by himself is his business.
+/// Runs a program to its end, for `limit` at most. A program that is killed is killed with all its children; children
+/// of a program that ends by itself go on.
 pub(crate) async fn ask(
     program: &Path,
     arguments: &[String],
@@ -111,7 +111,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// What is printed, as far as anybody reads it.
+/// The text of an output, up to the limit.
 async fn text(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
@@ -154,7 +154,7 @@ mod tests {
         let late = asked.await.unwrap_err();
         assert_eq!(late.why, "killed after 2 s");
         let child: i32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
-        // It may still be somebody's to be waited for, but it runs no more, or not for long.
+        // The child may still be a zombie, but it does not run any more, or not for long.
         let runs = || {
             let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
             !(state.is_empty() || state.contains(") Z ") || state.contains(") X "))

@@ -1,8 +1,8 @@
-//! Pulling an image: with the pod's credentials, then with the node's, then with those of plugins, one after the other;
+//! Pull of an image: with the pod's credentials, then with the node's, then with those of plugins, one after the other;
 //! anonymously if there are none.
 //!
-//! In: an image, credentials. Out: the image, or why each attempt failed; what is on disk about who pulled it. Upstream:
-//! PullImage of kuberuntime, EnsureImageExists.
+//! In: an image, credentials. Out: the image, or the error of each attempt; pull records on disk. Upstream: PullImage
+//! of kuberuntime, EnsureImageExists.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::{Executor, error, runtime_error};
 use crate::images::pull_records::{Check, PullRecords};
 use crate::tasks::stops::AgentStops;
 
-/// Largest file of credentials that is read, bytes (upstream's limit for what it fetches).
+/// Largest credentials file that is read, bytes (upstream's limit for its downloads).
 const FILE_MAX: u64 = 10 << 20;
 
-/// Whether the image is there, for this pod.
+/// Checks whether the image is on the node and the pod may use it.
 pub(super) async fn look<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
@@ -119,7 +119,7 @@ impl Drop for PullInProgress {
     }
 }
 
-/// The image, and whose credential it was pulled with, if that is not every pod's.
+/// The image, and the source of the credential of the pull if the credential belongs to a pod.
 async fn attempt_all<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     image: &str,
@@ -139,7 +139,7 @@ async fn attempt_all<R: Runtime, I: ImageService>(
     Err(one_of(failures))
 }
 
-/// All that was said, once each; what is worth doing about it is what the last one says.
+/// All messages, once each, with the class of the last failure.
 fn one_of(failures: Vec<EffectError>) -> EffectError {
     let mut messages: Vec<&str> = Vec::new();
     for failure in &failures {

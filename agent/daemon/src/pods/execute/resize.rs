@@ -1,7 +1,7 @@
-//! Giving containers that run other amounts, step by step.
+//! Changes the resources of running containers, step by step.
 //!
-//! In: [`ActuateStep`]s. Out: one answer: all were taken, or the first that failed. Invariants: what a container was given is
-//! remembered after the runtime has said that it has it, before the next step. Upstream: doPodResizeAction.
+//! In: [`ActuateStep`]s. Out: one result: success, or the first failed step. Invariants: a change is recorded after the
+//! runtime has confirmed it, and before the next step. Upstream: doPodResizeAction.
 
 use std::collections::BTreeMap;
 
@@ -84,6 +84,23 @@ pub(super) async fn resize<R: Runtime, I: ImageService>(
     result
 }
 
+/// Moves running containers to their processors. A container that has ended needs none; one that cannot be moved does not hold up
+/// the others.
+pub(super) async fn set_cpus<R: Runtime, I: ImageService>(
+    this: &Executor<R, I>,
+    cpus: BTreeMap<ContainerId, String>,
+) -> EffectResult {
+    let mut failed = None;
+    for (id, cpuset_cpus) in cpus {
+        let resources = LinuxResources { cpuset_cpus, ..LinuxResources::default() };
+        match this.amounts.update_container(&id, &resources).await {
+            Err(e) if e.class != Class::NotFound => failed = failed.or(Some(e)),
+            _ => {}
+        }
+    }
+    failed.map_or(Ok(EffectOk::Done), |e| Err(runtime_error(e)))
+}
+
 async fn take<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,
@@ -116,7 +133,7 @@ async fn take<R: Runtime, I: ImageService>(
     }
 }
 
-/// Remembers what a container, or the pod itself, is about to be made with or was given.
+/// Records the resources that a container or the pod itself is about to have, or has.
 pub(super) async fn remember<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,

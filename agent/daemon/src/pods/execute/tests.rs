@@ -1,4 +1,4 @@
-//! One answer for each effect, whatever the driver does: answers, fails, never answers, is cancelled.
+//! One result for each effect in every case: the driver answers, fails, never answers, or the effect is cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -21,6 +21,9 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::images::pulls::PullLimits;
+use crate::node::NodeHandles;
+use crate::node::node_events::NodeEvents;
+use crate::pods::status::StatusStore;
 use crate::tasks::mailbox::Inbox;
 use crate::testing::VirtualClock;
 
@@ -34,7 +37,7 @@ pub(super) struct Slow {
     pulling: AtomicUsize,
     pulling_max: AtomicUsize,
     dropped: AtomicBool,
-    /// What every pod has.
+    /// The containers of every pod.
     containers: Mutex<Vec<ContainerObserved>>,
 }
 
@@ -47,7 +50,7 @@ fn no<T>(operation: &'static str) -> DriverResult<T> {
     })
 }
 
-/// A node without a cluster asks nobody.
+/// The API server of a standalone node: refuses every call.
 struct NoServer;
 
 impl agent_types::api::ApiServer for NoServer {
@@ -155,7 +158,7 @@ impl ImageService for Slow {
     }
 }
 
-/// Never answers a probe whose container is called `mute`.
+/// Never answers a probe of a container named `mute`.
 struct Hanging;
 
 impl Handlers for Hanging {
@@ -200,13 +203,16 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
     let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
     let flex = crate::volumes::flex::Drivers::new(&dir.path().join("drivers"));
-    let csi = crate::volumes::csi::Csi { flex, ..Default::default() };
-    tasks.start(crate::volumes::csi::stages::follow(dirs.clone(), csi.clone(), None, tasks.clone()));
+    let csi = crate::volumes::csi::Csi { flex, ..crate::volumes::csi::Csi::new(&tasks) };
+    crate::volumes::csi::volume_table::start(dirs.clone(), csi.clone(), None, &tasks).unwrap();
     let sources = crate::pods::pod_values::of_cluster::<NoServer>(None, csi, &tasks);
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), metrics.clone(), tasks.clone());
     let images =
         Images { service: driver.clone(), pulls, records: Arc::new(records), plugins: Arc::new(plugins) };
+    let node_events = NodeEvents::new(StatusStore::default(), metrics.clone(), None, None, None);
+    let node = NodeHandles { manager: tasks.mailbox().0, node_events, tasks: tasks.clone() };
+    let device_plugins = DevicePlugins::new(dir.path().join("device-plugins"), &node);
     let executor = Executor::new(Deps {
         runtime: driver.clone(),
         images,
@@ -215,6 +221,7 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
         dirs,
         sources,
         cgroups: None,
+        plugins: device_plugins,
         pleg: to_pleg,
         metrics,
         tasks: tasks.clone(),

@@ -1,7 +1,7 @@
-//! Setting a volume up: what it is made from is fetched, then it is written.
+//! Set-up of volumes: fetches their contents, then writes them.
 //!
-//! In: a [`SetUp`]. Out: the volume as it says, or why not. Invariant: every object and token that it names is asked for,
-//! and no other.
+//! In: a [`SetUp`]. Out: the volume, or an error. Invariant: the set-up requests every object and token that the volume
+//! names, and no other.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::pods::pod_dirs::chain;
 use crate::tasks::stops::AgentStops;
 use crate::volumes::ownership::OwnershipProgress;
 
-/// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
-/// again (upstream looks once a minute).
+/// Shortest time to the renewal of a token. If the clocks of node and API server differ, a new token may already be due
+/// (upstream looks once a minute).
 pub(super) const RENEW_MIN: Duration = Duration::from_secs(60);
 
 /// Sets a volume up.
@@ -35,7 +35,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     key: &PodKey,
     volume: SetUp,
 ) -> EffectResult {
-    // Nothing is to be done for it before its files are its group's.
+    // First wait for the change of group that is under way.
     if let Some(going) = executor.ownership.wait(&executor.tasks, &key.uid, &volume.name).await {
         return Ok(giving(&volume, going));
     }
@@ -65,9 +65,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     Ok(EffectOk::Volume(Mounted { renew_after, warning, ..Mounted::default() }))
 }
 
-/// Sets up a directory of this node, or a disk that is mounted; `shared` is what several pods may have of it. Some files have to
-/// be given to the pod's group first, which may take long: then that is the answer. `alone` is held until the work has ended, however
-/// long that takes.
+/// Sets up a directory of this node or a mounted disk; `shared` is the part that several pods may use. If the change of
+/// the files' group takes long, the result is that it is under way. `alone` is held until that work has ended.
 pub(super) async fn set_up_bind<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
@@ -91,7 +90,7 @@ pub(super) async fn set_up_bind<R: Runtime, I: ImageService>(
     given(executor, key, &volume, shared, work).await
 }
 
-/// Does what gives files of a volume to the pod's group. It may take long: then that is the answer.
+/// Runs the change of a volume's group. If it takes long, the result is that it is under way.
 pub(super) async fn given<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
@@ -139,7 +138,7 @@ pub(crate) fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, Effec
     }
 }
 
-/// What is known of objects.
+/// The known contents of objects.
 pub(super) async fn fetch<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     objects: BTreeSet<ObjectRef>,
@@ -152,7 +151,7 @@ pub(super) async fn fetch<R: Runtime, I: ImageService>(
     Ok(EffectOk::Objects(known))
 }
 
-/// The files, and when the first token among them is to be renewed.
+/// The files, and the renewal time of the first token among them.
 async fn collect<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     sources: &[FileSource],
@@ -176,7 +175,7 @@ async fn collect<R: Runtime, I: ImageService>(
             }
             FileSource::Anchors { .. } => {
                 let all = ObjectRef::trust_bundles();
-                // What a watch said: asking twice costs nothing.
+                // The answer comes from a watch, so a second request costs nothing.
                 let fetched = executor.sources.fetch(all.clone()).await;
                 known.objects.insert(all, fetched);
             }

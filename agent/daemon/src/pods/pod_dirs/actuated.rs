@@ -1,15 +1,16 @@
-//! The records of what pods were given and of what their containers have: `<root>/allocated_pods_state` and
-//! `<root>/actuated_pods_state`, upstream's files.
+//! Records of the resources allocated to pods and of the resources that their containers have: upstream's files
+//! `<root>/allocated_pods_state` and `<root>/actuated_pods_state`.
 //!
-//! In: amounts. Out: the same after a restart. Invariants: what pods were given is on disk, durably, before it is answered;
-//! what containers have outlives the agent, not the machine, with which its containers end: that file is not synced. A file
-//! that cannot be understood is said so, put aside as `<name>.damaged`, and everything goes on without it. See
-//! [`agent_core::allocation`]. Upstream refuses to start then.
+//! In: resources. Out: the same after a restart. Invariants: an allocation is durably on disk before the manager learns
+//! of it; the file of actuated resources survives the agent but is not synced, because containers do not survive a
+//! crash of the machine either; a damaged file is logged, renamed to `<name>.damaged`, and the agent goes on without it
+//! (upstream refuses to start). See [`agent_core::allocation`].
 
 use std::path::Path;
 
 use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
 use agent_core::allocation::{Allocations, PodAllocation};
+use agent_core::resource_managers::{CPU_STATE, MEMORY_STATE, ManagerRecords};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::PodUid;
@@ -20,38 +21,38 @@ use super::{PodDirs, chain};
 
 const FILE_MODE: u32 = 0o600;
 
-/// Whose amounts they are.
+/// The owner of actuated resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResourcesOwner {
-    /// A container's, by its name.
+    /// A container, by its name.
     Container(String),
-    /// The pod's own (`spec.resources`).
+    /// The pod itself (`spec.resources`).
     Pod,
 }
 
-/// What containers have.
+/// Resources that containers have.
 #[derive(Debug, Default)]
 pub(super) struct Actuated {
     all: Allocations,
-    /// The last write failed: what is on disk is older.
+    /// The last write failed: the file is older than `all`.
     unwritten: bool,
 }
 
 impl PodDirs {
-    /// Reads both records: what pods were given, and what their containers have.
+    /// Reads both records: allocated and actuated resources.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// A file that exists cannot be read.
     pub fn restore_allocations(&self) -> Result<(Allocations, Allocations), DriverError> {
         let (allocated, mut actuated) =
             (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
-        // Of pods that are gone: an agent died before it forgot them.
+        // Drop pods that are gone: an earlier agent ended before it removed them.
         actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
         *self.actuated.lock() = Actuated { all: actuated.clone(), unwritten: false };
         Ok((allocated, actuated))
     }
 
-    /// Writes what pods were given.
+    /// Writes the allocated resources.
     ///
     /// # Errors
     /// The step that failed; the old record is untouched.
@@ -64,10 +65,28 @@ impl PodDirs {
         )
     }
 
+    /// Writes the managers' states that changed.
+    ///
+    /// # Errors
+    /// The step that failed; the old record is untouched.
+    pub fn record_managers(&self, records: &ManagerRecords) -> Result<(), FilesError> {
+        for (name, state) in [(CPU_STATE, &records.cpus), (MEMORY_STATE, &records.memory)] {
+            if let Some(state) = state {
+                files::write_atomic(
+                    &self.root().join(name),
+                    state.as_bytes(),
+                    FILE_MODE,
+                    Durability::Synced,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
     /// Remembers what a container or the pod itself has, or is about to have.
     ///
     /// # Errors
-    /// The step that failed; it is remembered until the agent ends, and written with the next that is recorded.
+    /// The step that failed. The value stays in memory, and the next write includes it.
     pub fn record_actuated(
         &self,
         uid: &PodUid,
@@ -91,13 +110,13 @@ impl PodDirs {
         Ok(self.write_actuated(&mut have)?)
     }
 
-    /// What the pod has, as far as it was remembered.
+    /// The recorded resources of the pod.
     #[must_use]
     pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
         self.actuated.lock().all.get(uid).cloned()
     }
 
-    /// Nothing of the pod is left.
+    /// Removes the pod from the record.
     pub(super) fn forget_actuated(&self, uid: &PodUid) {
         let mut have = self.actuated.lock();
         if have.all.remove(uid).is_some()

@@ -1,7 +1,7 @@
-//! What is kept of CSI drivers' volumes: below a pod's directory, and where volumes are staged for all of them.
+//! Files of CSI drivers' volumes: below a pod's directory, and in the drivers' staging directories that all pods share.
 //!
-//! In: targets, volumes. Out: see [`agent_linux::volumes::csi`]. Invariant: nothing outside of the pod's own directory, or of
-//! the driver's.
+//! In: targets, volumes. Out: see [`agent_linux::volumes::csi`]. Invariant: all paths are inside of the pod's own
+//! directory or of the driver's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,20 +20,21 @@ use agent_volumes::{SetUp, flex as flex_core};
 use super::PodDirs;
 
 impl PodDirs {
-    /// Makes what is above the target, and writes whose it is. True if that was not written there before.
+    /// Makes the parent directories of the target, and writes the record of its volume. True if there was no such
+    /// record before.
     ///
     /// # Errors
-    /// A target elsewhere, or the step that failed.
+    /// A target outside of the pod's directory, or the step that failed.
     pub fn prepare_target(&self, uid: &PodUid, target: &str, data: &VolumeData) -> Result<bool, VolumeError> {
         let own = self.own_target(uid, target)?;
         let _one = self.lock(uid);
         csi::prepare(&own, Path::new(target), data)
     }
 
-    /// Gives what is at the target to a group.
+    /// Changes the group of the files at the target.
     ///
     /// # Errors
-    /// A target elsewhere, or the step that failed.
+    /// A target outside of the pod's directory, or the step that failed.
     pub fn give_target(
         &self,
         uid: &PodUid,
@@ -43,24 +44,24 @@ impl PodDirs {
         give: SetFsGroup<'_>,
     ) -> Result<(), VolumeError> {
         self.own_target(uid, target)?;
-        // Without a lock: it takes as long as there are files, and the tearing down ends it first.
+        // Takes no lock: the change may take long, and the tear-down ends it before it starts.
         csi::give(Path::new(target), group, by_root, give)
     }
 
-    /// The targets of a pod, and whose they are.
+    /// The targets of a pod, with the records of their volumes.
     ///
     /// # Errors
-    /// What cannot be read, or is still in use.
+    /// A file or directory that cannot be read, or that is still in use.
     pub fn targets(&self, uid: &PodUid) -> Result<Vec<(PathBuf, VolumeData)>, DriverError> {
         let own = self.pod_dir(uid)?;
         let _one = self.lock(uid);
         Ok(csi::recorded(&own)?)
     }
 
-    /// The driver has let go of a target.
+    /// Removes a target after the driver has unpublished it.
     ///
     /// # Errors
-    /// It has not, or the step that failed.
+    /// The target is still mounted, or the step that failed.
     pub fn release_target(&self, uid: &PodUid, target: &Path) -> Result<(), DriverError> {
         let own = self.pod_dir(uid)?;
         self.checked("release target", target, &own)?;
@@ -68,32 +69,32 @@ impl PodDirs {
         Ok(csi::released(target)?)
     }
 
-    /// Makes the place where a volume is staged, and writes whose it is. The answer is that place, and whether that was not
-    /// written there before.
+    /// Makes the staging directory of a volume, and writes its record. Returns the directory, and true if there was no
+    /// such record before.
     ///
     /// # Errors
-    /// A driver whose name leads elsewhere, or the step that failed.
+    /// A driver name that leads to another directory, or the step that failed.
     pub fn prepare_stage(&self, key: &VolumeKey, data: &VolumeData) -> Result<(PathBuf, bool), VolumeError> {
         self.own_stage(key).map_err(|e| VolumeError::Refused(e.to_string()))?;
         csi::prepare_stage(self.root(), key, data)
     }
 
-    /// Where a volume is staged, if it is.
+    /// The staging directory of a volume, if the volume is staged.
     #[must_use]
     pub fn stage_of(&self, key: &VolumeKey) -> PathBuf {
         csi::stage_of(self.root(), key)
     }
 
-    /// The driver has let go of a volume on this node.
+    /// Removes the staging directory after the driver has unstaged the volume.
     ///
     /// # Errors
-    /// It has not, or the step that failed.
+    /// The volume is still mounted, or the step that failed.
     pub fn unstaged(&self, key: &VolumeKey) -> Result<(), DriverError> {
         self.own_stage(key)?;
         Ok(csi::unstaged(self.root(), key)?)
     }
 
-    /// Takes away what an agent that died has left of directories of nobody's volume. To be done before any pod is set up.
+    /// Removes directories without a volume that an earlier agent left. Must run before the first pod is set up.
     ///
     /// # Errors
     /// A directory that cannot be read or removed.
@@ -102,10 +103,10 @@ impl PodDirs {
         Ok(csi_block::sweep(self.root())?)
     }
 
-    /// The pod has this disk of another machine.
+    /// True if the pod uses this network disk.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// A file that cannot be read.
     pub fn has_network_disk(
         &self,
         uid: &PodUid,
@@ -116,32 +117,32 @@ impl PodDirs {
         Ok(network_disk::has(&own, volume, disk)?)
     }
 
-    /// There is, or was, a disk of another machine among the pod's volumes.
+    /// True if the pod has or had a network disk among its volumes.
     #[must_use]
     pub fn may_have_network_disks(&self, uid: &PodUid) -> bool {
         self.pod_dir(uid).is_ok_and(|own| network_disk::has_any(&own))
     }
 
-    /// What is written down of disks of other machines.
+    /// The records of network disks.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// A file that cannot be read.
     pub fn network_disks(&self) -> Result<Vec<Record>, DriverError> {
         Ok(network_disk::records(self.root())?)
     }
 
-    /// What is written down of volumes of drivers of `flexVolume`.
+    /// The records of FlexVolume volumes.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// A file that cannot be read.
     pub fn flex_records(&self) -> Result<Vec<flex_core::Record>, DriverError> {
         Ok(flex::records(self.root())?)
     }
 
-    /// What is here of the volumes that outlive their pods.
+    /// The shared volumes on this node's disk: staged, attached or mounted for pods.
     ///
     /// # Errors
-    /// What cannot be read: then it is not known which volume is whose.
+    /// A file that cannot be read: then the owners of the volumes are not known.
     pub fn csi_on_disk(&self) -> Result<OnDisk, DriverError> {
         let mut all = network_disk::on_disk(self.root())?;
         all.extend(flex::on_disk(self.root())?);

@@ -1,6 +1,7 @@
-//! What is kept of CSI drivers' block devices: below a pod's directory, and where the node keeps them for all pods.
+//! Files of CSI drivers' block devices: below a pod's directory, and in the node's directory for all pods.
 //!
-//! In: PersistentVolumes, pods. Out: see [`agent_linux::volumes::csi_block`]. Invariant: a volume's name leads nowhere else.
+//! In: PersistentVolumes, pods. Out: see [`agent_linux::volumes::csi_block`]. Invariant: a volume's name is a single
+//! path component.
 
 use std::path::{Path, PathBuf};
 
@@ -12,50 +13,50 @@ use agent_volumes::csi::VolumeData;
 use super::PodDirs;
 
 impl PodDirs {
-    /// Where a driver publishes a volume for a pod.
+    /// Path at which a driver publishes a volume for a pod.
     #[must_use]
     pub fn device_target(&self, uid: &PodUid, volume: &str) -> PathBuf {
         csi_block::published_at(self.root(), volume, uid.as_str())
     }
 
-    /// Where a driver stages a volume.
+    /// Path at which a driver stages a volume.
     #[must_use]
     pub fn device_stage(&self, volume: &str) -> PathBuf {
         csi_block::staged_at(self.root(), volume)
     }
 
-    /// Writes whose a volume is, and that the pod has it. True if that was not written there before.
+    /// Records the owner of a volume, and that the pod uses it. True if there was no such record before.
     ///
     /// # Errors
-    /// A name that leads elsewhere, or the step that failed.
+    /// An invalid name, or the step that failed.
     pub fn prepare_device(&self, uid: &PodUid, volume: &str, data: &VolumeData) -> Result<bool, VolumeError> {
         let own = self.own_device(uid, volume).map_err(|e| VolumeError::Refused(e.to_string()))?;
         let _one = self.lock(uid);
         csi_block::prepare(self.root(), &own, volume, data)
     }
 
-    /// Makes the place where a volume is staged. The answer is that place, and whether it was not there before.
+    /// Makes the staging directory of a volume. Returns the directory, and true if it did not exist before.
     ///
     /// # Errors
-    /// A name that leads elsewhere, or the step that failed.
+    /// An invalid name, or the step that failed.
     pub fn prepare_device_stage(&self, volume: &str) -> Result<(PathBuf, bool), VolumeError> {
         name(volume).map_err(|e| VolumeError::Refused(e.to_string()))?;
         csi_block::prepare_stage(self.root(), volume)
     }
 
-    /// The driver holds nothing where the volume is staged.
+    /// Checks that the staging directory is empty after the driver has unstaged the volume.
     ///
     /// # Errors
-    /// Something lies there.
+    /// The directory is not empty.
     pub fn device_unstaged(&self, volume: &str) -> Result<(), DriverError> {
         name(volume)?;
         Ok(csi_block::unstaged(self.root(), volume)?)
     }
 
-    /// Keeps what the driver published for a pod.
+    /// Keeps the device that the driver published for a pod.
     ///
     /// # Errors
-    /// It is no block device, or the step that failed.
+    /// The target is not a block device, or the step that failed.
     pub fn keep_device(&self, uid: &PodUid, volume: &str) -> Result<(), VolumeError> {
         self.own_device(uid, volume).map_err(|e| VolumeError::Refused(e.to_string()))?;
         let _one = self.lock(uid);
@@ -73,29 +74,29 @@ impl PodDirs {
         Ok(device::unmap(&csi_block::global(self.root(), volume), uid.as_str())?)
     }
 
-    /// The driver has let go of a volume for a pod.
+    /// Removes a pod's device after the driver has unpublished the volume.
     ///
     /// # Errors
-    /// It has not, or the step that failed.
+    /// The device is still in use, or the step that failed.
     pub fn release_device(&self, uid: &PodUid, volume: &str) -> Result<(), DriverError> {
         let own = self.own_device(uid, volume)?;
         let _one = self.lock(uid);
         Ok(csi_block::released(self.root(), &own, volume)?)
     }
 
-    /// The block devices of a pod, by their PersistentVolumes, and whose they are as far as that is written down.
+    /// The block devices of a pod by their PersistentVolumes, with their recorded owners.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// A file that cannot be read.
     pub fn devices(&self, uid: &PodUid) -> Result<Vec<(String, Option<VolumeData>)>, DriverError> {
         let own = self.pod_dir(uid)?;
         Ok(csi_block::of_pod(self.root(), &own)?)
     }
 
-    /// The driver has let go of a volume for the node.
+    /// Removes the node's files of a volume after the driver has unstaged it.
     ///
     /// # Errors
-    /// It has not, or the step that failed.
+    /// The device is still in use, or the step that failed.
     pub fn forget_device(&self, volume: &str) -> Result<(), DriverError> {
         name(volume)?;
         Ok(csi_block::forget(self.root(), volume)?)
@@ -107,7 +108,7 @@ impl PodDirs {
     }
 }
 
-/// It is the name of one directory.
+/// Checks that the name is a single path component.
 fn name(volume: &str) -> Result<(), DriverError> {
     let mut parts = Path::new(volume).components();
     let one = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None));

@@ -1,7 +1,7 @@
-//! Volumes that drivers mount (`flexVolume`), below a pod's directory.
+//! Files of FlexVolume volumes below a pod's directory.
 //!
-//! In: set-ups, a pod that goes. Out: see [`agent_linux::volumes::flex`]. Invariant: nothing outside of the pod's own directory,
-//! and of where the plugin has volumes for all pods.
+//! In: set-ups; a pod to tear down. Out: see [`agent_linux::volumes::flex`]. Invariant: all paths are inside of the
+//! pod's own directory or of the plugin's directory for all pods.
 
 use std::path::{Path, PathBuf};
 
@@ -15,19 +15,19 @@ use agent_volumes::flex::Flex;
 use super::PodDirs;
 
 impl PodDirs {
-    /// What there is of a pod's volume.
+    /// The present state of a pod's volume.
     ///
     /// # Errors
-    /// A path elsewhere, or what cannot be read.
+    /// A path outside of the pod's directory, or a file that cannot be read.
     pub fn look_flex(&self, uid: &PodUid, volume: &SetUp, of: &Flex) -> Result<FlexVolumeState, VolumeError> {
         let own = self.own_flex(uid, volume)?;
         Ok(flex::look(&own, volume, of)?)
     }
 
-    /// Makes a place for it; `global`: one for all pods, too.
+    /// Makes the mount point; `global`: the one for all pods, too.
     ///
     /// # Errors
-    /// A path elsewhere, or the step that failed.
+    /// A path outside of the pod's directory, or the step that failed.
     pub fn prepare_flex(
         &self,
         uid: &PodUid,
@@ -44,10 +44,10 @@ impl PodDirs {
         Ok(flex::prepare(&own, volume, of)?)
     }
 
-    /// Mounts what the node has for all pods for this one.
+    /// Binds the node's mount to the pod.
     ///
     /// # Errors
-    /// A path elsewhere, or the step that failed.
+    /// A path outside of the pod's directory, or the step that failed.
     pub fn bind_flex(&self, uid: &PodUid, volume: &SetUp, of: &Flex) -> Result<(), VolumeError> {
         self.own_flex(uid, volume)?;
         let _one = self.lock(uid);
@@ -67,7 +67,7 @@ impl PodDirs {
         give: SetFsGroup<'_>,
     ) -> Result<(), VolumeError> {
         self.own_flex(uid, volume)?;
-        // Without a lock: what belongs to the driver may take its time.
+        // Without a lock: the driver's files may take long.
         Ok(flex::finish(volume, of, group, give)?)
     }
 
@@ -81,10 +81,10 @@ impl PodDirs {
         Ok(())
     }
 
-    /// The volumes of a pod that drivers have mounted, or may have. Nothing of them is mounted elsewhere for it afterwards.
+    /// The volumes of a pod that drivers have mounted, or may have. Bind mounts of the pod are unmounted first.
     ///
     /// # Errors
-    /// What cannot be read, or is still in use.
+    /// A file that cannot be read, or a mount that is in use.
     pub fn flex_held(&self, uid: &PodUid) -> Result<Vec<FlexPodVolume>, DriverError> {
         let own = self.pod_dir(uid)?;
         let _one = self.lock(uid);
@@ -95,10 +95,10 @@ impl PodDirs {
         Ok(held)
     }
 
-    /// The driver has let go of a volume.
+    /// Removes the mount point after the driver has unmounted the volume.
     ///
     /// # Errors
-    /// It has not, or the step that failed.
+    /// The volume is still mounted, or the step that failed.
     pub fn release_flex(&self, uid: &PodUid, path: &Path) -> Result<(), DriverError> {
         let own = self.pod_dir(uid)?;
         self.checked("release volume", path, &own)?;
@@ -118,7 +118,7 @@ impl PodDirs {
     }
 }
 
-/// It is none of the pod's.
+/// The path is outside of the pod's directory.
 fn outside(error: DriverError) -> VolumeError {
     VolumeError::Refused(error.to_string())
 }

@@ -1,7 +1,7 @@
-//! Links to containers' logs, kept in step with what the runtime has.
+//! Links to containers' logs, kept equal to the runtime's containers.
 //!
-//! In: snapshots of pods. Out: links in one directory. Invariants: only links that lead to the pod logs are touched; what a
-//! run of the agent missed, the next one makes good, since every pod that the runtime has is looked at when it starts. See
+//! In: snapshots of pods. Out: links in one directory. Invariants: only links to pod logs are changed; changes that one
+//! run of the agent missed are made by the next run, which inspects every pod of the runtime at its start. See
 //! [`agent_kubelet_api::logs::links`].
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 /// Collectors of logs run as other users.
 const MODE: u32 = 0o755;
 
-/// What the runtime has of a pod.
+/// The runtime's state of a pod.
 #[derive(Clone, Debug)]
 pub struct Observed(pub Arc<PodSnapshot>);
 
@@ -45,7 +45,7 @@ async fn follow(mut observed: Inbox<Observed>, dirs: Arc<PodDirs>, tasks: Tasks)
     if let Some(Err(error)) = tasks.blocking(move || at.sweep_log_links()).await {
         tracing::warn!(error = %chain(&error), "links to logs of pods that are gone are left");
     }
-    // What there is on disk, for pods that have any.
+    // The links on disk, for pods that have any.
     let mut synced: BTreeMap<PodUid, BTreeMap<String, String>> = BTreeMap::new();
     loop {
         let Observed(snapshot) = observed.recv().await;
@@ -110,7 +110,7 @@ impl LogLinks {
         Ok(())
     }
 
-    /// Every link, with what it leads to. What is no link is somebody else's.
+    /// Every link, with its target. Other files in the directory are not the agent's.
     fn read(&self) -> Result<Vec<(String, String)>, FilesError> {
         let entries = match std::fs::read_dir(&self.directory) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -125,7 +125,7 @@ impl LogLinks {
         Ok(links)
     }
 
-    /// The name of the pod's log directory, if the target lies in one.
+    /// The name of the pod's log directory, if the target is inside one.
     fn pod_logs<'a>(&self, target: &'a str) -> Option<&'a str> {
         match Path::new(target).strip_prefix(&self.logs).ok()?.components().next()? {
             Component::Normal(name) => name.to_str(),

@@ -1,7 +1,7 @@
 //! Log files of a pod's containers, and their termination messages.
 //!
-//! In: directories and paths as pods and the runtime have them. Out: which attempts left a log, files that go. Invariant: only
-//! what lies among the pods' logs, and among the pod's termination messages, is looked at or removed. See
+//! In: directories and paths of pods and of the runtime. Out: the attempts that left a log; removed files. Invariant:
+//! only files among the pods' logs and the pod's termination messages are read or removed. See
 //! [`agent_kubelet_api::logs::retention`].
 
 use std::path::Path;
@@ -17,10 +17,11 @@ use agent_types::pod_paths::LAST_WORDS_DIR;
 use super::PodDirs;
 
 impl PodDirs {
-    /// The highest attempt that left a log in a container's log directory: of `3.log`, `12.log.gz` and `x.log` it is 12.
+    /// The highest attempt that left a log in a container's log directory: 12 if the directory contains `3.log`,
+    /// `12.log.gz` and `x.log`.
     ///
     /// # Errors
-    /// A directory elsewhere than among the logs, or one that cannot be read.
+    /// A directory that is not among the logs, or that cannot be read.
     pub fn newest_log(&self, directory: &str) -> Result<Option<u32>, DriverError> {
         let directory = self.checked("newest_log", Path::new(directory), &self.logs)?;
         let names = files::visible_names(directory)?;

@@ -1,4 +1,4 @@
-//! What an earlier run of the agent left on disk, read once before any pod is worked on.
+//! State that an earlier run of the agent left on disk, read once before the first pod starts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,26 +18,28 @@ pub struct Directories {
     pub root_dir: PathBuf,
     /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
-    /// Where links to containers' logs go.
+    /// Directory of the links to containers' logs.
     pub log_links_dir: PathBuf,
+    /// Sockets of device plugins, and the device manager's checkpoint.
+    pub device_plugins_dir: PathBuf,
 }
 
-/// The pods' directories, and what was in them.
+/// The pods' directories, and the state in them.
 pub struct OnDisk {
     /// The directories.
     pub dirs: Arc<PodDirs>,
-    /// Pods that have a directory.
+    /// Pods with a directory.
     pub directories: BTreeSet<PodUid>,
-    /// Terminations that had begun.
+    /// Recorded terminations.
     pub records: Vec<TerminatingRecord>,
-    /// What pods were allocated.
+    /// Resources allocated to pods.
     pub allocated: Allocations,
-    /// What their containers were given.
+    /// Resources that containers have.
     pub actuated: Allocations,
 }
 
 impl OnDisk {
-    /// Releases what no pod has any more, and reads the rest. `users` are the ids for pods with user namespaces.
+    /// Releases volumes that no pod uses, and reads the rest. `users` are the ids for pods with user namespaces.
     ///
     /// # Errors
     /// A directory or a record that cannot be read.

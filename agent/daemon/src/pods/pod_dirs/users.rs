@@ -18,16 +18,16 @@ use super::{POD_DIR_MODE, PodDirs};
 /// A record has some hundred bytes.
 const RECORD_BYTES_MAX: u64 = 64 * 1024;
 
-/// Which ids pods have.
+/// Ranges of ids, and their pods.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     ranges: UserRanges,
-    /// Pods whose ids are not, or perhaps not, on disk yet.
+    /// Pods whose ids are perhaps not on disk yet.
     unwritten: BTreeSet<PodUid>,
 }
 
 impl PodDirs {
-    /// The ids that pods may be given; those that pods have already are read from disk.
+    /// Sets the ranges that pods may get, and reads the pods' present ranges from disk.
     ///
     /// # Errors
     /// The directory of all pods cannot be read.
@@ -53,10 +53,10 @@ impl PodDirs {
         Ok(self)
     }
 
-    /// The ids of the pod, given to it now if it has none yet.
+    /// The ids of the pod; the first call assigns them.
     ///
     /// # Errors
-    /// None is free, or the record cannot be written.
+    /// No range is free, or the record cannot be written.
     pub fn map_users(&self, uid: &PodUid) -> Result<IdMapping, DriverError> {
         let own = self.pod_dir(uid)?;
         let mut users = self.users.lock();
@@ -65,7 +65,7 @@ impl PodDirs {
             users.unwritten.insert(uid.clone());
         }
         if users.unwritten.contains(uid) {
-            // A write that fails may be on disk nevertheless: nobody else is given these ids while the directory is there.
+            // A failed write may be on disk nevertheless: no other pod gets these ids while the directory exists.
             write(&own, mapping)?;
             users.unwritten.remove(uid);
         }

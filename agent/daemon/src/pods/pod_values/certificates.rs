@@ -1,11 +1,12 @@
-//! Certificates of pods: requests are made with keys of their own, the watch says what became of them.
+//! Certificates of pods: each request has a new key, and a watch reports the state of the requests.
 //!
 //! ```text
 //! desired pods ─► PodCertificates ─► key, request ─► API server ─► signer ─► watch ─► PodCertificates ─► volumes
 //! ```
-//! In: the pods that the node wants, the API server. Out: [`Certified`]s. The decisions are [`PodCertificates`]'. Invariants: keys
-//! are in memory only, and only those of requests that matter; one key is made at a time, for an RSA key takes seconds of a
-//! processor; no watch while no pod asks for a certificate. Upstream: pkg/kubelet/podcertificate.
+//! In: the pods that the node wants, the API server. Out: [`Certified`]s. The decisions are [`PodCertificates`]'.
+//! Invariants: keys are in memory only, and only those of current requests; one key is made at a time, because an RSA
+//! key takes seconds of a processor; there is no watch while no pod needs a certificate. Upstream:
+//! pkg/kubelet/podcertificate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 use crate::tasks::stops::AgentStops;
 
-/// What volumes may be given.
+/// Certificates that volumes may contain.
 type IssuedCertificates = Arc<Lock<BTreeMap<CertificateSource, Result<Certified, String>>>>;
 /// Keys by their request.
 type Keys = BTreeMap<(CertificateSource, String), Arc<[u8]>>;
@@ -85,7 +86,7 @@ impl<A: ApiServer> CertificateStore<A> {
         self.held.lock().get(of).cloned().unwrap_or_else(none)
     }
 
-    /// Has certificates for the pods that ask for them, for as long as the node runs.
+    /// Requests certificates for the pods that need them, for as long as the node runs.
     pub(super) async fn follow(
         &self,
         mut desired: watch::Receiver<DesiredPods>,
@@ -124,7 +125,7 @@ struct Maker<A> {
     caller: Caller<A>,
     tasks: Tasks,
     node_name: Arc<str>,
-    /// Keys whose requests the machine has not heard of yet.
+    /// Keys whose requests have not been reported to the machine yet.
     made: Arc<Lock<Keys>>,
     one: Arc<Semaphore>,
 }
@@ -160,7 +161,7 @@ impl<A: ApiServer> Maker<A> {
             .map_err(|why| format!("while getting node object: {why}"))?;
         let ApiReply::Node(node) = node else { return Err(other()) };
         let made = {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let _one = self.one.acquire().await;
             let kind = wanted.key_type.clone();
             let made = self.tasks.blocking(move || PodKey::generate(&kind)).await;
@@ -189,7 +190,7 @@ struct CertificateShell<A> {
     watches: Arc<dyn ObjectWatches>,
     held: IssuedCertificates,
     keys: Keys,
-    /// Who is to hear of it once it can be had.
+    /// Pods to notify when their certificates are available.
     changed: BTreeSet<PodUid>,
     own: Sender<CertificateEvent>,
     watching: Option<CancellationToken>,
@@ -207,7 +208,7 @@ impl<A: ApiServer> CertificateShell<A> {
         };
         self.maker.tasks.start(async move {
             tokio::select! {
-                // The watch may be dropped at any await: nobody needs its events any more.
+                // The watch can be dropped at any await: its events are not needed any more.
                 biased;
                 () = stop.cancelled() => {}
                 () = pass => {}
@@ -277,7 +278,7 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
             Ok(Certified { key, chain: chain.clone() })
         };
         *self.held.lock() = machine.places().map(|place| (place.clone(), credential(place))).collect();
-        // Not sooner: who hears of it looks at once, and then not before its back-off is over.
+        // Notify only now: the receiver reads the certificates at once, and its next attempt waits for a back-off.
         if !self.changed.is_empty() {
             self.listeners.0.send(ManagerEvent::SourcesChanged(std::mem::take(&mut self.changed)));
         }

@@ -1,8 +1,8 @@
-//! What pods' claims are bound to: the claim, its volume and, if the volume is not for every node, this node's labels; of a
-//! CSI driver's volume also its attachment and its Secrets.
+//! Bindings of pods' claims: the claim, its volume and, if the volume is restricted to some nodes, this node's labels;
+//! for a CSI volume also its attachment and its Secrets.
 //!
-//! In: a [`ClaimRef`]. Out: a [`Bound`], or why not. Nothing is kept: a node may read claims and volumes of its pods one by
-//! one, and not watch them. The decisions are `agent_volumes::claim`'s.
+//! In: a [`ClaimRef`]. Out: a [`Bound`], or an error. The module caches nothing: a node may get claims and volumes of
+//! its pods, but not watch them. The decisions are `agent_volumes::claim`'s.
 
 use std::sync::Arc;
 
@@ -31,12 +31,12 @@ impl<A: ApiServer> ClaimStore<A> {
         ClaimStore { caller, tasks, node_name }
     }
 
-    /// What is said of a CSI driver.
+    /// The CSIDriver object.
     pub(super) async fn csi_driver(&self, name: String) -> Result<Option<CSIDriver>, String> {
         of_driver(&self.caller, &name).await
     }
 
-    /// What is said of a volume and this node.
+    /// The VolumeAttachment `name`.
     pub(super) async fn attachment(&self, name: String) -> Result<VolumeAttachment, String> {
         match ask(&self.caller, &self.tasks, ApiCall::GetAttachment { name }).await? {
             ApiReply::Attachment(found) => Ok(*found),
@@ -58,7 +58,7 @@ impl<A: ApiServer> ClaimStore<A> {
         }
     }
 
-    /// Changes what a claim's status says.
+    /// Patches a claim's status.
     pub(super) async fn patch_claim(
         &self,
         claim: ObjectName,
@@ -70,7 +70,7 @@ impl<A: ApiServer> ClaimStore<A> {
         }
     }
 
-    /// What a Secret of a PersistentVolume holds.
+    /// The Secret of a PersistentVolume.
     pub(super) async fn secret(&self, secret: SecretRef) -> Result<FoundSecret, String> {
         let named =
             ObjectName { namespace: secret.namespace.as_str().into(), name: secret.name.as_str().into() };

@@ -1,11 +1,11 @@
-//! Where pods get values from: Secrets, ConfigMaps, tokens of service accounts.
+//! Sources of pods' values: Secrets, ConfigMaps, service account tokens, claims, certificates.
 //!
 //! ```text
 //! desired pods ─► WatchedObjects ─► one watch for each object ─► known values ─► set-ups of volumes, environments
 //!                                            └─ changed ─► manager ─► the pods' workers
 //! ```
-//! In: the pods that the node wants, the API server. Out: [`Sources`]. Invariants: nothing is asked for that no pod of this
-//! node refers to; values are in memory only. Upstream: pkg/kubelet/{configmap,secret,token}.
+//! In: the pods that the node wants, the API server. Out: [`Sources`]. Invariants: the node requests only objects that
+//! its own pods refer to; values are in memory only. Upstream: pkg/kubelet/{configmap,secret,token}.
 
 mod certificates;
 mod claims;
@@ -53,18 +53,19 @@ use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 
-/// The API server's authoriser hears of a pod a moment after the node does, and says this until then.
+/// The API server's node authorizer learns of a pod a moment after the node does. Until then its refusals contain these
+/// words.
 const NOT_YET: &str = "no relationship found";
-/// When to ask again then, each time; after the last one it is a refusal like any other.
+/// Pauses before each repeated request in that case; after the last one the refusal counts like any other.
 const SOON_MS: [u64; 5] = [50, 100, 200, 400, 800];
 
-/// Whether a refusal may be one of those that pass by themselves, and how long until then.
+/// The pause before the next request, if the refusal may be one that ends by itself.
 #[must_use]
 pub fn soon(why: &str, times: usize) -> Option<Duration> {
     SOON_MS.get(times).copied().map(Duration::from_millis).filter(|_| why.contains(NOT_YET))
 }
 
-/// Asks the API server, and again while its authoriser has not heard of the pod.
+/// Calls the API server, again while its node authorizer does not know the pod yet.
 async fn ask<A: ApiServer>(caller: &Caller<A>, tasks: &Tasks, call: ApiCall) -> Result<ApiReply, String> {
     let client = caller.client().await.ok_or(AgentStops)?;
     let mut times = 0;
@@ -80,10 +81,10 @@ async fn ask<A: ApiServer>(caller: &Caller<A>, tasks: &Tasks, call: ApiCall) -> 
     }
 }
 
-/// How long an entry of a cache is believed (upstream's default, where the Node says nothing).
+/// Default lifetime of a cache entry (upstream's), if the Node has no annotation for it.
 const CACHE_TTL: Duration = Duration::from_secs(60);
 
-/// A token and when to ask for another one.
+/// A token, and the time of its renewal.
 #[derive(Clone)]
 pub struct HeldToken {
     /// The token.
@@ -94,7 +95,7 @@ pub struct HeldToken {
     pub ends: Wall,
 }
 
-/// What plugins for credentials may hear of a service account.
+/// The parts of a service account that credential provider plugins may get.
 #[derive(Clone, Debug)]
 pub struct FoundAccount {
     /// `metadata.uid`.
@@ -103,7 +104,7 @@ pub struct FoundAccount {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A Secret that a PersistentVolume or a driver's volume refers to. It is shown to nobody.
+/// A Secret that a PersistentVolume or a CSI volume refers to. Pods never see it.
 #[derive(Clone, Default)]
 pub struct FoundSecret {
     /// `type`.
@@ -112,52 +113,52 @@ pub struct FoundSecret {
     pub data: BTreeMap<String, Vec<u8>>,
 }
 
-/// A claim and what it is bound to.
+/// A claim, and the PersistentVolume that it is bound to.
 pub type Claimed = (PersistentVolumeClaim, PersistentVolume);
 
-/// Where pods get values from.
+/// Sources of pods' values.
 pub trait Sources: Send + Sync + 'static {
-    /// What an object holds now.
+    /// The present contents of an object.
     fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched>;
 
-    /// A token that is good for a while.
+    /// A valid token.
     fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>>;
 
-    /// What was issued for a source of a volume.
+    /// The certificate that was issued for a source of a volume.
     ///
     /// # Errors
-    /// Nothing yet, or nothing ever, and why.
+    /// The reason why there is no certificate yet, or why there will be none.
     fn certificate(&self, of: &CertificateSource) -> Result<Certified, String>;
 
-    /// A service account of the namespace `namespace`, as it is now.
+    /// The present service account `name` in `namespace`.
     fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>>;
 
-    /// What a claim is bound to now.
+    /// The present binding of a claim.
     fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>>;
 
-    /// What the API server says of a CSI driver; `None`: nothing.
+    /// The CSIDriver object; `None` if there is none.
     fn csi_driver(&self, name: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>>;
 
-    /// What the API server says of a volume and this node.
+    /// The VolumeAttachment `name`.
     fn attachment(&self, name: String) -> BoxFuture<'_, Result<VolumeAttachment, String>>;
 
-    /// A claim and the volume that it is bound to, as they are now.
+    /// A claim and its PersistentVolume, as they are now.
     fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>>;
 
-    /// Changes what a claim's status says; the answer is the claim.
+    /// Patches a claim's status; returns the claim.
     fn patch_claim(
         &self,
         claim: ObjectName,
         patch: Value,
     ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>>;
 
-    /// A Secret that a PersistentVolume, or a volume of a driver, refers to, as it is now.
+    /// The present Secret that a PersistentVolume or a CSI volume refers to.
     fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>>;
 
     /// The node's CSI drivers.
     fn csi(&self) -> Csi;
 
-    /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
+    /// Age after which objects must be fetched again, if there are no watches; `None` with watches.
     fn reread_after(&self) -> Option<Duration>;
 
     /// Follows the pods that the node wants.
@@ -171,23 +172,23 @@ pub trait Sources: Send + Sync + 'static {
 
 /// Watches on single objects.
 pub trait ObjectWatches: Send + Sync + 'static {
-    /// News of an object, its present state first. It ends when the receiver is dropped.
+    /// Updates of an object, beginning with its present state. Dropping the receiver ends the watch.
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews>;
 
-    /// Requests for certificates of this node's pods.
+    /// The watch on certificate requests of this node's pods.
     fn pod_certificates(&self) -> Opening<PodCertificateRequest>;
 }
 
-/// How changes of objects are noticed.
+/// How the node notices changes of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectPolicy {
-    /// By watches.
+    /// Watches.
     Watch,
-    /// By fetching again, at most this often for an object, and each time volumes are looked through.
+    /// Repeated requests: at most one per `ttl` for an object, at each synchronisation of volumes.
     Fetch {
-        /// How long an answer is believed.
+        /// Lifetime of an answer.
         ttl: Duration,
-        /// How often volumes are looked through.
+        /// Period of the synchronisation of volumes.
         every: Duration,
     },
 }
@@ -207,7 +208,7 @@ impl ObjectPolicy {
 
 /// An object that holds values.
 pub trait Values: Send + Sync + 'static {
-    /// What it holds, and whether for good.
+    /// Its contents, and whether they are immutable.
     fn news(&self) -> ObjectNews;
 }
 
@@ -239,7 +240,7 @@ impl Values for RuntimeClass {
     }
 }
 
-/// The sources of a node: its cluster's, or none.
+/// The sources of a node: those of its cluster, or none.
 #[must_use]
 pub fn of_cluster<A: ApiServer>(
     cluster: Option<&(ClusterPlan, ApiDrivers<A>)>,
@@ -271,7 +272,7 @@ pub fn of_cluster<A: ApiServer>(
     })
 }
 
-/// Starts following the pods that the node wants, for as long as it runs.
+/// Follows the desired pods for as long as the node runs.
 pub fn start(sources: Arc<dyn Sources>, desired: watch::Receiver<DesiredPods>, node: &NodeHandles) {
     node.tasks.start(sources.follow(desired, node.manager.clone(), node.node_events.clone()));
 }
@@ -351,13 +352,12 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
     }
 }
 
-/// What a node without an API server answers.
+/// The answer of a standalone node.
 pub(crate) fn no_cluster<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
     Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
 }
 
 /// A node without an API server; its static pods may not refer to such objects anyway.
-#[derive(Default)]
 struct NoSources {
     csi: Csi,
 }

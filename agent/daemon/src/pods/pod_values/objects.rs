@@ -1,7 +1,7 @@
-//! Secrets and ConfigMaps: watched one by one, or fetched again and again, as the configuration says.
+//! Secrets and ConfigMaps: one watch for each object, or repeated requests, as the configuration requires.
 //!
-//! In: the pods that the node wants, news of watches, answers of calls. Out: [`Fetched`]. The decisions are
-//! [`WatchedObjects`]'s. Invariant: the lock is never held while something waits.
+//! In: the pods that the node wants, events of watches, answers of calls. Out: [`Fetched`]. [`WatchedObjects`] has the
+//! decisions. Invariant: the lock is never held across an await.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
 
-/// How long the first word of a watch is waited for (upstream's).
+/// How long a request waits for the first event of a watch (upstream's).
 const SYNC_WAIT: Duration = Duration::from_secs(1);
 
 /// The objects that pods of this node use.
@@ -41,7 +41,7 @@ pub(super) struct ObjectStore<A> {
     bundles: bool,
     tasks: Tasks,
     state: Arc<Lock<ObjectsState>>,
-    /// Counts what was learned.
+    /// Counts updates of objects.
     learned: watch::Sender<u64>,
 }
 
@@ -71,7 +71,7 @@ impl<A: ApiServer> ObjectStore<A> {
         }
     }
 
-    /// What the object holds; waits a moment if its watch has not said anything yet.
+    /// The object's contents; waits a moment if its watch has not delivered yet.
     pub(super) async fn fetch(&self, object: ObjectRef) -> Fetched {
         match self.policy {
             ObjectPolicy::Fetch { ttl, .. } if !always_watched(object.kind) => self.asked(object, ttl).await,
@@ -144,7 +144,7 @@ impl<A: ApiServer> ObjectStore<A> {
         fetched
     }
 
-    /// Keeps the watches to what the node's pods use.
+    /// Keeps one watch for each object that the node's pods use.
     pub(super) async fn follow(&self, mut desired: watch::Receiver<DesiredPods>, to: Sender<ManagerEvent>) {
         let mut seen: BTreeMap<PodUid, Arc<Pod>> = BTreeMap::new();
         loop {
@@ -244,7 +244,7 @@ impl<A: ApiServer> ObjectStore<A> {
     }
 }
 
-/// Whatever the strategy for Secrets and ConfigMaps is.
+/// True for kinds that are watched independently of the strategy for Secrets and ConfigMaps.
 fn always_watched(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles)
 }

@@ -141,7 +141,7 @@ async fn without_watches_an_answer_is_believed_for_a_while() {
     }
 }
 
-/// Makes requests for certificates under one name after the other; `up` says whether accounts can be read.
+/// Creates certificate requests with names that count up; `up` is whether accounts can be read.
 #[derive(Default)]
 pub(super) struct Signer {
     up: AtomicBool,

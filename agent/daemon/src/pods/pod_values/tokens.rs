@@ -1,7 +1,7 @@
-//! Tokens of service accounts: asked for once, kept in memory, renewed in time.
+//! Service account tokens: requested once, kept in memory, renewed in time.
 //!
-//! In: which token, answers of the API server. Out: a token that is good for a while. Invariants: an old token is given out
-//! while it is good, even if no other can be had; a token that has ended is forgotten. Upstream: pkg/kubelet/token.
+//! In: the wanted token, answers of the API server. Out: a valid token. Invariants: an old token is used while it is
+//! valid, even if it cannot be renewed; an expired token is dropped. Upstream: pkg/kubelet/token.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -61,7 +61,7 @@ impl<A: ApiServer> TokenStore<A> {
         }
     }
 
-    /// What is held of it and still good. Others that have ended are forgotten on the way.
+    /// The cached token if it is valid. Removes expired tokens as well.
     fn held(&self, token: &TokenRef, now: Wall) -> Option<(String, Life)> {
         let mut all = self.held.lock();
         all.retain(|_, (_, life)| now < life.ends);

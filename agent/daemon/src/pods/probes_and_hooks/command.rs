@@ -1,4 +1,4 @@
-//! Commands in a container. The runtime ends one at its timeout and says so.
+//! Commands in a container. The runtime ends a command at its timeout and reports this.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use agent_types::ids::ContainerId;
 
 use super::ANSWER_BYTES_MAX;
 
-/// Exit code 0 is success. What the command wrote is the message of a failure.
+/// Exit code 0 is success. A failure's message is the output of the command.
 pub(super) async fn probe(
     exec: &impl Exec,
     container: &ContainerId,

@@ -1,4 +1,4 @@
-//! gRPC health checks, without TLS. Every way to fail is a failure of the probe, none of the prober.
+//! gRPC health checks, without TLS. Every error is a failure of the probe, never an error of the prober.
 
 use std::error::Error;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, within: Duration
     };
     let channel = match timeout_at(until, endpoint.connect()).await {
         Ok(Ok(channel)) => channel,
-        // Upstream tries again until the time is up; whoever asks again is the next probe.
+        // Upstream retries until the timeout; here the next probe retries.
         Ok(Err(error)) => {
             return Outcome::Failure(format!(
                 "timeout: failed to connect service {at:?} within {seconds}s: {}",
@@ -66,7 +66,7 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, within: Duration
     Outcome::Failure(format!("service unhealthy (responded with {:?})", status.as_str_name()))
 }
 
-/// The innermost words: the outer ones only say "transport error".
+/// The innermost message: the outer ones are only "transport error".
 fn cause(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,4 +1,4 @@
-//! Hooks: their end is what matters, not what they answer.
+//! Hooks: only their end matters; their output is dropped.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ pub(super) async fn run(
         HookAction::HttpGet(get) => request(http, get).await,
         HookAction::Sleep { seconds } => {
             let now = Instant::now();
-            // Longer than the clock has: for ever.
+            // Beyond the range of the clock: forever.
             match now.checked_add(Duration::from_secs(*seconds)) {
-                // What was asked for is to wait.
+                // The hook itself is the wait.
                 Some(end) => sleep_until(end).await,
                 None => std::future::pending().await,
             }

@@ -1,8 +1,8 @@
-//! GET requests to containers: one connection each, no proxy, certificates not verified, answers cut off. And to the
-//! server of `staticPodURL`, whose certificate is verified.
+//! GET requests to containers: one connection each, no proxy, no verification of certificates, bodies cut off. The same
+//! client asks the server of `staticPodURL`, whose certificate it verifies.
 //!
-//! In: an [`HttpGet`]. Out: status and the beginning of the body, or a failure in upstream's words. Redirects are
-//! followed to the same host only, ten at most. Upstream: pkg/probe/http.
+//! In: an [`HttpGet`]. Out: status and the beginning of the body, or a failure in upstream's words. The client follows
+//! redirects to the same host only, ten at most. Upstream: pkg/probe/http.
 
 use std::time::Duration;
 
@@ -35,15 +35,15 @@ pub enum HttpError {
     /// No request was answered.
     #[error("Get {url:?}: {message}")]
     Get {
-        /// Of the last request.
+        /// URL of the last request.
         url: String,
-        /// What happened.
+        /// The failure.
         message: String,
     },
     /// The server does not speak TLS.
     #[error("Get {url:?}: http: server gave HTTP response to HTTPS client")]
     NoTls {
-        /// Of the last request.
+        /// URL of the last request.
         url: String,
     },
     /// The body ended before its end.
@@ -52,7 +52,7 @@ pub enum HttpError {
 }
 
 impl HttpError {
-    /// What happened, without the URL.
+    /// The failure, without the URL.
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
@@ -71,14 +71,14 @@ pub struct HttpResponse {
     pub body: Vec<u8>,
 }
 
-/// One request to a server that must be who it says it is, with headers that are secret: it is not sent anywhere else, so
-/// redirections are answers. At most `body_max` bytes of the body are read.
+/// Sends one request to a server whose certificate is verified. The headers are secret and go to no other server, so a
+/// redirect counts as the answer. Reads at most `body_max` bytes of the body.
 ///
 /// # Errors
 /// [`HttpError`], which names no headers; the machine's certificate authorities cannot be read.
 pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result<HttpResponse, HttpError> {
     let tls = match get.scheme {
-        // Read anew each time: it may have been replaced, and is large to keep.
+        // Read the authorities each time: the file may change, and is too large to keep.
         Scheme::Https => agent_apiserver::machine_client()
             .map_err(|e| HttpError::Get { url: get.url(), message: e.to_string() })?,
         Scheme::Http => {
@@ -158,7 +158,7 @@ impl HttpClient {
     async fn once(&self, get: &HttpGet, agent: &str, host: &str) -> Result<RedirectStep, HttpError> {
         let follow = |response: &Response<Incoming>| {
             let next = get.redirected(redirection(response)?)?;
-            // Anybody else's answer says nothing about this container.
+            // The answer of another host says nothing about this container.
             (next.host == host).then_some(next)
         };
         self.ask(get, agent, follow, ANSWER_BYTES_MAX).await
@@ -194,7 +194,8 @@ enum RedirectStep {
     Answered(HttpResponse),
 }
 
-/// One request and what matters of its answer. The connection is driven here and ends with it.
+/// Sends one request and returns the relevant parts of the response. The function also drives the connection, which
+/// ends with it.
 async fn exchange<S>(
     stream: S,
     request: Request<Empty<Bytes>>,
@@ -216,10 +217,10 @@ where
     };
     tokio::pin!(talk, connection);
     tokio::select! {
-        // Neither loses anything by being dropped: the one that is left is finished here, or nobody waits for it.
+        // Dropping either branch loses nothing: the other one finishes here, or no caller waits for it.
         biased;
         done = &mut talk => done,
-        // How it ended is told to the request as well.
+        // The request reports the end of the connection as well.
         _ = &mut connection => talk.await,
     }
 }
@@ -259,7 +260,7 @@ fn request(get: &HttpGet, agent: &str) -> Result<Request<Empty<Bytes>>, String> 
     for (name, default) in [(USER_AGENT, agent), (ACCEPT, "*/*")] {
         match headers.get(&name).map(HeaderValue::is_empty) {
             None => drop(headers.insert(name, HeaderValue::from_str(default).map_err(|e| e.to_string())?)),
-            // Given empty: not sent at all.
+            // An empty value removes the header.
             Some(true) => drop(headers.remove(name)),
             Some(false) => {}
         }
@@ -274,7 +275,7 @@ fn request(get: &HttpGet, agent: &str) -> Result<Request<Empty<Bytes>>, String> 
     Ok(request)
 }
 
-/// The innermost words: hyper's own name the part of the protocol, the source what happened to it.
+/// The innermost message: hyper's own message names the part of the protocol, its source the cause.
 fn innermost(error: &hyper::Error) -> String {
     let mut words: &dyn std::error::Error = error;
     while let Some(source) = words.source() {

@@ -1,10 +1,10 @@
 //! Carries out probes and hooks: commands through the runtime, connections over the pod's network.
 //!
 //! In: a [`ProbeCall`]. Out: its [`Outcome`], always within the call's timeout (a command: within the runtime's
-//! deadline). In: a [`HookCall`], which takes as long as it takes. Dropping a future ends what it does.
-//! Invariants: bounded numbers at once (`EXECS_MAX`, `CONNECTIONS_MAX`; the timeout begins when it is this call's
-//! turn), bounded memory for whatever a container answers. Upstream: pkg/kubelet/prober/prober.go, pkg/probe,
-//! pkg/kubelet/lifecycle (docs/agent/probes-and-hooks.md).
+//! deadline). In: a [`HookCall`], which has no time limit here. Dropping a future ends its call. Invariants: bounded
+//! numbers at once (`EXECS_MAX`, `CONNECTIONS_MAX`; the timeout begins with the call's turn), bounded memory for a
+//! container's answer. Upstream: pkg/kubelet/prober/prober.go, pkg/probe, pkg/kubelet/lifecycle
+//! (docs/agent/probes-and-hooks.md).
 
 mod command;
 mod grpc;
@@ -27,18 +27,18 @@ use self::http::HttpClient;
 
 /// Commands at once: each is a process that the runtime starts.
 const EXECS_MAX: usize = 16;
-/// Connections at once: a probe that nobody answers holds one for its timeout, and it must not keep others waiting.
+/// Connections at once: an unanswered probe holds one for its timeout, and must not delay the others.
 const CONNECTIONS_MAX: usize = 256;
 /// Bytes of an answer that are looked at.
 pub const ANSWER_BYTES_MAX: usize = 10 * 1024;
 
-/// Who carries out probes and hooks.
+/// Carries out probes and hooks.
 pub trait Handlers: Send + Sync + 'static {
     /// Asks once.
     fn probe<'a>(&'a self, call: &'a ProbeCall) -> BoxFuture<'a, Outcome>;
 
-    /// Runs a hook to its end; the caller has the limit. Answers the server of an https hook that answered in plain
-    /// text and was asked again so, or why the hook failed.
+    /// Runs a hook to its end; the caller has the time limit. Returns the server of an https hook that answered in
+    /// plain text and was asked again over http, or the error of the hook.
     fn hook<'a>(&'a self, call: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, String>>;
 }
 

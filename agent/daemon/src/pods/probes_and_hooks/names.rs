@@ -1,10 +1,11 @@
-//! Host names that probes and hooks of pods name (`httpGet.host`, `tcpSocket.host`).
+//! Look-ups of host names in probes and hooks of pods (`httpGet.host`, `tcpSocket.host`).
 //!
-//! In: a host. Out: its addresses. The system's resolver blocks a thread for as long as the name servers take, tens of seconds if
-//! none answers, and cannot be interrupted. So a pod with enough such names could take all threads. Invariants: one look-up a name
-//! at a time, which all askers share; [`NAME_THREADS`] look-ups at most, of which names that were slow the last time have
-//! [`SLOW_THREADS`]; a look-up keeps its thread's place until it has ended, also if all askers have given up; an asker that gives up
-//! before the look-up begins leaves nothing behind. An address needs no look-up.
+//! In: a host. Out: its addresses. The system's resolver blocks a thread for as long as the name servers take, tens of
+//! seconds if none answers, and cannot be interrupted. So a pod with enough such names could take all threads.
+//! Invariants: one look-up for each name at a time, which all callers share; [`NAME_THREADS`] look-ups at most, and
+//! [`SLOW_THREADS`] of them at most for names that were slow the last time; a look-up keeps its thread's place until it
+//! has ended, even if all callers have given up; if a caller gives up before the look-up begins, there is no look-up.
+//! An address needs no look-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,7 +25,7 @@ use crate::tasks::stops::AgentStops;
 const SLOW_THREADS: usize = 4;
 /// A look-up that takes longer is slow: most probes have given up by then (`timeoutSeconds` is 1 by default).
 const SLOW: Duration = Duration::from_secs(2);
-/// Slow names that are remembered. With more, a slow name has a quick name's thread for one look-up.
+/// Largest number of remembered slow names. Beyond it, a slow name takes a quick name's thread for one look-up.
 const SLOW_NAMES_MAX: usize = 4096;
 
 /// Addresses of a name, or the reason why it has none.
@@ -73,10 +74,10 @@ impl Names {
         }
     }
 
-    /// Addresses of a host: at least one. Waits as long as the look-up does; the caller has the limit.
+    /// Addresses of a host: at least one. Waits as long as the look-up; the caller has the time limit.
     ///
     /// # Errors
-    /// The resolver's words.
+    /// The resolver's message.
     pub(super) async fn addresses(&self, host: &str) -> LookupResult {
         if let Ok(address) = host.parse() {
             return Ok(Arc::new([address]));
@@ -129,7 +130,7 @@ impl Names {
             };
             send.send_replace(Some(answer));
         };
-        // Stopping the agent does not wait for name servers: this work has no part in what must be finished.
+        // The stop of the agent does not wait for name servers.
         drop(tokio::task::spawn_blocking(work));
     }
 }
@@ -143,7 +144,8 @@ mod tests {
 
     use super::*;
 
-    /// A resolver that reports each name it is asked for, and answers names that begin with `dead` only when the test lets it.
+    /// A resolver that reports each name that it looks up, and answers names that begin with `dead` only when the test
+    /// allows it.
     fn resolver() -> (Names, Receiver<String>, Sender<()>) {
         let (asked, names_asked) = channel();
         let (release, released) = channel::<()>();
@@ -191,7 +193,7 @@ mod tests {
     async fn names_that_no_server_answers_for_leave_threads_to_others() {
         let (names, _asked, release) = resolver();
         let dead: Vec<String> = (0..64).map(|n| format!("dead{n}")).collect();
-        // As after their first look-ups, which were slow.
+        // The state after the first look-ups, which were slow.
         dead.iter().for_each(|name| names.known.lock().ended(name, SLOW));
         // Each asker gives up at once, again and again, as a probe does after its timeout.
         for name in dead.iter().chain(&dead) {

@@ -113,7 +113,7 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, seen: Arc<Mutex
     let redirect =
         |to: &str| format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 4\r\n\r\ngone");
     let plain = |status: &str| format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok");
-    // A peer that has heard enough goes away: that is no failure here.
+    // A peer that has read enough closes the connection: here that is not a failure.
     let _ = match path.as_str() {
         "/hang" => std::future::pending().await,
         "/hang-body" => {
@@ -243,7 +243,7 @@ async fn https_server(config: Arc<rustls::ServerConfig>) -> u16 {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            // A client that goes away in the handshake is what the test sees.
+            // A client that closes the connection in the handshake is seen by the test.
             if let Ok(stream) = acceptor.accept(stream).await {
                 tokio::spawn(answer(stream, Arc::default()));
             }
@@ -287,7 +287,7 @@ async fn commands() {
     assert_eq!(failure(run("false").await), "out err");
     assert_eq!(failure(run("yes").await).len(), ANSWER_BYTES_MAX);
     assert_eq!(failure(run("sleep").await), "command timed out: \"sleep 1\" timed out after 3s");
-    // A runtime that died meanwhile says nothing about the container.
+    // A runtime that died meanwhile reports nothing about the container.
     for unanswered in ["cut", "other"] {
         assert_eq!(run(unanswered).await, Outcome::Error("ExecSync c: from the runtime".to_owned()));
     }
@@ -373,7 +373,7 @@ async fn hooks_over_http_want_an_answer_and_no_more() {
     }
     assert!(seen.lock().unwrap()[0].to_lowercase().contains("\r\nuser-agent: kube-lifecycle/1.36\r\n"));
     hook(HookAction::HttpGet(get(port, "/close"))).await.unwrap_err();
-    // TLS was expected, plain text came: once more, without what was meant for TLS only.
+    // The client expected TLS and got plain text: it asks once more, without the headers for TLS only.
     seen.lock().unwrap().clear();
     let headers = vec![("AUTHORIZATION".to_owned(), "Bearer x".to_owned()), ("X".to_owned(), "1".to_owned())];
     let https = HttpGet { scheme: Scheme::Https, headers, ..get(port, "/200") };

@@ -1,5 +1,5 @@
-//! TLS to containers. Their certificates are not verified, as everywhere in Kubernetes: a probe asks whether a server
-//! answers, and sends no secret of the node. A certificate that cannot be read here is as good as any other one.
+//! TLS to containers. As everywhere in Kubernetes, their certificates are not verified: a probe asks whether a server
+//! answers, and sends no secret of the node. A certificate that cannot be parsed is accepted as well.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
 
 use super::net;
 
-/// A client that talks to whoever answers.
+/// A client that accepts every server.
 ///
 /// # Errors
-/// The provider does not know the protocol versions.
+/// The provider does not support the protocol versions.
 pub(super) fn client() -> Result<Arc<ClientConfig>, Error> {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_safe_default_protocol_versions()?
@@ -21,13 +21,13 @@ pub(super) fn client() -> Result<Arc<ClientConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// The handshake failed because the other end does not speak TLS at all.
+/// True if the handshake failed because the peer does not use TLS.
 pub(super) fn is_plain_text(error: &std::io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     matches!(inner, Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)))
 }
 
-/// Why a handshake failed. The certificate of a server that must be who it says it is may be of anybody.
+/// The reason of a failed handshake. A server whose certificate is verified may have one of an unknown issuer.
 pub(super) fn words(error: &std::io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = inner {

@@ -14,13 +14,14 @@ use super::{Metrics, MetricsState};
 /// The two certificates of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// With which the node speaks to the API server.
+    /// The client certificate for the API server.
     Client,
-    /// That the HTTPS API shows.
+    /// The serving certificate of the HTTPS API.
     Serving,
 }
 
-/// When they end; the outer `None` is a certificate that is not managed here, the inner one that there is none yet.
+/// Expiry of the certificates; the outer `None` is a certificate that the agent does not manage, the inner one a
+/// certificate that does not exist yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CertificateExpirations {
     client: Option<Option<Wall>>,
@@ -28,7 +29,7 @@ pub(super) struct CertificateExpirations {
 }
 
 impl Metrics {
-    /// The certificate is managed here; what was found on disk ends at `not_after`.
+    /// The agent manages the certificate; the one on disk expires at `not_after`.
     pub fn certificate(&self, which: Certificate, not_after: Option<Wall>) {
         self.with(|state| {
             match which {
@@ -45,7 +46,7 @@ impl Metrics {
         });
     }
 
-    /// How many sources of pods' volumes there are, by signer and state.
+    /// Number of certificate sources in pods' volumes, by signer and state.
     pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
         self.with(|state| {
             state.main.clear(families::POD_CERTIFICATES.name);
@@ -55,7 +56,7 @@ impl Metrics {
         });
     }
 
-    /// What the certificate's owner says.
+    /// A fact from the certificate's owner.
     pub fn certificate_fact(&self, which: Certificate, fact: &CertFact) {
         self.with(|state| match (fact, which) {
             (CertFact::Rotated { not_after, .. }, Certificate::Client) => {

@@ -1,4 +1,4 @@
-//! Work on cgroups, and the memory that is kept by them.
+//! Metrics of cgroups, and of the memory that they protect.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ impl Metrics {
         self.with(|state| state.main.observe(&families::CGROUP_MANAGER, [operation], took.as_secs_f64()));
     }
 
-    /// What pods ask for, where memory may be kept for them.
+    /// Sums of the pods' requests, if the policy protects their memory.
     #[expect(clippy::cast_precision_loss, reason = "metrics are floating-point numbers")]
     pub fn memory_qos(&self, policy: MemoryQos, sums: Sums) {
         let (min, low) = match policy {

@@ -1,18 +1,19 @@
-//! What the node counts: the one place that observations are sent to, and what `/metrics` is made from.
+//! The node's metrics: every component sends its observations here, and `/metrics` is rendered here.
 //!
 //! ```text
 //! CRI client, API client, HTTPS API ─┐
 //! owners' shells, executor ──────────┼─► Metrics ─┬─► text of /metrics, /metrics/probes, /metrics/slis
 //! desired pods, statuses, /proc ─────┘ (when asked)
 //! ```
-//! In: observations. Out: texts. Invariants: nothing here decides anything; the lock is held for a moment, never across an
-//! await; nothing is computed before somebody asks. What is counted, and what upstream counts otherwise, is in
-//! docs/metrics.md; names, labels and buckets are in [`agent_kubelet_api::metrics::families`].
+//! In: observations. Out: texts. Invariants: metrics influence no decision; the lock is held for a moment, never across
+//! an await; values are computed on request only. docs/metrics.md lists the metrics and the differences to upstream;
+//! names, labels and buckets are in [`agent_kubelet_api::metrics::families`].
 
 mod certificates;
 mod cgroups;
 mod pods;
 mod resizes;
+mod resources;
 mod runtime;
 mod scrape;
 #[cfg(test)]
@@ -37,7 +38,7 @@ pub use certificates::Certificate;
 pub use pods::{Lifecycle, Round};
 pub use scrape::Scrape;
 
-/// What runtimes say of an image that they could not mount.
+/// Reason in the runtime's error if it cannot mount an image.
 const IMAGE_MOUNT_FAILED: &str = "ImageVolumeMountFailed";
 
 /// The node's numbers; clones share them.
@@ -63,10 +64,10 @@ struct MetricsState {
     /// Removed and wanted again while a worker was ending them.
     again: BTreeMap<PodUid, pods::RecreatedPod>,
     mirrors: BTreeSet<String>,
-    /// What the runtime was last seen to hold of each pod.
+    /// Containers and sandboxes of each pod in the runtime's last list.
     held: BTreeMap<PodUid, runtime::RuntimePodCounts>,
     relisted: Option<Mono>,
-    /// Pods with a new user namespace in which nothing has run or failed yet.
+    /// Pods with a new user namespace in which no container has run or failed yet.
     new_users: BTreeSet<PodUid>,
     /// Volumes that were set up, by name.
     volumes: BTreeMap<PodUid, BTreeMap<String, Plugin>>,
@@ -80,7 +81,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet; this incarnation begins now.
+    /// Empty metrics; this incarnation begins now.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Metrics {
         let began = clock.now();
@@ -98,6 +99,12 @@ impl Metrics {
             &families::EVENT_STREAM_ERRORS,
             &families::HTTP_FALLBACKS,
             &families::SLEEPS_CUT_SHORT,
+            &families::CPU_PINNINGS,
+            &families::CPU_PINNING_ERRORS,
+            &families::MEMORY_PINNINGS,
+            &families::MEMORY_PINNING_ERRORS,
+            &families::TOPOLOGY_ADMISSIONS,
+            &families::TOPOLOGY_REFUSALS,
         ] {
             main.begin(counter);
         }
@@ -144,7 +151,7 @@ impl Metrics {
         f(&mut self.0.state.lock())
     }
 
-    /// A request to the node's HTTPS API has come.
+    /// A request to the node's HTTPS API has arrived.
     pub fn request_began(&self, method: &str, path: &str) {
         let labels = request(method, path);
         self.with(|state| {
@@ -153,7 +160,7 @@ impl Metrics {
         });
     }
 
-    /// It was answered, or whoever asked has gone.
+    /// The request was answered, or its client has gone.
     pub fn request_ended(&self, method: &str, path: &str, took: Duration) {
         let labels = request(method, path);
         self.with(|state| {
@@ -162,7 +169,7 @@ impl Metrics {
         });
     }
 
-    /// A health check was asked for.
+    /// A health check was requested.
     pub fn checked(&self, check: &str, healthy: bool) {
         let (value, status) = if healthy { (1.0, "success") } else { (0.0, "error") };
         self.with(|state| {
@@ -186,12 +193,12 @@ impl Metrics {
         self.with(|state| state.main.count(&families::HTTP_FALLBACKS, []));
     }
 
-    /// A hook that was to wait had no time left for it.
+    /// A sleep hook had no time left.
     pub fn sleep_cut_short(&self) {
         self.with(|state| state.main.count(&families::SLEEPS_CUT_SHORT, []));
     }
 
-    /// The pod resources API was asked in this version, and what for, where that is counted.
+    /// A request to the pod resources API in this version; `what` is the counter of its method, if there is one.
     pub fn asked_for_resources(&self, version: &str, what: Option<&'static Counter<1>>) {
         self.with(|state| {
             for counter in [Some(&families::POD_RESOURCES_REQUESTS), what].into_iter().flatten() {
@@ -200,7 +207,7 @@ impl Metrics {
         });
     }
 
-    /// It was asked for a pod that there is not.
+    /// A request to the pod resources API for a pod that does not exist.
     pub fn no_resources_of(&self, version: &str) {
         self.with(|state| state.main.count(&families::POD_RESOURCES_GET_ERRORS, [version]));
     }
@@ -241,7 +248,7 @@ impl Metrics {
         self.with(|state| state.volumes.remove(pod));
     }
 
-    /// What the last graceful shutdown was; `None` before the first.
+    /// Times of the last graceful shutdown; `None` before the first.
     pub fn shutdown(&self, receipt: Option<&Receipt>) {
         // Seconds: exact for centuries.
         #[allow(clippy::cast_precision_loss)]

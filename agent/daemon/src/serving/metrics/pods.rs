@@ -1,4 +1,4 @@
-//! What happens to pods: sources, workers, statuses, probes.
+//! Metrics of pods: sources, workers, statuses, probes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use super::{Metrics, MetricsState};
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::status::PodViews;
 
-/// How far a worker is, in upstream's words.
+/// The state of a worker, in upstream's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
-    /// Its pod is to run.
+    /// The pod is to run.
     Sync,
-    /// It is ending the pod.
+    /// The worker is ending the pod.
     Terminating,
-    /// It cleans up.
+    /// The worker cleans up.
     Terminated,
 }
 
 impl Lifecycle {
-    /// Of a worker's [`state_name`](agent_core::pod_worker::PodWorker::state_name).
+    /// The lifecycle for a worker's [`state_name`](agent_core::pod_worker::PodWorker::state_name).
     #[must_use]
     pub fn of(state_name: &str) -> Lifecycle {
         match state_name {
@@ -50,14 +50,14 @@ impl Lifecycle {
     }
 }
 
-/// What a round of work was about, in upstream's words.
+/// The reason of a worker's synchronisation, in upstream's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
     /// The first one.
     Create,
-    /// What is wanted has changed.
+    /// The pod's spec has changed.
     Update,
-    /// Something happened.
+    /// Any other event.
     Sync,
     /// Ending the pod.
     Kill,
@@ -81,11 +81,11 @@ impl Round {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     lifecycle: Lifecycle,
-    /// Whether its pod is static; `None` while only the runtime or the disk knows it.
+    /// Whether the pod is static; `None` while only the runtime or the disk knows the pod.
     is_static: Option<bool>,
-    /// The runtime knows its pod by name.
+    /// The runtime knows the pod by name.
     named: bool,
-    /// Its pod was removed and wanted again while an earlier worker was ending it.
+    /// The pod was removed and added again while an earlier worker was ending it.
     again: bool,
 }
 
@@ -140,7 +140,7 @@ impl Metrics {
         });
     }
 
-    /// A worker is told which pod it is for.
+    /// A worker received the spec of its pod.
     pub fn wanted(&self, pod: &Pod) {
         let is_static = pod::is_static(pod);
         self.with(|state| {
@@ -153,7 +153,7 @@ impl Metrics {
         });
     }
 
-    /// A worker is told to end what nobody wants.
+    /// A worker is to end a pod that no source has.
     pub fn orphan(&self, uid: &PodUid) {
         self.with(|state| {
             let orphan = |work: &&Work| work.named && work.is_static.is_none();
@@ -163,7 +163,7 @@ impl Metrics {
         });
     }
 
-    /// A worker has come so far.
+    /// The lifecycle of a worker has changed.
     pub fn worker_is(&self, uid: &PodUid, lifecycle: Lifecycle) {
         self.with(|state| {
             if let Some(work) = state.workers.get_mut(uid) {
@@ -172,7 +172,7 @@ impl Metrics {
         });
     }
 
-    /// A worker has ended; a pod that was wanted again meanwhile is told when its next one begins.
+    /// A worker has ended. A pod that a source added again meanwhile is counted when its next worker begins.
     pub fn worker_ended(&self, uid: &PodUid) {
         self.with(|state| {
             state.workers.remove(uid);
@@ -193,29 +193,29 @@ impl Metrics {
         self.with(|state| state.main.count(&families::ADMISSION_REJECTIONS, [reason]));
     }
 
-    /// A pod is refused because the node has no room for one of its volumes.
+    /// The node refused a pod because it has no room for one of the pod's volumes.
     pub fn no_room_for_volume(&self) {
         self.with(|state| {
             state.main.count(&families::ADMISSION_REJECTIONS, [words::rejection(ATTACH_LIMIT)])
         });
     }
 
-    /// A pod has to go because a critical one wants this resource.
+    /// The node preempts a pod because a critical pod needs this resource.
     pub fn preempted(&self, resource: &str) {
         self.with(|state| state.main.count(&families::PREEMPTIONS, [resource]));
     }
 
-    /// A pod has to go because the node is short of something, or because it took too much.
+    /// The node evicts a pod because of its pressure or because of the pod's own limits.
     pub fn evicted(&self, signal: &str) {
         self.with(|state| state.main.count(&families::EVICTIONS, [signal]));
     }
 
-    /// Who has to go was chosen by figures of this age.
+    /// The eviction manager chose a victim by figures of this age.
     pub fn eviction_decided(&self, signal: &str, age: Duration) {
         self.with(|state| state.main.observe(&families::EVICTION_STATS_AGE, [signal], age.as_secs_f64()));
     }
 
-    /// A worker says this of its pod; `old` is what was said before.
+    /// A worker published a status; `old` is the previous one.
     pub fn published(&self, key: &PodKey, old: Option<&PodStatus>, new: &PodStatus) {
         let (now, began) = (self.now().mono, self.0.began.wall);
         self.with(|state| {
@@ -248,7 +248,7 @@ impl Metrics {
         self.with(|state| state.main.observe(&families::POD_STATUS_SYNC, [], took.as_secs_f64()));
     }
 
-    /// The watch on the node's pods says something.
+    /// An event of the watch on the node's pods.
     pub fn watched(&self, event: &WatchEvent<Pod>) {
         let now = self.now();
         self.with(|state| match event {
@@ -320,7 +320,7 @@ fn is_mirror(pod: &Pod) -> bool {
     pod::annotation(pod, CONFIG_MIRROR).is_some()
 }
 
-/// The pod has ended for good and needs no room.
+/// True if the pod has ended for good and needs no resources.
 fn is_over(uid: &PodUid, pod: &Pod, statuses: &PodViews) -> bool {
     let ended = |phase: Option<&str>| matches!(phase, Some("Failed" | "Succeeded"));
     match statuses.get(uid) {
@@ -339,7 +339,7 @@ impl MetricsState {
         self.main.clear(families::TOTAL_VOLUMES.name);
         let mut wanted = BTreeMap::<&str, usize>::new();
         for (uid, pod) in desired.iter().filter(|(uid, pod)| !is_over(uid, pod, statuses)) {
-            // What a claim's volume is, is known from when it is there.
+            // The type of a claim's volume is known only after the volume is set up.
             let there = self.volumes.get(uid);
             let plugin =
                 |v: &Volume| plugin_of(v).or_else(|| there.and_then(|there| there.get(&v.name).copied()));

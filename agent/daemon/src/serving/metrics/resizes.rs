@@ -11,7 +11,7 @@ use super::{Metrics, MetricsState};
 use crate::pods::status::PodViews;
 
 impl Metrics {
-    /// A request for other amounts came, came true, or never will.
+    /// A resize was requested, was carried out, or is infeasible.
     pub fn resize(&self, note: &ResizeNote) {
         self.with(|state| match note {
             ResizeNote::Requested((resource, requirement, operation)) => {
@@ -24,7 +24,7 @@ impl Metrics {
         });
     }
 
-    /// Containers of a pod were given other amounts, or some of them could not be.
+    /// The resources of a pod's containers were changed, or the change failed.
     pub fn resized(&self, took: Duration, done: bool) {
         let done = if done { "true" } else { "false" };
         let ms = took.as_secs_f64() * 1000.0;
@@ -33,7 +33,7 @@ impl Metrics {
 }
 
 impl MetricsState {
-    /// What statuses show.
+    /// Counts the resizes in the pods' statuses.
     pub(super) fn tell_resizes(&mut self, statuses: &PodViews) {
         let mut pending = BTreeMap::<String, u32>::new();
         let mut under_way = 0u32;

@@ -1,4 +1,4 @@
-//! What the container runtime is asked and what it holds.
+//! Metrics of the container runtime: calls, containers, sandboxes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use agent_types::runtime::observed::{ContainerState, ListedPod, PodSnapshot, San
 use super::certificates::seconds;
 use super::{Metrics, MetricsState};
 
-/// What the runtime holds of one pod.
+/// Containers and sandbox of one pod in the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RuntimePodCounts {
     ready: bool,
@@ -50,7 +50,7 @@ impl RuntimePodCounts {
 }
 
 impl Metrics {
-    /// All pods of the runtime were asked for; `None` if there was no answer.
+    /// A list of all pods of the runtime; `None` if the call failed.
     pub fn listed(&self, pods: Option<&[ListedPod]>, took: Duration) {
         let now = self.now();
         self.with(|state| {
@@ -69,7 +69,7 @@ impl Metrics {
         });
     }
 
-    /// One pod was looked at.
+    /// An inspection of one pod.
     pub fn looked_at(&self, took: Duration) {
         self.with(|state| state.main.observe(&families::PLEG_POD_RELIST, [], took.as_secs_f64()));
     }
@@ -88,10 +88,10 @@ impl Metrics {
         });
     }
 
-    /// A sandbox was asked for, `own_users`: with a user namespace of its own.
+    /// A call to create a sandbox; `own_users`: with a user namespace of its own.
     ///
-    /// What such a namespace breaks is seen when something is to run in it: the first container that fails before any has run
-    /// makes this attempt a failed one (`MetricsState::user_namespace_tried`).
+    /// A broken user namespace shows only when a container runs in it: if the first container fails before any has run,
+    /// the attempt counts as failed (`MetricsState::user_namespace_tried`).
     pub fn sandbox(&self, pod: &PodUid, handler: &str, own_users: bool, took: Duration, made: bool) {
         self.with(|state| {
             state.main.count(&families::STARTED_PODS, []);
@@ -132,12 +132,12 @@ impl Metrics {
         });
     }
 
-    /// It was looked up whether a pod may use an image that is there.
+    /// The access of a pod to an image on the node was checked.
     pub fn must_pull_checked(&self, result: &'static str) {
         self.with(|state| state.main.count(&families::MUST_PULL_CHECKS, [result]));
     }
 
-    /// So many pulls that were begun and images that were pulled are on record.
+    /// Number of records: intents of pulls, and pulled images.
     pub fn pull_records(&self, intents: usize, pulled: usize) {
         // A disk does not hold more files than are exact.
         #[allow(clippy::cast_precision_loss)]
@@ -147,7 +147,7 @@ impl Metrics {
         });
     }
 
-    /// A credential-provider plugin has answered, or failed to.
+    /// A credential provider plugin has answered or failed.
     pub fn plugin_ran(&self, name: &str, took: Duration, failed: bool) {
         self.with(|state| {
             state.main.observe(&families::PLUGIN_DURATION, [name], took.as_secs_f64());
@@ -159,7 +159,7 @@ impl Metrics {
 }
 
 impl MetricsState {
-    /// A container of the pod failed to start (`failed`), or one has run.
+    /// A container of the pod failed to start (`failed`), or has run.
     pub(super) fn user_namespace_tried(&mut self, pod: &PodUid, failed: bool) {
         if self.new_users.remove(pod) && failed {
             self.main.count(&families::STARTED_USER_NAMESPACED_PODS_ERRORS, []);

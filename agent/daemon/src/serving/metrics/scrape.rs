@@ -11,9 +11,9 @@ use crate::pods::pod_dirs::chain;
 use crate::pods::status::PodViews;
 
 /// Major and minor version of Kubernetes that the agent implements, as in `nodeInfo.kubeletVersion`.
-const CONTRACT: (&str, &str) = ("1", "36");
+const KUBERNETES_VERSION: (&str, &str) = ("1", "36");
 
-/// What the node looks like now.
+/// The node's state at the time of the request.
 pub struct Scrape<'a> {
     /// Name of the Node object.
     pub node_name: &'a str,
@@ -58,7 +58,8 @@ impl Metrics {
             main.set(&families::NODE_NAME, [of.node_name], 1.0);
             main.set(&families::CGROUP_VERSION, [], of.cgroup_version.into());
             let platform = format!("linux/{}", agent_linux::node_info::architecture());
-            let build = [CONTRACT.0, CONTRACT.1, of.version, "", "", "", "", "rustc", &platform];
+            let build =
+                [KUBERNETES_VERSION.0, KUBERNETES_VERSION.1, of.version, "", "", "", "", "rustc", &platform];
             main.set(&families::BUILD_INFO, build, 1.0);
             for (gate, on) in of.gates.iter() {
                 let stage = match gate.stage {

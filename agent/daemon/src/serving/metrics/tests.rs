@@ -1,4 +1,4 @@
-//! Each feeding, and what is told of it.
+//! Each observation, and its metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -280,8 +280,8 @@ async fn what_the_runtime_holds() {
     );
 }
 
-/// The first container that fails in a new user namespace counts, once; what fails after one has run does not, nor without a
-/// namespace of its own.
+/// The first container that fails in a new user namespace counts, once. A failure after a container has run does not
+/// count, nor a failure without a user namespace.
 #[tokio::test(start_paused = true)]
 async fn what_fails_in_a_user_namespace() {
     let metrics = metrics();

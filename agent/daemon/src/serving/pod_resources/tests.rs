@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use agent_linux::clock::Clock;
+use agent_managers::node_mask::NodeMask;
 use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::PodStatus;
 use orlop_proto::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient as V1;
@@ -36,6 +37,19 @@ fn pod(name: &str) -> Arc<Pod> {
     Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
 }
 
+/// Container `c` of pod `a` has two processors and some memory for itself.
+fn assignments() -> ResourcesView {
+    let cpus: CpuSet = [2, 6].into_iter().collect();
+    let part = MemoryPart { resource: "memory".to_owned(), bytes: 64 << 20, nodes: NodeMask::of([0, 1]) };
+    ResourcesView {
+        allocatable_cpus: [1, 2, 5, 6].into_iter().collect(),
+        cpus: BTreeMap::from([("a".to_owned(), BTreeMap::from([("c".to_owned(), cpus)]))]),
+        allocatable_memory: vec![MemoryPart { nodes: NodeMask::of([1]), ..part.clone() }],
+        memory: BTreeMap::from([("a".to_owned(), BTreeMap::from([("c".to_owned(), vec![part])]))]),
+        ..ResourcesView::default()
+    }
+}
+
 async fn serve() -> Served {
     let root = tempfile::tempdir().unwrap();
     let tasks = Tasks::new(Arc::new(StoppedClock), CancellationToken::new());
@@ -44,6 +58,7 @@ async fn serve() -> Served {
     let resources = PodResources {
         desired: watch::channel(pods).1,
         statuses: statuses.clone(),
+        resources: watch::channel(Arc::new(assignments())).1,
         metrics: metrics.clone(),
         active_only: true,
         limit: Arc::default(),
@@ -81,6 +96,12 @@ async fn pods_and_containers_are_told_of_until_they_end() {
     let list = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
     let containers = vec!["side".to_owned(), "c".to_owned()];
     let expected = [("a".to_owned(), containers.clone()), ("b".to_owned(), containers)];
+    let c = list.pod_resources.iter().find(|p| p.name == "a").unwrap().containers[1].clone();
+    assert_eq!(
+        (c.cpu_ids, c.memory[0].memory_type.as_str(), c.memory[0].size),
+        (vec![2, 6], "memory", 64 << 20)
+    );
+    assert_eq!(c.memory[0].topology.clone().unwrap().nodes.len(), 2);
     assert_eq!(names(list), expected.into());
     served.end("a");
     let list = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
@@ -91,8 +112,11 @@ async fn pods_and_containers_are_told_of_until_they_end() {
     assert_eq!((b.namespace.as_str(), b.containers.len(), b.containers[0].devices.len()), ("ns", 2, 0));
     let gone = client.get(of("a")).await.unwrap_err();
     assert_eq!((gone.code(), gone.message()), (Code::Unknown, "pod a in namespace ns not found"));
-    let nothing = client.get_allocatable_resources(v1::AllocatableResourcesRequest {}).await.unwrap();
-    assert_eq!(nothing.into_inner(), v1::AllocatableResourcesResponse::default());
+    let all =
+        client.get_allocatable_resources(v1::AllocatableResourcesRequest {}).await.unwrap().into_inner();
+    assert_eq!((all.cpu_ids, all.memory.len(), all.devices.len()), (vec![1, 2, 5, 6], 1, 0));
+    let nodes = all.memory[0].topology.clone().unwrap().nodes;
+    assert_eq!(nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [1]);
     let mut old = V1alpha1::connect(served.endpoint()).await.unwrap();
     let all = old.list(v1alpha1::ListPodResourcesRequest {}).await.unwrap().into_inner();
     assert_eq!(all.pod_resources.len(), 2, "ended ones too");
@@ -134,4 +158,18 @@ async fn what_is_no_socket_is_left_alone() {
     let error = make_way(&dir.join("kubelet.sock")).unwrap_err();
     assert_eq!(error.to_string(), "something else is there; remove it");
     assert_eq!(std::fs::read(dir.join("kubelet.sock")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_device_has_an_entry_for_each_of_its_nodes() {
+    let nodes = |ids: &[i64]| ids.iter().copied().collect::<std::collections::BTreeSet<i64>>();
+    let ids = BTreeMap::from([("a".to_owned(), nodes(&[])), ("b".to_owned(), nodes(&[0, 1]))]);
+    let entries = devices(&BTreeMap::from([("x.io/gpu".to_owned(), ids)]));
+    let shown = |entry: &v1::ContainerDevices| {
+        let node = entry.topology.as_ref().map(|topology| topology.nodes[0].id);
+        (entry.resource_name.clone(), entry.device_ids.join(","), node)
+    };
+    let one = |id: &str, node| ("x.io/gpu".to_owned(), id.to_owned(), node);
+    let expected = [one("a", None), one("b", Some(0)), one("b", Some(1))];
+    assert_eq!(entries.iter().map(shown).collect::<Vec<_>>(), expected);
 }

@@ -120,13 +120,13 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
     shown.changed().await.unwrap();
     assert_ne!(*shown.borrow(), first);
     assert_eq!(on_disk(dir.path()).ips.len(), 2);
-    // One address fewer: the certificate still says all that is wanted.
+    // One address fewer: the certificate still has all wanted addresses.
     to.send_replace(addresses(&["192.0.2.2"]));
     // Before it ends it is renewed.
     asked.wait_for(|asked| asked.len() == 3).await.unwrap();
     shown.changed().await.unwrap();
     assert_eq!(on_disk(dir.path()).ips, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
-    // Another run shows what is on disk before it asks anybody.
+    // Another run uses the certificate on disk before its first request.
     let (_quiet, none) = watch::channel(None::<Arc<NodeApi>>);
     let (_to, view) = watch::channel(Vec::new());
     let again = start(deps(none, view)).unwrap();

@@ -1,8 +1,8 @@
-//! What writable layers and images take, as the runtime told it last. It measures them every now and then by itself, but a
-//! question about them makes it ask every shim for everything else, too.
+//! Usage of writable layers and images, from the runtime's last answer. The runtime measures them periodically, but a
+//! request for them makes the runtime ask every shim for all other figures, too.
 //!
-//! In: its figures, containers that are shown. Out: the same figures for a while, each with the time at which it was
-//! measured. Invariant: a container whose layer is not known yet is asked for at once.
+//! In: the runtime's figures, the published containers. Out: the same figures for a while, each with the time of its
+//! measurement. Invariant: a container with an unknown layer causes a request at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Layers {
         Layers { period, last: Lock::default() }
     }
 
-    /// What was told less than a period ago, if it has all of these.
+    /// Figures that are younger than a period, if they include all of these containers.
     pub(super) fn fresh(&self, now: Mono, shown: &[ShownPod]) -> Option<LayersAndImages> {
         let last = self.last.lock();
         let (at, told) = last.as_ref()?;

@@ -1,10 +1,10 @@
-//! What is in pods' volumes: walked when somebody asks and the last walk is older than `volumeStatsAggPeriod`, one walk at a
-//! time, and no question waits longer than its asker's patience for it. Drivers are asked of theirs, and one that was silent
-//! for so long is waited for no more until it answers.
+//! Usage of pods' volumes. A query starts a walk of the directories if the last walk is older than
+//! `volumeStatsAggPeriod`. One walk runs at a time, and no query waits longer than its patience. CSI drivers report the
+//! usage of their own volumes; after a driver was silent for that long, queries stop waiting for it until it answers.
 //!
-//! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is
-//! waited for, and one measurement of each volume is under way; a measurement that takes long or fails takes nothing of what was
-//! known before, because a container can bring that about; a volume without a question is forgotten.
+//! In: directories, volumes of drivers. Out: amounts, each with the time of its measurement. Invariants: queries wait
+//! for at most one walk, and each volume has at most one measurement under way; a slow or failed measurement keeps the
+//! last known amount, because a container can cause both; the cache forgets a volume that a query does not name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,38 +25,39 @@ use crate::tasks::actor::Tasks;
 /// UID and name.
 type Key = (String, String);
 
-/// The time that one volume's measurement may keep the others waiting. The measurement goes on after that, and its answer counts.
+/// The longest time that one volume's measurement may delay the others. The measurement goes on after that, and its
+/// result counts.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
 
-/// How a volume is measured.
+/// Method of a volume's measurement.
 #[derive(Clone, Debug)]
 pub(super) enum MeasureMethod {
-    /// This directory is walked.
+    /// Walk this directory.
     Walk(PathBuf),
-    /// The file system is asked what is in this directory, if it counts that; else it is walked.
+    /// Ask the file system for the usage of this directory, if the file system counts it; otherwise walk the directory.
     Count(PathBuf),
-    /// The file system that is mounted there is asked, and all of it is the volume's.
+    /// The whole file system that is mounted there belongs to the volume: ask the file system.
     Look(PathBuf),
-    /// Its driver is asked.
+    /// Ask the CSI driver.
     Ask {
         /// The driver's socket.
         endpoint: PathBuf,
-        /// What the driver knows the volume by.
+        /// The driver's id of the volume.
         handle: String,
-        /// Where it is published.
+        /// Path at which the volume is published.
         target: PathBuf,
-        /// Whose it is.
+        /// The pod that uses the volume.
         pod: PodKey,
     },
 }
 
-/// Measures what is at a path.
+/// Measures the usage at a path.
 type Measure = fn(&Path, Wall) -> Result<VolumeUse, FilesError>;
 
-/// Hears of volumes with which something is wrong: whose, and what.
+/// Receives reports of abnormal volumes: the pod, and the driver's message.
 pub(crate) type Alarm = Arc<dyn Fn(&PodKey, String) + Send + Sync>;
 
-/// How long a question of the API waits for a walk; then it is answered with what is known.
+/// How long a query of the API waits for a walk. After that it returns the known amounts.
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
 /// The last amounts.
@@ -65,7 +66,7 @@ pub(super) struct VolumeUses {
     /// `None`: never walked.
     period: Option<Duration>,
     patience: Duration,
-    /// `None`: nobody wants to know how volumes are.
+    /// `None`: the conditions of volumes are not reported.
     alarm: Option<Alarm>,
     tasks: Tasks,
 }
@@ -74,29 +75,29 @@ pub(super) struct VolumeUses {
 struct VolumeUseCache {
     uses: BTreeMap<Key, (Mono, Option<VolumeUse>)>,
     walking: bool,
-    /// Volumes that are being measured.
+    /// Volumes with a measurement under way.
     measuring: BTreeSet<Key>,
     /// Volumes whose drivers have not answered yet.
     asking: BTreeSet<Key>,
-    /// Those for which a question had no patience left.
+    /// Volumes whose drivers were silent for the whole patience of a query.
     silent: BTreeSet<Key>,
 }
 
-/// What one question has done.
+/// The work that one query starts, and the results that it waits for.
 #[derive(Default)]
 struct Begun {
-    /// Directories to be walked, if nobody is walking.
+    /// Directories to walk, if no walk is running.
     walks: Vec<(Key, MeasureMethod)>,
-    /// Drivers to be asked.
+    /// Drivers to ask.
     asks: Vec<(Key, MeasureMethod)>,
-    /// It waits for the walk.
+    /// The query waits for the walk.
     walk: bool,
-    /// And for the drivers of these volumes.
+    /// The query waits for the drivers of these volumes.
     drivers: BTreeSet<Key>,
 }
 
 impl VolumeUseCache {
-    /// Somebody wants to know of these.
+    /// Starts a query for these volumes.
     fn begin(&mut self, wanted: BTreeMap<Key, MeasureMethod>, now: Mono, period: Duration) -> Begun {
         self.uses.retain(|key, _| wanted.contains_key(key));
         self.silent.retain(|key| wanted.contains_key(key));
@@ -106,7 +107,7 @@ impl VolumeUseCache {
                 continue;
             }
             if !matches!(way, MeasureMethod::Ask { .. }) {
-                // One that takes long is not waited for again and again.
+                // A slow measurement does not delay further queries.
                 if self.measuring.contains(&key) && !self.walking {
                     continue;
                 }
@@ -129,7 +130,7 @@ impl VolumeUseCache {
 
     fn measured(&mut self, key: Key, at: Mono, found: Option<VolumeUse>) {
         self.measuring.remove(&key);
-        // What is there and cannot be measured is not less than it was.
+        // A volume that cannot be measured keeps its last amount.
         let known = self.uses.get(&key).and_then(|(_, known)| *known);
         self.uses.insert(key, (at, found.or(known)));
     }
@@ -149,12 +150,12 @@ impl VolumeUses {
         VolumeUses { known, period, patience, alarm: None, tasks }
     }
 
-    /// Tells how volumes are, too.
+    /// Reports the conditions of volumes, too.
     pub(super) fn with_alarm(self, alarm: Option<Alarm>) -> VolumeUses {
         VolumeUses { alarm, ..self }
     }
 
-    /// Of these, what is known after a walk and the answers of drivers, or when patience ends.
+    /// The amounts of these volumes that are known after a walk and the answers of drivers, or when the patience ends.
     pub(super) async fn of(&self, wanted: BTreeMap<Key, MeasureMethod>) -> BTreeMap<Key, VolumeUse> {
         let Some(period) = self.period else { return BTreeMap::new() };
         let now = self.tasks.now().mono;
@@ -169,7 +170,7 @@ impl VolumeUses {
         let mut look = self.known.subscribe();
         let (walk, drivers) = (begun.walk, begun.drivers);
         let done = |known: &VolumeUseCache| !(walk && known.walking) && drivers.is_disjoint(&known.asking);
-        // Either way the answer is what is known then; the sender lives as long as we.
+        // On timeout, the query returns the amounts that are known by then. The sender lives as long as `self`.
         if tokio::time::timeout(self.patience, look.wait_for(done)).await.is_err() {
             self.known.send_modify(|known| {
                 let late: Vec<Key> = drivers.intersection(&known.asking).cloned().collect();
@@ -192,9 +193,10 @@ async fn walk(known: Arc<watch::Sender<VolumeUseCache>>, due: Vec<(Key, MeasureM
             measured.await;
             drop(done);
         });
-        // The sender says nothing, it ends.
+        // The sender sends no value; the end of the channel is the signal.
         if tokio::time::timeout(MEASURE_MAX, ended).await.is_err() {
-            // A file system whose server is away, or a slow disk. The other volumes are measured meanwhile.
+            // The server of a network file system is away, or the disk is slow. The walk measures the other volumes
+            // meanwhile.
             tracing::warn!(
                 pod = key.0,
                 volume = key.1,
@@ -218,7 +220,7 @@ async fn measure(known: Arc<watch::Sender<VolumeUseCache>>, key: Key, way: Measu
         return;
     };
     let found = found.map_err(|error| {
-        // A pod's volumes come before its containers and go after them, but questions come when they like.
+        // Volumes exist before the pod's containers and vanish after them, but a query may come at any time.
         tracing::debug!(path = %path.display(), error = chain(&error), "a volume is not measured");
     });
     known.send_modify(|known| known.measured(key, at.mono, found.ok()));
@@ -232,7 +234,7 @@ async fn ask(
     alarm: Option<Alarm>,
 ) {
     let MeasureMethod::Ask { endpoint, handle, target, pod } = way else { return };
-    // It has a limit of its own.
+    // The driver call has its own time limit.
     let told = agent_plugins::usage(&endpoint, &handle, &target).await;
     let told =
         told.map_err(|error| tracing::debug!(volume = handle, %error, "a driver says nothing of a volume"));
@@ -241,8 +243,8 @@ async fn ask(
     known.send_modify(|known| known.answered(key, at.mono, found));
 }
 
-/// What of a driver's answer is told on: without an alarm nothing of the condition, and nothing at all of a driver that
-/// tells of neither, as upstream. A volume with which something is wrong is told of at once.
+/// The part of a driver's answer that is passed on. Without an alarm the volume's condition is dropped; an answer with
+/// neither usage nor condition is dropped as well, as upstream does. An abnormal volume is reported at once.
 fn heard(mut usage: Usage, alarm: Option<&Alarm>, volume: &str, pod: &PodKey) -> Option<Usage> {
     match (alarm, &usage.condition) {
         (Some(alarm), Some(condition)) if condition.abnormal => {
@@ -269,7 +271,7 @@ mod tests {
         ("u1".to_owned(), name.to_owned())
     }
 
-    /// When it was measured, and how much it is.
+    /// Time and size of the measurement.
     fn bytes(of: &BTreeMap<Key, VolumeUse>, name: &str) -> Option<(Wall, u64)> {
         let taken = of.get(&key(name))?.taken?;
         Some((taken.at, taken.bytes))
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(uses.of(wanted()).await, first, "it failed");
         std::fs::rename(dir.path().join("elsewhere"), &volume).unwrap();
         fill(&volume, "two");
-        // The pod's thread is busy for longer than anybody waits.
+        // The pod's thread is busy for longer than any query waits.
         let (release, released) = std::sync::mpsc::channel::<()>();
         let busy = tasks.blocking_measure("u1", move || released.recv().is_err());
         let mut busy = Box::pin(busy);
@@ -372,7 +374,7 @@ mod tests {
         };
         let (walked, waited) = took(wanted()).await;
         assert!(walked && waited >= WAIT, "{waited:?}");
-        // Those that come later have what there is, also of volumes that nobody asked about before.
+        // Later queries get the known amounts, also of volumes that no query named before.
         for _ in 0..2 {
             let (walked, waited) = took(wanted()).await;
             assert!(walked && waited < WAIT, "{waited:?}");
@@ -382,7 +384,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         assert!(bytes(&uses.of(more).await, "more").is_some() && began.elapsed() < WAIT);
         assert_eq!(uses.known.borrow().asking.len(), 1, "asked once");
-        // It is gone: that is an answer, after which it is waited for again.
+        // The driver is gone: that is an answer, too, and the next query waits for the driver again.
         uses.known.subscribe().wait_for(|known| known.asking.is_empty()).await.unwrap();
         assert!(uses.known.borrow().silent.is_empty());
         tokio::time::advance(Duration::from_secs(60)).await;

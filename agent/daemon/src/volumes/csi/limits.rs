@@ -1,8 +1,8 @@
-//! How many volumes drivers can have on this node, asked anew and told in the CSINode.
+//! Numbers of volumes that CSI drivers allow on this node: asked again from time to time, and written into the CSINode.
 //!
-//! In: the time, whoever finds no room for a volume. Out: questions to drivers (a task each), the CSINode. Invariants: what a
-//! driver says is written only if it is still the one that is registered; whoever waits is told also if it could not be found
-//! out. When to ask is `agent_volumes::csi::limits`'s decision.
+//! In: the time; volumes that exceed the node's limit. Out: questions to drivers (a task each), the CSINode.
+//! Invariants: a driver's answer is written only if the same driver is still registered; callers that wait get a reply
+//! even if the number cannot be found out. `agent_volumes::csi::limits` decides when to ask.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use super::objects::of_driver;
 use super::{Manager, RegistrationResult};
 use crate::cluster::calls::Caller;
 
-/// Those who want to know; clones share it.
+/// Callers that wait for a driver's number; clones share the list.
 #[derive(Clone, Debug, Default)]
 pub struct Askers(Arc<LimitsInner>);
 
@@ -36,8 +36,8 @@ struct Waiting {
 }
 
 impl Askers {
-    /// Has a driver asked how many volumes it can have here. Comes back when the CSINode says so, or when that could not be
-    /// found out: the log says why.
+    /// Requests the number of volumes that a driver allows here. Returns when the CSINode has the number, or when the
+    /// number could not be found out; the log has the reason.
     pub async fn ask(&self, driver: &str) {
         let (tell, told) = oneshot::channel();
         {
@@ -47,7 +47,7 @@ impl Askers {
             of.tell.push(tell);
         }
         self.0.asked.notify_one();
-        // Also if nobody answers any more.
+        // An error means that no task answers any more.
         let _ = told.await;
     }
 
@@ -55,34 +55,34 @@ impl Askers {
         self.0.asked.notified().await;
     }
 
-    /// Drivers that somebody wants to know of since the last look.
+    /// Drivers that were requested since the last call.
     pub(super) fn drivers(&self) -> Vec<String> {
         let mut waiting = self.0.waiting.lock();
         let new = waiting.iter_mut().filter_map(|(driver, of)| std::mem::take(&mut of.new).then_some(driver));
         new.cloned().collect()
     }
 
-    /// All who wait for this driver's answer have it.
+    /// Answers all callers that wait for this driver.
     pub(super) fn tell(&self, driver: &str) {
         for tell in self.0.waiting.lock().remove(driver).unwrap_or_default().tell {
-            // He may have gone meanwhile.
+            // The caller may have stopped waiting.
             let _ = tell.send(());
         }
     }
 }
 
-/// What came of a question.
+/// Result of a question to a driver.
 pub(super) struct Recount {
     driver: String,
-    /// Whom it was asked.
+    /// The socket that was asked.
     endpoint: PathBuf,
-    /// How often the driver wants to be asked, if its object could be read, and what it says, if it was asked.
+    /// The period from the CSIDriver object, if it could be read, and the driver's answer, if it was asked.
     period: Result<Option<Duration>, ()>,
     info: Option<NodeInfo>,
 }
 
 impl<A: ApiServer> Manager<A> {
-    /// Somebody finds no room for a volume.
+    /// Handles requests of volumes that exceed the node's limit.
     pub(super) fn asked_for_limits(&mut self) {
         let now = self.tasks.now().mono;
         for driver in self.askers.drivers() {
@@ -92,7 +92,7 @@ impl<A: ApiServer> Manager<A> {
         }
     }
 
-    /// Asks whom it is time to ask.
+    /// Asks the drivers that are due.
     pub(super) fn recount(&mut self) {
         let now = self.tasks.now().mono;
         for Due { driver, counted } in self.limits.due(now) {
@@ -104,13 +104,13 @@ impl<A: ApiServer> Manager<A> {
             let (to, caller) = (self.to.clone(), self.caller.clone());
             self.tasks.start(async move {
                 let recount = ask(&caller, driver, endpoint, counted).await;
-                // Nobody listens when the node stops.
+                // The receiver is gone when the node stops.
                 let _ = to.send(RegistrationResult::Recount(recount)).await;
             });
         }
     }
 
-    /// A driver said how many volumes it can have.
+    /// Handles a driver's answer.
     pub(super) async fn recounted(&mut self, Recount { driver, endpoint, period, info }: Recount) {
         if let Some(info) = info.filter(|_| self.registered.endpoint(&driver) == Some(endpoint)) {
             tracing::debug!(

@@ -9,7 +9,7 @@
 
 pub mod limits;
 pub(crate) mod objects;
-pub mod stages;
+pub mod volume_table;
 pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::csi::check_plugin;
-use agent_core::csi::registrations::{Action, Registrations, SocketId};
+use agent_core::csi_drivers::check_plugin;
+use agent_core::csi_drivers::registrations::{Action, Registrations, SocketId};
 use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
 use agent_linux::selinux;
@@ -36,6 +36,8 @@ use objects::Objects;
 use volumes::CsiVolumes;
 
 use crate::cluster::calls::Caller;
+use crate::devices::DevicePlugins;
+use crate::devices::watched::{DEVICE_PLUGIN, WatchedPlugin};
 use crate::node::node_events::NodeEvents;
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
@@ -43,31 +45,45 @@ use crate::volumes::flex::Drivers;
 
 /// Below the kubelet's root.
 const REGISTRY: &str = "plugins_registry";
-/// Where drivers keep their own sockets.
+/// Directory of the drivers' own sockets.
 const PLUGINS: &str = "plugins";
 /// Mode of both directories, as upstream's.
 const DIR_MODE: u32 = 0o750;
-/// How often the directory is looked at without a hint: inotify may lose one.
+/// Period of a scan without an event: inotify may lose events.
 const RESCAN: Duration = Duration::from_secs(60);
-/// First and longest wait until there is a CSINode: the node is not Ready before.
+/// First and longest wait between attempts to create the CSINode: the node is not Ready before.
 const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
-/// Answers of plugins; who has one waits until there is room.
+/// Capacity of the channel of plugins' answers; a sender waits until there is room.
 const ANSWERS_MAX: usize = 16;
 
 /// What others need to know of the node's drivers; clones share it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Csi {
-    /// Which are registered.
+    /// The registered drivers.
     pub registered: Registered,
-    /// Whoever wants to know how many volumes they can have here.
+    /// Subscribers to the numbers of volumes that drivers allow on this node.
     pub limits: Askers,
-    /// Their volumes, and those that the node's own plugins share among its pods.
+    /// The drivers' volumes, and volumes that in-tree plugins share among pods.
     pub volumes: CsiVolumes,
-    /// Programs that mount volumes (`flexVolume`).
+    /// FlexVolume drivers.
     pub flex: Drivers,
-    /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
-    /// cluster nobody does.
+    /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). False on
+    /// a standalone node.
     pub attaches: bool,
+}
+
+impl Csi {
+    /// No driver yet, on a node to which nobody attaches volumes.
+    #[must_use]
+    pub fn new(tasks: &Tasks) -> Csi {
+        Csi {
+            registered: Registered::default(),
+            limits: Askers::default(),
+            volumes: CsiVolumes::new(tasks),
+            flex: Drivers::default(),
+            attaches: false,
+        }
+    }
 }
 
 /// The sockets of drivers that are registered, by their names; clones share it.
@@ -90,6 +106,12 @@ impl Registered {
     }
 }
 
+/// A plugin that answered.
+enum FoundPlugin {
+    Csi(Driver),
+    Devices(WatchedPlugin),
+}
+
 /// A driver that answered.
 struct Driver {
     name: String,
@@ -98,34 +120,35 @@ struct Driver {
 }
 
 enum RegistrationResult {
-    /// Of a plugin.
+    /// The result of a call to a plugin.
     Plugin { path: String, id: SocketId, what: PluginResult },
-    /// How many volumes a driver can have here.
+    /// The number of volumes that a driver allows on this node.
     Recount(Recount),
 }
 
 enum PluginResult {
-    /// It was asked; or why it cannot be registered.
-    Asked(Result<Driver, String>),
-    /// It was told that it is registered.
+    /// The plugin and its driver answered, or the reason why the driver cannot be registered.
+    Asked(Result<FoundPlugin, String>),
+    /// The plugin was notified of its registration.
     Told { driver: String, outcome: Result<(), String> },
-    /// It was told that it is not, or could not be.
+    /// The plugin was notified of a refusal, or the notification failed.
     Refused(String),
 }
 
-/// Follows the node's plugins until it stops.
+/// Follows the node's plugins until the node stops.
 pub async fn follow<A: ApiServer>(
     root: PathBuf,
     node_name: Arc<str>,
     caller: Caller<A>,
     node: Csi,
     node_events: NodeEvents,
+    plugins: DevicePlugins,
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);
     let mut made = make_directories([&registry, &root.join(PLUGINS)]);
     let objects = Objects::new(caller.clone(), node_name, tasks.clone());
-    // Also a node without drivers is to become Ready.
+    // A node without drivers needs a CSINode to become Ready, too.
     begin(&objects, &node_events, &tasks).await;
     while let Err(error) = made {
         tracing::error!(error = %chain(&error), "plugins cannot be registered yet");
@@ -139,6 +162,7 @@ pub async fn follow<A: ApiServer>(
         registered: node.registered,
         limits: Limits::default(),
         askers: node.limits.clone(),
+        plugins,
         caller,
         objects,
         to,
@@ -155,14 +179,14 @@ pub async fn follow<A: ApiServer>(
             }
             Err(error) => tracing::warn!(path = %registry.display(), %error, "plugins are not seen"),
         }
-        // Until something may have changed. However often drivers are asked meanwhile, the next look is not put off.
+        // Handle events until the next scan is due. Questions to drivers do not postpone it.
         let rescan = tasks.now().mono.after(RESCAN);
         loop {
             manager.recount();
             let look = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
             let due = manager.limits.deadline().map_or(look, |at| at.min(look));
             tokio::select! {
-                // All may be dropped at any await: nothing is lost by it.
+                // Every branch can be dropped at any await without loss.
                 answer = answers.recv() => match answer {
                     Some(answer) => manager.answered(answer).await,
                     None => return,
@@ -170,7 +194,7 @@ pub async fn follow<A: ApiServer>(
                 () = node.limits.asked() => manager.asked_for_limits(),
                 () = changed(&mut hints) => break,
                 () = tasks.wait_until(due) => {
-                    // A question about limits is no reason to look at the directory.
+                    // A recount of limits does not require a scan.
                     if due == look {
                         break;
                     }
@@ -192,7 +216,7 @@ fn make_directories(all: [&Path; 2]) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// A hint; never, if there can be none.
+/// Waits for an inotify event; never returns if there is no watch.
 async fn changed(hints: &mut Option<PathWatch>) {
     let Some(watch) = hints else { return std::future::pending().await };
     if let Err(error) = watch.changed().await {
@@ -201,12 +225,12 @@ async fn changed(hints: &mut Option<PathWatch>) {
     }
 }
 
-/// Has a CSINode made, however long it takes.
+/// Creates the CSINode, however long it takes.
 async fn begin<A: ApiServer>(objects: &Objects<A>, node_events: &NodeEvents, tasks: &Tasks) {
     let (mut wait, longest) = BEGIN_WAIT;
     while let Err(why) = objects.begin().await {
         tracing::debug!(why, "no CSINode yet");
-        // Before that it is usual: the Node may be on its way.
+        // A first failure is usual: the Node may not exist yet.
         if wait == longest {
             node_events.storage(Err(format!("failed to initialize CSINode: {why}")));
         }
@@ -216,7 +240,7 @@ async fn begin<A: ApiServer>(objects: &Objects<A>, node_events: &NodeEvents, tas
     node_events.storage(Ok(()));
 }
 
-/// The sockets in a directory. Names that begin with a dot are none of ours.
+/// The sockets in a directory, without names that begin with a dot.
 fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(directory)? {
@@ -224,7 +248,7 @@ fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        // One that goes meanwhile is not there.
+        // The socket vanished meanwhile.
         let Ok(meta) = std::fs::symlink_metadata(entry.path()) else { continue };
         if meta.file_type().is_socket() {
             let changed = meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec());
@@ -234,14 +258,28 @@ fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
     Ok(found)
 }
 
-/// Asks a plugin what it is, and its driver what it says of the node.
-async fn ask(socket: &Path) -> Result<Driver, String> {
+/// The name of a device plugin among those of drivers, which have no slash.
+fn name_of_devices(resource: &str) -> String {
+    format!("{DEVICE_PLUGIN}/{resource}")
+}
+
+/// The resource of such a name.
+fn resource_of(name: &str) -> Option<&str> {
+    name.strip_prefix(DEVICE_PLUGIN)?.strip_prefix('/')
+}
+
+/// Asks a plugin for its registration data, and its driver for the node's data.
+async fn ask(socket: &Path, plugins: &DevicePlugins) -> Result<FoundPlugin, String> {
     let info = agent_plugins::plugin_info(socket).await;
     let info = info.map_err(|e| format!("RegisterPlugin error -- failed to get plugin info: {e}"))?;
+    if info.kind == DEVICE_PLUGIN {
+        return plugins.look(&info, socket).await.map(FoundPlugin::Devices);
+    }
     let endpoint = PathBuf::from(check_plugin(&info, &socket.display().to_string())?);
     let node = agent_plugins::node_info(&endpoint).await;
     let failed = |e: String| format!("RegisterPlugin error -- plugin registration failed with err: {e}");
-    Ok(Driver { name: info.name, endpoint, info: node.map_err(|e| failed(e.to_string()))? })
+    let info_of_node = node.map_err(|e| failed(e.to_string()))?;
+    Ok(FoundPlugin::Csi(Driver { name: info.name, endpoint, info: info_of_node }))
 }
 
 struct Manager<A> {
@@ -251,6 +289,7 @@ struct Manager<A> {
     gone: BTreeSet<String>,
     limits: Limits,
     askers: Askers,
+    plugins: DevicePlugins,
     caller: Caller<A>,
     objects: Objects<A>,
     to: mpsc::Sender<RegistrationResult>,
@@ -263,7 +302,7 @@ impl<A: ApiServer> Manager<A> {
             match action {
                 Action::Register { path, id } => self.ask(path, id),
                 Action::Forget(driver) => {
-                    tracing::info!(driver, "CSI driver is gone");
+                    tracing::info!(driver, "plugin is gone");
                     self.forget(driver);
                 }
             }
@@ -281,6 +320,9 @@ impl<A: ApiServer> Manager<A> {
     }
 
     fn forget(&mut self, driver: String) {
+        if let Some(resource) = resource_of(&driver) {
+            return self.plugins.forget(resource);
+        }
         self.registered.remove(&driver);
         self.limits.forgotten(&driver);
         self.askers.tell(&driver);
@@ -291,14 +333,14 @@ impl<A: ApiServer> Manager<A> {
         let to = self.to.clone();
         self.tasks.start(async move {
             let what = what.await;
-            // Nobody listens when the node stops.
+            // The receiver is gone when the node stops.
             let _ = to.send(RegistrationResult::Plugin { path, id, what }).await;
         });
     }
 
     fn ask(&self, path: String, id: SocketId) {
-        let socket = PathBuf::from(&path);
-        self.answer(path, id, async move { PluginResult::Asked(ask(&socket).await) });
+        let (socket, plugins) = (PathBuf::from(&path), self.plugins.clone());
+        self.answer(path, id, async move { PluginResult::Asked(ask(&socket, &plugins).await) });
     }
 
     async fn answered(&mut self, answer: RegistrationResult) {
@@ -309,11 +351,11 @@ impl<A: ApiServer> Manager<A> {
         let outcome = match what {
             PluginResult::Asked(asked) => return self.asked(path, id, asked).await,
             PluginResult::Told { driver, outcome: Ok(()) } => {
-                tracing::info!(driver, path, "CSI driver is registered");
+                tracing::info!(driver, path, "plugin is registered");
                 Ok(driver)
             }
             PluginResult::Told { driver, outcome: Err(why) } => {
-                tracing::warn!(driver, path, why, "CSI driver does not hear that it is registered");
+                tracing::warn!(driver, path, why, "plugin does not hear that it is registered");
                 self.forget(driver);
                 Err(())
             }
@@ -326,10 +368,15 @@ impl<A: ApiServer> Manager<A> {
         self.perform(actions).await;
     }
 
-    /// A plugin said what it is: it is written down, and the plugin is told.
-    async fn asked(&mut self, path: String, id: SocketId, asked: Result<Driver, String>) {
+    /// Handles a plugin's answer: writes the driver into the objects, then notifies the plugin.
+    async fn asked(&mut self, path: String, id: SocketId, asked: Result<FoundPlugin, String>) {
         let installed = match asked {
-            Ok(driver) => self.install(&path, &driver).await.map(|()| driver.name),
+            Ok(FoundPlugin::Devices(found)) => {
+                let name = name_of_devices(found.resource());
+                self.plugins.take(found);
+                Ok(name)
+            }
+            Ok(FoundPlugin::Csi(driver)) => self.install(&path, &driver).await.map(|()| driver.name),
             Err(why) => Err(why),
         };
         let socket = PathBuf::from(&path);
@@ -340,7 +387,7 @@ impl<A: ApiServer> Manager<A> {
                     PluginResult::Told { driver, outcome: told.map_err(|e| e.to_string()) }
                 }
                 Err(why) => {
-                    // It may not hear it either: it is asked again in a while.
+                    // The notification may fail as well: the plugin is asked again later.
                     match agent_plugins::notify(&socket, &Err(why.clone())).await {
                         Ok(()) => PluginResult::Refused(why),
                         Err(e) => PluginResult::Refused(format!("{why} ({e})")),
@@ -373,11 +420,12 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::node::NodeHandles;
     use crate::pods::status::StatusStore;
     use crate::serving::metrics::Metrics;
     use crate::testing::VirtualClock;
 
-    /// Has the Node and its CSINode, empty ones.
+    /// An API server with a Node and its CSINode, both empty.
     struct Server;
 
     impl ApiServer for Server {
@@ -387,7 +435,7 @@ mod tests {
             node.metadata.uid = Some("u".to_owned());
             Ok(match call {
                 ApiCall::GetNode { .. } => ApiReply::Node(Box::new(node)),
-                _ => ApiReply::CsiNode(Box::new(agent_core::csi::objects::empty(&node))),
+                _ => ApiReply::CsiNode(Box::new(agent_core::csi_drivers::objects::empty(&node))),
             })
         }
     }
@@ -402,8 +450,14 @@ mod tests {
         let (_, client) = watch::channel(Some(Arc::new(Server)));
         let caller = Caller::new(tasks.clone(), client);
         let node_events = NodeEvents::new(StatusStore::default(), Metrics::new(clock), None, None, None);
-        let follow =
-            follow(root.path().to_owned(), "n".into(), caller, Csi::default(), node_events, tasks.clone());
+        let node = NodeHandles {
+            manager: tasks.mailbox().0,
+            node_events: node_events.clone(),
+            tasks: tasks.clone(),
+        };
+        let devices = DevicePlugins::new(root.path().join("device-plugins"), &node);
+        let at = root.path().to_owned();
+        let follow = follow(at, "n".into(), caller, Csi::new(&tasks), node_events, devices, tasks.clone());
         tasks.start(follow);
         let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
         pass(RESCAN * 3).await;

@@ -1,12 +1,12 @@
-//! Node and CSINode at the API server: read, changed as `agent_core::csi::objects` says, written.
+//! Node and CSINode at the API server: read, changed as `agent_core::csi_drivers::objects` says, written.
 //!
-//! In: drivers that came or went. Out: requests. Invariant: called by one task only, so that what is written is what was read
-//! and changed; a conflict with somebody else is read again.
+//! In: registered and removed drivers. Out: requests. Invariant: called by one task only, so that every write is based
+//! on the last read; after a conflict with another writer the object is read again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::csi::objects;
+use agent_core::csi_drivers::objects;
 use agent_types::api::{ApiCall, ApiReply, ApiServer};
 use agent_types::failure::Class;
 use agent_volumes::csi::plugin::NodeInfo;
@@ -28,7 +28,7 @@ pub(super) struct Objects<A> {
     tasks: Tasks,
 }
 
-/// What is to become of a driver.
+/// The change for a driver.
 #[derive(Clone, Copy)]
 enum Change<'a> {
     Begin,
@@ -37,7 +37,7 @@ enum Change<'a> {
     Remove,
 }
 
-/// A driver's own object, if it has one; or why it cannot be read.
+/// The driver's CSIDriver object, if it exists; or the error of the request.
 pub(crate) async fn of_driver<A: ApiServer>(
     caller: &Caller<A>,
     driver: &str,
@@ -66,7 +66,7 @@ impl<A: ApiServer> Objects<A> {
         self.change(driver, Change::Install(info)).await
     }
 
-    /// What the CSINode says of the driver's volumes is what the driver says now.
+    /// Writes the driver's present number of volumes into the CSINode.
     pub(super) async fn recount(&self, driver: &str, info: &NodeInfo) -> Result<(), String> {
         self.change(driver, Change::Recount(info)).await
     }

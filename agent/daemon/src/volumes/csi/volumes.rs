@@ -1,10 +1,10 @@
-//! The way to the owner of the table of stages: wishes of pods, turns at volumes, what this agent staged and published.
+//! The way to the owner of the volume table: wishes of pods, turns at volumes, what this agent staged and published.
 //!
 //! ```text
-//! set-ups, tearings down, the watch on the Node ─► mailbox ─► the owner (`super::stages`) ─► answers, turns
+//! set-ups, tearings down, the watch on the Node ─► mailbox ─► the owner (`super::volume_table`) ─► answers, turns
 //! ```
 //! In: questions and news. Out: the owner's answers. Invariants: who has a `Turn` gives it back by dropping it, also if the task
-//! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::stages`.
+//! is cancelled; when the node stops there are no answers. The decisions are those of `agent_volumes::volume_table`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use agent_types::lock::Lock;
 use agent_volumes::attach::{Attached, OnDisk};
 use agent_volumes::csi::publishing::Facts;
 use agent_volumes::key::VolumeKey;
-use agent_volumes::stages::{Published, Subject, Ticket};
+use agent_volumes::volume_table::{Published, Subject, Ticket};
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
-use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender, mailbox};
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 /// All that is published, by target.
 pub(super) type View = Arc<BTreeMap<String, Published>>;
@@ -54,6 +55,8 @@ pub(super) enum Ask {
     MayUnstage { key: VolumeKey, disk: OnDisk, to: oneshot::Sender<bool> },
     /// The driver let go of the volume, or did not.
     Unstaged { key: VolumeKey, ticket: Ticket, done: bool },
+    /// The table's deadline came.
+    Tick,
 }
 
 /// What the Node says of volumes.
@@ -115,7 +118,7 @@ impl Drop for Turn {
     }
 }
 
-/// What the owner takes when it begins.
+/// The owner's end, which it takes when it begins.
 pub(super) struct OwnersEnd {
     pub(super) inbox: Inbox<Ask>,
     pub(super) view: watch::Sender<View>,
@@ -129,15 +132,15 @@ pub struct CsiVolumes {
     owners: Arc<Lock<Option<OwnersEnd>>>,
 }
 
-impl Default for CsiVolumes {
-    fn default() -> Self {
-        let (to, inbox) = mailbox(Arc::new(Notify::new()));
+impl CsiVolumes {
+    /// The way to an owner that does not run yet: questions wait for it.
+    #[must_use]
+    pub fn new(tasks: &Tasks) -> CsiVolumes {
+        let (to, inbox) = tasks.mailbox();
         let (view, published) = watch::channel(View::default());
         CsiVolumes { to, published, owners: Arc::new(Lock::new(Some(OwnersEnd { inbox, view }))) }
     }
-}
 
-impl CsiVolumes {
     /// The owner's end, once.
     pub(super) fn owners_end(&self) -> Option<OwnersEnd> {
         self.owners.lock().take()

@@ -1,5 +1,5 @@
-//! Drivers that are scripts: asked once what they can do, asked anew when they are others, and no more for what they do not
-//! know.
+//! Drivers that are scripts: asked once for their capabilities, asked again after a replacement, and not asked for
+//! unsupported commands.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Call, Driver, Drivers, Path, PathBuf, Record, Refusal, Tasks, on_disk};
 use crate::testing::VirtualClock;
 
-/// A directory of drivers, of which `vendor/driver` writes down what it is told.
+/// A directory of drivers; `vendor/driver` logs its calls.
 pub(crate) struct Scripts {
-    /// Where they are.
+    /// Directory of the drivers.
     pub(crate) directory: PathBuf,
 }
 
@@ -33,13 +33,14 @@ impl Scripts {
         );
         let (text, new) = (self.directory.join("text"), self.directory.join("vendor~driver/.new"));
         fs::write(&text, script).unwrap();
-        // By another process: one that this one starts meanwhile would hold the file open, and nobody could run it.
+        // Another process copies the file: a child of this process could hold the file open, and then nothing could
+        // execute it.
         assert!(Command::new("cp").args([&text, &new]).status().unwrap().success());
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
         fs::rename(&new, self.directory.join("vendor~driver/driver")).unwrap();
     }
 
-    /// The commands that it was told, with what follows them, and no others' options.
+    /// The commands that the driver received, with their arguments, without options.
     pub(crate) fn log(&self) -> Vec<String> {
         let text = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
         let _ = fs::remove_file(self.directory.join("log"));
@@ -74,7 +75,7 @@ async fn a_program_is_asked_once_for_the_file_as_it_is() {
     }
     assert_eq!(scripts.log(), ["unmount /t"], "it is asked again for what it does not know");
 
-    // Another one in its place may know more.
+    // A new driver may support more.
     scripts.put("init) ok;;\nunmount) ok;;");
     assert!(drivers.find(&driver(), &tasks).await.unwrap().attach);
     drivers.call(&driver(), &Call::unmount("/t")).await.unwrap();
@@ -104,7 +105,7 @@ async fn what_is_here_is_given_back_and_then_forgotten() {
         device: None,
     };
     on_disk::write(&root, &record).unwrap();
-    // Without the driver nobody can detach it.
+    // Without the driver the volume cannot be detached.
     let told = drivers.give_back(&record, &root, &tasks).await.unwrap_err();
     assert!(told.contains("no volume plugin matched"), "{told}");
     scripts.put("init) ok;;\ndetach) echo '{\"status\": \"Failure\", \"message\": \"busy\"}'; exit 1;;");
@@ -114,11 +115,11 @@ async fn what_is_here_is_given_back_and_then_forgotten() {
     scripts.put("init) ok;;\ndetach) ok;;");
     scripts.log();
     drivers.give_back(&record, &root, &tasks).await.unwrap();
-    // Nothing was mounted: it is not asked to unmount it.
+    // The volume was not mounted: the driver gets no unmount.
     assert_eq!(scripts.log(), ["init", "detach v n"]);
     assert!(on_disk::records(&root).unwrap().is_empty() && !global.exists());
 
-    // What the cluster detaches, and nobody mounted, needs no driver.
+    // A volume that the cluster detaches and that is not mounted needs no driver.
     fs::remove_file(scripts.directory.join("vendor~driver/driver")).unwrap();
     let record = Record { attached_by: None, ..record };
     on_disk::write(&root, &record).unwrap();

@@ -1,4 +1,4 @@
-//! Jobs whose walks go on until a test says so, or until they are ended.
+//! Jobs whose walks go on until a test releases them, or until they are ended.
 
 use std::io;
 use std::sync::Mutex;
@@ -56,7 +56,7 @@ impl Slow {
         self.ownership.run(&self.tasks, &uid.into(), name, shared, work).await
     }
 
-    /// The directory whose walk begins next, and nothing else does meanwhile.
+    /// The directory whose walk begins next, if no other one begins meanwhile.
     async fn begins(&self) -> String {
         loop {
             if let Ok(begun) = self.begun.try_recv() {
@@ -71,7 +71,7 @@ impl Slow {
     }
 }
 
-/// Lets a walk go on for longer than anybody waits for it: the clock of a test stands still while a thread is busy.
+/// Lets a walk take longer than any caller waits: the clock of a test stands still while a thread is busy.
 async fn impatient<T>(asks: impl Future<Output = T>) -> T {
     tokio::join!(asks, tokio::time::advance(PATIENCE)).0
 }
@@ -124,7 +124,7 @@ async fn nothing_walks_for_a_pod_whose_volumes_are_taken_away() {
     assert!(slow.run("u1", "first", "shared").now_or_never().is_none());
     assert_eq!(slow.begins().await, "/first");
     assert!(slow.run("u2", "second", "shared").now_or_never().is_none());
-    // One that waits for another pod's walk does not have to wait for it to end.
+    // A job that waits for another pod's walk can be ended at once.
     slow.ownership.end(&"u2".into()).await;
     assert!(!slow.ownership.has(&"u2".into(), "second") && slow.ownership.has(&"u1".into(), "first"));
     slow.ownership.end(&"u1".into()).await;

@@ -13,7 +13,8 @@ fn manager(machine: Regular, options: CpuOptions) -> CpuManager {
 }
 
 fn container(name: &str, kind: Kind, cpu_milli: u64) -> ContainerRequest {
-    ContainerRequest { name: name.to_owned(), kind, cpu_milli, memory: BTreeMap::new() }
+    let devices = crate::request::DeviceLimits::default();
+    ContainerRequest { name: name.to_owned(), kind, cpu_milli, memory: BTreeMap::new(), devices }
 }
 
 fn pod(uid: &str, containers: Vec<ContainerRequest>) -> PodRequest {

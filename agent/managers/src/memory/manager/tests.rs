@@ -19,6 +19,7 @@ fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> PodRequest {
         kind: *kind,
         cpu_milli: 500,
         memory: BTreeMap::from([(MEMORY.to_owned(), gib * GIB)]),
+        devices: crate::request::DeviceLimits::default(),
     };
     PodRequest {
         uid: uid.to_owned(),

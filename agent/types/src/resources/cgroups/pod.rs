@@ -14,6 +14,7 @@ use super::{CgroupName, CgroupValues, CpuMax};
 use crate::node_context::{CgroupContext, CgroupDriver, MemoryQos, NodeContext};
 use crate::pod;
 use crate::resources::cpu::cpu_quota_us;
+use crate::resources::exclusive_cpus::is_pod_without_quota;
 
 /// The cgroup of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +96,8 @@ fn values(p: &Pod, node: &NodeContext) -> CgroupValues {
     };
     let limited = |resource| class == QosClass::Guaranteed || is_limited(p, resource);
     if class != QosClass::BestEffort && limited(CPU) {
-        values.cpu_max = Some(cpu_max(pod_limit(p, CPU).milli_value(), &node.cgroup));
+        let limit = if is_pod_without_quota(p, &node.cgroup) { 0 } else { pod_limit(p, CPU).milli_value() };
+        values.cpu_max = Some(cpu_max(limit, &node.cgroup));
     }
     if class != QosClass::BestEffort && limited(MEMORY) {
         values.memory_max = Some(units(pod_limit(p, MEMORY)));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::enums::CpuManagerPolicy;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -214,6 +215,8 @@ fn values_of_classes_and_of_all_pods() {
     let root = tiers::root(&kubelet, &machine);
     assert_eq!((root.cpu_weight, root.memory_max, root.pids_max), (Some(39), Some(900 << 20), Some(3000)));
     assert_eq!((root.cpus.as_deref(), root.hugetlb["2MB"]), (Some("0-1"), 16 << 20));
+    let pinned = KubeletConfiguration { cpu_manager_policy: CpuManagerPolicy::Static, ..kubelet.clone() };
+    assert_eq!(tiers::root(&pinned, &machine).cpus, None, "the CPU manager sets those of containers");
     assert!(tiers::reserved(&kubelet, &machine, Systemd, MemoryQos::Off).is_empty());
     kubelet.enforce_node_allocatable = ["system-reserved", "kube-reserved-compressible"]
         .map(|k| serde_json::from_value(json!(k)).unwrap())

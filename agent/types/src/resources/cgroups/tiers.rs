@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::KubeletConfiguration;
-use orlop_config::kubelet::enums::NodeAllocatableEnforcement;
+use orlop_config::kubelet::enums::{CpuManagerPolicy, NodeAllocatableEnforcement};
 
 use super::super::node_allocatable::{MachineAmounts, PIDS, PODS, Reservations, Resources, capacity};
 use super::super::requests::{CPU, MEMORY, pod_request};
@@ -143,6 +143,14 @@ fn enforces(kubelet: &KubeletConfiguration, kind: NodeAllocatableEnforcement) ->
     kubelet.enforce_node_allocatable.contains(&kind)
 }
 
+/// Processors of the cgroups above pods. The static policy sets the processors of each container itself, which keeps the controller.
+fn cpus<'m>(kubelet: &KubeletConfiguration, machine: &'m Machine) -> &'m str {
+    match kubelet.cpu_manager_policy {
+        CpuManagerPolicy::None => &machine.cpus,
+        CpuManagerPolicy::Static => "",
+    }
+}
+
 /// The cgroup of all pods: the machine's amounts, less the reservations if these are enforced. Eviction
 /// begins below it.
 #[must_use]
@@ -156,7 +164,7 @@ pub fn root(kubelet: &KubeletConfiguration, machine: &Machine) -> CgroupValues {
     if enforces(kubelet, NodeAllocatableEnforcement::Pods) {
         amounts = reservations.without_reserved(&amounts);
     }
-    of_amounts(&amounts, &machine.hugepage_sizes, &machine.cpus)
+    of_amounts(&amounts, &machine.hugepage_sizes, cpus(kubelet, machine))
 }
 
 /// A cgroup of others that a reservation is enforced on.
@@ -198,9 +206,9 @@ pub fn reserved(
     wanted
         .map(|(_, (whose, configured, amounts), only_compressible)| {
             let mut values = if only_compressible {
-                compressible(&amounts, &machine.cpus)
+                compressible(&amounts, cpus(kubelet, machine))
             } else {
-                of_amounts(&amounts, &machine.hugepage_sizes, &machine.cpus)
+                of_amounts(&amounts, &machine.hugepage_sizes, cpus(kubelet, machine))
             };
             if memory != MemoryQos::Off {
                 values.memory_min = values.memory_max;

@@ -9,8 +9,8 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use super::{End, Facts, PublishAnswer, PublishPosition, Publishing, SecretFor, Tokens};
 use crate::attach::{Attached, Fits, VolumeOnDisk};
+use crate::csi::failures::{CallFailed, Failure};
 use crate::csi::request::Capabilities;
-use crate::csi::steps::{CallFailed, Failure};
 use crate::csi::{CsiVolume, no_secret, unregistered};
 use crate::{
     MAP_BLOCK_VOLUME, MAP_POD_DEVICE, MOUNT_DEVICE, Resize, SET_UP, SET_UP_DEVICE, WAIT_FOR_ATTACH, selinux,

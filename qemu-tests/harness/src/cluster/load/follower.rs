@@ -1,7 +1,7 @@
 //! A follower of the log that the writer writes, byte by byte.
 //!
-//! What comes in: chunks. What goes out: how many bytes, and the first one that is another. Invariant: what the log must be
-//! is made here anew, not copied from what was seen.
+//! What comes in: chunks. What goes out: the number of bytes, and the first wrong one. Invariant: the expected log is
+//! computed here, not copied from the received one.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Log {
         Log { stream }
     }
 
-    /// Reads it to its end; answers of how many bytes there were, and what was wrong with them.
+    /// Reads the log to its end; returns the number of bytes, and the first error.
     pub(super) async fn compare(mut self, rounds: usize) -> (usize, Option<String>) {
         let mut expected = Expected::new();
         let read = self.read(&mut expected).await;
@@ -63,7 +63,7 @@ impl Log {
     }
 }
 
-/// What the log must be, from its beginning.
+/// The expected log, from its beginning.
 struct Expected {
     block: Arc<Vec<u8>>,
     place: usize,

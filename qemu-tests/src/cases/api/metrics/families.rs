@@ -1,7 +1,7 @@
-//! Prometheus' text, read as strictly as it is defined: families with their kind, labels and buckets, and samples.
+//! A strict parser of Prometheus' text format: families with their kind, labels and buckets, and samples.
 //!
-//! What comes in: a text of version 0.0.4. What goes out: [`Text`], [`Families`]. Invariant: a text that a scraper could
-//! misread is an error.
+//! What comes in: a text of version 0.0.4. What goes out: [`Text`], [`Families`]. Invariant: a text that a scraper
+//! could misread is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ pub(super) struct Families(BTreeMap<String, Family>);
 /// A sample: name, labels, value.
 type Sample = (String, BTreeMap<String, String>, f64);
 
-/// What a text says.
+/// Contents of a text.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Text {
     families: Families,
@@ -61,7 +61,7 @@ impl Text {
         Ok(read)
     }
 
-    /// What is told, without the numbers.
+    /// The families, without the values.
     #[must_use]
     pub(super) fn families(&self) -> &Families {
         &self.families
@@ -133,7 +133,7 @@ fn sample(line: &str) -> Result<Sample> {
     Ok((name.to_owned(), labels, value))
 }
 
-/// Text up to the next quotation mark, and what follows it.
+/// Text up to the next quotation mark, and the rest.
 fn quoted(text: &str) -> Result<(String, &str)> {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -151,19 +151,19 @@ fn quoted(text: &str) -> Result<(String, &str)> {
 }
 
 impl Families {
-    /// How many.
+    /// Number of families.
     #[must_use]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is one of this name.
+    /// True if there is a family of this name.
     #[must_use]
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// Each family that `others` do not have, or have otherwise.
+    /// Each family that `others` lack, or have in another form.
     #[must_use]
     pub(super) fn not_in(&self, others: &Families) -> Vec<String> {
         let told = |(name, ours): (&String, &Family)| match others.0.get(name) {
@@ -174,7 +174,7 @@ impl Families {
         self.0.iter().filter_map(told).collect()
     }
 
-    /// For the record.
+    /// The families as JSON, for the record.
     #[must_use]
     pub(super) fn to_json(&self) -> Value {
         let one = |(name, f): (&String, &Family)| {

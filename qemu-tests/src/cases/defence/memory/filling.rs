@@ -1,6 +1,7 @@
-//! A guest's memory, taken for nobody's pod until a threshold is crossed; pods that hold some of it.
+//! Fills a guest's memory outside of any pod until a threshold is crossed; pods that hold memory.
 //!
-//! In: a VM with busybox in [`PROGRAMS`]. Out: who holds what, and when a victim was gone, by the guest's own clock.
+//! In: a VM with busybox in [`PROGRAMS`]. Out: the amounts, and the time when a victim was gone, by the guest's own
+//! clock.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::cases::join::vm::tools::PROGRAMS;
 
 /// Memory that a guest touches first is its host's to find, which may take as long as a disk.
 const FILLING: Duration = Duration::from_secs(180);
-/// How often a node is asked to take a pod, and after which time again.
+/// How often a node is tried for a pod, and the pause between.
 const TRIES: u32 = 30;
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -31,7 +32,7 @@ pub(crate) fn holder(name: &str, mebi: u32, resources: &Value) -> Value {
     scripted(name, &script, resources)
 }
 
-/// A pod that runs this and is ready when it has made `/hold/ready`.
+/// A pod that runs this script and is ready when the script has made `/hold/ready`.
 pub(crate) fn scripted(name: &str, script: &str, resources: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
         "nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": 5,
@@ -45,7 +46,7 @@ pub(crate) fn scripted(name: &str, script: &str, resources: &Value) -> Value {
             "command": ["/bin/sh", "-c", script], "securityContext": {"runAsUser": 0},
             "resources": resources,
             "volumeMounts": [{"name": "bin", "mountPath": "/bin"}, {"name": "hold", "mountPath": "/hold"}],
-            // Ends with its success: a command each second in each of these pods would be most of what the VM does.
+            // Ends with its success: a command each second in each of these pods would be most of the VM's work.
             "startupProbe": {
                 "exec": {"command": ["/bin/cat", "/hold/ready"]}, "periodSeconds": 2, "failureThreshold": 100,
             },
@@ -79,7 +80,7 @@ pub(crate) fn start(cluster: &Cluster, pod: &Value, short_of: &str) -> Result<()
     bail!("{short_of} all the time: {name} is refused")
 }
 
-/// Takes so many MiB for nobody's pod.
+/// Uses `mebi` MiB outside of any pod.
 pub(crate) fn fill(shell: &mut Shell, name: &str, mebi: i64) -> Result<()> {
     shell.must("mkdir -p /run/fill; [ -e /run/fill/on ] || mount -t tmpfs -o size=90% fill /run/fill; true > /run/fill/on")?;
     let start = Instant::now();
@@ -89,12 +90,12 @@ pub(crate) fn fill(shell: &mut Shell, name: &str, mebi: i64) -> Result<()> {
     Ok(())
 }
 
-/// What the agent counts as left, MiB.
+/// Available memory by the agent's rule, MiB.
 pub(crate) fn left(shell: &mut Shell) -> Result<i64> {
     counted(shell, "MemFree:|'Inactive(file):'|SReclaimable:", "MemNothing:")
 }
 
-/// What the upstream kubelet counts as left, MiB: memory of the kernel's own is.
+/// Available memory by the upstream kubelet's rule, MiB: the kernel's own memory counts as available.
 pub(crate) fn left_of_upstream(shell: &mut Shell) -> Result<i64> {
     counted(shell, "MemTotal:|'Inactive(file):'", "AnonPages:|Cached:|Buffers:|SwapCached:")
 }
@@ -110,15 +111,15 @@ fn counted(shell: &mut Shell, plus: &str, less: &str) -> Result<i64> {
 /// Moments of the guest's life, seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// Not more than the threshold was left.
+    /// Time when the available memory reached the threshold.
     pub(crate) crossed: f64,
-    /// All was written.
+    /// Time when all memory was used.
     pub(crate) filled: f64,
     /// The first process of the victim was gone.
     pub(crate) ended: f64,
 }
 
-/// Takes `margin` MiB, after which the threshold is reached, then `beyond` MiB, and waits until the holder `victim` is gone.
+/// Uses `margin` MiB, which reaches the threshold, then `beyond` MiB, and waits until the holder `victim` is gone.
 pub(crate) fn cross(shell: &mut Shell, victim: &str, margin: i64, beyond: i64) -> Result<Crossing> {
     let crossing = format!(
         "for d in /proc/[0-9]*; do mapfile -d '' -t of < $d/cmdline; \
@@ -133,7 +134,7 @@ pub(crate) fn cross(shell: &mut Shell, victim: &str, margin: i64, beyond: i64) -
     Ok(Crossing { crossed, filled, ended })
 }
 
-/// Gives back what was taken.
+/// Frees the used memory.
 pub(crate) fn empty(shell: &mut Shell) -> Result<()> {
     shell.must("[ ! -e /run/fill/on ] || umount /run/fill").map(drop)
 }

@@ -1,4 +1,4 @@
-//! Process ids run out.
+//! A shortage of process ids.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -15,7 +15,7 @@ const CALM: &str = "trap 'exit 0' TERM; touch /hold/ready; while :; do sleep 100
 
 pub(super) fn pressure(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { vm, cluster } = fixture(cx)?;
-    // An agent tells 25 events about its node at once, then one in five minutes: a new one has told none.
+    // An agent sends 25 events about its node at once, then one in five minutes: a new agent has sent none.
     vm.vm()?.shell()?.must("systemctl restart kubelet")?;
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
@@ -27,14 +27,14 @@ pub(super) fn pressure(cx: &mut CaseContext<'_>) -> Result<()> {
         text.trim().parse().with_context(|| format!("tasks of the machine: {text:?}"))?
     };
     let before = shell.must("cat /proc/sys/kernel/pid_max")?;
-    // Those below 300 are not given twice.
+    // The kernel does not use ids below 300 a second time.
     let most = 2 * tasks + 700;
     let many = most * (100 - PIDS_PERCENT) / 100 - tasks + 40;
     let bomb =
         format!("i=0; while [ $i -lt {many} ]; do sleep 1000 & i=$((i+1)); done; touch /hold/ready; wait");
     client.create::<Pod>(&pods, scripted("bomb", &bomb, &json!({})))?;
     await_pod_ready(cluster, "bomb", 120)?;
-    // Not before: systemd lets a group have 15 % of it.
+    // Not earlier: systemd limits a group to 15 % of it.
     vm.vm()?.shell()?.must(&format!("echo {most} > /proc/sys/kernel/pid_max"))?;
     let gone = client.wait::<Pod, _>(&pods, 120, "bomb to have failed", |all| {
         let status = all.get("bomb")?.status.clone()?;

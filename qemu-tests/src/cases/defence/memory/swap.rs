@@ -1,4 +1,4 @@
-//! A machine with swap, of which some pods have a share (KEP-2400).
+//! A machine with swap, of which some pods may use a share (KEP-2400).
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::cases::join::vm::tools::PROGRAMS;
 
 /// Size of the swap file, MiB.
 const SWAP: i64 = 512;
-/// What a pod of this case asks for and holds at most in memory, MiB.
+/// Memory request and limit of a pod of this case, MiB.
 const REQUEST: i64 = 32;
 const LIMIT: i64 = 40;
-/// What it fills.
+/// Memory that the container fills.
 const HELD: i64 = 50;
 
-/// Holds anonymous memory: what a reader that never reads has not taken yet. Not of zeros, which need no swap.
+/// Holds anonymous memory: data in a pipe buffer of a reader that never reads. Not zeros, which need no swap.
 fn hoarder(name: &str, mebi: i64, resources: &Value) -> Value {
     let script =
         format!("touch /hold/ready; (yes | dd bs={mebi}M count=1 iflag=fullblock | sleep 100000) & wait");
@@ -33,7 +33,7 @@ fn memory(request: i64, limit: i64) -> Value {
     json!({"requests": {"memory": format!("{request}Mi")}, "limits": {"memory": format!("{limit}Mi")}})
 }
 
-/// The agent is started anew, which has the machine's swap in its Node then.
+/// Restarts the agent, whose Node then shows the machine's swap.
 fn restart(cluster: &Cluster, vm: &mut VmNode, capacity: Option<i64>) -> Result<i64> {
     vm.vm()?.shell()?.must("systemctl restart kubelet")?;
     let client = cluster.client();
@@ -52,7 +52,7 @@ fn read(vm: &mut VmNode, pod: &Pod, file: &str) -> Result<i64> {
         .and_then(|c| c.container_id.clone())
         .context("the container's id")?
         .replace("containerd://", "");
-    // crun's own group in the scope has what was asked for; the scope has the limit of memory.
+    // crun's own group in the scope has the request; the scope has the memory limit.
     let group = format!("/sys/fs/cgroup/kubepods.slice/*/*/cri-containerd-{id}.scope/container");
     let text = vm.vm()?.shell()?.must(&format!("cat {group}/{file}"))?;
     text.trim().parse().with_context(|| format!("{file}: {text:?}"))

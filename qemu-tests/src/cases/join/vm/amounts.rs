@@ -1,4 +1,4 @@
-//! What a pod asks for itself, in a VM: its cgroup and its containers', and how they change while it runs.
+//! A pod's own resources (`spec.resources`), in a VM: its cgroup and its containers', and their changes while it runs.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,7 +15,7 @@ fn amounts(cpu: (&str, &str), memory: (&str, &str)) -> Value {
     json!({"requests": {"cpu": cpu.0, "memory": memory.0}, "limits": {"cpu": cpu.1, "memory": memory.1}})
 }
 
-/// A pod with amounts of its own, of whose containers one has none, is given more and less.
+/// A pod with resources of its own, one of whose containers has none, is resized up and down.
 pub(super) fn ensure_changed(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     let container = |name: &str, resources: Value| json!({"name": name, "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never", "resources": resources});
     let first = amounts(("100m", "200m"), ("32Mi", "64Mi"));

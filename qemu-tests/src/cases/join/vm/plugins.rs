@@ -1,4 +1,4 @@
-//! A credential-provider plugin of NodeConfig, whose program comes once the node runs.
+//! A credential provider plugin of NodeConfig, whose program is installed while the node runs.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,7 +11,7 @@ use crate::cases::join::vm::VM;
 
 const NAME: &str = "by-plugin";
 const IMAGE: &str = "plugin.invalid/team/app";
-/// Where the appliance looks for the programs.
+/// The appliance's directory of plugin programs.
 const DIR: &str = "/var/lib/kubelet/credential-providers";
 
 /// `registries.credentialProviders`.
@@ -25,7 +25,7 @@ pub(super) fn configured() -> Value {
     }])
 }
 
-/// The node runs although the program is not there, and asks it once it is.
+/// The node runs without the program, and uses it as soon as it exists.
 pub(super) fn ensure_asked(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     let told = "journalctl -u kubelet -b -o cat --no-pager | grep -c 'plugin cannot be asked'";
     vm.vm()?.shell()?.must(told).context("the log of a node whose plugin's program is missing")?;

@@ -28,15 +28,15 @@ use serde_json::json;
 use crate::cases::join::vm::VM;
 
 const POD: &str = "tools";
-/// Where busybox is in the VM.
+/// Directory of busybox in the VM.
 pub(crate) const PROGRAMS: &str = "/var/lib/e2e";
-/// What kubectl and the cases call by its name.
+/// Names of the commands that kubectl and the cases use.
 const NAMES: [&str; 9] = ["sh", "cat", "echo", "httpd", "mkdir", "sleep", "stty", "tar", "touch"];
 /// Disks have whole blocks.
 const BLOCK: u64 = 1024 * 1024;
 /// How long one step may take under TCG.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at what a program has said.
+/// Pause between two looks at a program's output.
 const AGAIN: Duration = Duration::from_millis(250);
 const SCRIPT: &str = "mkdir -p /www /tmp; echo served > /www/index.html; httpd -p 8080 -h /www; echo one; \
     while [ ! -e /tmp/go ]; do sleep 1; done; echo two; while true; do sleep 1000; done";
@@ -50,7 +50,7 @@ pub(crate) fn disk(artefacts: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Puts what is on that disk to [`PROGRAMS`], under these names.
+/// Copies the disk's files to [`PROGRAMS`], and links these names.
 pub(crate) fn unpack(vm: &mut VmNode, names: &[&str]) -> Result<()> {
     let shell = vm.vm()?.shell()?;
     shell.must(&format!(
@@ -59,13 +59,13 @@ pub(crate) fn unpack(vm: &mut VmNode, names: &[&str]) -> Result<()> {
     link(shell, names)
 }
 
-/// Gives busybox these names.
+/// Links these names to busybox.
 pub(crate) fn link(shell: &mut Shell, names: &[&str]) -> Result<()> {
     let links: Vec<String> = names.iter().map(|name| format!("ln -sf busybox {PROGRAMS}/{name}")).collect();
     shell.must(&links.join(" && ")).map(drop)
 }
 
-/// All of it.
+/// Runs all of these commands.
 pub(super) fn ensure_usable(cx: &CaseContext<'_>, cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     unpack(vm, &NAMES)?;
     let file = cx.artefacts.join("tools.json");
@@ -96,7 +96,7 @@ fn pod() -> serde_json::Value {
             "name": "c", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", SCRIPT], "securityContext": {"runAsUser": 0},
             "volumeMounts": [{"name": "bin", "mountPath": "/bin"}],
-            // The page is there once the log says `one`.
+            // The page exists when the log has `one`.
             "readinessProbe": {"exec": {"command": ["/bin/cat", "/www/index.html"]}, "periodSeconds": 1},
         }, {
             "name": "listens", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never", "stdin": true,
@@ -112,7 +112,7 @@ struct Tools<'a> {
 }
 
 impl Tools<'_> {
-    /// kubectl that goes on beside the case, and the file of what it says.
+    /// Starts kubectl in the background; returns it and the file of its output.
     fn start(&self, name: &str, args: &[&str]) -> Result<(Guarded, PathBuf)> {
         let said = self.cx.artefacts.join(name);
         let mut command = self.cluster.kubectl_command(args);
@@ -123,7 +123,7 @@ impl Tools<'_> {
         Ok((Guarded::spawn(&self.cx.run, &mut command)?, said))
     }
 
-    /// Asks until there is an answer; an error is why there is none yet.
+    /// Repeats `look` until it returns a value; its error is the reason why there is none yet.
     fn await_some<T>(&self, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let client = self.cluster.client();
         let mut again = client.block_on(async { tokio::time::interval(AGAIN) });
@@ -175,7 +175,7 @@ impl Tools<'_> {
         Ok(())
     }
 
-    /// What is written while somebody follows comes to him.
+    /// Lines that are written during `logs --follow` reach the client.
     fn follow(&self) -> Result<()> {
         let (_kubectl, said) = self.start("follow", &["logs", "--follow", POD])?;
         let says = |expected: &str| {

@@ -1,7 +1,7 @@
-//! The pods whose configurations are compared: between them every field of a pod that both kubelets hand to the runtime.
+//! The pods whose configurations are compared: together they have every field that both kubelets pass to the runtime.
 //!
-//! Nothing of chance is in them: no tokens (their volumes have random names), requests so small that the machine's memory
-//! does not decide.
+//! They contain no random values: no tokens (their volumes have random names), and requests so small that the machine's
+//! memory has no influence.
 
 use orlop_harness::cluster::fixture::{STAYS, container};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn merge(into: &mut Value, from: Value) {
     into.extend(from);
 }
 
-/// All of them.
+/// All pods.
 #[must_use]
 pub(super) fn all() -> Vec<Value> {
     [plain(), resources(), security(), host(), names(), dns(), environment(), volumes()]

@@ -1,4 +1,4 @@
-//! Pods' volumes by drivers that are scripts, over agents that begin anew.
+//! Pods' volumes with drivers that are scripts, over restarts of the agent.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn key(uid: &str) -> PodKey {
     PodKey { namespace: "ns".into(), name: "web".into(), uid: uid.into() }
 }
 
-/// The set-up of a pod's volume, as its source says it.
+/// The set-up of a pod's volume with this source.
 fn volume(rig: &Rig, uid: &str, source: Value) -> SetUp {
     let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "ns", "uid": uid},
         "spec": {"containers": []}}))
@@ -58,7 +58,7 @@ impl Rig {
         self.answer().await.1
     }
 
-    /// The agent is killed, and another one begins.
+    /// Kills the agent and starts another one.
     fn again(self) -> Rig {
         rig_in(self.dir, 1)
     }
@@ -95,7 +95,7 @@ async fn a_driver_mounts_and_unmounts_once_whoever_the_agent_is() {
     let measured = rig.executor.local_volumes().all();
     assert_eq!(measured.len(), 1, "{measured:?}");
 
-    // The driver is taken away: nobody unmounts what is its own.
+    // The driver's program is gone: its own mount cannot be unmounted.
     let program = scripts.directory.join("vendor~driver/driver");
     std::fs::rename(&program, scripts.directory.join("away")).unwrap();
     let mut rig = rig.again();
@@ -110,7 +110,7 @@ async fn a_driver_mounts_and_unmounts_once_whoever_the_agent_is() {
     assert!(scripts.log().is_empty());
 }
 
-/// Why nobody knows what the volume is.
+/// The reason why no driver supports the volume.
 fn unprocessed(told: EffectResult) -> String {
     match told {
         Ok(EffectOk::Unprocessed { why }) => why,
@@ -205,7 +205,7 @@ async fn the_node_attaches_a_volume_once_for_its_pods() {
     assert_eq!(rig.is_set_up("u1", &one).await, Ok(done(Capabilities::default(), None, None)));
     let global = format!("mountdevice {} /dev/e2e1", flex.global);
     let mount = format!("mount {}", one.path);
-    // It does not know `mount`: the node binds what is there.
+    // The driver does not support `mount`: the node binds its mount for all pods.
     assert_eq!(scripts.log(), ["init", "getvolumename", "attach", "waitforattach /dev/e2e", &global, &mount]);
     let written = on_disk::records(&root).unwrap();
     assert_eq!(written[0].device.as_deref(), Some("/dev/e2e"));
@@ -221,7 +221,7 @@ async fn the_node_attaches_a_volume_once_for_its_pods() {
         assert_eq!(rig.is_torn_down(uid).await, Ok(EffectOk::Done));
     }
     assert_eq!(held(&root), 0);
-    // The owner of the stages gives the volume back now that no pod has it.
+    // No pod uses the volume any more: the owner of the table of stages cleans it up.
     let gone = async {
         while !on_disk::records(&root).unwrap().is_empty() {
             tokio::task::yield_now().await;
@@ -258,7 +258,7 @@ async fn a_walk_that_outlives_its_effect_is_not_begun_again_and_the_volume_is_th
     cancel.cancel();
     assert_eq!(rig.answer().await.1.unwrap_err().class, Class::DeadlineExceeded);
     assert_eq!(scripts.log(), ["init".to_owned(), format!("mount {}", set_up.path)]);
-    // The next one's deadline comes before the walk's end, too.
+    // The deadline of the next effect passes before the walk ends, too.
     rig.start_of(&key("u"), 2, effect(), Some(1));
     assert_eq!(rig.answer().await.1.unwrap_err().class, Class::DeadlineExceeded);
     rig.start_of(&key("u"), 3, effect(), Some(120));
@@ -268,7 +268,7 @@ async fn a_walk_that_outlives_its_effect_is_not_begun_again_and_the_volume_is_th
     assert_eq!((gid, begun.try_recv().is_err()), (4242, true), "given, and begun once");
     assert!(scripts.log().is_empty(), "the driver was asked once");
 
-    // A pod that goes meanwhile takes its walk along.
+    // The tear-down of a pod ends the pod's walk.
     let other = plain(&rig, "u2");
     let cancel =
         rig.start_of(&key("u2"), 4, Effect::SetUpVolume { volume: Box::new(other.clone()) }, Some(120));

@@ -1,0 +1,293 @@
+//! resource_managers: the processors, the memory and the devices that pods of this node have for themselves.
+//!
+//! ```text
+//! pod ──judge──► refusal, or the managers as they are with the pod ──give──► placement of its containers, records for the disk
+//!                                                                    └─► question to a device plugin ──answered──► …
+//! pods that are not active any more ──keep_only──► more for the others
+//! ```
+//! In: pods in admission, the set of active pods. Out: refusals, placements, records. Pure. Invariants: [`ResourceManagers::judge`]
+//! changes nothing, so admission may ask as often as it likes; a pod that is given its parts again keeps them; a refused pod leaves
+//! nothing behind. The pod manager owns the value. The decisions are agent-managers'. Upstream: pkg/kubelet/cm/topologymanager,
+//! cpumanager, memorymanager, devicemanager.
+
+mod devices;
+mod request;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use agent_managers::checkpoint;
+use agent_managers::counts::Counts;
+use agent_managers::cpu_set::CpuSet;
+use agent_managers::devices::inventory::NodeDevices;
+use agent_managers::devices::status::DeviceNodes;
+use agent_managers::node_mask::NodeMask;
+use agent_managers::placement::{Managers, PlaceStep, Refusal};
+use agent_types::runtime::placement::Placement;
+use k8s_openapi::api::core::v1::Pod;
+
+pub use devices::{ASK_TIME, ASK_TIMED_OUT, DeviceAction, DeviceEvent};
+pub use request::pod_request;
+
+/// File name of the CPU manager's state, in the root directory.
+pub const CPU_STATE: &str = "cpu_manager_state";
+/// File name of the memory manager's state, in the root directory.
+pub const MEMORY_STATE: &str = "memory_manager_state";
+/// `cpuManagerPolicy: static`, as the state file spells it.
+pub const CPU_STATIC: &str = "static";
+/// `memoryManagerPolicy: Static`, as the state file spells it.
+pub const MEMORY_STATIC: &str = "Static";
+
+/// The contents of the state files; `None`: the policy has no state, and the file does not change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagerRecords {
+    /// [`CPU_STATE`].
+    pub cpus: Option<String>,
+    /// [`MEMORY_STATE`].
+    pub memory: Option<String>,
+}
+
+impl ManagerRecords {
+    /// The states that differ from those that were written.
+    #[must_use]
+    pub fn since(&self, written: &ManagerRecords) -> ManagerRecords {
+        let news = |now: &Option<String>, then: &Option<String>| {
+            now.clone().filter(|now| then.as_ref() != Some(now))
+        };
+        ManagerRecords { cpus: news(&self.cpus, &written.cpus), memory: news(&self.memory, &written.memory) }
+    }
+}
+
+/// The managers of this node, with the parts that pods have.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceManagers {
+    managers: Managers,
+    /// Amounts of device plugins' resources, and the names that were removed since the agent's start.
+    node_devices: NodeDevices,
+}
+
+/// The outcome of giving a pod its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GiveOutcome {
+    /// The pod has its parts.
+    Parts {
+        /// The records of processors or memory changed.
+        changed: bool,
+    },
+    /// A plugin has to be asked, or the checkpoint written, before [`ResourceManagers::answered`].
+    Waits(PlaceStep),
+}
+
+impl From<Managers> for ResourceManagers {
+    fn from(managers: Managers) -> ResourceManagers {
+        ResourceManagers { managers, node_devices: NodeDevices::default() }
+    }
+}
+
+impl ResourceManagers {
+    /// No manager assigns anything: there is nothing to give, to record or to take back.
+    #[must_use]
+    pub fn are_idle(&self) -> bool {
+        self.managers.cpus.is_none() && self.managers.memory.is_none() && self.managers.devices.is_unused()
+    }
+
+    /// The managers themselves, for what others read of them.
+    #[must_use]
+    pub fn managers(&self) -> &Managers {
+        &self.managers
+    }
+
+    /// Whether the pod gets its parts as far as that is known without its plugins, without giving them. `ran`: containers of the pod
+    /// ran when the agent started.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn judge(&self, pod: &Pod, ran: bool) -> Result<(), Refusal> {
+        if self.wants_nothing(pod) {
+            return Ok(());
+        }
+        match self.managers.clone().begin(pod_request(pod), self.kept_devices(pod, ran)) {
+            PlaceStep::Refused(refusal) => Err(refusal),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the pod its parts, or begins to. A pod that is refused at once gets nothing; the attempt is counted.
+    ///
+    /// # Errors
+    /// Why it gets none.
+    pub fn give(&mut self, pod: &Pod, ran: bool) -> Result<GiveOutcome, Refusal> {
+        if self.wants_nothing(pod) {
+            // Nothing can refuse the pod; it is counted.
+            self.managers.begin(pod_request(pod), BTreeSet::new());
+            return Ok(GiveOutcome::Parts { changed: false });
+        }
+        let mut tried = self.managers.clone();
+        let step = tried.begin(pod_request(pod), self.kept_devices(pod, ran));
+        if let PlaceStep::Refused(refusal) = step {
+            self.managers.counts = tried.counts;
+            return Err(refusal);
+        }
+        let had = std::mem::replace(&mut self.managers, tried);
+        if step != PlaceStep::Placed {
+            return Ok(GiveOutcome::Waits(step));
+        }
+        let cpus = |of: &Managers| of.cpus.as_ref().map(|cpus| cpus.state().clone());
+        let memory = |of: &Managers| of.memory.as_ref().map(|memory| memory.state().clone());
+        Ok(GiveOutcome::Parts {
+            changed: cpus(&had) != cpus(&self.managers) || memory(&had) != memory(&self.managers),
+        })
+    }
+
+    /// No manager has anything for the pod.
+    fn wants_nothing(&self, pod: &Pod) -> bool {
+        let Managers { cpus, memory, .. } = &self.managers;
+        cpus.is_none() && memory.is_none() && self.managed_resources(pod).is_empty()
+    }
+
+    fn kept_devices(&self, pod: &Pod, ran: bool) -> BTreeSet<String> {
+        if ran { self.keep_devices(pod) } else { BTreeSet::new() }
+    }
+
+    /// Takes back the parts of containers that no active pod has; true if there were any. Without a container the question is for the
+    /// pod.
+    pub fn keep_only(&mut self, is_active: impl Fn(&str, Option<&str>) -> bool) -> bool {
+        self.managers.keep_only(is_active)
+    }
+
+    /// A container is about to be created: memory of the init containers before it is free. True if there was any.
+    pub fn creates(&mut self, pod: &Pod, container: &str) -> bool {
+        let memory = self.managers.memory.as_mut();
+        memory.is_some_and(|memory| memory.release_earlier(&pod_request(pod), container))
+    }
+
+    /// Where the containers of the pod `uid` run, and their devices.
+    #[must_use]
+    pub fn placement(&self, uid: &str, pod: Option<&Pod>) -> Placement {
+        let text = |set: &dyn std::fmt::Display| Arc::from(set.to_string());
+        let Managers { cpus, memory, .. } = &self.managers;
+        let own = cpus.iter().filter_map(|cpus| cpus.state().assignments.get(uid)).flatten();
+        let blocks = memory.iter().filter_map(|memory| memory.state().blocks.get(uid)).flatten();
+        let nodes = blocks.map(|(name, blocks)| {
+            let all = blocks.iter().flat_map(|block| block.nodes.nodes());
+            (name, NodeMask::of(all).nodes().map(|node| node.to_string()).collect::<Vec<_>>().join(","))
+        });
+        Placement {
+            cpus: own.map(|(name, cpus)| (name.clone(), text(cpus))).collect(),
+            shared_cpus: cpus.as_ref().map(|cpus| text(&cpus.state().shared)),
+            mems: nodes
+                .filter(|(_, nodes)| !nodes.is_empty())
+                .map(|(name, nodes)| (name.clone(), text(&nodes)))
+                .collect(),
+            devices: self.devices_of(uid, pod),
+        }
+    }
+
+    /// Processors of the containers that have none for themselves; `None`: all of the machine.
+    #[must_use]
+    pub fn shared_cpus(&self) -> Option<&CpuSet> {
+        self.managers.cpus.as_ref().map(|cpus| &cpus.state().shared)
+    }
+
+    /// The state files as they are to be.
+    #[must_use]
+    pub fn records(&self) -> ManagerRecords {
+        let Managers { cpus, memory, .. } = &self.managers;
+        ManagerRecords {
+            cpus: cpus.as_ref().map(|of| checkpoint::cpus::write(CPU_STATIC, of.state())),
+            memory: memory.as_ref().map(|of| checkpoint::memory::write(MEMORY_STATIC, of.state())),
+        }
+    }
+
+    /// Counters since the start of the agent.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.managers.counts
+    }
+
+    /// What others read: the pod resources API, metrics.
+    #[must_use]
+    pub fn view(&self) -> ResourcesView {
+        let Managers { cpus, memory, devices, counts, .. } = &self.managers;
+        let mut view = ResourcesView { counts: counts.clone(), ..ResourcesView::default() };
+        if let Some(cpus) = cpus {
+            view.allocatable_cpus = cpus.allocatable();
+            view.available_cpus = cpus.available();
+            view.cpus.clone_from(&cpus.state().assignments);
+            view.exclusive_cpus_by_node = cpus.exclusive_by_node();
+        }
+        if let Some(memory) = memory {
+            let machine = &memory.state().machine;
+            view.allocatable_memory = machine
+                .iter()
+                .flat_map(|(node, of)| {
+                    of.memory.iter().map(move |(resource, table)| (*node, resource, table.allocatable))
+                })
+                .filter(|(_, _, bytes)| *bytes > 0)
+                .map(|(node, resource, bytes)| MemoryPart {
+                    resource: resource.clone(),
+                    bytes,
+                    nodes: NodeMask::of([node]),
+                })
+                .collect();
+            let part = |block: &agent_managers::memory::state::Block| MemoryPart {
+                resource: block.resource.clone(),
+                bytes: block.bytes,
+                nodes: block.nodes,
+            };
+            let parts = |containers: &BTreeMap<String, Vec<_>>| {
+                containers.iter().map(|(name, of)| (name.clone(), of.iter().map(part).collect())).collect()
+            };
+            view.memory = memory.state().blocks.iter().map(|(uid, of)| (uid.clone(), parts(of))).collect();
+        }
+        view.is_static = (cpus.is_some(), memory.is_some());
+        view.node_devices.clone_from(&self.node_devices);
+        view.allocatable_devices = devices.allocatable_devices();
+        for (uid, container, _, _) in devices.records().iter() {
+            let of_pod = view.devices.entry(uid.to_owned()).or_default();
+            of_pod.entry(container.to_owned()).or_insert_with(|| devices.devices_of(uid, container));
+        }
+        view
+    }
+}
+
+/// Memory that a container has, or that a node has for containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPart {
+    /// `memory`, or a size of huge pages.
+    pub resource: String,
+    /// Amount.
+    pub bytes: u64,
+    /// NUMA nodes of it.
+    pub nodes: NodeMask,
+}
+
+/// The managers as others see them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourcesView {
+    /// The CPU manager is static, the memory manager is Static.
+    pub is_static: (bool, bool),
+    /// Processors that may be exclusive; empty without static policy.
+    pub allocatable_cpus: CpuSet,
+    /// Those that may become exclusive now.
+    pub available_cpus: CpuSet,
+    /// Processors of containers: pod UID, container name.
+    pub cpus: BTreeMap<String, BTreeMap<String, CpuSet>>,
+    /// Number of exclusive processors of each NUMA node that has any.
+    pub exclusive_cpus_by_node: BTreeMap<u32, usize>,
+    /// Memory for containers, by NUMA node and resource.
+    pub allocatable_memory: Vec<MemoryPart>,
+    /// Memory of containers: pod UID, container name.
+    pub memory: BTreeMap<String, BTreeMap<String, Vec<MemoryPart>>>,
+    /// Amounts of device plugins' resources.
+    pub node_devices: NodeDevices,
+    /// Healthy devices by resource.
+    pub allocatable_devices: BTreeMap<String, DeviceNodes>,
+    /// Devices of containers by resource: pod UID, container name.
+    pub devices: BTreeMap<String, BTreeMap<String, BTreeMap<String, DeviceNodes>>>,
+    /// Counters.
+    pub counts: Counts,
+}

@@ -1,0 +1,163 @@
+//! The managers of this machine, as they are set.
+//!
+//! In: settings, the machine, the node's reservation, states of an earlier agent. Out: [`Managers`], or the reason why the agent must not
+//! start, in upstream's words. Invariant: a mistake in the settings is reported before a state is looked at, because upstream
+//! constructs all managers before it starts one.
+
+use std::collections::BTreeMap;
+
+use super::{ManagerSettings, TopologySettings};
+use crate::cpu_set::CpuSet;
+use crate::cpus::manager::CpuManager;
+use crate::cpus::start::{self as cpus, Reservation};
+use crate::cpus::state::CpuState;
+use crate::hints::merge::Nodes;
+use crate::memory::manager::MemoryManager;
+use crate::memory::start as memory;
+use crate::memory::state::MemoryState;
+use crate::placement::{Managers, Topology};
+use crate::request::ResourceName;
+use crate::topology::machine::MachineTopology;
+
+/// Amounts that the node keeps from pods: `systemReserved`, `kubeReserved` and hard eviction together; with `reservedSystemCPUs` its
+/// number of processors. Upstream: `GetNodeAllocatableReservation`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeReservation {
+    /// Thousandths of a processor.
+    pub cpu_milli: u64,
+    /// Memory and huge pages, bytes.
+    pub memory: BTreeMap<ResourceName, u64>,
+}
+
+/// States that an earlier agent, or an upstream kubelet, left on the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagerStates {
+    /// `cpu_manager_state`.
+    pub cpus: Option<CpuState>,
+    /// `memory_manager_state`.
+    pub memory: Option<MemoryState>,
+}
+
+/// Why the managers cannot start on this machine; the texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManagersError {
+    /// The machine's topology names no processor.
+    #[error("could not detect number of cpus")]
+    NoCpus,
+    /// A processor of `reservedSystemCPUs` is offline or does not exist.
+    #[error("reserved-cpus: {given} is not a subset of online-cpus: {online}")]
+    ReservedOffline {
+        /// The setting as it was written.
+        given: String,
+        /// Processors of the machine.
+        online: CpuSet,
+    },
+    /// `prefer-closest-numa-nodes`, and a node reports no distances.
+    #[error("cannot discover NUMA topology: error getting NUMA distances from cadvisor")]
+    NoDistances,
+    /// `max-allowable-numa-nodes`.
+    #[error("unsupported on machines with more than {0} NUMA Nodes")]
+    TooManyNodes(u64),
+    /// The CPU manager.
+    #[error(transparent)]
+    Cpus(#[from] cpus::StartError),
+    /// The memory manager.
+    #[error(transparent)]
+    Memory(#[from] memory::StartError),
+}
+
+impl ManagerSettings {
+    /// The managers of this machine with the states of an earlier agent.
+    ///
+    /// # Errors
+    /// A setting or a state does not fit the machine.
+    pub fn managers(
+        &self,
+        machine: &MachineTopology,
+        reservation: &NodeReservation,
+        states: ManagerStates,
+    ) -> Result<Managers, ManagersError> {
+        self.build(machine, reservation, ManagerStates::default())?;
+        self.build(machine, reservation, states)
+    }
+
+    /// The managers after a boot of the machine, when no container of an earlier boot runs: parts of states that do not fit are
+    /// dropped.
+    ///
+    /// # Errors
+    /// A setting does not fit the machine.
+    pub fn managers_after_boot(
+        &self,
+        machine: &MachineTopology,
+        reservation: &NodeReservation,
+        states: ManagerStates,
+    ) -> Result<Managers, ManagersError> {
+        let mut managers = self.build(machine, reservation, ManagerStates::default())?;
+        if let (Some(options), Some(state)) = (self.cpus, &states.cpus) {
+            let cpus = self.reserved_system_cpus.clone().unwrap_or_default();
+            let reservation = Reservation { milli: reservation.cpu_milli, cpus };
+            let topology = machine.cpus.clone();
+            let fits = CpuManager::start(topology.clone(), options, &reservation, Some(state.clone()));
+            let cpus = fits.or_else(|_| CpuManager::start_after_boot(topology, options, &reservation, state));
+            managers.cpus = Some(cpus?);
+        }
+        if let (Some(reserved), Some(state)) = (&self.memory, &states.memory) {
+            let (nodes, wanted) = (machine.memory(), &reservation.memory);
+            let fits = MemoryManager::start(&nodes, reserved, wanted, Some(state.clone()));
+            let memory = fits.or_else(|_| MemoryManager::start_after_boot(&nodes, reserved, wanted, state));
+            managers.memory = Some(memory?);
+        }
+        Ok(managers)
+    }
+
+    fn build(
+        &self,
+        machine: &MachineTopology,
+        reservation: &NodeReservation,
+        states: ManagerStates,
+    ) -> Result<Managers, ManagersError> {
+        let online = machine.cpus.cpus().set();
+        if online.is_empty() {
+            return Err(ManagersError::NoCpus);
+        }
+        let reserved = self.reserved_system_cpus.clone().unwrap_or_default();
+        if !reserved.is_subset(&online) {
+            return Err(ManagersError::ReservedOffline { given: self.reserved_text.clone(), online });
+        }
+        let mut managers = Managers::default();
+        if let Some(topology) = &self.topology {
+            managers.topology = Some(topology.on(machine)?);
+        }
+        if let Some(options) = self.cpus {
+            let reservation = Reservation { milli: reservation.cpu_milli, cpus: reserved };
+            let cpus = CpuManager::start(machine.cpus.clone(), options, &reservation, states.cpus)?;
+            managers.cpus = Some(cpus);
+        }
+        if let Some(reserved) = &self.memory {
+            let memory =
+                MemoryManager::start(&machine.memory(), reserved, &reservation.memory, states.memory)?;
+            managers.memory = Some(memory);
+        }
+        Ok(managers)
+    }
+}
+
+impl TopologySettings {
+    /// Nodes without processors count, too.
+    fn on(&self, machine: &MachineTopology) -> Result<Topology, ManagersError> {
+        let mut nodes = Nodes::new(machine.nodes.keys().copied());
+        if self.options.prefer_closest {
+            let mut distances = BTreeMap::new();
+            for (from, node) in &machine.nodes {
+                let row = node.distances.as_ref().ok_or(ManagersError::NoDistances)?;
+                distances.extend(row.iter().map(|(to, distance)| ((*from, *to), *distance)));
+            }
+            nodes = nodes.with_distances(distances);
+        }
+        let most = self.options.nodes_max;
+        if u64::try_from(machine.nodes.len()).is_ok_and(|count| count > most) {
+            return Err(ManagersError::TooManyNodes(most));
+        }
+        Ok(Topology { policy: self.policy, scope: self.scope, nodes })
+    }
+}

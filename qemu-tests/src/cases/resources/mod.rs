@@ -1,0 +1,4 @@
+//! Processors, memory and devices that containers have for themselves.
+
+pub mod numa;
+pub mod processors;

@@ -22,8 +22,10 @@ use std::sync::Arc;
 use agent_managers::checkpoint;
 use agent_managers::counts::Counts;
 use agent_managers::cpu_set::CpuSet;
+use agent_managers::cpus::manager::CpuManager;
 use agent_managers::devices::inventory::NodeDevices;
 use agent_managers::devices::status::DeviceNodes;
+use agent_managers::memory::manager::MemoryManager;
 use agent_managers::node_mask::NodeMask;
 use agent_managers::placement::{Managers, PlaceStep, Refusal};
 use agent_types::runtime::placement::Placement;
@@ -135,11 +137,10 @@ impl ResourceManagers {
         if step != PlaceStep::Placed {
             return Ok(GiveOutcome::Waits(step));
         }
-        let cpus = |of: &Managers| of.cpus.as_ref().map(|cpus| cpus.state().clone());
-        let memory = |of: &Managers| of.memory.as_ref().map(|memory| memory.state().clone());
-        Ok(GiveOutcome::Parts {
-            changed: cpus(&had) != cpus(&self.managers) || memory(&had) != memory(&self.managers),
-        })
+        let Managers { cpus, memory, .. } = &self.managers;
+        let changed = had.cpus.as_ref().map(CpuManager::state) != cpus.as_ref().map(CpuManager::state)
+            || had.memory.as_ref().map(MemoryManager::state) != memory.as_ref().map(MemoryManager::state);
+        Ok(GiveOutcome::Parts { changed })
     }
 
     /// No manager has anything for the pod.
@@ -184,12 +185,6 @@ impl ResourceManagers {
                 .collect(),
             devices: self.devices_of(uid, pod),
         }
-    }
-
-    /// Processors of the containers that have none for themselves; `None`: all of the machine.
-    #[must_use]
-    pub fn shared_cpus(&self) -> Option<&CpuSet> {
-        self.managers.cpus.as_ref().map(|cpus| &cpus.state().shared)
     }
 
     /// The state files as they are to be.
@@ -243,7 +238,6 @@ impl ResourceManagers {
             };
             view.memory = memory.state().blocks.iter().map(|(uid, of)| (uid.clone(), parts(of))).collect();
         }
-        view.is_static = (cpus.is_some(), memory.is_some());
         view.node_devices.clone_from(&self.node_devices);
         view.allocatable_devices = devices.allocatable_devices();
         for (uid, container, _, _) in devices.records().iter() {
@@ -268,8 +262,6 @@ pub struct MemoryPart {
 /// The managers as others see them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourcesView {
-    /// The CPU manager is static, the memory manager is Static.
-    pub is_static: (bool, bool),
     /// Processors that may be exclusive; empty without static policy.
     pub allocatable_cpus: CpuSet,
     /// Those that may become exclusive now.

@@ -129,8 +129,8 @@ impl CpuManager {
         Ok(CpuManager::with_state(topology, options, reserved, state))
     }
 
-    /// Starts after a boot of the machine with a state that does not fit: no container runs, so the state is a wish. Pods keep the
-    /// processors that are still free; the others get new ones when they are admitted. Upstream does not start.
+    /// Starts after a boot of the machine. No container runs, so a state that does not fit is a wish: pods keep the processors that are
+    /// still free, the others get new ones when they are admitted. Upstream does not start then.
     ///
     /// # Errors
     /// The reservation does not fit the machine.
@@ -138,10 +138,13 @@ impl CpuManager {
         topology: CpuTopology,
         options: CpuOptions,
         reservation: &Reservation,
-        state: &CpuState,
+        state: Option<CpuState>,
     ) -> Result<CpuManager, StartError> {
+        if let Ok(manager) = CpuManager::start(topology.clone(), options, reservation, state.clone()) {
+            return Ok(manager);
+        }
         let mut manager = CpuManager::start(topology, options, reservation, None)?;
-        for (pod, containers) in &state.assignments {
+        for (pod, containers) in &state.unwrap_or_default().assignments {
             for (container, own) in containers {
                 manager.keep(pod, container, own);
             }

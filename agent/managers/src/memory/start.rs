@@ -117,9 +117,9 @@ impl MemoryManager {
         Ok(MemoryManager::with_state(state))
     }
 
-    /// Starts after a boot of the machine with a state that does not fit: the kernel itself lies elsewhere in memory at each boot, so
-    /// the nodes' amounts differ. No container runs, so the state is a wish. Pods keep the blocks that still fit; the others get new
-    /// ones when they are admitted. Upstream does not start.
+    /// Starts after a boot of the machine. The kernel itself lies elsewhere in memory at each boot, so the nodes' amounts differ. No
+    /// container runs, so a state that does not fit is a wish: pods keep the blocks that still fit, the others get new ones when
+    /// they are admitted. Upstream does not start then.
     ///
     /// # Errors
     /// The reservation does not fit the machine.
@@ -127,10 +127,13 @@ impl MemoryManager {
         nodes: &BTreeMap<u32, NodeMemory>,
         reserved: &Reserved,
         wanted: &BTreeMap<ResourceName, u64>,
-        state: &MemoryState,
+        state: Option<MemoryState>,
     ) -> Result<MemoryManager, StartError> {
+        if let Ok(manager) = MemoryManager::start(nodes, reserved, wanted, state.clone()) {
+            return Ok(manager);
+        }
         let mut manager = MemoryManager::start(nodes, reserved, wanted, None)?;
-        for (pod, containers) in &state.blocks {
+        for (pod, containers) in &state.unwrap_or_default().blocks {
             for (container, blocks) in containers {
                 manager.keep(pod, container, blocks);
             }

@@ -77,8 +77,8 @@ impl ManagerSettings {
         reservation: &NodeReservation,
         states: ManagerStates,
     ) -> Result<Managers, ManagersError> {
-        self.build(machine, reservation, ManagerStates::default())?;
-        self.build(machine, reservation, states)
+        self.build(machine, reservation, ManagerStates::default(), false)?;
+        self.build(machine, reservation, states, false)
     }
 
     /// The managers after a boot of the machine, when no container of an earlier boot runs: parts of states that do not fit are
@@ -92,22 +92,8 @@ impl ManagerSettings {
         reservation: &NodeReservation,
         states: ManagerStates,
     ) -> Result<Managers, ManagersError> {
-        let mut managers = self.build(machine, reservation, ManagerStates::default())?;
-        if let (Some(options), Some(state)) = (self.cpus, &states.cpus) {
-            let cpus = self.reserved_system_cpus.clone().unwrap_or_default();
-            let reservation = Reservation { milli: reservation.cpu_milli, cpus };
-            let topology = machine.cpus.clone();
-            let fits = CpuManager::start(topology.clone(), options, &reservation, Some(state.clone()));
-            let cpus = fits.or_else(|_| CpuManager::start_after_boot(topology, options, &reservation, state));
-            managers.cpus = Some(cpus?);
-        }
-        if let (Some(reserved), Some(state)) = (&self.memory, &states.memory) {
-            let (nodes, wanted) = (machine.memory(), &reservation.memory);
-            let fits = MemoryManager::start(&nodes, reserved, wanted, Some(state.clone()));
-            let memory = fits.or_else(|_| MemoryManager::start_after_boot(&nodes, reserved, wanted, state));
-            managers.memory = Some(memory?);
-        }
-        Ok(managers)
+        self.build(machine, reservation, ManagerStates::default(), false)?;
+        self.build(machine, reservation, states, true)
     }
 
     fn build(
@@ -115,6 +101,7 @@ impl ManagerSettings {
         machine: &MachineTopology,
         reservation: &NodeReservation,
         states: ManagerStates,
+        after_boot: bool,
     ) -> Result<Managers, ManagersError> {
         let online = machine.cpus.cpus().set();
         if online.is_empty() {
@@ -130,13 +117,12 @@ impl ManagerSettings {
         }
         if let Some(options) = self.cpus {
             let reservation = Reservation { milli: reservation.cpu_milli, cpus: reserved };
-            let cpus = CpuManager::start(machine.cpus.clone(), options, &reservation, states.cpus)?;
-            managers.cpus = Some(cpus);
+            let start = if after_boot { CpuManager::start_after_boot } else { CpuManager::start };
+            managers.cpus = Some(start(machine.cpus.clone(), options, &reservation, states.cpus)?);
         }
         if let Some(reserved) = &self.memory {
-            let memory =
-                MemoryManager::start(&machine.memory(), reserved, &reservation.memory, states.memory)?;
-            managers.memory = Some(memory);
+            let start = if after_boot { MemoryManager::start_after_boot } else { MemoryManager::start };
+            managers.memory = Some(start(&machine.memory(), reserved, &reservation.memory, states.memory)?);
         }
         Ok(managers)
     }

@@ -2,7 +2,7 @@
 //!
 //! In: plugins that stated their options, questions. Out: [`DeviceEvent`]s. Invariants: a resource has one connection, the newest; the
 //! stream of a connection that is replaced is closed (upstream leaves it open and takes its lists); a stream that ends, for whatever
-//! reason, is not begun again, because the plugin has to register anew; a call has a time limit, so its task ends.
+//! reason, is not begun again, because the plugin has to register again; a call has a time limit, so its task ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -6,7 +6,7 @@
 //!                                    └──── PreStartContainer ◄── executor of a pod worker's effects
 //! ```
 //! In: calls of plugins, [`DeviceAction`]s. Out: gRPC to plugins, [`DeviceEvent`]s, the file. Invariants: connections are numbered in the
-//! order in which the pod manager learns of them; a plugin that registers anew replaces its earlier connection; a plugin is a pod, so
+//! order in which the pod manager learns of them; a plugin that registers again replaces its earlier connection; a plugin is a pod, so
 //! the number of plugins and the size of what they send is bounded (module limits). Decisions are in agent-managers and agent-core.
 //! Upstream: pkg/kubelet/cm/devicemanager.
 

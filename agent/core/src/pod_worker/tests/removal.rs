@@ -21,7 +21,7 @@ fn no_answer() -> EffectError {
     EffectError { class: Class::Unavailable, message: "no answer".to_owned() }
 }
 
-/// Ended by itself, so that nothing was to be stopped; its record is that of nobody.
+/// The pod ended by itself: nothing was to be stopped, and the worker wrote no record.
 fn ended_by_itself() -> (World, Arc<Pod>) {
     let p = of_a_file(&one("Never"));
     let mut w = World::with(&p);

@@ -73,7 +73,7 @@ pub struct Csi {
 }
 
 impl Csi {
-    /// No driver yet, on a node to which nobody attaches volumes.
+    /// No driver yet, on a node whose volumes no controller attaches.
     #[must_use]
     pub fn new(tasks: &Tasks) -> Csi {
         Csi {

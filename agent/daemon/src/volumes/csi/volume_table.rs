@@ -126,7 +126,7 @@ impl Machine for TableOwner {
     }
 }
 
-/// Starts the owner of the table; `None` if it runs already. Without `to_node` no API server hears of volumes.
+/// Starts the owner of the table; `None` if it runs already. Without `to_node` no API server is informed of volumes.
 pub fn start(
     dirs: Arc<PodDirs>,
     csi: Csi,

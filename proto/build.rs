@@ -32,5 +32,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let devices = protox::compile(["deviceplugin/v1beta1/deviceplugin.proto"], ["proto"])?;
     // Maps in order: the bytes of an answer go into a checkpoint with a checksum.
     tonic_prost_build::configure().btree_map(".v1beta1").compile_fds(devices)?;
+    dra()
+}
+
+/// DRA drivers. Their packages have the files of other packages: `v1alpha1` is one of the pod resources API, too.
+fn dra() -> Result<(), Box<dyn Error>> {
+    let out = Path::new(&std::env::var("OUT_DIR")?).join("dra");
+    std::fs::create_dir_all(&out)?;
+    let configure = || tonic_prost_build::configure().out_dir(&out);
+    let plugins = protox::compile(["dra/v1/api.proto", "dra/v1beta1/api.proto"], ["proto"])?;
+    configure().generate_default_stubs(true).compile_fds(plugins)?;
+    configure().compile_fds(protox::compile(["dra-health/v1alpha1/api.proto"], ["proto"])?)?;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The public wire contracts that Orlop speaks, restated in our own `.proto` files, and the code generated from
 //! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole; of gRPC's health checking protocol
 //! ([`grpc_health::v1`]) what a probe asks; the kubelet's own pod resources API ([`pod_resources`]); plugin registration
-//! ([`plugin_registration`]) and device plugins ([`device_plugin`]), whole; of CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is
-//! mounted for one pod.
+//! ([`plugin_registration`]), device plugins ([`device_plugin`]) and DRA drivers ([`dra`], [`dra_health`]), whole; of
+//! CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is mounted for one pod.
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
 //! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
@@ -77,6 +77,30 @@ pub mod device_plugin {
     #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
     pub mod v1beta1 {
         tonic::include_proto!("v1beta1");
+    }
+}
+
+/// DRA drivers: the resources of claims.
+pub mod dra {
+    /// Package `k8s.io.kubelet.pkg.apis.dra.v1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        include!(concat!(env!("OUT_DIR"), "/dra/k8s.io.kubelet.pkg.apis.dra.v1.rs"));
+    }
+
+    /// Package `k8s.io.kubelet.pkg.apis.dra.v1beta1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1beta1 {
+        include!(concat!(env!("OUT_DIR"), "/dra/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs"));
+    }
+}
+
+/// DRA drivers: the health of devices.
+pub mod dra_health {
+    /// Package `v1alpha1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1alpha1 {
+        include!(concat!(env!("OUT_DIR"), "/dra/v1alpha1.rs"));
     }
 }
 

@@ -97,6 +97,8 @@ pub fn all() -> Vec<Case> {
         lifecycle::nri::CASES,
         resources::processors::CASES,
         resources::numa::CASES,
+        resources::devices::CASES,
+        resources::claims::CASES,
         shutdown::bus::CASES,
         shutdown::kexec::CASES,
         shutdown::interrupted::CASES,

@@ -374,7 +374,9 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         }
         ApiCall::CreatePod(_) | ApiCall::PatchPodStatus { .. } => ApiReply::Pod(object(body)?),
         // The object or a Status: neither says more than the code.
-        ApiCall::DeletePod { .. } | ApiCall::DeleteCsiNode { .. } => ApiReply::Done,
+        ApiCall::DeletePod { .. } | ApiCall::DeleteCsiNode { .. } | ApiCall::DeleteResourceSlices { .. } => {
+            ApiReply::Done
+        }
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
         ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
@@ -387,6 +389,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::GetCsiNode { .. } | ApiCall::CreateCsiNode(_) | ApiCall::ReplaceCsiNode(_) => {
             ApiReply::CsiNode(object(body)?)
         }
+        ApiCall::GetResourceClaim(_) => ApiReply::ResourceClaim(object(body)?),
         // It has no name: what asked for it has the account's.
         ApiCall::CreateToken { .. } => ApiReply::Token(json::read(body)?),
         ApiCall::CreatePodCertificate(_) => ApiReply::PodCertificate(object(body)?),

@@ -11,6 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::Resource;
 use kube::core::Request as Builder;
@@ -112,6 +113,17 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
             let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             resource::<CSINode>(None).delete(&segment(name)?, &params).map_err(|e| e.to_string())
+        }
+        ApiCall::GetResourceClaim(object) => get::<ResourceClaim>(Some(&object.namespace), &object.name),
+        ApiCall::DeleteResourceSlices { node, driver } => {
+            let node = format!("spec.nodeName={}", segment(node)?);
+            let fields = match driver {
+                Some(driver) => format!("spec.driver={},{node}", segment(driver)?),
+                None => node,
+            };
+            resource::<ResourceSlice>(None)
+                .delete_collection(&DeleteParams::default(), &ListParams::default().fields(&fields))
+                .map_err(|e| e.to_string())
         }
         ApiCall::CreateToken { account, request } => {
             resource::<ServiceAccount>(Some(&segment(&account.namespace)?))
@@ -267,6 +279,17 @@ mod tests {
             shape(&ApiCall::DeleteCsiNode { name: "x".into(), uid: "u".into() }),
             format!("DELETE {path}/x application/json {{\"preconditions\":{{\"uid\":\"u\"}}}}")
         );
+        let claim = shape(&ApiCall::GetResourceClaim(name()));
+        assert_eq!(claim, "GET /apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/x  ");
+        let slices = |driver: Option<&str>| {
+            let driver = driver.map(str::to_owned);
+            shape(&ApiCall::DeleteResourceSlices { node: "n".into(), driver })
+        };
+        let path = "DELETE /apis/resource.k8s.io/v1/resourceslices?&fieldSelector=";
+        assert!(slices(None).starts_with(&format!("{path}spec.nodeName%3Dn ")), "{}", slices(None));
+        let of_driver = slices(Some("d.example"));
+        let expected = format!("{path}spec.driver%3Dd.example%2Cspec.nodeName%3Dn ");
+        assert!(of_driver.starts_with(&expected), "{of_driver}");
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
         let mut asked = PodCertificateRequest::default();
         asked.metadata.namespace = Some("ns".to_owned());

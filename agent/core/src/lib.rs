@@ -37,8 +37,10 @@ pub mod mirror_pods;
 pub mod node_shutdown;
 pub mod node_status;
 pub mod pleg;
+pub mod plugin_registrations;
 pub mod pod_manager;
 pub mod pod_worker;
+pub mod resource_claims;
 pub mod status_manager;
 
 // Rank 5: the checkers of the simulator.

@@ -56,6 +56,7 @@ fn built(manifest: &str, place: &str) -> Value {
         claims: &Claims::new(),
         images: &ImageVolumes::new(),
         placement: &Placement::default(),
+        resource_claims: None,
         recursive_read_only: true,
     };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));

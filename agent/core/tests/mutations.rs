@@ -110,6 +110,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
         claims: &Claims::new(),
         images: &ImageVolumes::new(),
         placement: &Placement::default(),
+        resource_claims: None,
         recursive_read_only: true,
     };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {

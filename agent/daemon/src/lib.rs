@@ -3,11 +3,13 @@
 //! is [`process::run::run`] with the process's own arguments. See docs/agent/README.md.
 #![forbid(unsafe_code)]
 
+pub mod claims;
 pub mod cluster;
 pub mod devices;
 pub mod images;
 pub mod logging;
 pub mod node;
+pub mod plugin_watcher;
 pub mod pods;
 pub mod process;
 pub mod runtime;

@@ -18,7 +18,7 @@ use agent_types::runtime::pod_files::{FileWrite, PodFile};
 use agent_types::time::{Mono, Wall};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use nix::errno::Errno;
-use orlop_agent::images::pull_records::PullRecords;
+use orlop_agent::images::pull_records::RecordFiles;
 use orlop_agent::pods::pod_dirs::{PodDirs, ResourcesOwner};
 use orlop_agent::process::incarnation::Incarnation;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
@@ -173,7 +173,7 @@ fn no_two_pods_are_given_the_same_ids() {
 fn an_image_that_was_pulled_with_a_secret_is_nobody_elses() {
     let records = |root: &Path| {
         let verification = Some(Verification::NeverVerifyPreloadedImages);
-        PullRecords::new(root, Policy { verification, allowlist: Vec::new() })
+        RecordFiles::new(root, Policy { verification, allowlist: Vec::new() })
     };
     let text = |text: &str| text.to_owned();
     let origin =
@@ -184,21 +184,21 @@ fn an_image_that_was_pulled_with_a_secret_is_nobody_elses() {
     survives(&FileOperation {
         prepare: &|_| pulled.store(false, Ordering::Release),
         act: &|root| {
-            let agent = records(root);
+            let mut agent = records(root);
             agent.begin("a:1")?;
             pulled.store(true, Ordering::Release);
             agent.pulled("a:1", id, Some(&source), Wall(1));
             Ok::<(), agent_linux::files::FilesError>(())
         },
         look: &|root| {
-            let next = records(root);
+            let mut next = records(root);
             if pulled.load(Ordering::Acquire) {
                 assert!(!next.check("a:1", id, &[], Wall(2)).may_use(), "it is everybody's");
             }
         },
     });
     let root = tempfile::tempdir().unwrap();
-    let agent = records(root.path());
+    let mut agent = records(root.path());
     agent.begin("a:1").unwrap();
     agent.pulled("a:1", id, Some(&source), Wall(1));
     assert!(agent.check("a:1", id, &[own], Wall(2)).may_use());

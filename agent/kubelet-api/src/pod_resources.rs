@@ -1,11 +1,11 @@
-//! The pod resources API: selects the pods and containers that it lists, and limits its request rate.
+//! The pod resources API: selects the containers that it lists, and limits its request rate.
 //!
-//! In: pods, their statuses, the time. Out: names in the order of the specification, yes or no. Pure.
+//! In: pods, the time. Out: names in the order of the specification, yes or no. Pure.
 //! Upstream: pkg/kubelet/apis/podresources.
 
 use agent_types::pod;
 use agent_types::time::Mono;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::Pod;
 
 /// Questions a second, in the long run.
 pub const PER_SECOND: u64 = 100;
@@ -18,13 +18,6 @@ const NS_PER_QUESTION: u64 = 1_000_000_000 / PER_SECOND;
 pub fn containers(p: &Pod) -> impl Iterator<Item = &str> {
     let sidecars = pod::init_containers(p).iter().filter(|container| pod::is_sidecar(container));
     sidecars.chain(pod::containers(p)).map(|container| container.name.as_str())
-}
-
-/// Whether a pod may still use something: it has not ended.
-#[must_use]
-pub fn is_active(status: Option<&PodStatus>) -> bool {
-    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    !matches!(phase, "Succeeded" | "Failed")
 }
 
 /// Lets [`BURST`] questions pass at once and [`PER_SECOND`] in the long run.
@@ -79,16 +72,6 @@ mod tests {
         });
         assert_eq!(containers(&pod(spec)).collect::<Vec<_>>(), ["side", "b", "a"]);
         assert_eq!(containers(&Pod::default()).count(), 0);
-    }
-
-    #[test]
-    fn what_has_ended_uses_nothing() {
-        let of = |phase: &str| PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() };
-        for (phase, active) in [("Pending", true), ("Running", true), ("Succeeded", false), ("Failed", false)]
-        {
-            assert_eq!(is_active(Some(&of(phase))), active, "{phase}");
-        }
-        assert!(is_active(None), "a pod that was just heard of");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, what a CSI driver says of its node, and the
-//! volumes that it stages, publishes, makes larger and measures; device plugins ([`devices`]).
+//! volumes that it stages, publishes, makes larger and measures; device plugins ([`devices`]); plugins of DRA drivers ([`dra`]).
 //!
 //! In: paths of sockets. Out: answers as `agent_volumes::csi::plugin` has them. Invariants: every call has upstream's time limit; a
 //! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod devices;
+pub mod dra;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,8 @@ use tonic::{Code, Response, Status};
 const DIAL_MAX: Duration = Duration::from_secs(10);
 /// How long a plugin may take to say what it is.
 const INFO_MAX: Duration = Duration::from_secs(1);
+/// A plugin's information has a kind, a name, a path and some versions, bytes.
+const INFO_BYTES_MAX: usize = 16 << 10;
 /// How long it may take to hear what became of it.
 const NOTIFY_MAX: Duration = Duration::from_secs(5);
 /// How long a CSI driver may take for anything.
@@ -104,18 +107,23 @@ impl PluginError {
         matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
     }
 
+    /// The code of the failure.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            PluginError::Dial { .. } => Code::Unavailable,
+            PluginError::Refused { status, .. } => status.code(),
+            PluginError::Late { .. } => Code::DeadlineExceeded,
+        }
+    }
+
     /// The words of an event: the plugin's own, as upstream has them, without the socket.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
             PluginError::Dial { .. } => self.to_string(),
             PluginError::Refused { status, .. } => {
-                // gRPC's own spelling.
-                let code = match status.code() {
-                    Code::Cancelled => "Canceled".to_owned(),
-                    code => format!("{code:?}"),
-                };
-                format!("rpc error: code = {code} desc = {}", status.message())
+                format!("rpc error: code = {} desc = {}", code_name(status.code()), status.message())
             }
             PluginError::Late { .. } => {
                 "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned()
@@ -124,12 +132,37 @@ impl PluginError {
     }
 }
 
+/// The name of a code as Go's gRPC prints it.
+#[must_use]
+pub fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
 /// Asks a plugin what it is.
 ///
 /// # Errors
 /// It does not answer, or with an error.
 pub async fn plugin_info(socket: &Path) -> Result<PluginInfo, PluginError> {
-    let mut client = RegistrationClient::new(dial(socket).await?);
+    let channel = dial(socket).await?;
+    let mut client = RegistrationClient::new(channel).max_decoding_message_size(INFO_BYTES_MAX);
     let asked = client.get_info(InfoRequest {});
     let info = within("GetInfo", socket, INFO_MAX, asked).await?;
     Ok(PluginInfo {

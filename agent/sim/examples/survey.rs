@@ -13,7 +13,7 @@ use agent_sim::scenario::{Variant, run_and_tell};
 use agent_sim::staging;
 
 const USAGE: &str = "usage: survey KIND FIRST LAST, or survey KIND SEED for one seed's trace; KIND is seeds, probing, \
-                     in_place, mounting, ownership, stopping, resizing, or pressing or staging (which have no trace)";
+                     in_place, mounting, ownership, stopping, resizing, placing, claims, devices, or pressing or staging (which have no trace)";
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -87,6 +87,8 @@ impl ApiChecks {
             | ApiCall::CreateCsiNode(_)
             | ApiCall::ReplaceCsiNode(_)
             | ApiCall::DeleteCsiNode { .. }
+            | ApiCall::GetResourceClaim(_)
+            | ApiCall::DeleteResourceSlices { .. }
             | ApiCall::CreatePodCertificate(_)
             | ApiCall::CreateToken { .. } => false,
             ApiCall::PatchEvent { .. }

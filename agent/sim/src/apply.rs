@@ -22,6 +22,9 @@ impl World {
         if let Some(ends) = self.waits_for_walk(&call) {
             return self.wait_for_walk(call, ends);
         }
+        if self.ask_claims(&call) {
+            return;
+        }
         let mut extra = Duration::ZERO;
         let answer = match &call.ask {
             Ask::Effect { key, effect, .. } => {
@@ -92,9 +95,14 @@ impl World {
                 let takes = waited(result.as_ref().ok());
                 return (result, takes);
             }
-            Effect::MountSubPaths { .. } | Effect::PreStartDevices { .. } => {
+            // A run without claims.
+            Effect::PrepareClaims { .. } | Effect::FindClaims { .. } => {
+                return (Ok(EffectOk::Claims(Box::default())), Duration::ZERO);
+            }
+            Effect::UnprepareClaims | Effect::MountSubPaths { .. } => {
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
+            Effect::PreStartDevices { calls } => return self.pre_start(calls),
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
@@ -137,11 +145,13 @@ impl World {
             _ => {}
         }
         self.wants_cgroup(key, effect);
+        self.wants_claims(key, effect);
         let result = self.runtime.apply(now, effect);
         if let Effect::CreateContainer { actuates, .. } = effect {
             self.made_with(&result, actuates);
         }
         self.placed(key, effect, &result);
+        self.equipped(key, effect, &result);
         if result.is_ok() {
             self.after_effect(effect, &result, &key.uid);
         }

@@ -39,6 +39,9 @@ impl Ask {
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MountSubPaths { .. }
                     | Effect::PreStartDevices { .. }
+                    | Effect::PrepareClaims { .. }
+                    | Effect::FindClaims { .. }
+                    | Effect::UnprepareClaims
                     // Calls of a moment, each sent by the agent.
                     | Effect::Resize { .. }
                     | Effect::SetCpus { .. }
@@ -61,6 +64,7 @@ impl Ask {
                     | Effect::FetchObjects { .. }
                     | Effect::ResolveClaim { .. }
                     | Effect::ReadEnvFiles { .. }
+                    | Effect::FindClaims { .. }
                     | Effect::MapUsers { .. }
             ),
             Ask::Persist { .. } | Ask::Allocated(..) => true,

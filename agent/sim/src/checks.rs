@@ -30,8 +30,8 @@ pub struct Violation {
 /// Calls, timers and hints that may wait at once: a few for each pod.
 const AGENDA_MAX: usize = 2_000;
 /// Effects that one pod worker may have in flight: one for each container and its hook (which may outlast the grace), the
-/// sandboxes, the record, a look, the cgroup, and four volumes.
-const IN_FLIGHT_MAX: usize = 18;
+/// sandboxes, the record, a look, the cgroup, the claims, and four volumes.
+const IN_FLIGHT_MAX: usize = 19;
 
 /// The observers and what they were shown last.
 pub struct Checks {

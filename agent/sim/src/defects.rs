@@ -67,10 +67,30 @@ pub enum Defect {
     ActsBeforeItIsWritten,
     /// Gives containers ten times what their pods were given (ALLOC-CAP).
     GivesTooMuch,
+    /// Starts pods whose claims no driver has prepared (CLAIM-PREPARED).
+    PreparesNothing,
+    /// Gives claims back before containers have ended (CLAIM-HELD).
+    GivesClaimsBackEarly,
+    /// Never has a driver let go of a claim (LEAK).
+    KeepsClaims,
     /// Moves all running containers to one processor (ALLOC-EXCL).
     MovesAllToOne,
     /// Leaves running containers on the processors of their creation (LIVENESS).
     MovesNoContainer,
+    /// Counts processors and devices that are not there (ALLOC-CAP).
+    CountsTooMuch,
+    /// Asks plugins for devices of another pod (ALLOC-EXCL).
+    GivesDevicesTwice,
+    /// Forgets the devices of a pod when it starts (ALLOC-DURABLE).
+    ForgetsDevices,
+    /// Goes on before the checkpoint of devices is written (ALLOC-DURABLE).
+    StartsBeforeTheCheckpoint,
+    /// Takes a plugin's answer to an old question for that to the newest one (ASK-OWN).
+    TakesOldAnswers,
+    /// Creates containers without their devices (ALLOC-CAP).
+    StartsWithoutDevices,
+    /// Lets all pods wait while a plugin does not answer (LIVENESS).
+    WaitsForAllPlugins,
     /// Says nothing of resizes that wait or are under way (RESIZE-TOLD).
     HidesResizes,
     /// Makes no cgroups for pods (CGROUP-MATCH).
@@ -154,6 +174,9 @@ impl Node {
             (Some(Defect::StartsWhileTerminating), Effect::StopContainer { container, .. }) => {
                 also(Effect::StartContainer { container: container.clone() });
             }
+            (Some(Defect::GivesClaimsBackEarly), Effect::StopContainer { .. }) => {
+                also(Effect::UnprepareClaims)
+            }
             (Some(Defect::TearsDownEarly), Effect::StopContainer { .. }) => also(Effect::TearDownVolumes),
             (Some(Defect::LeavesMounts), Effect::RemovePodDirs { .. }) => {
                 let medium = Medium::Disk;
@@ -187,6 +210,7 @@ impl Node {
 
     /// Changes an effect as the configured defect does.
     pub(crate) fn distort(&self, effect: &mut Effect) {
+        self.strip_devices(effect);
         if let (Some(Defect::StopsWithMoreGrace), Effect::StopContainer { grace_s, .. }) =
             (self.defect, &mut *effect)
         {

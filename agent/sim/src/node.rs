@@ -17,19 +17,23 @@ use agent_core::pod_source::{PodOp, PodUpdate, Source};
 use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker, WorkerContext};
 use agent_core::probe::{Outcome, ProbeCall, ProbeId};
-use agent_core::resource_managers::ManagerRecords;
+use agent_core::resource_managers::{DeviceAction, DeviceEvent, ManagerRecords};
 use agent_types::Quantity;
 use agent_types::api::{ApiCall, ApiReply, ApiResult, ObjectName};
 use agent_types::event::EventFact;
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::TerminatingRecord;
 use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::runtime::claims::PodClaims;
+use agent_types::runtime::observed::{ContainerState, ListedPod};
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::api_watch::WatchDelivery;
 use crate::cluster::{Cluster, ClusterAction, NODE, Owner, PodNews};
 use crate::defects::Defect;
+use crate::devices::AgentDevices;
+use crate::fake_runtime::state_number;
 use crate::trace::{brief, brief_call};
 
 /// What happens to the agent.
@@ -61,6 +65,8 @@ pub enum NodeEvent {
     },
     /// What pods were given is on disk (true), or could not be written.
     Recorded(bool),
+    /// News of device plugins.
+    Devices(DeviceEvent),
     /// For PLEG: the event stream, and the answers to its questions.
     Pleg(PlegEvent),
     /// A watch on the API server says.
@@ -76,6 +82,8 @@ pub enum NodeEvent {
     },
     /// What these pods get values from changed.
     Sources(BTreeSet<PodUid>),
+    /// The health of devices of a pod's claims changed.
+    Claims(PodUid, Arc<PodClaims>),
     /// Space is short.
     DeleteUnused,
     /// News of the machine.
@@ -94,6 +102,7 @@ impl fmt::Debug for NodeRequest {
             }
             NodeRequest::Persist { id, record } => write!(f, "  -> {} #{} persist", record.pod.uid, id.0),
             NodeRequest::Allocated(all, _) => write!(f, "  -> record {} allocations", all.len()),
+            NodeRequest::Devices(action) => write!(f, "  -> {action:?}"),
             NodeRequest::Cancel(uid, id) => write!(f, "  -> {uid} cancel #{}", id.0),
             NodeRequest::Probe(uid, id, call) => {
                 write!(f, "  -> {uid} probe #{} {} of {}", id.0, call.kind, call.container)
@@ -137,6 +146,8 @@ pub enum NodeRequest {
     },
     /// A durable write of the pod manager.
     Allocated(Arc<Allocations>, Box<ManagerRecords>),
+    /// A question to a device plugin, or the checkpoint.
+    Devices(DeviceAction),
     /// Nobody waits for this effect any more.
     Cancel(PodUid, EffectId),
     /// A question to a container.
@@ -176,8 +187,11 @@ pub enum NodeRequest {
 /// The agent.
 pub struct Node {
     context: Arc<WorkerContext>,
-    manager: PodManager,
+    pub(crate) manager: PodManager,
     pleg: Pleg,
+    /// The runtime was listed.
+    listed: bool,
+    pub(crate) devices: AgentDevices,
     pub(crate) workers: BTreeMap<PodUid, PodWorker>,
     /// Workers of which it was said that nothing runs any more.
     ended: BTreeSet<PodUid>,
@@ -218,6 +232,8 @@ impl Node {
             context,
             manager: PodManager::new(expected, leftovers, admission, Ok(())),
             pleg: Pleg::new(PlegConfig::default()),
+            listed: false,
+            devices: AgentDevices::default(),
             workers: BTreeMap::new(),
             ended: BTreeSet::new(),
             released: BTreeSet::new(),
@@ -250,6 +266,7 @@ impl Node {
                 self.step(now, &uid, PodEvent::ProbeDone { id, outcome });
             }
             NodeEvent::Recorded(written) => self.manage(now, ManagerEvent::Recorded(written)),
+            NodeEvent::Devices(event) => self.of_plugin(now, event),
             NodeEvent::Pleg(event) => self.pleg(now, event),
             NodeEvent::Heard(WatchDelivery::Pods(event)) => {
                 self.tell_cluster(now, |cluster, out| cluster.pods(now, &event, out));
@@ -276,6 +293,7 @@ impl Node {
             }
             NodeEvent::Shutdown(event) => self.shut_down(now, event),
             NodeEvent::Sources(pods) => self.manage(now, ManagerEvent::SourcesChanged(pods)),
+            NodeEvent::Claims(uid, claims) => self.manage(now, ManagerEvent::Claims { uid, claims }),
             NodeEvent::DeleteUnused => self.manage(now, ManagerEvent::DeleteUnused),
             NodeEvent::Tick => self.tick(now),
         }
@@ -308,6 +326,12 @@ impl Node {
         self.manager.is_synced()
     }
 
+    /// UIDs of the active pods, once all is known.
+    #[must_use]
+    pub fn active(&self) -> Option<BTreeSet<PodUid>> {
+        self.manager.is_synced().then(|| self.manager.active_pods())
+    }
+
     /// A source wants the pod.
     #[must_use]
     pub fn wants(&self, uid: &PodUid) -> bool {
@@ -323,7 +347,7 @@ impl Node {
     fn source(&mut self, now: Now, op: PodOp, pods: Vec<Arc<Pod>>) {
         let update = PodUpdate { source: Source::File, op, pods };
         self.tell_cluster(now, |cluster, out| cluster.static_pods(now, &update, out));
-        self.manage(now, ManagerEvent::Update(update));
+        self.deliver(now, update);
     }
 
     pub(crate) fn tell_cluster(&mut self, now: Now, say: impl FnOnce(&mut Cluster, &mut Vec<ClusterAction>)) {
@@ -334,7 +358,7 @@ impl Node {
             match action {
                 ClusterAction::Call { owner, id, call } => self.call(owner, id, call),
                 ClusterAction::CloseConnections => self.out.push(NodeRequest::CloseConnections),
-                ClusterAction::Deliver(update) => self.manage(now, ManagerEvent::Update(update)),
+                ClusterAction::Deliver(update) => self.deliver(now, update),
                 ClusterAction::Untold(untold) => self.shut_down(now, ShutdownEvent::Untold(untold)),
             }
         }
@@ -359,8 +383,16 @@ impl Node {
             PlegEvent::Listed { result: Ok(pods), .. } => Some(pods.iter().map(|p| p.pod.clone()).collect()),
             _ => None,
         };
+        let running = match &event {
+            PlegEvent::Listed { result: Ok(pods), .. } if !self.listed => Some(running(pods)),
+            _ => None,
+        };
         let mut actions = Outbox::new();
         self.pleg.step(now, event, &mut actions);
+        if let Some(running) = running {
+            self.listed = true;
+            self.manage(now, ManagerEvent::Running(running));
+        }
         if let Some(pods) = listed {
             self.manage(now, ManagerEvent::Listed(pods));
         }
@@ -401,8 +433,8 @@ impl Node {
                 }
                 ManagerAction::Synced => self.pod_news(now, PodNews::Synced),
                 ManagerAction::Allocated(all, managers) => self.record(now, all, managers),
-                // The simulated node has no device plugins.
-                ManagerAction::Devices(_) | ManagerAction::Resize(_) => {}
+                ManagerAction::Devices(action) => self.ask_plugin(now, action),
+                ManagerAction::Resize(_) => {}
                 ManagerAction::ReadNode if self.cluster.is_some() => {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
@@ -505,6 +537,13 @@ impl Node {
             self.out.push(NodeRequest::Allocated(all, managers));
         }
     }
+}
+
+/// Pods with running containers.
+fn running(pods: &[ListedPod]) -> BTreeSet<PodUid> {
+    let number = state_number(ContainerState::Running);
+    let runs = |pod: &&ListedPod| pod.containers.values().any(|state| *state == number);
+    pods.iter().filter(runs).map(|pod| pod.pod.uid.clone()).collect()
 }
 
 /// Name, namespace and UID of a pod with complete metadata.

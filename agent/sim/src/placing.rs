@@ -30,6 +30,8 @@ use crate::world::World;
 
 /// Processors that are not reserved.
 const EXCLUSIVE: u32 = 7;
+/// Processors of the machine.
+const PROCESSORS: u32 = 8;
 /// The most that a pod asks for.
 const PROCESSORS_OF_POD: u32 = 6;
 /// Reason of a pod for which there are too few processors.
@@ -61,17 +63,18 @@ impl Placing {
     }
 }
 
-/// Two sockets, each a node with two cores of two threads: thread `t` of core `c` is processor `4t + c`.
-fn topology() -> CpuTopology {
+/// Two sockets, each a node with two cores of two threads: thread `t` of core `c` is processor `4t + c`. A broken agent counts more
+/// threads.
+fn topology(processors: u32) -> CpuTopology {
     let cpu = |n: u32| {
         let core = n % 4;
         (n, Cpu { core, socket: core / 2, node: core / 2, uncore: core / 2 })
     };
-    CpuTopology::new((0..8).map(cpu).collect(), 2)
+    CpuTopology::new((0..processors).map(cpu).collect(), 2)
 }
 
 /// The managers as an agent starts them from these files.
-fn managers(record: &ManagerRecords) -> Managers {
+fn managers(record: &ManagerRecords, processors: u32) -> Managers {
     let cpus = record.cpus.as_ref().and_then(|text| checkpoint::cpus::read(CPU_STATIC, text).ok());
     let memory = record.memory.as_ref().and_then(|text| checkpoint::memory::read(MEMORY_STATIC, text).ok());
     let reservation = Reservation { milli: RESERVED_MILLI, cpus: CpuSet::new() };
@@ -80,7 +83,7 @@ fn managers(record: &ManagerRecords) -> Managers {
         (0..2).map(|id| (id, NodeMemory { total: NODE_BYTES, huge_pages: BTreeMap::new() })).collect();
     let reserved = BTreeMap::from([(0, amount(RESERVED_BYTES))]);
     Managers {
-        cpus: CpuManager::start(topology(), CpuOptions::default(), &reservation, cpus).ok(),
+        cpus: CpuManager::start(topology(processors), CpuOptions::default(), &reservation, cpus).ok(),
         memory: MemoryManager::start(&nodes, &reserved, &amount(RESERVED_BYTES), memory).ok(),
         ..Managers::default()
     }
@@ -101,13 +104,14 @@ impl World {
 
     /// The managers that an agent begins with.
     pub(crate) fn managers(&mut self) -> ResourceManagers {
-        let Some(placing) = &mut self.placing else { return ResourceManagers::default() };
+        let Some(placing) = &mut self.placing else { return self.restore_devices(Managers::default()) };
         placing.unwritten = false;
-        let managers = managers(&placing.record);
+        let more = if self.defect == Some(Defect::CountsTooMuch) { PROCESSORS } else { 0 };
+        let managers = managers(&placing.record, PROCESSORS + more);
         if managers.cpus.is_none() || managers.memory.is_none() {
             self.checks.report("ALLOC-DURABLE", "the agent cannot start with the state on disk".to_owned());
         }
-        managers.into()
+        self.restore_devices(managers)
     }
 
     /// Lets a new pod ask for processors and memory, if this run has managers.
@@ -161,6 +165,9 @@ impl World {
         let text = |why: &str| format!("{} of {key} is created on {cpus}: {why}", config.name);
         if cpus.is_empty() {
             return self.checks.report("ALLOC-CAP", text("no processor"));
+        }
+        if cpus.iter().any(|cpu| cpu >= PROCESSORS) {
+            self.checks.report("ALLOC-CAP", text("the machine does not have all of them"));
         }
         // A container with processors for itself has no quota, and shares by their number.
         if resources.cpu_quota_us >= 0 {

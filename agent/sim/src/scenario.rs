@@ -138,6 +138,22 @@ pub fn run_placing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure>
     play(seed, defect, None, Variant::Placing)
 }
 
+/// [`run`] with pods that have resource claims, and DRA drivers that fail and hang.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_claims(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Claims)
+}
+
+/// [`run`] with device plugins that hang, lie, vanish and come back, and pods that ask for devices.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_devices(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Devices)
+}
+
 /// One seed of a kind of run; a failure comes with the last `keep` events.
 ///
 /// # Errors
@@ -165,11 +181,15 @@ pub enum Variant {
     Resizing,
     /// [`run_placing`].
     Placing,
+    /// [`run_claims`].
+    Claims,
+    /// [`run_devices`].
+    Devices,
 }
 
 impl Variant {
     /// Every kind.
-    const ALL: [Variant; 8] = [
+    const ALL: [Variant; 10] = [
         Variant::Plain,
         Variant::Probing,
         Variant::InPlace,
@@ -178,6 +198,8 @@ impl Variant {
         Variant::Stopping,
         Variant::Resizing,
         Variant::Placing,
+        Variant::Claims,
+        Variant::Devices,
     ];
 
     /// The kind that has this name.
@@ -198,6 +220,8 @@ impl Variant {
             Variant::Stopping => "stopping",
             Variant::Resizing => "resizing",
             Variant::Placing => "placing",
+            Variant::Claims => "claims",
+            Variant::Devices => "devices",
         }
     }
 }
@@ -220,6 +244,8 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
         Variant::Stopping => world.can_stop(seed),
         Variant::Resizing => world.resize_pods(seed),
         Variant::Placing => world.place_pods(seed),
+        Variant::Claims => world.claim_devices(seed),
+        Variant::Devices => world.plug_in(seed),
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -252,14 +278,17 @@ impl Story {
         }
         world.run_for(MINUTE)?;
         world.set_faults(faults);
+        world.plugins_go_wild();
         self.storm(world)?;
         world.set_faults(Faults::default());
         heal(world);
         // Longest fence (4 min), longest back-off (5 min), and time to act on both.
         world.run_for(MINUTE * 25)?;
+        self.a_plugin_hangs(world)?;
         live(world)?;
         world.ready_at_rest()?;
         api_at_rest(world)?;
+        world.remove_refused()?;
         world.crash_at_rest();
         world.run_for(MINUTE * 12)?;
         api_at_rest(world)?;
@@ -315,6 +344,16 @@ impl Story {
     }
 
     fn add(&mut self, world: &mut World) {
+        let mut pod = self.manifest(world);
+        world.ask_for_processors(&mut pod, true);
+        world.give_claims(&mut pod, true);
+        world.ask_for_devices(&mut pod, true);
+        let pod = serde_json::from_value::<Pod>(pod).expect("the literals are a pod");
+        world.user_adds(&Arc::new(pod));
+    }
+
+    /// A static pod.
+    pub(crate) fn manifest(&mut self, world: &mut World) -> Value {
         let mut pod = self.pod(world);
         let (number, uid) = (self.pods, format!("uid-{}", self.pods));
         pod["metadata"] = json!({
@@ -322,9 +361,7 @@ impl Story {
             "annotations": { "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid },
         });
         pod["spec"]["nodeName"] = json!(NODE);
-        world.ask_for_processors(&mut pod, true);
-        let pod = serde_json::from_value::<Pod>(pod).expect("the literals are a pod");
-        world.user_adds(&Arc::new(pod));
+        pod
     }
 
     /// A pod with a specification of its own, not named yet.
@@ -384,6 +421,8 @@ fn program(kind: &str, rng: &mut Rng) -> Program {
 fn heal(world: &mut World) {
     world.calm();
     world.calm_logind();
+    world.calm_claims();
+    world.calm_plugins();
     for (name, program) in &mut world.runtime.programs {
         program.exits = name.starts_with("init").then_some((100, 0));
     }
@@ -396,7 +435,8 @@ fn live(world: &mut World) -> Result<(), Violation> {
         let key = key_of(&pod);
         let worker = world.node.as_ref().and_then(|n| n.workers().get(&key.uid));
         let phase = worker.and_then(|w| w.status()).and_then(|s| s.phase.clone()).unwrap_or_default();
-        lives(world, &pod, &phase, false);
+        let may_fail = world.lacks_devices(&pod, &world.status_of(&key.uid));
+        lives(world, &pod, &phase, may_fail);
     }
     let went_back = world.api.as_ref().is_some_and(|api| api.went_back);
     for pod in world.runnable_api_pods() {
@@ -408,7 +448,8 @@ fn live(world: &mut World) -> Result<(), Violation> {
         // critical.
         let no_room =
             world.resizing.is_some() && matches!(status.reason.as_deref(), Some("OutOfcpu" | "Preempting"));
-        let no_room = no_room || world.may_be_refused(status.reason.as_deref());
+        let no_room =
+            no_room || world.may_be_refused(status.reason.as_deref()) || world.lacks_devices(&pod, &status);
         let may_fail = went_back || ended_by_node || no_room;
         lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
     }
@@ -478,6 +519,8 @@ fn leaks(world: &mut World) -> Result<(), Violation> {
             world.volumes.as_ref().and_then(|v| v.ownership.as_ref()).map_or(0, Ownership::left),
         ),
         ("cgroups of pods", world.disk.cgroups.len()),
+        ("references to claims and prepared claims", world.claims_left()),
+        ("devices of pods", world.devices_left()),
         ("terminating records", world.disk.records.len()),
         ("pods of the API", world.left_in_api()),
         ("statuses", world.node.as_ref().and_then(Node::cluster).map_or(0, Cluster::remembered)),

@@ -77,6 +77,8 @@ impl Story {
     fn create(&mut self, world: &mut World) {
         let mut pod = self.pod(world);
         world.ask_for_processors(&mut pod, false);
+        world.give_claims(&mut pod, false);
+        world.ask_for_devices(&mut pod, false);
         let name = format!("api{}", self.rng.below(NAMES));
         pod["metadata"] = json!({ "name": name, "namespace": "default" });
         world.give_owner(&mut pod);
@@ -91,6 +93,7 @@ impl Story {
             world.api.as_ref().and_then(|api| Pod::deserialize(&**api.server.object(&key)?).ok())
         {
             world.pod_planned(&pod);
+            world.claims_planned(&pod);
         }
         let wait = Duration::from_millis(self.rng.below(500));
         world.queue.after(wait, Event::Api(ApiEvent::Bind(key)));
@@ -100,6 +103,7 @@ impl Story {
     fn hostile(&mut self, world: &mut World) {
         let mut pod = self.pod(world);
         world.ask_for_processors(&mut pod, false);
+        world.ask_for_devices(&mut pod, false);
         let name = format!("bad{}", self.rng.below(NAMES));
         pod["metadata"] = json!({ "name": name, "namespace": "default", "annotations": { HOSTILE: "1" } });
         pod["spec"]["nodeName"] = json!(NODE);
@@ -214,7 +218,7 @@ impl World {
         }
     }
 
-    fn pods_where(&self, of: impl Fn(&Value) -> bool) -> Vec<Value> {
+    pub(crate) fn pods_where(&self, of: impl Fn(&Value) -> bool) -> Vec<Value> {
         let Some(api) = &self.api else { return Vec::new() };
         let all = api.server.list(Resource::Pods, &Selector::default()).0;
         all.iter().filter(|pod| of(pod)).map(|pod| Value::clone(pod)).collect()
@@ -238,7 +242,7 @@ impl World {
         self.on_server(|server, now| server.serve(now, &Requester::Admin, &key, &Verb::Patch(patch)));
     }
 
-    fn patch_status(&mut self, pod: &Value, status: Value) {
+    pub(crate) fn patch_status(&mut self, pod: &Value, status: Value) {
         let (key, verb) = (key_of(pod), Verb::PatchStatus(json!({ "status": status })));
         self.on_server(|server, now| server.serve(now, &Requester::Admin, &key, &verb));
     }

@@ -176,6 +176,7 @@ impl World {
     /// A pod was made: from now on the checkers know what it is.
     pub(crate) fn pod_planned(&mut self, pod: &Pod) {
         self.checks.planned(self.queue.now(), pod);
+        self.note_limits(pod);
         let Some(volumes) = &mut self.volumes else { return };
         let names = pod::containers(pod).iter().map(|c| &c.name);
         let objects = names.filter_map(|name| volumes.environments.get(name)).flatten().cloned().collect();

@@ -12,7 +12,7 @@ use agent_core::allocation::Allocations;
 use agent_core::checkers::TraceEvent;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_manager::Leftovers;
-use agent_core::pod_worker::effect::{Effect, EffectError};
+use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk};
 use agent_core::pod_worker::{WorkerContext, longest_call};
 use agent_types::failure::{CANCELLED_CALL_MAX, Class};
 use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
@@ -27,9 +27,11 @@ use crate::api_calls::ApiEvent;
 use crate::api_side::{ApiSide, WATCHES};
 use crate::calls::{Ask, Call, CallAnswer, refused};
 use crate::checks::{Checks, Violation};
+use crate::claims::{ClaimNews, Claims};
 use crate::cluster::Cluster;
 use crate::csi::Unstage;
 use crate::defects::Defect;
+use crate::devices::{Devices, PluginEvent};
 use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
 use crate::in_place::{InPlace, is_ephemeral};
@@ -64,10 +66,23 @@ pub(crate) enum Event {
         incarnation: u32,
         event: PlegEvent,
     },
+    /// Between the owner of claims, drivers and disk.
+    Claims {
+        incarnation: u32,
+        news: ClaimNews,
+    },
+    /// A run without claims: a pod has none to give back.
+    NoClaims {
+        incarnation: u32,
+        uid: PodUid,
+        id: EffectId,
+    },
     /// Between agent and API server.
     Api(ApiEvent),
     /// Between agent, logind and disk.
     Logind(LogindEvent),
+    /// Between agent, device plugins and disk.
+    Plugin(PluginEvent),
     /// A CSI driver is asked to let go of a volume.
     Unstage(Unstage),
     Second,
@@ -116,8 +131,12 @@ pub struct World {
     pub(crate) in_place: Option<Box<InPlace>>,
     /// Changes of what pods are given; `None` for a run without.
     pub(crate) resizing: Option<Box<Resizing>>,
+    /// Resource claims; `None` for a run without.
+    pub(crate) claims: Option<Box<Claims>>,
     /// Static managers; `None` for a run without.
     pub(crate) placing: Option<Box<Placing>>,
+    /// Device plugins; `None` for a run without.
+    pub(crate) devices: Option<Box<Devices>>,
     /// Objects that pods' volumes are made from; `None` for a run without volumes.
     pub(crate) volumes: Option<Box<Volumes>>,
     /// logind; `None` for a machine that nobody tells to stop.
@@ -154,6 +173,8 @@ impl World {
             in_place: None,
             resizing: None,
             placing: None,
+            claims: None,
+            devices: None,
             volumes: None,
             stopping: None,
             node: None,
@@ -202,6 +223,8 @@ impl World {
         self.checks.agenda(now, self.queue.len());
         self.look_at_amounts();
         self.look_at_processors();
+        self.look_at_claims();
+        self.look_at_devices();
     }
 
     /// Somebody other than the agent changed something.
@@ -221,8 +244,15 @@ impl World {
             Event::ToPleg { incarnation, event } if incarnation == self.incarnation => {
                 self.tell(NodeEvent::Pleg(event));
             }
+            Event::Claims { incarnation, news } => self.claims_event(incarnation, news),
+            Event::NoClaims { incarnation, uid, id } => {
+                if incarnation == self.incarnation {
+                    self.tell(NodeEvent::Reply { uid, id, result: Ok(EffectOk::Done) });
+                }
+            }
             Event::Api(event) => self.api_event(event),
             Event::Logind(event) => self.logind(event),
+            Event::Plugin(event) => self.plugin_event(event),
             Event::Unstage(asked) => self.unstage(&asked),
             Event::Second => self.second(),
             Event::AgentStart { .. } | Event::Tick { .. } | Event::ToPleg { .. } => {}
@@ -235,6 +265,7 @@ impl World {
         let PodKey { namespace, name, uid } = key_of(pod);
         self.owns(&namespace, &name);
         self.pod_planned(pod);
+        self.claims_planned(pod);
         if self.removed.remove(&uid) {
             self.added_again.insert(uid.clone());
         }
@@ -291,6 +322,11 @@ impl World {
     fn carry_out(&mut self, request: NodeRequest) {
         let now = self.queue.now();
         match request {
+            // It draws no random number, so that runs without claims do not depend on it.
+            NodeRequest::Effect { key, id, effect: Effect::UnprepareClaims, .. } if self.claims.is_none() => {
+                let incarnation = self.incarnation;
+                self.queue.after(Duration::from_millis(1), Event::NoClaims { incarnation, uid: key.uid, id });
+            }
             NodeRequest::Effect { key, id, effect, deadline } => {
                 self.checks.issued(now, &key, &effect);
                 self.note_effect(&key, &effect);
@@ -304,6 +340,7 @@ impl World {
             NodeRequest::Probe(uid, id, call) => self.ask(uid, id, call),
             NodeRequest::Persist { id, record } => self.send(Ask::Persist { id, record }, None),
             NodeRequest::Allocated(all, managers) => self.send(Ask::Allocated(all, managers), None),
+            NodeRequest::Devices(action) => self.devices_ask(action),
             NodeRequest::Inspect(uid) => self.send(Ask::Inspect(uid), None),
             NodeRequest::Relist => self.send(Ask::Relist, None),
             NodeRequest::Status(key, status) => {
@@ -403,6 +440,7 @@ impl World {
 
     /// `kill -9` of the agent. Calls in flight may still reach the runtime until their deadlines.
     pub fn crash(&mut self) {
+        self.forget_ends();
         (self.node, self.armed) = (None, None);
         self.incarnation += 1;
         if let Some(volumes) = &mut self.volumes {
@@ -411,6 +449,7 @@ impl World {
                 ownership.forget(self.queue.now());
             }
         }
+        self.forget_claims();
         if let Some(api) = &mut self.api {
             for which in WATCHES {
                 api.watches.close(which);
@@ -418,6 +457,7 @@ impl World {
         }
         let longest = longest_call(self.context.request_timeout, Duration::from_secs(60));
         self.fence_until = self.queue.now().after(longest);
+        self.forget_questions();
         self.lock_is_lost();
         self.unit_died();
         let (dead, zombies) = (self.incarnation, self.faults.zombie_applies);
@@ -469,7 +509,11 @@ impl World {
         self.queue.retain(|e| {
             !matches!(
                 e,
-                Event::Apply(_) | Event::Exit { .. } | Event::Answer(..) | Event::Api(ApiEvent::Arrive(_))
+                Event::Apply(_)
+                    | Event::Exit { .. }
+                    | Event::Answer(..)
+                    | Event::Claims { .. }
+                    | Event::Api(ApiEvent::Arrive(_))
             )
         });
     }
@@ -489,12 +533,14 @@ impl World {
         let mut node = Node::new(Arc::new(context), leftovers, self.allocatable(), cluster, self.defect);
         node.shutdown = shutdown;
         self.node = Some(node);
+        self.start_claims();
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });
         for pod in std::mem::take(&mut self.added_again) {
             self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });
         }
         self.tell(NodeEvent::Start(self.disk.manifests.values().cloned().collect()));
         self.start_api();
+        self.socket_is_served();
         if self.stream_up {
             self.tell(NodeEvent::Pleg(PlegEvent::StreamUp));
         }
@@ -516,6 +562,8 @@ impl World {
         self.api_second();
         self.objects_change();
         self.drivers_second();
+        self.claims_second();
+        self.plugins_second();
         self.sweep_cgroups();
         if self.rng.chance(self.faults.container_killed) {
             let running: Vec<ContainerId> = self.ids_in(ContainerState::Running);

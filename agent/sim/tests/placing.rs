@@ -1,5 +1,5 @@
-//! Seeds with static managers: each runs twice and must leave the same trace; ALLOC-EXCL, ALLOC-DURABLE and the placement at rest can
-//! fail.
+//! Seeds with static managers: each runs twice and must leave the same trace; ALLOC-EXCL, ALLOC-CAP, ALLOC-DURABLE and the placement at
+//! rest can fail.
 
 mod common;
 
@@ -14,6 +14,11 @@ fn every_seed_with_static_managers_keeps_every_promise_and_replays() {
 #[test]
 fn alloc_excl_can_fail() {
     common::caught(run_placing, Defect::MovesAllToOne, "ALLOC-EXCL");
+}
+
+#[test]
+fn alloc_cap_can_fail() {
+    common::caught(run_placing, Defect::CountsTooMuch, "ALLOC-CAP");
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub mod api;
 pub mod downward_api;
 pub mod pod_network;
 pub mod pod_paths;
+pub mod resource_claims;
 pub mod resources;
 pub mod runtime;
 

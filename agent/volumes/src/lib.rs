@@ -34,6 +34,7 @@ pub mod key;
 pub mod mount_table;
 pub mod network_disk;
 pub mod nfs;
+pub mod object_table;
 pub mod paths;
 pub mod payload;
 pub mod plan;

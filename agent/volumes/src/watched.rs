@@ -49,6 +49,15 @@ struct Watched {
     missed: bool,
 }
 
+/// True for kinds that are watched independently of the strategy for Secrets and ConfigMaps.
+#[must_use]
+pub fn is_always_watched(kind: ObjectKind) -> bool {
+    match kind {
+        ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles => true,
+        ObjectKind::Secret | ObjectKind::ConfigMap => false,
+    }
+}
+
 /// The objects that pods of this node use.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedObjects {

@@ -89,6 +89,10 @@ feature_gates! {
     container_stop_signals: "ContainerStopSignals",
     /// Containers with CPUs of their own have no quota (KEP-3570).
     disable_cpu_quota_with_exclusive_cpus: "DisableCPUQuotaWithExclusiveCPUs",
+    /// Extended resources come from a resource claim that the scheduler made (KEP-5004).
+    dra_extended_resource: "DRAExtendedResource",
+    /// Resource claims may belong to a group of pods.
+    dra_workload_resource_claims: "DRAWorkloadResourceClaims",
     /// Environment variables come from files of volumes (`fileKeyRef`).
     env_files: "EnvFiles",
     /// The API server leaves WebSockets of exec, attach and port-forward untranslated.
@@ -121,6 +125,8 @@ feature_gates! {
     pod_logs_query_split_streams: "PodLogsQuerySplitStreams",
     /// Container statuses show the health of devices (KEP-4680).
     resource_health_status: "ResourceHealthStatus",
+    /// Container statuses show what drivers say about the health of devices.
+    resource_health_status_message: "ResourceHealthStatusMessage",
     /// Volumes of all access modes are mounted with the SELinux label of their pod; those of `ReadWriteOncePod` always are.
     selinux_mount: "SELinuxMount",
 }

@@ -4,10 +4,16 @@
 //! manifest for the static pod directory. Invariant: what [`StaticPod::problem`] passes, [`StaticPod::file`] writes.
 
 use crate::field::{Describe, Kind};
+use crate::fnv::fnv64;
 use crate::formats;
 use crate::{yaml, yaml_emit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+/// Largest name of a file, bytes (Linux: `NAME_MAX`).
+const FILE_NAME_MAX: usize = 255;
+/// So many characters of a long pod name stay in the name of its file.
+const LONG_NAME_START: usize = 200;
 
 /// One entry of `staticPods`; `Debug` shows its name only, because its environment may hold secrets.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,8 +77,19 @@ impl StaticPod {
             Some(Value::String(text)) => text.clone(),
             _ => yaml_emit::emit(&self.pod().unwrap_or_default()),
         };
-        (format!("orlop-{}.yaml", self.name()), text)
+        (file_name(self.name()), text)
     }
+}
+
+/// Name of the manifest file. A pod's name has at most 253 bytes, a file's name 255: a long name is cut, and a hash of the whole name
+/// keeps two of them apart.
+fn file_name(pod: &str) -> String {
+    let whole = format!("orlop-{pod}.yaml");
+    if whole.len() <= FILE_NAME_MAX {
+        return whole;
+    }
+    let start: String = pod.chars().take(LONG_NAME_START).collect();
+    format!("orlop-{start}-{:016x}.yaml", fnv64(pod.as_bytes()))
 }
 
 impl std::fmt::Debug for StaticPod {
@@ -105,6 +122,19 @@ mod tests {
             assert_eq!(name, "orlop-web.yaml");
             assert_eq!(yaml::parse(&text).expect("YAML").value, manifest);
         }
+    }
+
+    #[test]
+    fn a_long_name_fits_a_file_name() {
+        let name = |end: &str| format!("{}{end}", "a".repeat(250));
+        let file =
+            |name: &str| pod(json!({"name": name, "manifest": {"apiVersion": "v1", "kind": "Pod"}})).file().0;
+        let (one, two) = (file(&name("x")), file(&name("y")));
+        assert!(one.len() <= FILE_NAME_MAX && two.len() <= FILE_NAME_MAX, "{one}");
+        assert_ne!(one, two);
+        let longest = "a".repeat(FILE_NAME_MAX - "orlop-.yaml".len());
+        assert_eq!(file(&longest), format!("orlop-{longest}.yaml"));
+        assert!(file(&format!("{longest}a")).starts_with("orlop-aaa"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod login;
 pub mod node;
 pub mod report;
 pub mod skips;
+mod unit;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use orlop_image::qemu::Topology;
 use serde_json::json;
 
 use self::login::Login;
@@ -64,6 +66,16 @@ pub struct Options {
     /// With `--node`: a native node instead of the VM, `--procs` tests at once.
     #[arg(long, requires = "node")]
     pub native: bool,
+    /// With `--node`: tests may stop, configure and start the kubelet, which runs as the suite's own unit; one test at a
+    /// time.
+    #[arg(long, requires = "node")]
+    pub serial: bool,
+    /// A VM's sockets (each a NUMA node), cores of a socket and threads of a core: 2x4x1.
+    #[arg(long, value_parser = topology)]
+    pub topology: Option<Topology>,
+    /// A VM's memory, MiB: many tests have their pods on it at once.
+    #[arg(long, default_value_t = 4096)]
+    pub memory: u32,
     /// Lets tests log in to the node over SSH: a pod there takes the suite's key.
     #[arg(long, conflicts_with = "node")]
     pub ssh: bool,
@@ -75,15 +87,30 @@ pub struct Options {
 const NODE: &str = "conformance";
 /// Port of the images for a VM, in the plane's network.
 const PORT: u16 = 5002;
-/// Memory of a VM: many tests have their pods on it at once.
-const MEMORY_MIB: u32 = 4096;
+/// Largest number of each part of a topology.
+const PARTS_MAX: u32 = 16;
+
+/// Reads `SOCKETSxCORESxTHREADS`. Pure.
+fn topology(text: &str) -> Result<Topology, String> {
+    let parts: Option<Vec<u32>> = text.split('x').map(|part| part.parse().ok()).collect();
+    match parts.as_deref() {
+        Some(&[sockets, cores, threads])
+            if [sockets, cores, threads].iter().all(|part| (1..=PARTS_MAX).contains(part)) =>
+        {
+            Ok(Topology { sockets, cores, threads })
+        }
+        _ => Err(format!("three numbers from 1 to {PARTS_MAX}, as in 2x4x1")),
+    }
+}
 
 /// Runs the tests; returns the counts of those that began.
 ///
 /// # Errors
 /// The part that did not start, or a suite without a report.
 pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
-    let listed = if options.no_skip_list { Vec::new() } else { skips::listed(options.node)? };
+    let listed = if options.no_skip_list { Vec::new() } else { skips::listed(options.node, options.serial)? };
+    let is_vm = options.vm || options.node && !options.native;
+    anyhow::ensure!(is_vm || options.topology.is_none(), "only a VM has a --topology: add --vm or --node");
     if options.node && options.native {
         return node::run_native(run, options, &listed);
     }
@@ -100,7 +127,7 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let mut cluster = Cluster::start(run, &artefacts, Settings { log_streams: true, ..Settings::default() })?;
     let (mut vm, mut native) = (None, None);
     if options.vm {
-        let mut plugged = plugged(&mut cluster, &artefacts, &suite, &wanted)?;
+        let mut plugged = plugged(&mut cluster, &artefacts, options, (&suite, &wanted))?;
         boot(&mut plugged, &cluster)?;
         vm = Some(plugged);
     } else {
@@ -146,12 +173,20 @@ fn write_results(artefacts: &Path, report: &[u8]) -> Result<Counts> {
 }
 
 /// A VM of the built image, whose containerd finds the suite's images in the plane's network; not booted yet.
-fn plugged(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str) -> Result<VmNode> {
+fn plugged(
+    cluster: &mut Cluster,
+    artefacts: &Path,
+    options: &Options,
+    (suite, wanted): (&Suite, &str),
+) -> Result<VmNode> {
     let dir = artefacts.join("images");
     images::make(cluster.run(), &dir, suite, wanted)?;
     registry::serve_in(cluster.pid()?, PORT, &dir)?;
     let mut vm = VmNode::plug(cluster, artefacts, NODE)?;
-    vm.give_memory(MEMORY_MIB);
+    vm.give_memory(options.memory);
+    if let Some(topology) = options.topology {
+        vm.give_topology(topology);
+    }
     vm.configure("featureGates", json!({LOG_STREAMS_GATE: true}));
     vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
     Ok(vm)
@@ -222,4 +257,17 @@ fn watch(run: &Arc<Run>, command: &mut Command, log: &Path) -> Result<String> {
     })?;
     log.flush().context("write the suite's output")?;
     Ok(status.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_has_three_numbers() {
+        assert_eq!(topology("2x4x1"), Ok(Topology { sockets: 2, cores: 4, threads: 1 }));
+        for wrong in ["", "2", "2x4", "2x4x0", "2x4x17", "2x4x1x1", "2 x4x1", "-1x1x1", "axbxc"] {
+            assert!(topology(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! is [`supervisor`]; when that ends the kernel ends everything else. On the host there remain only the
 //! recorded cgroups and directories. See docs/testing.md, level L4n.
 
+pub mod beside;
 pub mod blobs;
 pub mod cgroups;
 pub mod config;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use orlop_image::host::tools;
 
 use crate::case::{Case, Level};
-use crate::cluster::programs;
+use crate::cluster::programs::{self, More};
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
 use crate::run::{Run, cache_dir};
@@ -90,22 +90,33 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 
 /// True if the case may need the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    ["join/", "api/", "defence/", "volumes/", "shutdown/"].iter().any(|area| case.name.starts_with(area))
+    let areas = ["join/", "api/", "defence/", "volumes/", "shutdown/", "resources/"];
+    areas.iter().any(|area| case.name.starts_with(area))
 }
 
-fn needs_metrics_server(cases: &[Case]) -> bool {
-    cases.iter().any(|case| ["api/top", "join/vm"].contains(&case.name))
+/// The programs that only some cases need, and these cases.
+const OF_SOME_CASES: [(More, [&str; 2]); 2] = [
+    (More::MetricsServer, ["api/top", "join/vm"]),
+    (More::Drivers, ["resources/claims", "resources/devices"]),
+];
+
+/// The programs beyond the control plane that the cases need.
+fn needs_more(cases: &[Case]) -> Vec<More> {
+    let need = |names: &[&str; 2]| cases.iter().any(|case| names.contains(&case.name));
+    OF_SOME_CASES.iter().filter(|(_, names)| need(names)).map(|(more, _)| *more).collect()
 }
 
-/// The time that a run needs to compile metrics-server and to ask its cases. A run with less compiles the control plane only.
-const METRICS_SERVER: Duration = Duration::from_secs(10 * 60);
+/// The time that a run needs to compile the programs of [`OF_SOME_CASES`] and to ask their cases. A run with less compiles the control
+/// plane only.
+const MORE: Duration = Duration::from_secs(10 * 60);
 
 /// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it. `left` is the time
 /// until all cases must be over. A failure is reported here and again by the cases.
 pub fn control_plane(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
-    let has_time = left.is_none_or(|left| left > METRICS_SERVER);
+    let has_time = left.is_none_or(|left| left > MORE);
+    let more = if has_time { needs_more(cases) } else { Vec::new() };
     if cases.iter().any(needs_control_plane)
-        && let Err(e) = programs::prepare(run, has_time && needs_metrics_server(cases))
+        && let Err(e) = programs::prepare(run, &more)
     {
         say::line(format!("  no control plane: {e:#}"));
     }

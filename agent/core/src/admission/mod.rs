@@ -17,11 +17,13 @@ mod sysctl;
 mod taints;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use agent_managers::placement::Refusal;
 use agent_types::api::WatchEvent;
 use agent_types::kill::KillReason;
 use agent_types::pressures::Pressures;
+use agent_types::resource_claims;
 use agent_types::resources::requests::is_extended;
 use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -55,6 +57,8 @@ pub struct AdmissionContext {
     pub supplemental_groups_policy: bool,
     /// What the node runs short of.
     pub pressures: Pressures,
+    /// The gate DRAExtendedResource is off: claims of extended resources do not count.
+    pub no_extended_claims: bool,
 }
 
 /// The part of the Node object that admission reads; clients change it at any time.
@@ -108,6 +112,16 @@ impl AdmissionContext {
         allocatable.retain(|name, _| !is_extended(name));
         allocatable.extend(marks.extended);
         AdmissionContext { node_labels: marks.labels, node_taints: marks.taints, allocatable, ..self.clone() }
+    }
+
+    /// The pod as the node sees it: without the claim of its extended resources where the node does not have that feature.
+    #[must_use]
+    pub fn with_known_claims(&self, mut pod: Arc<Pod>) -> Arc<Pod> {
+        if self.no_extended_claims && resource_claims::extended(&pod).is_some() {
+            let status = Arc::make_mut(&mut pod).status.as_mut();
+            status.and_then(|status| status.extended_resource_claim_status.take());
+        }
+        pod
     }
 
     /// The same node under these pressures.

@@ -94,9 +94,9 @@ fn rejections_and_their_words() {
             "Cannot enforce AppArmor: AppArmor is not enabled on the host",
         ),
         (
-            json!({"containers": [{"name": "c", "resources": {"claims": [{"name": "x"}]}}], "resourceClaims": [{"name": "x"}]}),
-            "PodFeatureUnsupported",
-            "Pod requires node features that are not available: spec.resourceClaims, spec.containers[0].resources.claims",
+            container(json!({"deviceclass.resource.kubernetes.io/x": "2"}), json!([])),
+            "OutOfdeviceclass.resource.kubernetes.io/x",
+            "Node didn't have enough resource: deviceclass.resource.kubernetes.io/x, requested: 2, used: 0, capacity: 0",
         ),
         (
             container(json!({"cpu": "1001m"}), json!([])),
@@ -272,11 +272,48 @@ fn a_rejection_fails_the_pod() {
 
 #[test]
 fn a_node_that_is_gone_leaves_its_marks() {
-    let node = std::sync::Arc::new(Node::default());
+    let node = Arc::new(Node::default());
     let marks = Some(Some(NodeMarks::default()));
     assert_eq!(NodeMarks::heard(&WatchEvent::Listed(vec![node.clone()])), marks);
     assert_eq!(NodeMarks::heard(&WatchEvent::Applied(node.clone())), marks);
     assert_eq!(NodeMarks::heard(&WatchEvent::Listed(Vec::new())), Some(None));
     assert_eq!(NodeMarks::heard(&WatchEvent::Deleted(node)), None);
     assert_eq!(NodeMarks::heard(&WatchEvent::Lost("x".into())), None);
+}
+
+/// Devices of the claim's driver serve the request: the node's own amount of the resource does not matter.
+#[test]
+fn what_a_claim_provides_is_not_counted() {
+    let (gpu, class) = ("example.com/gpu", "deviceclass.resource.kubernetes.io/x");
+    let mut node = node();
+    node.allocatable.insert(gpu.to_owned(), Quantity::from_units(1));
+    let amounts = json!({"requests": {gpu: "2", class: "1", "cpu": "2"}});
+    let spec = |cpu: &str| {
+        let mut amounts = amounts.clone();
+        amounts["requests"]["cpu"] = json!(cpu);
+        json!({"containers": [{"name": "c", "resources": amounts}]})
+    };
+    let claimed = |spec: Value| {
+        let mut p = pod("p", spec);
+        let mapping =
+            |resource: &str| json!({"containerName": "c", "resourceName": resource, "requestName": "r"});
+        let status = json!({"extendedResourceClaimStatus": {"resourceClaimName": "x",
+            "requestMappings": [mapping(gpu), mapping(class), mapping("cpu")]}});
+        p.status = Some(serde_json::from_value(status).unwrap());
+        p
+    };
+    let out_of = |p: &Pod, node: &AdmissionContext| reason(p, &[], node).map(|(reason, _)| reason);
+    assert_eq!(
+        out_of(&pod("p", spec("1m")), &node).as_deref(),
+        Some("OutOfdeviceclass.resource.kubernetes.io/x")
+    );
+    assert_eq!(out_of(&claimed(spec("1m")), &node), None);
+    assert_eq!(
+        out_of(&claimed(spec("2")), &node).as_deref(),
+        Some("OutOfcpu"),
+        "no claim provides processors"
+    );
+    node.no_extended_claims = true;
+    let p = node.with_known_claims(Arc::new(claimed(spec("1m"))));
+    assert_eq!(out_of(&p, &node).as_deref(), Some("OutOfdeviceclass.resource.kubernetes.io/x"));
 }

@@ -62,7 +62,7 @@ pub fn container_config(
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let ContainerInputs { image, pod_ips, objects, files, claims, placement, .. } = given;
+    let ContainerInputs { image, pod_ips, objects, files, claims, placement, resource_claims, .. } = given;
     let of_plugins = placement.devices.get(&spec.name);
     let sources = EnvSources { pod, container, pod_ips, objects, files, devices: of_plugins, node };
     let environment = environment(spec, sources)?;
@@ -72,6 +72,8 @@ pub fn container_config(
     mounted.extend(mounts(pod, container, attempt, given, &environment, node)?);
     let mut nodes = of_plugins.map(|of| of.devices.clone()).unwrap_or_default();
     nodes.extend(devices(pod, spec, claims, node)?);
+    let mut cdi_devices = resource_claims.map(|of| of.cdi_devices.clone()).unwrap_or_default();
+    cdi_devices.extend(of_plugins.into_iter().flat_map(|of| of.cdi_devices.clone()));
     let mut annotated = of_plugins.map(|devices| devices.annotations.clone()).unwrap_or_default();
     annotated.extend(annotations(pod, spec, attempt));
     Ok(ContainerConfig {
@@ -85,7 +87,7 @@ pub fn container_config(
         envs: environment.into_vars(),
         mounts: mounted,
         devices: nodes,
-        cdi_devices: of_plugins.map(|devices| devices.cdi_devices.clone()).unwrap_or_default(),
+        cdi_devices,
         labels: container_labels,
         annotations: annotated,
         log_path: format!("{}/{attempt}.log", spec.name),
@@ -175,6 +177,7 @@ mod tests {
     use serde_json::json;
 
     use agent_types::objects::Objects;
+    use agent_types::runtime::claims::ContainerClaims;
     use agent_types::runtime::config::{Device, Mount};
     use agent_types::runtime::image::ImageInfo;
     use agent_types::runtime::placement::{ContainerDevices, Placement};
@@ -185,7 +188,7 @@ mod tests {
     use agent_volumes::bound::{Bound, Source};
 
     fn config(pod: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> ContainerConfig {
-        placed(pod, name, claims, node, &Placement::default())
+        placed(pod, name, claims, node, &Placement::default(), None)
     }
 
     fn placed(
@@ -194,6 +197,7 @@ mod tests {
         claims: &Claims,
         node: &NodeContext,
         placement: &Placement,
+        resource_claims: Option<&ContainerClaims>,
     ) -> ContainerConfig {
         let image = ImageInfo {
             id: "sha256:1".into(),
@@ -212,6 +216,7 @@ mod tests {
             claims,
             images: &ImageVolumes::new(),
             placement,
+            resource_claims,
             recursive_read_only: false,
         };
         container_config(pod, ContainerRef::Regular(name), 0, given, node).unwrap()
@@ -250,14 +255,17 @@ mod tests {
         };
         let all = BTreeMap::from([("c".to_owned(), devices)]);
         let placement = Placement { devices: all, ..Placement::default() };
-        let config = placed(&pod, "c", &Claims::new(), &NodeContext::new("n"), &placement);
+        let claimed =
+            ContainerClaims { cdi_devices: vec!["y.io/c=1".to_owned()], ..ContainerClaims::default() };
+        let node = NodeContext::new("n");
+        let config = placed(&pod, "c", &Claims::new(), &node, &placement, Some(&claimed));
         let env = |name: &str| config.envs.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
         assert_eq!((env("GPU"), env("OWN")), (Some("0"), Some("pod")));
         assert_eq!(config.args, ["0 pod"]);
         assert_eq!(config.mounts.first(), Some(&mount));
         assert!(config.mounts.iter().any(|mount| mount.container_path == "/h"));
         assert_eq!(config.devices, [device]);
-        assert_eq!(config.cdi_devices, ["x.io/gpu=0"]);
+        assert_eq!(config.cdi_devices, ["y.io/c=1", "x.io/gpu=0"]);
         assert_eq!(config.annotations["x.io/a"], "b");
         assert_eq!(config.annotations[labels::CONTAINER_RESTART_COUNT], "0", "the agent's own");
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agent_types::ids::ImageId;
 use agent_types::objects::Objects;
+use agent_types::runtime::claims::ContainerClaims;
 use agent_types::runtime::image::ImageInfo;
 use agent_types::runtime::placement::Placement;
 use agent_volumes::bound::Claims;
@@ -26,6 +27,8 @@ pub struct ContainerInputs<'a> {
     pub images: &'a ImageVolumes,
     /// Processors and memory nodes of the pod's containers.
     pub placement: &'a Placement,
+    /// What resource claims give the container; `None`: it uses none.
+    pub resource_claims: Option<&'a ContainerClaims>,
     /// Read-only mounts can be so all the way down.
     pub recursive_read_only: bool,
 }

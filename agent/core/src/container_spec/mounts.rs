@@ -226,6 +226,7 @@ mod tests {
             claims: &claims(),
             images: &images,
             placement: &Placement::default(),
+            resource_claims: None,
             recursive_read_only: node.read_only_handlers.contains(""),
         };
         let mut environment = Environment::default();

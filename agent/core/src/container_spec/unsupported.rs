@@ -9,7 +9,7 @@ use std::fmt;
 
 use agent_types::pod;
 use agent_volumes::plan::is_known;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{Pod, Volume};
 
 /// A field that is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,46 +24,12 @@ impl fmt::Display for Unsupported {
     }
 }
 
-struct List(Vec<Unsupported>);
-
-impl List {
-    fn add(&mut self, asked: bool, field: impl Into<String>) {
-        if asked {
-            self.0.push(Unsupported { field: field.into() });
-        }
-    }
-}
-
 /// Every field of `pod` that the node does not support, in the order of the fields.
 #[must_use]
 pub fn unsupported(pod: &Pod) -> Vec<Unsupported> {
-    let mut list = List(Vec::new());
-    let spec = pod::spec(pod);
-    pod_level(spec, &mut list);
-    let claimed = pod.status.as_ref().and_then(|s| s.extended_resource_claim_status.as_ref());
-    list.add(claimed.is_some(), "status.extendedResourceClaimStatus");
-    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        volume_level(&format!("spec.volumes[{index}]"), volume, &mut list);
-    }
-    for (index, container) in spec.init_containers.iter().flatten().enumerate() {
-        container_level(&format!("spec.initContainers[{index}]"), container, &mut list);
-    }
-    for (index, container) in spec.containers.iter().enumerate() {
-        container_level(&format!("spec.containers[{index}]"), container, &mut list);
-    }
-    list.0
-}
-
-fn some<T>(list: Option<&Vec<T>>) -> bool {
-    list.is_some_and(|list| !list.is_empty())
-}
-
-fn pod_level(spec: &PodSpec, list: &mut List) {
-    list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
-}
-
-fn volume_level(path: &str, volume: &Volume, list: &mut List) {
-    list.add(!is_known(volume), format!("{path}.{}", source_name(volume)));
+    let volumes = pod::spec(pod).volumes.iter().flatten().enumerate().filter(|(_, volume)| !is_known(volume));
+    let field = |(index, volume)| format!("spec.volumes[{index}].{}", source_name(volume));
+    volumes.map(|one| Unsupported { field: field(one) }).collect()
 }
 
 /// The name of the volume's source in the API.
@@ -73,13 +39,6 @@ fn source_name(volume: &Volume) -> String {
         _ => None,
     }
     .unwrap_or_default()
-}
-
-fn container_level(path: &str, container: &Container, list: &mut List) {
-    let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
-    if let Some(resources) = &container.resources {
-        add(some(resources.claims.as_ref()), "resources.claims");
-    }
 }
 
 #[cfg(test)]
@@ -98,6 +57,7 @@ mod tests {
         let spec = json!({
             "resources": {"requests": {"cpu": "1"}},
             "hostNetwork": true, "hostUsers": false, "activeDeadlineSeconds": 5, "nodeSelector": {"a": "b"},
+            "resourceClaims": [{"name": "x", "resourceClaimName": "y"}],
             "readinessGates": [{"conditionType": "x"}], "imagePullSecrets": [{"name": "x"}],
             "serviceAccountName": "default", "serviceAccount": "default", "priority": 0,
             "preemptionPolicy": "PreemptLowerPriority", "enableServiceLinks": true,
@@ -122,41 +82,8 @@ mod tests {
                 "terminationMessagePath": "/dev/termination-log",
                 "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
                     {"name": "B", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "e"}}}],
-                "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi", "x.io/gpu": "1"}},
+                "resources": {"claims": [{"name": "x"}], "limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi", "x.io/gpu": "1"}},
                 "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "Enabled"}]}]});
         assert_eq!(fields(spec), Vec::<String>::new());
-    }
-
-    #[test]
-    fn pod_level_fields() {
-        let table = [(json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims")];
-        for (mut spec, field) in table {
-            spec["containers"] = json!([{"name": "c"}]);
-            assert_eq!(fields(spec), [field]);
-        }
-    }
-
-    /// The scheduler has promised devices of a DRA driver for an extended resource: nothing here prepares them.
-    #[test]
-    fn an_extended_resource_that_a_claim_stands_for() {
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": []},
-            "status": {"extendedResourceClaimStatus": {"resourceClaimName": "x", "requestMappings": []}}});
-        let fields: Vec<String> =
-            unsupported(&serde_json::from_value(pod).unwrap()).iter().map(ToString::to_string).collect();
-        assert_eq!(fields, ["status.extendedResourceClaimStatus"]);
-    }
-
-    #[test]
-    fn container_level_fields() {
-        let table = [(json!({"resources": {"claims": [{"name": "x"}]}}), "resources.claims")];
-        for (mut container, field) in table {
-            container["name"] = json!("c");
-            assert_eq!(
-                fields(json!({"containers": [container.clone()]})),
-                [format!("spec.containers[0].{field}")]
-            );
-            let init = json!({"containers": [], "initContainers": [container]});
-            assert_eq!(fields(init), [format!("spec.initContainers[0].{field}")]);
-        }
     }
 }

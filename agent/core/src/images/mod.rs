@@ -10,6 +10,7 @@ pub mod providers;
 pub mod pull_rate;
 pub mod pull_records;
 pub mod reference;
+pub mod uses;
 
 use agent_types::runtime::image::PullPolicy;
 use k8s_openapi::api::core::v1::Container;

@@ -8,7 +8,10 @@
 //! In: records, a policy, the credentials that a pod has for an image. Out: whether the pod may use the
 //! present image; the records to write. Invariants: a pod uses an image that the node pulled only with
 //! credentials that pulled it, unless the pull needed none; the files have upstream's format, so either
-//! kubelet continues with the other's. Upstream: pkg/kubelet/images/pullmanager.
+//! kubelet continues with the other's. [`changes`] has the order in which the files change. Upstream:
+//! pkg/kubelet/images/pullmanager.
+
+pub mod changes;
 
 use std::collections::BTreeMap;
 
@@ -317,6 +320,56 @@ pub fn access(policy: &Policy, image: &str, known: &ImagePullState, credentials:
     match account {
         Some(account) if of.kubernetes_service_accounts.contains(account) => Access::Granted,
         Some(_) | None => Access::MustPull,
+    }
+}
+
+/// Access of a pod to an image on the node, in upstream's words ([`Check::label`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The policy does not require credentials for the image.
+    PolicyAllowed,
+    /// A pull with the pod's credentials is on record.
+    RecordFound,
+    /// The pod may use the image only after a pull with its own credentials.
+    MustAuthenticate,
+}
+
+impl Check {
+    /// True if the pod may use the image.
+    #[must_use]
+    pub fn may_use(self) -> bool {
+        self != Check::MustAuthenticate
+    }
+
+    /// `result` of `kubelet_imagemanager_image_mustpull_checks_total`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Check::PolicyAllowed => "credentialPolicyAllowed",
+            Check::RecordFound => "credentialRecordFound",
+            Check::MustAuthenticate => "mustAuthenticate",
+        }
+    }
+}
+
+/// Whether a pod that names the image `image` and has these credentials may use an image in the state `known`; the record to write
+/// if that adds one of its credentials.
+#[must_use]
+pub fn check(
+    policy: &Policy,
+    image: &str,
+    known: &ImagePullState,
+    credentials: &[Credential],
+    now: Wall,
+) -> (Check, Option<Record>) {
+    match (access(policy, image, known, credentials), known) {
+        (Access::Allowed, _) => (Check::PolicyAllowed, None),
+        (Access::Granted, _) => (Check::RecordFound, None),
+        (Access::GrantedBy(origin), ImagePullState::Pulled(record)) => {
+            (Check::RecordFound, record.with(image, Some(&Source::Secret(origin)), now))
+        }
+        (Access::GrantedBy(_), _) => (Check::RecordFound, None),
+        (Access::MustPull, _) => (Check::MustAuthenticate, None),
     }
 }
 

@@ -123,6 +123,12 @@ impl DeviceAsks {
 }
 
 impl PodManager {
+    /// The placement of the pod waits for a device plugin, or for the checkpoint.
+    #[must_use]
+    pub fn waits_for_plugin(&self, uid: &PodUid) -> bool {
+        self.devices.holds_up(uid)
+    }
+
     /// The pod waits from now on for what `step` names.
     pub(super) fn wait_for_devices(
         &mut self,

@@ -27,6 +27,7 @@
 //! Upstream: pkg/kubelet/pod, the dispatch half of pkg/kubelet/pod_workers.go, `HandlePodCleanups` of
 //! pkg/kubelet/kubelet_pods.go.
 
+mod active;
 mod allocating;
 mod devices;
 mod evictions;
@@ -49,6 +50,7 @@ use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::machine::{Machine, Outbox};
 use agent_types::pod::{self, CONFIG_MIRROR};
 use agent_types::pressures::Pressures;
+use agent_types::runtime::claims::PodClaims;
 use agent_types::runtime::observed::PodSnapshot;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
@@ -120,6 +122,13 @@ pub enum ManagerEvent {
         uid: PodUid,
         /// Name of the container.
         container: String,
+    },
+    /// The health of devices of this pod's claims changed.
+    Claims {
+        /// Pod of the claims.
+        uid: PodUid,
+        /// The claims with the new health.
+        claims: Arc<PodClaims>,
     },
     /// No event: checks whether a pod can start, and which allocations are due.
     Tick,
@@ -298,6 +307,7 @@ impl PodManager {
             if update.source == Source::Api && pod::annotation(&pod, CONFIG_MIRROR).is_some() {
                 continue;
             }
+            let pod = self.admission.with_known_claims(pod);
             let uid = pod::key(&pod).uid;
             if update.op == PodOp::Remove {
                 self.desired.remove(&uid);
@@ -642,7 +652,10 @@ impl Machine for PodManager {
             ManagerEvent::DeleteUnused => self.delete_unused(out),
             ManagerEvent::Stripped(uid) => self.stripped(&uid, out),
             ManagerEvent::Creates { uid, container } => self.creates(&uid, &container),
-            ManagerEvent::Tick => {}
+            ManagerEvent::Claims { uid, claims } if self.workers.contains_key(&uid) => {
+                tell(&uid, PodEvent::ClaimsChanged(claims), out);
+            }
+            ManagerEvent::Claims { .. } | ManagerEvent::Tick => {}
         }
         self.end_waits_for_plugins(now, out);
         if self.listed {

@@ -156,8 +156,7 @@ impl PodManager {
         if self.placing.managers.are_idle() {
             return;
         }
-        let all_is_known = self.listed && self.expected.is_empty();
-        if all_is_known && std::mem::take(&mut self.placing.check) {
+        if self.all_is_known() && std::mem::take(&mut self.placing.check) {
             let active = self.active_containers();
             let is_active = |uid: &str, name: Option<&str>| {
                 let has = |pod: &Option<Arc<Pod>>| {
@@ -194,15 +193,13 @@ impl PodManager {
             || worker.and_then(|worker| worker.pod()).is_some_and(wants_devices)
     }
 
-    /// Pods that keep their parts: those whose containers have not ended, those that wait for admission, and those that only the
-    /// runtime has. `None`: no source has named the pod, so the names of its containers are unknown.
+    /// The active pods, which keep their parts. `None`: no source has named the pod, so the names of its containers are unknown.
     fn active_containers(&self) -> BTreeMap<String, Option<Arc<Pod>>> {
-        let working = self.workers.iter().filter(|(_, worker)| !worker.ended);
-        let working = working.map(|(uid, worker)| (uid.as_str().to_owned(), worker.pod.clone()));
-        let waiting =
-            self.waiting.iter().map(|uid| (uid.as_str().to_owned(), self.desired.get(uid).cloned()));
-        let unknown = self.unknown.keys().map(|uid| (uid.as_str().to_owned(), None));
-        unknown.chain(waiting).chain(working).collect()
+        let known = |uid: &PodUid| match self.workers.get(uid) {
+            Some(worker) if !worker.ended => worker.pod.clone(),
+            _ => self.desired.get(uid).filter(|_| self.waiting.contains(uid)).cloned(),
+        };
+        self.active_pods().into_iter().map(|uid| (uid.as_str().to_owned(), known(&uid))).collect()
     }
 }
 

@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::*;
 
+mod active;
+mod claims;
 mod devices;
 mod placing;
 mod resize;

@@ -21,10 +21,15 @@ pub fn api_reference(pod: &Pod) -> Option<&'static str> {
     if let Some(found) = containers(spec).find_map(container_reference) {
         return Some(found);
     }
-    if spec.resource_claims.as_ref().is_some_and(|l| !l.is_empty()) {
+    let of_container = |c: &Container| c.resources.as_ref().is_some_and(|of| some(of.claims.as_ref()));
+    if some(spec.resource_claims.as_ref()) || containers(spec).any(of_container) {
         return Some("resourceclaims");
     }
     spec.volumes.iter().flatten().find_map(volume_reference)
+}
+
+fn some<T>(list: Option<&Vec<T>>) -> bool {
+    list.is_some_and(|list| !list.is_empty())
 }
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {

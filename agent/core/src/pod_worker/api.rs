@@ -10,6 +10,7 @@ use agent_types::backoff::Backoff;
 use agent_types::event::EventFact;
 use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::machine::EffectId;
+use agent_types::runtime::claims::PodClaims;
 use agent_types::runtime::observed::PodSnapshot;
 use agent_types::runtime::placement::Placement;
 use agent_types::time::{Mono, Now};
@@ -62,6 +63,8 @@ pub enum PodEvent {
     ResizePending(Option<PendingResize>),
     /// Processors, memory nodes and devices of the pod's containers; none before the first.
     Placed(Arc<Placement>),
+    /// The health of devices of the pod's claims changed.
+    ClaimsChanged(Arc<PodClaims>),
     /// Something that the pod gets values from changed: a Secret, a ConfigMap.
     SourcesChanged,
     /// What all workers share changed (the node got another address).

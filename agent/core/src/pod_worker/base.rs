@@ -23,7 +23,7 @@ use super::api::{PodAction, WorkerContext};
 use super::tracker::{EffectTracker, Flight, Purpose, Target};
 use crate::pod_actions::Replaced;
 use crate::pod_worker::effect::{Effect, EffectError};
-use crate::pod_worker::parts::{Cgroup, Placing, PreStop, Resize};
+use crate::pod_worker::parts::{Cgroup, Claims, Placing, PreStop, Resize};
 use crate::probe::PodProbes;
 use crate::status::{self, Phase, StatusInputs, Verdict, WaitingReason};
 
@@ -75,6 +75,8 @@ pub(super) struct Base {
     pub(super) resize: Resize,
     /// Processors and memory nodes of the pod's containers.
     pub(super) placing: Placing,
+    /// Resource claims of the pod.
+    pub(super) claims: Claims,
     /// Instances killed in order to be replaced.
     pub(super) replaced: Replaced,
     /// A decision waits for a snapshot later than this.
@@ -103,6 +105,7 @@ impl Base {
             cgroup: Cgroup::Unseen,
             resize: Resize::default(),
             placing: Placing::default(),
+            claims: Claims::default(),
             replaced: Replaced::new(),
             wanted_after: None,
         }
@@ -351,7 +354,10 @@ impl Base {
                 whole,
             },
             stop_signals: features.stop_signals,
-            devices: features.resource_health.then_some(&self.placing.wanted.devices),
+            devices: features.resource_health.then_some(status::DevicesShown {
+                of_plugins: &self.placing.wanted.devices,
+                of_claims: self.claims.known.as_deref(),
+            }),
             recursive_read_only: self.makes_read_only(),
             host_ips: &self.ctx.host_ips,
             ipv6_first: self.ctx.ipv6_first,

@@ -18,7 +18,7 @@ use agent_volumes::env_file::EnvFiles;
 use super::base::Base;
 use super::state::{Chain, Syncing};
 use super::tracker::{Purpose, Target};
-use super::users;
+use super::{claims, users};
 use crate::container_spec::inputs::ContainerInputs;
 use crate::pod_actions;
 use crate::pod_actions::ended::back_off_key;
@@ -86,6 +86,7 @@ fn given<'a>(
         claims: b.volumes.claims(),
         images: &chain.images,
         placement: &b.placing.wanted,
+        resource_claims: claims::of_container(b, &chain.start.slot.name),
         recursive_read_only: b.makes_read_only(),
     }
 }
@@ -96,9 +97,13 @@ fn refuse(pass: &mut Pass<'_>, name: &str, e: SpecError) {
     fail(pass, name, e.reason, e.message);
 }
 
-/// The files are there: reports the start to the plugins of the container's devices that want to know of it.
+/// The files are there, and the claims' devices are known: reports the start to the plugins of the container's devices that want to know of
+/// it.
 pub(super) fn pre_start(pass: &mut Pass<'_>, chain: &Chain) {
     let name = &chain.start.slot.name;
+    if let Some(why) = claims::missing(pass.base, name) {
+        return refuse(pass, name, SpecError::container(why));
+    }
     let devices = pass.base.placing.wanted.devices.get(name);
     match devices.map(|devices| devices.pre_start.clone()) {
         None => create(pass, chain),

@@ -13,6 +13,7 @@ use agent_types::failure::Class;
 use agent_types::ids::{ContainerId, IdMapping, SandboxId};
 use agent_types::objects;
 use agent_types::resources::cgroups::pod::PodCgroup;
+use agent_types::runtime::claims::{ClaimsOfPod, PodClaims};
 use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
 use agent_types::runtime::observed::PodSnapshot;
@@ -54,6 +55,12 @@ pub const HOOK_MORE: Duration = Duration::from_secs(2);
 pub const PRE_START_TIME: Duration = Duration::from_secs(30);
 /// Time in which an executor notices that a call is late.
 const PRE_START_MARGIN: Duration = Duration::from_secs(1);
+
+/// A DRA driver has this time for one call, as upstream.
+pub const CLAIM_CALL_TIME: Duration = Duration::from_secs(45);
+/// Calls for which an effect on a pod's claims has time. Drivers are called one after the other, and the first failure ends the effect, so
+/// only drivers that succeed slowly use up more than one call's time; the next effect finds their claims prepared.
+const CLAIM_CALLS: u32 = 4;
 
 /// One thing for an executor to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,6 +127,18 @@ pub enum Effect {
         /// Calls, each within [`PRE_START_TIME`].
         calls: Vec<PreStartCall>,
     },
+    /// Prepare the claims of the pod with their drivers: `NodePrepareResources`. The answer is [`EffectOk::Claims`]. Idempotent.
+    PrepareClaims {
+        /// Claims of the pod.
+        claims: Box<ClaimsOfPod>,
+    },
+    /// Find the devices of the pod's claims, prepare nothing. The answer is [`EffectOk::Claims`].
+    FindClaims {
+        /// Claims of the pod.
+        claims: Box<ClaimsOfPod>,
+    },
+    /// Give back all claims of the pod: `NodeUnprepareResources`. Also for a pod that has none. Idempotent.
+    UnprepareClaims,
     /// Mount parts of volumes for a container, and create missing parts of their paths; idempotent.
     MountSubPaths {
         /// Parts and their targets.
@@ -239,6 +258,9 @@ impl Effect {
             | Effect::TearDownVolumes
             | Effect::MountSubPaths { .. }
             | Effect::PreStartDevices { .. }
+            | Effect::PrepareClaims { .. }
+            | Effect::FindClaims { .. }
+            | Effect::UnprepareClaims
             | Effect::FetchObjects { .. }
             | Effect::MapUsers { .. }
             | Effect::EnsureCgroup { .. }
@@ -263,6 +285,9 @@ impl Effect {
             Effect::PreStartDevices { calls } => {
                 let calls = u32::try_from(calls.len()).unwrap_or(u32::MAX);
                 Some(PRE_START_TIME.saturating_mul(calls).saturating_add(PRE_START_MARGIN))
+            }
+            Effect::PrepareClaims { .. } | Effect::UnprepareClaims => {
+                Some(request_timeout + CLAIM_CALL_TIME * CLAIM_CALLS)
             }
             Effect::RunSandbox { .. } => Some(request_timeout * 2),
             Effect::StopContainer { grace_s, .. } => {
@@ -309,6 +334,9 @@ impl Effect {
             Effect::RemoveCgroup => "remove_cgroup",
             Effect::MountSubPaths { .. } => "mount_sub_paths",
             Effect::PreStartDevices { .. } => "pre_start_devices",
+            Effect::PrepareClaims { .. } => "prepare_claims",
+            Effect::FindClaims { .. } => "find_claims",
+            Effect::UnprepareClaims => "unprepare_claims",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
             Effect::PullImage { .. } => "pull_image",
@@ -388,6 +416,8 @@ pub enum EffectOk {
     },
     /// Contents of the files, for [`Effect::ReadEnvFiles`].
     EnvFiles(EnvFiles),
+    /// Devices for the containers, for [`Effect::PrepareClaims`] and [`Effect::FindClaims`].
+    Claims(Box<PodClaims>),
     /// Range of ids, for [`Effect::MapUsers`].
     Users(IdMapping),
     /// Result of [`Effect::RunHook`].

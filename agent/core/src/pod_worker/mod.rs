@@ -29,6 +29,7 @@ mod back_off;
 mod base;
 mod cgroups;
 mod chain;
+mod claims;
 mod cpus;
 mod create;
 pub mod effect;
@@ -181,6 +182,7 @@ impl PodWorker {
             _ => None,
         };
         volumes::desired(&mut self.base, before.as_deref(), &pod, now);
+        claims::desired(&mut self.base, before.as_deref(), &pod, now);
         if matches!(self.state, PodWorkerState::Pending | PodWorkerState::Syncing(_)) {
             resize::desired(&mut self.base, before.as_deref(), &pod, out);
         }
@@ -358,6 +360,7 @@ impl PodWorker {
         volumes::answered(b, &flight.purpose, result, now, out);
         cgroups::answered(b, flight, result, out);
         cpus::answered(b, flight, result, now);
+        claims::answered(b, &flight.purpose, result, now, out);
         match (&flight.purpose, result) {
             (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
             (Purpose::Inspect, Err(e)) => b.look_failed(e, out),
@@ -447,6 +450,7 @@ impl Machine for PodWorker {
             PodEvent::Network(state) => self.base.network = state,
             PodEvent::SourcesChanged => self.sources_changed(now),
             PodEvent::Placed(placement) => self.base.placing.wanted = placement,
+            PodEvent::ClaimsChanged(claims) => claims::changed(&mut self.base, claims),
             PodEvent::DeleteUnused => self.delete_unused(),
             PodEvent::ResizePending(pending) => resize::pending(&mut self.base, pending, out),
             PodEvent::Context(context) => self.base.ctx = context,

@@ -1,4 +1,4 @@
-//! Parts of a worker's state: its cgroup, its preStop hooks, its resize, its processors and devices.
+//! Parts of a worker's state: its cgroup, its preStop hooks, its resize, its processors and devices, its resource claims.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agent_types::ids::ContainerId;
 use agent_types::resources::cgroups::CgroupValues;
+use agent_types::runtime::claims::PodClaims;
 use agent_types::runtime::placement::Placement;
 use agent_types::time::Mono;
 
@@ -64,4 +65,31 @@ pub(super) struct Placing {
     pub(super) creating: String,
     /// Processors of the effect in flight.
     pub(super) asked: BTreeMap<ContainerId, String>,
+}
+
+/// Resource claims of the pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claims {
+    /// What they give the containers; `None`: this incarnation does not know.
+    pub(super) known: Option<Arc<PodClaims>>,
+    /// The attempt of the sandbox for which they were prepared last.
+    pub(super) prepared_for: Option<u32>,
+    /// The claims changed after the question of the effect in flight.
+    pub(super) is_stale: bool,
+    /// How often they could not be prepared, in a row.
+    pub(super) failures: u32,
+    /// Whether they were given back.
+    pub(super) give_back: GiveBack,
+}
+
+/// Giving claims back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum GiveBack {
+    /// It has not begun.
+    #[default]
+    Unasked,
+    /// It was asked for.
+    Asked,
+    /// The pod has no claims any more.
+    Done,
 }

@@ -25,7 +25,7 @@ use super::api::PodAction;
 use super::base::{Base, Stage};
 use super::state::{Occasion, Syncing};
 use super::tracker::{Purpose, Target};
-use super::{cgroups, hooks, reset, resize, runtime_class, start, users, volumes};
+use super::{cgroups, claims, hooks, reset, resize, runtime_class, start, users, volumes};
 use crate::allocation::actuate;
 use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan, ended};
 use crate::pod_worker::back_off::RESTART_BACK_OFF;
@@ -102,11 +102,13 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(pass.base, &actions, pass.now, pass.out);
+            let has_claims = claims::found(pass);
             let resizes = !restarting && resize::advance(pass, &actual, home);
             if !resizes
                 && !pass.base.resize.gives_back
                 && pass.base.tracker.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
+                && has_claims
                 && volumes::mounted(pass.base, pass.now, pass.out)
                 && cgroups::made(pass)
                 && users::known(pass, None)
@@ -301,6 +303,9 @@ fn replace_sandbox(pass: &mut Pass<'_>, attempt: u32, replaces: bool) {
         return;
     }
     debug_assert!(snapshot.sandboxes.iter().all(|x| x.state == SandboxState::NotReady));
+    if !claims::prepared(pass, attempt) {
+        return;
+    }
     let Some(runtime_handler) = runtime_class::handler(pass) else { return };
     if !users::known(pass, Some(&runtime_handler)) {
         runtime_class::keep(pass.state, runtime_handler);

@@ -24,7 +24,7 @@ use super::api::PodAction;
 use super::base::{Base, Stage};
 use super::state::{Cleanup, PodWorkerState, Record, Removal, Terminated, Terminating, verdict};
 use super::tracker::{Flight, Purpose, Target};
-use super::{cgroups, hooks, removal, volumes};
+use super::{cgroups, claims, hooks, removal, volumes};
 use crate::pod_actions;
 use crate::pod_worker::effect::Effect;
 use crate::pod_worker::sandboxes::{discard_sandbox, stop_sandboxes};
@@ -109,6 +109,7 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     }
     b.may_conclude_absence(b.tracker.all_absent_after(), now)
+        && claims::given_back(b, t.pod.as_deref(), now, out)
 }
 
 /// True if the pod had ended before the shutdown: the shutdown then does not change its end, as upstream,

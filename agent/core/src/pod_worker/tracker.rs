@@ -48,6 +48,8 @@ pub(super) enum Target {
     Resize,
     /// Processors of containers that run.
     Cpus,
+    /// The pod's resource claims.
+    Claims,
     /// Nothing: looking.
     Observe,
 }
@@ -62,6 +64,10 @@ pub(super) enum Purpose {
     ReadEnvFiles,
     MountSubPaths,
     PreStartDevices,
+    /// For the sandbox of this attempt.
+    PrepareClaims(u32),
+    FindClaims,
+    UnprepareClaims,
     ResolveClaim(String),
     SetUpVolume(String),
     TearDownVolumes,
@@ -81,9 +87,15 @@ pub(super) enum Purpose {
     RemoveSandbox(SandboxId),
     Create,
     Start(ContainerId),
-    Stop { id: ContainerId, grace_s: u32 },
+    Stop {
+        id: ContainerId,
+        grace_s: u32,
+    },
     Remove(ContainerId),
-    Hook { id: ContainerId, hook: Hook },
+    Hook {
+        id: ContainerId,
+        hook: Hook,
+    },
 }
 
 impl Purpose {
@@ -98,6 +110,9 @@ impl Purpose {
                 | Purpose::ReadEnvFiles
                 | Purpose::MountSubPaths
                 | Purpose::PreStartDevices
+                | Purpose::PrepareClaims(_)
+                | Purpose::FindClaims
+                | Purpose::UnprepareClaims
                 | Purpose::ResolveClaim(_)
                 | Purpose::SetUpVolume(_)
                 | Purpose::TearDownVolumes

@@ -88,7 +88,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
     status.volume_mounts = instance::volume_mounts(spec, inputs.recursive_read_only);
     instance::fill(spec, found.first(), before, &mut status);
     status.stop_signal.take_if(|_| !inputs.stop_signals);
-    status.allocated_resources_status = devices::shown(inputs.devices, slot);
+    status.allocated_resources_status = devices::shown(inputs.devices, spec, before, slot);
     waiting_to_restart(inputs, slot, spec, found.first(), &mut status);
     status
 }

@@ -24,7 +24,6 @@ use std::net::IpAddr;
 
 use agent_types::pod;
 use agent_types::runtime::observed::{PodSnapshot, SandboxState};
-use agent_types::runtime::placement::ContainerDevices;
 use agent_types::runtime::view::{is_live, newest_sandbox};
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
@@ -32,6 +31,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 pub use amounts::PodCgroupState;
 pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
+pub use devices::DevicesShown;
 pub use phase::{Phase, phase};
 pub use terminated::terminated_status;
 
@@ -108,7 +108,7 @@ pub struct StatusInputs<'a> {
     /// Statuses show by which signal containers end (`ContainerStopSignals`).
     pub stop_signals: bool,
     /// Devices of containers, with their health; `None`: statuses do not show it (gate ResourceHealthStatus).
-    pub devices: Option<&'a BTreeMap<String, ContainerDevices>>,
+    pub devices: Option<DevicesShown<'a>>,
     /// Read-only mounts can be read-only all the way down.
     pub recursive_read_only: bool,
     /// The node's addresses, the primary first.

@@ -42,8 +42,6 @@ pub(super) struct Clients {
     by_connection: BTreeMap<u64, Client>,
     /// Resources that registered since the start of the agent. Each of them costs memory and a line of the Node, also without its plugin.
     seen: BTreeSet<String>,
-    /// Connections that the plugin watcher made, by resource.
-    watched: BTreeMap<String, u64>,
     /// Names that metrics show.
     named: BTreeSet<String>,
 }
@@ -60,15 +58,9 @@ impl Clients {
         self.seen.contains(resource) || self.seen.len() < RESOURCES_MAX
     }
 
-    /// The plugin watcher made this connection.
-    pub(super) fn note_watched(&mut self, resource: String, connection: u64) {
-        self.watched.insert(resource, connection);
-    }
-
-    /// Ends the connection that the plugin watcher made, unless the resource has a newer one.
-    pub(super) fn end_watched(&mut self, resource: &str) {
-        let connection = self.watched.remove(resource);
-        if let Some(client) = connection.and_then(|number| self.by_connection.remove(&number)) {
+    /// Ends a connection, if it is still there.
+    pub(super) fn end_connection(&mut self, connection: u64) {
+        if let Some(client) = self.by_connection.remove(&connection) {
             client.end.cancel();
         }
     }

@@ -21,6 +21,8 @@ pub(super) const ALLOCATE_BYTES_MAX: usize = 256 << 10;
 pub(super) const LIST_GAP: Duration = Duration::from_millis(100);
 /// A call of `Register` has a version, two names and two flags.
 pub(super) const REGISTER_BYTES_MAX: usize = 16 << 10;
+/// Connections to `kubelet.sock`; a plugin needs one for a moment.
+pub(super) const CONNECTIONS_MAX: usize = 64;
 /// Calls of `Register` at one time on one connection.
 pub(super) const CALLS_MAX: usize = 4;
 /// The checkpoint that is read: devices of all containers with the answers to `Allocate`.

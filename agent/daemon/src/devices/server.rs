@@ -9,7 +9,6 @@ use std::path::Path;
 use agent_linux::pinned_socket::PinnedSocket;
 use agent_managers::devices::registration::{RegistrationError, check_register};
 use agent_plugins::devices::{ConnectError, DevicePlugin};
-use futures_util::stream;
 use orlop_proto::device_plugin::v1beta1::registration_server::{Registration, RegistrationServer};
 use orlop_proto::device_plugin::v1beta1::{Empty, RegisterRequest};
 use tokio::net::UnixListener;
@@ -17,9 +16,10 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::DevicePlugins;
-use super::limits::{CALLS_MAX, REGISTER_BYTES_MAX, RESOURCES_MAX};
+use super::limits::{CALLS_MAX, CONNECTIONS_MAX, REGISTER_BYTES_MAX, RESOURCES_MAX};
 use super::{directory, messages};
 use crate::pods::pod_dirs::chain;
+use crate::serving::local_connections::accepted;
 
 /// The registration socket's name in the directory.
 pub(super) const SOCKET: &str = "kubelet.sock";
@@ -32,9 +32,7 @@ impl DevicePlugins {
     pub fn start(&self) -> anyhow::Result<()> {
         directory::prepare(&self.directory)?;
         let listener = UnixListener::bind(self.directory.join(SOCKET))?;
-        let accepted = stream::unfold(listener, |listener| async move {
-            Some((listener.accept().await.map(|(stream, _)| stream), listener))
-        });
+        let accepted = accepted(SOCKET, listener, CONNECTIONS_MAX, self.node.tasks.clone());
         let service = RegistrationServer::new(self.clone()).max_decoding_message_size(REGISTER_BYTES_MAX);
         let served = Server::builder()
             .concurrency_limit_per_connection(CALLS_MAX)

@@ -1,4 +1,4 @@
-//! Device plugins that the watcher of `plugins_registry` finds (type `DevicePlugin`).
+//! Device plugins that the plugin watcher finds in `plugins_registry` (type `DevicePlugin`).
 //!
 //! In: what a plugin says that it is. Out: a connection to install, or upstream's words about why there is none. Invariants: the endpoint is
 //! used as the plugin names it; calls of `Register` and plugins of the watcher share their limits and their numbers. Upstream:
@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use agent_core::plugin_registrations::refusals::Refusal;
 use agent_managers::devices::registration::{RegistrationError, check_plugin};
 use agent_plugins::devices::{ConnectError, DevicePlugin};
 use agent_volumes::csi::plugin::PluginInfo;
@@ -14,9 +15,6 @@ use super::DevicePlugins;
 use super::limits::RESOURCES_MAX;
 use super::messages;
 
-/// The kind of plugin that is a device plugin.
-pub const DEVICE_PLUGIN: &str = "DevicePlugin";
-
 /// A device plugin that stated its options.
 pub struct WatchedPlugin {
     plugin: DevicePlugin,
@@ -24,25 +22,14 @@ pub struct WatchedPlugin {
     options: agent_managers::devices::plugin::PluginOptions,
 }
 
-impl WatchedPlugin {
-    /// Resource of the plugin.
-    #[must_use]
-    pub fn resource(&self) -> &str {
-        &self.resource
-    }
-}
-
 impl DevicePlugins {
     /// Looks whether the plugin can be registered.
     ///
     /// # Errors
     /// Upstream's words about why it cannot.
-    pub async fn look(&self, info: &PluginInfo, socket: &Path) -> Result<WatchedPlugin, String> {
-        check_plugin(&info.name, &info.versions)
-            .map_err(|error| format!("RegisterPlugin error -- plugin validation failed with err: {error}"))?;
-        let failed = |error: RegistrationError| {
-            format!("RegisterPlugin error -- plugin registration failed with err: {error}")
-        };
+    pub async fn look(&self, info: &PluginInfo, socket: &Path) -> Result<WatchedPlugin, Refusal> {
+        check_plugin(&info.name, &info.versions).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let failed = |error: RegistrationError| Refusal::Failed(error.to_string());
         if !self.clients.lock().has_room_for(&info.name) {
             let full = format!("the node has {RESOURCES_MAX} device plugins, and accepts no more");
             return Err(failed(RegistrationError::Dial(full)));
@@ -57,15 +44,15 @@ impl DevicePlugins {
         Ok(WatchedPlugin { plugin, resource: info.name.clone(), options: messages::options(options) })
     }
 
-    /// Registers a plugin.
-    pub fn take(&self, found: WatchedPlugin) {
+    /// Registers a plugin, and returns the number of its connection.
+    #[must_use]
+    pub fn take(&self, found: WatchedPlugin) -> u64 {
         let WatchedPlugin { plugin, resource, options } = found;
-        let connection = self.install(plugin, &resource, options);
-        self.clients.lock().note_watched(resource, connection);
+        self.install(plugin, &resource, options)
     }
 
-    /// The plugin's socket is gone: disconnects the plugin.
-    pub fn forget(&self, resource: &str) {
-        self.clients.lock().end_watched(resource);
+    /// The plugin's socket is gone: ends the connection, unless the resource has a newer one.
+    pub fn forget(&self, connection: u64) {
+        self.clients.lock().end_connection(connection);
     }
 }

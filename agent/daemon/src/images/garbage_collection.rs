@@ -164,7 +164,7 @@ pub struct Surroundings<I> {
     /// Images that effects have asked for.
     pub uses: ImageUses,
     /// Records of pulls.
-    pub records: Arc<PullRecords>,
+    pub records: PullRecords,
     /// Events and metrics.
     pub node_events: NodeEvents,
     /// The node's tasks.
@@ -341,16 +341,11 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
     /// Removes the pull records of removed images. `pull_records::follow_images` repeats a removal that fails.
     async fn forget(&self) {
         let (records, until) = (self.around.records.clone(), self.around.tasks.now().wall);
-        if records.is_off() || records.are_empty() {
+        if records.is_off() || records.are_empty().await {
             return;
         }
         match self.around.images.list_images().await {
-            Ok(images) => {
-                let pruned = self.around.tasks.blocking(move || records.prune(&images, until)).await;
-                if let Some(Err(error)) = pruned {
-                    tracing::warn!(error = %chain(&error), "records of images that are gone stay");
-                }
-            }
+            Ok(images) => records.prune(images, until).await,
             Err(error) => tracing::debug!(%error, "images not listed; records of pulled images stay"),
         }
     }

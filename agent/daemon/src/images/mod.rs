@@ -55,7 +55,7 @@ pub struct Images<I> {
     /// Bounds on image pulls.
     pub pulls: PullLimits,
     /// Records of pulls.
-    pub records: Arc<PullRecords>,
+    pub records: PullRecords,
     /// Credential-provider plugins.
     pub plugins: Arc<Plugins>,
 }
@@ -64,7 +64,7 @@ pub struct Images<I> {
 pub async fn start<I: ImageService>(deps: Deps<'_, I>) -> Images<I> {
     let Deps { plan, service, root_dir, sources, node } = deps;
     let (metrics, tasks) = (node.node_events.metrics().clone(), node.tasks.clone());
-    let records = Arc::new(PullRecords::new(root_dir, plan.pull_policy.clone()));
+    let records = PullRecords::start(root_dir, plan.pull_policy.clone(), &tasks);
     pull_records::settle(&*service, &records, &tasks).await;
     tasks.start(pull_records::follow_images(
         service.clone(),

@@ -225,6 +225,7 @@ impl NodeFacts {
                 .get(node_allocatable::PODS)
                 .and_then(|pods| u32::try_from(pods.value()).ok()),
             allocatable: allocatable.into_iter().filter(|(name, _)| name != node_allocatable::PODS).collect(),
+            no_extended_claims: !gates.dra_extended_resource,
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             resizes: resize_rules::Rules {
                 limited_swap: self.limited_swap(),

@@ -5,6 +5,7 @@
 //! bounded (serializeImagePulls, maxParallelImagePulls); when the node stops, calls that change the runtime get a
 //! moment to finish, so that the next incarnation starts clean.
 
+pub mod claims;
 mod csi;
 mod csi_expand;
 mod csi_tear_down;
@@ -44,6 +45,7 @@ use agent_volumes::Work;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+pub use claims::{NoClaims, PodClaimsDriver};
 pub use resize::ContainerAmounts;
 pub(crate) use volumes::answer as volume_answer;
 
@@ -59,6 +61,7 @@ use crate::pods::pod_values::Sources;
 use crate::pods::probes_and_hooks::Handlers;
 use crate::runtime::inspect::Observer;
 use crate::serving::metrics::Metrics;
+use crate::serving::metrics::claims::{PREPARE, UNPREPARE};
 use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
 use crate::tasks::mailbox::Sender;
@@ -84,6 +87,8 @@ pub struct Deps<R, I> {
     pub cgroups: Option<PodCgroups>,
     /// Device plugins.
     pub plugins: DevicePlugins,
+    /// Resource claims.
+    pub claims: Arc<dyn PodClaimsDriver>,
     /// PLEG; the executor sends the containers' states that an effect observed.
     pub pleg: Sender<PlegEvent>,
     /// Counters.
@@ -101,12 +106,13 @@ pub struct Executor<R, I> {
     observer: Observer<R>,
     dirs: Arc<PodDirs>,
     sources: Arc<dyn Sources>,
-    records: Arc<PullRecords>,
+    records: PullRecords,
     uses: ImageUses,
     plugins: Arc<Plugins>,
     pulls: Arc<Pulls>,
     cgroups: Option<PodCgroups>,
     device_plugins: DevicePlugins,
+    claims: Arc<dyn PodClaimsDriver>,
     tasks: Tasks,
     metrics: Metrics,
     pleg: Sender<PlegEvent>,
@@ -134,6 +140,7 @@ impl<R, I> Clone for Executor<R, I> {
             pulls: self.pulls.clone(),
             cgroups: self.cgroups.clone(),
             device_plugins: self.device_plugins.clone(),
+            claims: self.claims.clone(),
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
             pleg: self.pleg.clone(),
@@ -180,7 +187,16 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     #[must_use]
     pub fn new(deps: Deps<R, I>) -> Executor<R, I> {
         let Deps {
-            runtime, images, handlers, amounts, dirs, sources, cgroups, plugins: device_plugins, ..
+            runtime,
+            images,
+            handlers,
+            amounts,
+            dirs,
+            sources,
+            cgroups,
+            plugins: device_plugins,
+            claims,
+            ..
         } = deps;
         let (pleg, metrics, tasks) = (deps.pleg, deps.metrics, deps.tasks);
         let Images { service: images, pulls, records, plugins } = images;
@@ -197,6 +213,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             plugins,
             cgroups,
             device_plugins,
+            claims,
             pulls: Arc::new(Pulls::new(pulls)),
             tasks,
             metrics,
@@ -223,7 +240,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
 
     /// Records of pulls.
     #[must_use]
-    pub fn records(&self) -> Arc<PullRecords> {
+    pub fn records(&self) -> PullRecords {
         self.records.clone()
     }
 
@@ -333,7 +350,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     /// Records that a pod is about to use the image. Waits while the image is being removed; afterwards the image stays
     /// for the time that the creation of a container takes.
     async fn wants_image(&self, image: &str) {
-        self.uses.ask(image, self.tasks.now().mono).await;
+        self.uses.ask(image, || self.tasks.now().mono).await;
     }
 
     async fn within(&self, deadline: Option<Mono>, call: impl Future<Output = EffectResult>) -> EffectResult {
@@ -401,6 +418,15 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 called
                     .map(|()| EffectOk::Done)
                     .map_err(|message| EffectError { class: Class::Invalid, message })
+            }
+            Effect::PrepareClaims { claims } => {
+                let work = claims::prepare(&*self.claims, *claims);
+                claims::counted(&self.metrics, &self.tasks, PREPARE, work).await
+            }
+            Effect::FindClaims { claims } => claims::find(&*self.claims, *claims).await,
+            Effect::UnprepareClaims => {
+                let work = claims::unprepare(&*self.claims, &key.uid);
+                claims::counted(&self.metrics, &self.tasks, UNPREPARE, work).await
             }
             Effect::TearDownVolumes => {
                 // A change of ownership holds directories open.

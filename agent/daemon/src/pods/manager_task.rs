@@ -9,7 +9,7 @@ use std::sync::Arc;
 use agent_core::pod_manager::{Beginning, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::Source;
 use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
-use agent_core::resource_managers::{DeviceEvent, ResourcesView};
+use agent_core::resource_managers::{DeviceAction, DeviceEvent, ResourcesView};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::KillReason;
@@ -21,8 +21,9 @@ use crate::images::garbage_collection::UnusedContainers;
 use crate::node::NodeHandles;
 use crate::node::container_manager::KnownPods;
 use crate::node::node_events::NodeEvents;
-use crate::pods::desired_pods::DesiredPods;
+use crate::pods::desired_pods::{ActivePods, DesiredPods};
 use crate::pods::execute::Executor;
+use crate::pods::placement_times::PlacementTimes;
 use crate::pods::worker_task::WorkerShell;
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
@@ -51,6 +52,8 @@ pub struct Deps<'a, R, I> {
 pub struct ManagerHandles {
     /// Pods that sources want.
     pub desired: watch::Receiver<DesiredPods>,
+    /// Pods that may use something of the node.
+    pub active: watch::Receiver<ActivePods>,
     /// The node's own sources were read and the runtime listed.
     pub synced: watch::Receiver<bool>,
     /// Dead containers that nobody needs, for whoever wants them removed.
@@ -65,6 +68,7 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
     let NodeHandles { manager: own, node_events, tasks } = node.clone();
     let (synced_view, synced) = watch::channel(false);
     let (desired_view, desired) = watch::channel(DesiredPods::new());
+    let (active_view, active) = watch::channel(ActivePods::default());
     let (unused_deleted, deleted) = watch::channel(0);
     let (resources_view, resources) = watch::channel(Arc::new(machine.resource_managers().view()));
     let unused = UnusedContainers { manager: own.clone(), deleted };
@@ -77,6 +81,7 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
         context,
         synced: Synced::new(!has_static_pods, synced_view),
         desired: desired_view,
+        active: active_view,
         stale: false,
         known,
         plugins,
@@ -84,9 +89,10 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
         unused_deleted,
         resources: resources_view,
         resources_revision: 0,
+        placement_times: PlacementTimes::default(),
     };
     tasks.own(machine, shell, inbox);
-    ManagerHandles { desired, synced, unused, resources }
+    ManagerHandles { desired, active, synced, unused, resources }
 }
 
 /// The manager's surroundings.
@@ -99,6 +105,7 @@ struct ManagerShell<R, I> {
     context: watch::Receiver<Arc<WorkerContext>>,
     synced: Synced,
     desired: watch::Sender<DesiredPods>,
+    active: watch::Sender<ActivePods>,
     /// A source spoke: the view of desired pods may be out of date.
     stale: bool,
     /// For whoever looks after what belongs to pods.
@@ -113,6 +120,7 @@ struct ManagerShell<R, I> {
     resources: watch::Sender<Arc<ResourcesView>>,
     /// The revision that they have.
     resources_revision: u64,
+    placement_times: PlacementTimes,
 }
 
 /// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
@@ -165,6 +173,15 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
         self.node_events.started(&key);
         self.workers.insert(key.uid, own);
     }
+
+    fn note_placement_times(&mut self, now: Now, machine: &PodManager) {
+        let step = self.tasks.now().mono.since(now.mono);
+        let judged = machine.resource_managers().managers().counts.admissions.all;
+        let waits = |uid: &PodUid| machine.waits_for_plugin(uid);
+        for took in self.placement_times.after(now.mono, step, judged, waits) {
+            self.node_events.metrics().placed(took);
+        }
+    }
 }
 
 impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
@@ -182,14 +199,21 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
         self.stale |= matches!(event, ManagerEvent::Update(_));
     }
 
-    fn after(&mut self, _now: Now, machine: &PodManager) -> bool {
+    fn after(&mut self, now: Now, machine: &PodManager) -> bool {
         if std::mem::take(&mut self.stale) {
             self.desired.send_replace(machine.desired().clone());
             self.known.send_modify(|known| known.wanted = machine.desired().keys().cloned().collect());
         }
         self.known.send_if_modified(|known| known.see(machine.active()));
+        let active = ActivePods { uids: machine.active_pods(), synced: machine.is_synced() };
+        self.active.send_if_modified(|shown| {
+            let differs = *shown != active;
+            *shown = active;
+            differs
+        });
         if self.resources_revision != machine.resources_revision() {
             self.resources_revision = machine.resources_revision();
+            self.note_placement_times(now, machine);
             let view = machine.resource_managers().view();
             self.node_events.metrics().resources(&view);
             self.node_events.devices(&view.node_devices);
@@ -222,7 +246,14 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             ManagerAction::Allocated(all, managers) => {
                 self.executor.record_allocations(all, managers, self.own.clone());
             }
-            ManagerAction::Devices(action) => self.plugins.perform(action),
+            ManagerAction::Devices(action) => {
+                if let DeviceAction::AskPreferred { uid, .. } | DeviceAction::AskAllocate { uid, .. } =
+                    &action
+                {
+                    self.placement_times.asks(uid, now.mono);
+                }
+                self.plugins.perform(action);
+            }
             ManagerAction::Resize(note) => self.node_events.metrics().resize(&note),
             ManagerAction::ReadNode => self.node_events.read_node(),
             ManagerAction::UnusedDeleted => self.unused_deleted.send_modify(|times| *times += 1),
@@ -258,6 +289,9 @@ impl Coalesce for ManagerEvent {
             | (ManagerEvent::Node(_), ManagerEvent::Node(_))
             | (ManagerEvent::Pressures(_), ManagerEvent::Pressures(_))
             | (ManagerEvent::Tick, ManagerEvent::Tick) => Relation::Supersedes,
+            (ManagerEvent::Claims { uid: a, .. }, ManagerEvent::Claims { uid: b, .. }) if a == b => {
+                Relation::Supersedes
+            }
             // A plugin that sends lists without end has one of them waiting.
             (
                 ManagerEvent::Devices(DeviceEvent::Listed { connection: a, .. }),

@@ -3,6 +3,7 @@
 pub mod desired_pods;
 pub mod execute;
 pub mod manager_task;
+mod placement_times;
 pub mod pod_dirs;
 pub mod pod_network;
 pub mod pod_output;

@@ -65,7 +65,7 @@ pub struct PodDirs {
     /// User ids of pods with user namespaces.
     users: Arc<Lock<users::Users>>,
     /// Resources that containers have.
-    actuated: Arc<Lock<actuated::Actuated>>,
+    actuated: Arc<actuated::Actuated>,
 }
 
 impl PodDirs {

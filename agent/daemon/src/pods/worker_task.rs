@@ -226,6 +226,7 @@ impl Coalesce for PodEvent {
             | (PodEvent::Context(_), PodEvent::Context(_))
             | (PodEvent::ResizePending(_), PodEvent::ResizePending(_))
             | (PodEvent::Placed(_), PodEvent::Placed(_))
+            | (PodEvent::ClaimsChanged(_), PodEvent::ClaimsChanged(_))
             | (PodEvent::SourcesChanged, PodEvent::SourcesChanged)
             | (PodEvent::DeleteUnused, PodEvent::DeleteUnused)
             | (PodEvent::Tick, PodEvent::Tick) => Relation::Supersedes,

@@ -9,13 +9,15 @@
 //! starts it from its `Deps` and gives handles; `wiring` has the mailboxes that several of them send to. Invariant:
 //! this folder is the only place that sees all owners; each of them sees only the mailboxes it sends to.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::eviction::EvictionConfig;
 use agent_core::images::gc;
+use agent_core::plugin_registrations::sockets::PluginSockets;
+use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::file::FileSourceConfig;
 use agent_core::resource_managers::{ResourceManagers, ResourcesView};
 use agent_kubelet_api::drivers::{ImageService, ImagesInUse, Runtime, Statistics};
@@ -27,6 +29,8 @@ use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
 
+use crate::claims::{self, ClaimsHandle, ClaimsPlan};
+use crate::cluster::calls::Caller;
 use crate::cluster::feeds::{FeedSources, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterHandles, ClusterPlan};
 use crate::devices::DevicePlugins;
@@ -38,7 +42,8 @@ use crate::node::eviction::{self, Senses};
 use crate::node::host_channel::{self, Host};
 use crate::node::node_events::NodeEvents;
 use crate::node::shutdown::{self, Departure, ShutdownHandles, ShutdownPlan};
-use crate::pods::desired_pods::DesiredPods;
+use crate::plugin_watcher;
+use crate::pods::desired_pods::{ActivePods, DesiredPods};
 use crate::pods::execute::ContainerAmounts;
 use crate::pods::pod_dirs::on_disk::{Directories, OnDisk};
 use crate::pods::pod_values;
@@ -51,6 +56,7 @@ use crate::process::wiring::Wiring;
 use crate::runtime::pleg::Signals;
 use crate::runtime::runtime_state::{self, ContextSource, RuntimeState};
 use crate::serving::metrics::Metrics;
+use crate::serving::pod_resources::ClaimsReader;
 use crate::tasks::actor::Tasks;
 use crate::tasks::alive::Owner;
 use crate::volumes::csi::{Csi, volume_table};
@@ -86,6 +92,8 @@ pub struct Plan {
     pub eviction: EvictionConfig,
     /// Processors and memory that pods have for themselves.
     pub managers: ResourceManagers,
+    /// Resource claims.
+    pub claims: ClaimsPlan,
 }
 
 /// Drivers of a node.
@@ -129,6 +137,7 @@ pub struct Node<R, I> {
     pods: Pods<R, I>,
     cluster: Option<ClusterHandles>,
     plugins: DevicePlugins,
+    claims: ClaimsHandle,
     runtime: watch::Receiver<RuntimeState>,
     shutdown: Option<ShutdownHandles>,
     owners: Vec<Owner>,
@@ -165,8 +174,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let mut owners: Vec<Owner> = owner.into_iter().collect();
         facts.warnings().into_iter().for_each(|fact| wiring.node.node_events.of_node(fact));
         let plugins = DevicePlugins::new(plan.directories.device_plugins_dir.clone(), &wiring.node);
+        let api = cluster.as_ref().map(|(_, api)| Caller::new(tasks.clone(), api.client.clone()));
+        let claims = start_claims(&plan, api, &wiring.node)?;
         let pods = pods::start(pods::Deps {
             plugins: plugins.clone(),
+            claims: &claims,
             node: &wiring.node,
             plan: &plan,
             on_disk,
@@ -200,7 +212,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             runtime_state::start(runtime_state::Deps { node, runtime, state, facts, addresses, context });
         tasks.start(host_channel::stamp_running(host, statuses.subscribe()));
         tasks.start(heap_trim::after_bursts(statuses.subscribe(), agent_linux::heap::give_back));
-        Ok(Node { handles: wiring.node, statuses, pods, cluster, plugins, runtime, shutdown, owners })
+        Ok(Node { handles: wiring.node, statuses, pods, cluster, plugins, claims, runtime, shutdown, owners })
     }
 
     /// Waits until the node's own sources were read, the runtime was listed, and the runtime is ready. The wait does
@@ -248,16 +260,49 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.pods.manager.resources.clone()
     }
 
+    /// Reads the node's resource claims.
+    #[must_use]
+    pub fn claims_reader(&self) -> ClaimsReader {
+        let claims = self.claims.clone();
+        Arc::new(move || claims.view())
+    }
+
     /// Device plugins.
     #[must_use]
     pub fn device_plugins(&self) -> DevicePlugins {
         self.plugins.clone()
     }
 
+    /// Resource claims.
+    #[must_use]
+    pub fn claims(&self) -> &ClaimsHandle {
+        &self.claims
+    }
+
+    /// Starts the plugin watcher below the kubelet's root, and shows the sockets of plugins in the metrics.
+    pub fn watch_plugins(&self, root_dir: PathBuf, handlers: plugin_watcher::Handlers) {
+        let NodeHandles { tasks, node_events, .. } = &self.handles;
+        let mut sockets = plugin_watcher::start(root_dir, handlers, tasks);
+        let metrics = node_events.metrics().clone();
+        tasks.start(async move {
+            // An error means that the watcher has ended.
+            while sockets.changed().await.is_ok() {
+                let PluginSockets { desired, actual } = &**sockets.borrow_and_update();
+                metrics.plugin_sockets(desired.iter().map(String::as_str), actual.iter().map(String::as_str));
+            }
+        });
+    }
+
     /// The pods that sources want.
     #[must_use]
     pub fn desired(&self) -> watch::Receiver<DesiredPods> {
         self.pods.manager.desired.clone()
+    }
+
+    /// The pods that may use something of the node.
+    #[must_use]
+    pub fn active_pods(&self) -> watch::Receiver<ActivePods> {
+        self.pods.manager.active.clone()
     }
 
     /// Paths of volumes of type `local`.
@@ -324,6 +369,26 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.handles.tasks.stop().cancel();
         self.pods.executor.settle(SETTLE).await
     }
+}
+
+/// Starts the owner of resource claims.
+fn start_claims<A: ApiServer>(
+    plan: &Plan,
+    caller: Option<Caller<A>>,
+    node: &NodeHandles,
+) -> anyhow::Result<ClaimsHandle> {
+    let (metrics, manager) = (node.node_events.metrics().clone(), node.manager.clone());
+    claims::start(claims::Deps {
+        root_dir: &plan.directories.root_dir,
+        node_name: plan.node_name.as_str().into(),
+        plan: plan.claims,
+        caller,
+        changed: Box::new(move |uid, claims| {
+            manager.send(ManagerEvent::Claims { uid, claims: Arc::new(claims) });
+        }),
+        called: Arc::new(move |driver, method, code, took| metrics.dra_called(driver, method, code, took)),
+        tasks: node.tasks.clone(),
+    })
 }
 
 /// Directory of init's run-time state.

@@ -10,12 +10,14 @@ use agent_core::eviction::EvictionConfig;
 use agent_core::images::pull_records;
 use agent_core::node_shutdown::{self, Group};
 use agent_core::pod_source::file::FileSourceConfig;
+use agent_core::resource_claims::api::ClaimGates;
 use agent_kubelet_api::logs;
 use agent_types::resources::user_ranges::{self, UserRanges};
 use anyhow::{Context, anyhow, bail};
 use orlop_config::credential_provider::Provider;
 use orlop_config::kubelet::KubeletConfiguration;
 
+use crate::claims::ClaimsPlan;
 use crate::devices;
 use crate::images::pulls::PullLimits;
 use crate::images::{self, credential_plugins};
@@ -57,7 +59,18 @@ pub(super) fn node_plan(
         shutdown: shutdown_plan(settings, incarnation, groups),
         eviction: eviction(kubelet)?,
         managers: resource_managers::start(settings, facts, incarnation.is_first_of_boot())?,
+        claims: ClaimsPlan { gates: claim_gates(settings), first_of_boot: incarnation.is_first_of_boot() },
     })
+}
+
+fn claim_gates(settings: &Settings) -> ClaimGates {
+    let gates = &settings.gates;
+    ClaimGates {
+        health: gates.resource_health_status,
+        health_message: gates.resource_health_status_message,
+        extended_resource: gates.dra_extended_resource,
+        workload_claims: gates.dra_workload_resource_claims,
+    }
 }
 
 /// The configuration was validated when it was read.

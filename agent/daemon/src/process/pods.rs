@@ -16,6 +16,7 @@ use agent_core::pod_worker::WorkerContext;
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use tokio::sync::watch;
 
+use crate::claims::ClaimsHandle;
 use crate::devices::DevicePlugins;
 use crate::images::Images;
 use crate::node::NodeHandles;
@@ -55,6 +56,8 @@ pub(super) struct Deps<'a, R, I, S> {
     pub(super) context: watch::Receiver<Arc<WorkerContext>>,
     /// Device plugins.
     pub(super) plugins: DevicePlugins,
+    /// Resource claims.
+    pub(super) claims: &'a ClaimsHandle,
     /// Pods of an API server are expected.
     pub(super) in_cluster: bool,
     /// Mailboxes of this part.
@@ -92,6 +95,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         sources: sources.clone(),
         cgroups: container_manager.as_ref().map(ContainerManager::pods),
         plugins: deps.plugins.clone(),
+        claims: Arc::new(deps.claims.clone()),
         pleg: mail.to_pleg.clone(),
         metrics: metrics.clone(),
         tasks: tasks.clone(),
@@ -118,6 +122,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         plugins: deps.plugins,
         has_static_pods: plan.static_pods.is_some(),
     });
+    deps.claims.follow(manager.active.clone());
     pod_values::start(sources, manager.desired.clone(), node);
     tasks.start(system_oom::follow(node.node_events.clone(), executor.observer().kills()));
     let output = plan.pod_output.then(|| pod_output::start(deps.host, tasks)).flatten();

@@ -13,12 +13,13 @@ use crate::cluster::calls::Caller;
 use crate::images::garbage_collection::{self, Requests};
 use crate::node::host_channel::Host;
 use crate::node::log_rotation;
+use crate::plugin_watcher::Handlers;
 use crate::pods::pod_network::{self, RuntimesFile};
 use crate::process::begin::Process;
 use crate::process::node::{Node, run_dir};
 use crate::process::watchdog::beat;
 use crate::runtime::lost_shims;
-use crate::serving::pod_resources::PodResources;
+use crate::serving::pod_resources::{PodResourceViews, PodResources};
 use crate::serving::{self, Views};
 use crate::volumes::csi::{self, Csi};
 
@@ -57,9 +58,13 @@ pub(super) async fn start(
     let socket = agent_cri::socket_path(&kubelet.container_runtime_endpoint)?;
     tasks.start(lost_shims::follow(socket, tasks.clone()));
     serving::start_healthz(kubelet, tasks)?;
-    let (desired, statuses) = (node.desired(), node.statuses());
-    let resources =
-        PodResources::new(settings, desired, statuses, node.resources(), metrics.clone(), tasks.clone());
+    let shown = PodResourceViews {
+        desired: node.desired(),
+        active: node.active_pods(),
+        resources: node.resources(),
+        claims: node.claims_reader(),
+    };
+    let resources = PodResources::new(settings, shown, metrics.clone(), tasks.clone());
     resources.start(Path::new(&settings.options.root_dir)).await;
     let api = serving::Deps {
         settings: settings.clone(),
@@ -71,19 +76,13 @@ pub(super) async fn start(
         tasks: tasks.clone(),
     };
     serving::start(api).await?;
-    if let Some(client) = client {
-        let (root_dir, name) = (PathBuf::from(&settings.options.root_dir), process.node_name.as_str().into());
+    let csi = client.map(|client| {
         let caller = Caller::new(tasks.clone(), client);
-        tasks.start(csi::follow(
-            root_dir,
-            name,
-            caller,
-            csi,
-            node.node_events(),
-            node.device_plugins(),
-            tasks.clone(),
-        ));
-    }
+        csi::start(process.node_name.as_str().into(), caller, csi, node.node_events(), tasks)
+    });
+    let handlers =
+        Handlers { csi, devices: node.device_plugins(), claims: Some(node.claims().plugins().clone()) };
+    node.watch_plugins(PathBuf::from(&settings.options.root_dir), handlers);
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, process.host.clone()));
     }
@@ -105,6 +104,7 @@ fn views(node: &Node<CriClient, CriClient>, process: &Process, csi: &Csi, kubepo
         addresses: node.addresses(),
         kubepods,
         metrics: process.metrics.clone(),
+        claims: node.claims_reader(),
         csi: csi.clone(),
         node_events: node.node_events(),
         local_volumes: node.local_volumes(),

@@ -10,6 +10,7 @@
 //! docs/server.md.
 
 mod files;
+pub(crate) mod local_connections;
 pub mod metrics;
 pub mod pod_resources;
 mod request;
@@ -52,6 +53,7 @@ use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::StatusStore;
 use crate::serving::metrics::Metrics;
+use crate::serving::pod_resources::ClaimsReader;
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
@@ -71,6 +73,8 @@ pub struct Views {
     pub kubepods: String,
     /// Metrics of the node.
     pub metrics: Metrics,
+    /// Resource claims, which metrics count.
+    pub claims: ClaimsReader,
     /// CSI drivers, which report the usage of their volumes.
     pub csi: Csi,
     /// Paths of mounted volumes of type `local`.

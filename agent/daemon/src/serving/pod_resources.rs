@@ -1,25 +1,27 @@
 //! The pod resources API on `<root>/pod-resources/kubelet.sock`: gRPC, for exporters that label devices' figures with pods.
 //! docs/server.md.
 //!
-//! In: desired pods, statuses, assignments of the managers, questions. Out: pods and containers with their own processors, memory and
-//! devices.
-//! Invariants: asking changes nothing; a question beyond the
-//! rate limit is refused before anything is looked at; without the socket the node goes on.
+//! In: desired and active pods, assignments of the managers, resource claims, questions. Out: pods and containers with their own
+//! processors, memory and devices. Invariants: asking changes nothing; a question beyond the rate limit is refused before anything is
+//! looked at; without the socket the node goes on.
+
+mod claims;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use agent_core::resource_claims::api::ClaimsView;
 use agent_core::resource_managers::{MemoryPart, ResourcesView};
 use agent_kubelet_api::metrics::families;
-use agent_kubelet_api::pod_resources::{RateLimit, containers, is_active};
+use agent_kubelet_api::pod_resources::{RateLimit, containers};
 use agent_linux::files;
 use agent_managers::cpu_set::CpuSet;
 use agent_managers::devices::status::DeviceNodes;
+use agent_types::ids::PodUid;
 use agent_types::lock::Lock;
 use agent_types::pod;
-use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
 use orlop_proto::pod_resources::v1::pod_resources_lister_server as server_v1;
 use orlop_proto::pod_resources::v1alpha1::pod_resources_lister_server as server_v1alpha1;
@@ -29,24 +31,42 @@ use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
-use crate::pods::desired_pods::DesiredPods;
+use crate::pods::desired_pods::{ActivePods, DesiredPods};
 use crate::pods::pod_dirs::chain;
-use crate::pods::status::StatusStore;
+use crate::serving::local_connections::accepted;
 use crate::serving::metrics::Metrics;
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
 
 /// Calls at once on one connection; answers are small.
 const CALLS_MAX: usize = 16;
+/// Connections at once: exporters keep one each.
+const CONNECTIONS_MAX: usize = 32;
+
+/// Reads the node's resource claims as they are now.
+pub type ClaimsReader = Arc<dyn Fn() -> Arc<ClaimsView> + Send + Sync>;
+
+/// The views of the node that the API shows.
+#[derive(Clone)]
+pub struct PodResourceViews {
+    /// Pods that sources want.
+    pub desired: watch::Receiver<DesiredPods>,
+    /// Pods that may use something of the node.
+    pub active: watch::Receiver<ActivePods>,
+    /// Processors, memory and devices of device plugins.
+    pub resources: watch::Receiver<Arc<ResourcesView>>,
+    /// Devices of DRA drivers.
+    pub claims: ClaimsReader,
+}
 
 /// The pods that the API tells of. Clones share the rate limit.
 #[derive(Clone)]
 pub struct PodResources {
-    desired: watch::Receiver<DesiredPods>,
-    statuses: StatusStore,
-    resources: watch::Receiver<Arc<ResourcesView>>,
+    shown: PodResourceViews,
     metrics: Metrics,
     active_only: bool,
+    /// Claims of extended resources count.
+    extended_claims: bool,
     // Held for a moment only.
     limit: Arc<Lock<RateLimit>>,
     tasks: Tasks,
@@ -55,16 +75,10 @@ pub struct PodResources {
 impl PodResources {
     /// Of these pods.
     #[must_use]
-    pub fn new(
-        settings: &Settings,
-        desired: watch::Receiver<DesiredPods>,
-        statuses: StatusStore,
-        resources: watch::Receiver<Arc<ResourcesView>>,
-        metrics: Metrics,
-        tasks: Tasks,
-    ) -> PodResources {
+    pub fn new(settings: &Settings, shown: PodResourceViews, metrics: Metrics, tasks: Tasks) -> PodResources {
         let active_only = settings.gates.kubelet_pod_resources_list_use_active_pods;
-        PodResources { desired, statuses, resources, metrics, active_only, limit: Arc::default(), tasks }
+        let extended_claims = settings.gates.dra_extended_resource;
+        PodResources { shown, metrics, active_only, extended_claims, limit: Arc::default(), tasks }
     }
 
     /// Serves it below the kubelet's root directory until the node stops. What keeps it from that is said.
@@ -87,9 +101,7 @@ impl PodResources {
     }
 
     async fn serve(self, listener: UnixListener) {
-        let accepted = stream::unfold(listener, |listener| async move {
-            Some((listener.accept().await.map(|(stream, _)| stream), listener))
-        });
+        let accepted = accepted("pod-resources/kubelet.sock", listener, CONNECTIONS_MAX, self.tasks.clone());
         let served = Server::builder()
             .concurrency_limit_per_connection(CALLS_MAX)
             .add_service(server_v1::PodResourcesListerServer::new(self.clone()))
@@ -110,10 +122,29 @@ impl PodResources {
     }
 
     fn pods(&self, active_only: bool) -> Vec<Arc<Pod>> {
-        let desired = self.desired.borrow().clone();
-        let is_told =
-            |pod: &Arc<Pod>| !active_only || is_active(self.statuses.get(&pod::key(pod).uid).as_deref());
-        desired.into_values().filter(is_told).collect()
+        let desired = self.shown.desired.borrow().clone();
+        let active = self.shown.active.borrow();
+        let is_told = |(uid, _): &(PodUid, Arc<Pod>)| !active_only || active.uids.contains(uid);
+        desired.into_iter().filter(is_told).map(|(_, pod)| pod).collect()
+    }
+
+    /// The pod with what its containers have.
+    fn pod_resources(&self, p: &Pod, view: &ResourcesView, claims: &ClaimsView) -> v1::PodResources {
+        let of_plugins = view.devices.get(pod::uid(p));
+        let (cpus, blocks) = (view.cpus.get(pod::uid(p)), view.memory.get(pod::uid(p)));
+        let mut of_drivers = claims::of_pod(p, self.extended_claims, claims);
+        let container = |name: &str| v1::ContainerResources {
+            name: name.to_owned(),
+            cpu_ids: cpus.and_then(|of| of.get(name)).map(ids).unwrap_or_default(),
+            memory: blocks.and_then(|of| of.get(name)).into_iter().flatten().map(memory).collect(),
+            devices: of_plugins.and_then(|of| of.get(name)).map(devices).unwrap_or_default(),
+            dynamic_resources: of_drivers.remove(name).unwrap_or_default(),
+        };
+        v1::PodResources {
+            name: pod::name(p).to_owned(),
+            namespace: pod::namespace(p).to_owned(),
+            containers: containers(p).map(container).collect(),
+        }
     }
 }
 
@@ -159,23 +190,6 @@ fn devices(of: &BTreeMap<String, DeviceNodes>) -> Vec<v1::ContainerDevices> {
     entries
 }
 
-fn pod_resources(p: &Pod, view: &ResourcesView) -> v1::PodResources {
-    let of_plugins = view.devices.get(pod::uid(p));
-    let (cpus, blocks) = (view.cpus.get(pod::uid(p)), view.memory.get(pod::uid(p)));
-    let container = |name: &str| v1::ContainerResources {
-        name: name.to_owned(),
-        cpu_ids: cpus.and_then(|of| of.get(name)).map(ids).unwrap_or_default(),
-        memory: blocks.and_then(|of| of.get(name)).into_iter().flatten().map(memory).collect(),
-        devices: of_plugins.and_then(|of| of.get(name)).map(devices).unwrap_or_default(),
-        ..Default::default()
-    };
-    v1::PodResources {
-        name: pod::name(p).to_owned(),
-        namespace: pod::namespace(p).to_owned(),
-        containers: containers(p).map(container).collect(),
-    }
-}
-
 #[tonic::async_trait]
 impl server_v1::PodResourcesLister for PodResources {
     async fn list(
@@ -185,8 +199,8 @@ impl server_v1::PodResourcesLister for PodResources {
         self.admit()?;
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_LIST));
         let pods = self.pods(self.active_only);
-        let view = self.resources.borrow().clone();
-        let pod_resources = pods.iter().map(|pod| pod_resources(pod, &view)).collect();
+        let (view, claims) = (self.shown.resources.borrow().clone(), (self.shown.claims)());
+        let pod_resources = pods.iter().map(|pod| self.pod_resources(pod, &view, &claims)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
     }
 
@@ -196,7 +210,7 @@ impl server_v1::PodResourcesLister for PodResources {
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.admit()?;
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_ALLOCATABLE));
-        let view = self.resources.borrow().clone();
+        let view = self.shown.resources.borrow().clone();
         Ok(Response::new(v1::AllocatableResourcesResponse {
             cpu_ids: ids(&view.allocatable_cpus),
             memory: view.allocatable_memory.iter().map(memory).collect(),
@@ -212,8 +226,9 @@ impl server_v1::PodResourcesLister for PodResources {
         self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_GET));
         let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let is = |pod: &&Arc<Pod>| pod::name(pod) == pod_name && pod::namespace(pod) == pod_namespace;
-        let view = self.resources.borrow().clone();
-        let Some(pod) = self.pods(true).iter().find(is).map(|pod| pod_resources(pod, &view)) else {
+        let (view, claims) = (self.shown.resources.borrow().clone(), (self.shown.claims)());
+        let found = self.pods(true).into_iter().find(|pod| is(&pod));
+        let Some(pod) = found.map(|pod| self.pod_resources(&pod, &view, &claims)) else {
             self.metrics.no_resources_of("v1");
             let words = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::new(Code::Unknown, words));
@@ -230,7 +245,7 @@ impl server_v1alpha1::PodResourcesLister for PodResources {
     ) -> Result<Response<v1alpha1::ListPodResourcesResponse>, Status> {
         self.admit()?;
         self.metrics.asked_for_resources("v1alpha1", None);
-        let view = self.resources.borrow().clone();
+        let view = self.shown.resources.borrow().clone();
         let container = |pod: &Pod, name: &str| {
             let own =
                 view.devices.get(pod::uid(pod)).and_then(|of| of.get(name)).map(devices).unwrap_or_default();

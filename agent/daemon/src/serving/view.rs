@@ -35,6 +35,7 @@ use crate::pods::pod_dirs::chain;
 use crate::pods::status::{PodView, PodViews, StatusStore};
 use crate::runtime::exec_inputs;
 use crate::serving::metrics::{Metrics, Scrape};
+use crate::serving::pod_resources::ClaimsReader;
 use crate::tasks::actor::Tasks;
 
 /// Pieces that wait for a client; a slow client delays only its own log.
@@ -52,6 +53,7 @@ pub(super) struct NodeView<R> {
     about: Arc<NodeConstants>,
     hints: DirectoryHints,
     metrics: Metrics,
+    claims: ClaimsReader,
     statistics: Statistics<R>,
     pub(super) tasks: Tasks,
 }
@@ -76,7 +78,7 @@ impl<R: Runtime> NodeView<R> {
         statistics: Statistics<R>,
         tasks: Tasks,
     ) -> NodeView<R> {
-        let Views { desired, statuses, health, metrics, .. } = views;
+        let Views { desired, statuses, health, metrics, claims, .. } = views;
         NodeView {
             process,
             desired,
@@ -86,6 +88,7 @@ impl<R: Runtime> NodeView<R> {
             about: Arc::new(about),
             hints,
             metrics,
+            claims,
             statistics,
             tasks,
         }
@@ -171,6 +174,7 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
         }
         let (about, metrics) = (self.about.clone(), self.metrics.clone());
         let (desired, statuses) = (self.desired.clone(), self.statuses.subscribe());
+        let claims = (self.claims)();
         let text = self.tasks.blocking(move || {
             let (desired, statuses) = (desired.borrow().clone(), statuses.borrow().clone());
             metrics.text(&Scrape {
@@ -180,6 +184,7 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
                 gates: &about.gates,
                 desired: &desired,
                 statuses: &statuses,
+                claims: &claims,
             })
         });
         // `None` means that the node is being stopped; then the result is not used.

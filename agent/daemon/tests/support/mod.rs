@@ -7,6 +7,7 @@
 pub mod api;
 pub mod cgroups;
 pub mod device_plugin;
+pub mod dra_driver;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use agent_core::images::pull_records;
 use agent_core::node_status::addresses;
 use agent_core::pod_source::file::FileSourceConfig;
 use agent_core::pod_worker::WorkerContext;
+use agent_core::resource_claims::api::ClaimGates;
 use agent_linux::clock::Clock;
 use agent_sim::driver::FakeDriver;
 use agent_sim::fake_runtime::{FakeRuntime, image};
@@ -29,6 +31,7 @@ use agent_types::runtime::observed::{ContainerState, RuntimeSignal};
 use agent_types::runtime::status::RuntimeHandler;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::NodeAddress;
+use orlop_agent::claims::ClaimsPlan;
 use orlop_agent::cluster::feeds::NodeFactsSource;
 use orlop_agent::images;
 use orlop_agent::images::pulls::PullLimits;
@@ -106,6 +109,13 @@ impl NodeFactsSource for Facts {
     fn network_changes(&self, _: &Tasks) -> Arc<Notify> {
         Arc::default()
     }
+}
+
+/// Claims with all gates of the defaults.
+pub fn claims_plan() -> ClaimsPlan {
+    let gates =
+        ClaimGates { health: true, health_message: true, extended_resource: true, workload_claims: false };
+    ClaimsPlan { gates, first_of_boot: false }
 }
 
 /// A machine: its disk, its runtime, its clock.
@@ -186,6 +196,7 @@ impl Machine {
             shutdown: None,
             eviction: Default::default(),
             managers: Default::default(),
+            claims: claims_plan(),
         };
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {

@@ -3,7 +3,11 @@
 //! Help texts are our own. docs/metrics.md lists the families whose numbers differ from upstream's, and
 //! upstream's families that the node does not have, with the reasons.
 
+mod resources;
+
 use super::registry::{Counter, Gauge, Histogram};
+
+pub use resources::*;
 
 const fn counter<const N: usize>(
     name: &'static str,
@@ -43,12 +47,6 @@ const STARTS: &[f64] = &[
 const PULL: &[f64] = &[
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0,
     3600.0,
-];
-/// Buckets for calls of the runtime, seconds: 5 ms, and each 2.5 times the previous one.
-#[rustfmt::skip]
-const RUNTIME: &[f64] = &[
-    0.005, 0.0125, 0.03125, 0.078125, 0.1953125, 0.48828125, 1.220703125, 3.0517578125, 7.62939453125,
-    19.073486328125, 47.6837158203125, 119.20928955078125, 298.0232238769531, 745.0580596923828,
 ];
 /// Writes of statuses, seconds.
 const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
@@ -298,19 +296,6 @@ pub static PULL_INTENTS: Gauge<0> =
 /// Images that were pulled, on disk.
 pub static PULLED_RECORDS: Gauge<0> =
     gauge("kubelet_imagemanager_ondisk_pulledrecords", [], "Records on disk of images that were pulled.");
-/// Registrations of device plugins, failed ones too.
-pub static DEVICE_PLUGIN_REGISTRATIONS: Counter<1> = counter(
-    "kubelet_device_plugin_registration_total",
-    ["resource_name"],
-    "Calls of Register by device plugins.",
-);
-/// Answers to `Allocate`.
-pub static DEVICE_PLUGIN_ALLOC_DURATION: Histogram<1> = histogram(
-    "kubelet_device_plugin_alloc_duration_seconds",
-    ["resource_name"],
-    COMMON,
-    "Seconds that a device plugin took to allocate devices, or to fail.",
-);
 /// Runs of credential-provider plugins.
 pub static PLUGIN_DURATION: Histogram<1> = histogram(
     "kubelet_credential_provider_plugin_duration",
@@ -388,90 +373,6 @@ pub static DEFERRED_ACCEPTED_RESIZES: Counter<1> = counter(
     "kubelet_pod_deferred_accepted_resizes_total",
     ["retry_trigger"],
     "Requests that were deferred and then fulfilled, by what made them be judged again.",
-);
-
-// The container runtime.
-
-/// Calls.
-pub static RUNTIME_OPERATIONS: Counter<1> = counter(
-    "kubelet_runtime_operations_total",
-    ["operation_type"],
-    "Calls of the container runtime and of its image service.",
-);
-/// Those that failed.
-pub static RUNTIME_OPERATIONS_ERRORS: Counter<1> = counter(
-    "kubelet_runtime_operations_errors_total",
-    ["operation_type"],
-    "Calls of the container runtime that failed or had no answer in time.",
-);
-/// How long they take.
-pub static RUNTIME_OPERATIONS_DURATION: Histogram<1> = histogram(
-    "kubelet_runtime_operations_duration_seconds",
-    ["operation_type"],
-    RUNTIME,
-    "Seconds that calls of the container runtime take.",
-);
-/// Lists.
-pub static PLEG_RELIST: Histogram<0> =
-    histogram("kubelet_pleg_relist_duration_seconds", [], COMMON, "Seconds that listing all pods takes.");
-/// Between lists.
-pub static PLEG_RELIST_INTERVAL: Histogram<0> =
-    histogram("kubelet_pleg_relist_interval_seconds", [], COMMON, "Seconds between two lists of all pods.");
-/// Looks at one pod.
-pub static PLEG_POD_RELIST: Histogram<0> = histogram(
-    "kubelet_pleg_pod_relist_duration_seconds",
-    [],
-    COMMON,
-    "Seconds that looking at one pod takes.",
-);
-/// When the runtime was last heard.
-pub static PLEG_LAST_SEEN: Gauge<0> = gauge(
-    "kubelet_pleg_last_seen_seconds",
-    [],
-    "When PLEG last had an answer or an event of the container runtime, seconds since 1970.",
-);
-/// The event stream.
-pub static EVENT_STREAMS: Counter<0> = counter(
-    "kubelet_evented_pleg_connection_success_count",
-    [],
-    "Event streams of the container runtime that came up.",
-);
-/// The event stream.
-pub static EVENT_STREAM_ERRORS: Counter<0> = counter(
-    "kubelet_evented_pleg_connection_error_count",
-    [],
-    "Event streams of the container runtime that broke or did not come up.",
-);
-/// The event stream.
-pub static EVENT_LATENCY: Histogram<0> = histogram(
-    "kubelet_evented_pleg_connection_latency_seconds",
-    [],
-    COMMON,
-    "Seconds from an event in the container runtime until it is here.",
-);
-/// Streams whose WebSocket ends here.
-pub static WEBSOCKET_STREAMS: Counter<1> = counter(
-    "kubelet_websocket_streaming_requests_total",
-    ["subresource"],
-    "Streams over WebSocket that the node translated or tunnelled itself.",
-);
-/// Images that were collected.
-pub static IMAGES_COLLECTED: Counter<1> = counter(
-    "kubelet_image_garbage_collected_total",
-    ["reason"],
-    "Images that were removed because nobody used them: for space, or because of their age.",
-);
-/// Hooks that fell back.
-pub static HTTP_FALLBACKS: Counter<0> = counter(
-    "kubelet_lifecycle_handler_http_fallbacks_total",
-    [],
-    "Hooks with https whose server speaks plain text and was asked again so.",
-);
-/// Sleeps that were cut short.
-pub static SLEEPS_CUT_SHORT: Counter<0> = counter(
-    "kubelet_sleep_action_terminated_early_total",
-    [],
-    "Hooks that were to wait and had no time left for it.",
 );
 
 // The machine's stop.
@@ -598,72 +499,6 @@ pub static POD_RESOURCES_ALLOCATABLE: Counter<1> = counter(
     "Questions to the pod resources API for what the node can give.",
 );
 
-// Processors and memory.
-
-/// Assignments of processors to containers.
-pub static CPU_PINNINGS: Counter<0> = counter(
-    "kubelet_cpu_manager_pinning_requests_total",
-    [],
-    "Admissions of containers that are to have processors for themselves.",
-);
-/// Of them those that failed.
-pub static CPU_PINNING_ERRORS: Counter<0> = counter(
-    "kubelet_cpu_manager_pinning_errors_total",
-    [],
-    "Admissions of containers for which there were not enough processors.",
-);
-/// Processors for everybody.
-pub static SHARED_CPUS: Gauge<0> = gauge(
-    "kubelet_cpu_manager_shared_pool_size_millicores",
-    [],
-    "Processors that may still become a container's own, thousandths.",
-);
-/// Processors of containers.
-pub static EXCLUSIVE_CPUS: Gauge<0> = gauge(
-    "kubelet_cpu_manager_exclusive_cpu_allocation_count",
-    [],
-    "Processors that containers have for themselves.",
-);
-/// The same by NUMA node.
-pub static EXCLUSIVE_CPUS_OF_NODE: Gauge<1> = gauge(
-    "kubelet_cpu_manager_allocation_per_numa",
-    ["numa_node"],
-    "Processors that containers have for themselves, by NUMA node.",
-);
-/// Placements that keep together.
-pub static ALIGNED: Counter<2> = counter(
-    "kubelet_container_aligned_compute_resources_count",
-    ["scope", "boundary"],
-    "Placements whose parts lie within one boundary.",
-);
-/// Placements that could not.
-pub static NOT_ALIGNED: Counter<2> = counter(
-    "kubelet_container_aligned_compute_resources_failure_count",
-    ["scope", "boundary"],
-    "Placements whose parts could not lie within one boundary.",
-);
-/// Assignments of memory to containers.
-pub static MEMORY_PINNINGS: Counter<0> = counter(
-    "kubelet_memory_manager_pinning_requests_total",
-    [],
-    "Admissions of containers that are to have memory for themselves.",
-);
-/// Of them those that failed.
-pub static MEMORY_PINNING_ERRORS: Counter<0> = counter(
-    "kubelet_memory_manager_pinning_errors_total",
-    [],
-    "Admissions of containers for which there was not enough memory.",
-);
-/// Pods that the topology manager saw.
-pub static TOPOLOGY_ADMISSIONS: Counter<0> =
-    counter("kubelet_topology_manager_admission_requests_total", [], "Pods whose placement was judged.");
-/// Of them those that were refused.
-pub static TOPOLOGY_REFUSALS: Counter<0> = counter(
-    "kubelet_topology_manager_admission_errors_total",
-    [],
-    "Pods that were refused because their parts lie too far apart.",
-);
-
 // Volumes.
 
 /// Work on volumes.
@@ -680,82 +515,10 @@ pub static TOTAL_VOLUMES: Gauge<2> = gauge(
     "Volumes of pods: those that are wanted, and those that are there.",
 );
 
-// Start of the node; only of one that was registered by this run.
+// The container runtime; the start of the node, the process, probes and health checks.
 
-/// Boot to agent.
-pub static STARTUP_PRE_KUBELET: Gauge<0> = gauge(
-    "kubelet_node_startup_pre_kubelet_duration_seconds",
-    [],
-    "Seconds from the machine's boot to the start of the agent.",
-);
-/// Agent to first attempt.
-pub static STARTUP_PRE_REGISTRATION: Gauge<0> = gauge(
-    "kubelet_node_startup_pre_registration_duration_seconds",
-    [],
-    "Seconds from the start of the agent to its first attempt to register the node.",
-);
-/// First attempt to Node.
-pub static STARTUP_REGISTRATION: Gauge<0> = gauge(
-    "kubelet_node_startup_registration_duration_seconds",
-    [],
-    "Seconds from the first attempt to register the node until it is registered.",
-);
-/// Node to Ready.
-pub static STARTUP_POST_REGISTRATION: Gauge<0> = gauge(
-    "kubelet_node_startup_post_registration_duration_seconds",
-    [],
-    "Seconds from the node's registration until it is ready.",
-);
-/// Boot to Ready.
-pub static STARTUP: Gauge<0> = gauge(
-    "kubelet_node_startup_duration_seconds",
-    [],
-    "Seconds from the machine's boot until the node is ready.",
-);
+mod process;
+mod runtime;
 
-// The process.
-
-/// Processor time.
-pub static PROCESS_CPU: Counter<0> =
-    counter("process_cpu_seconds_total", [], "Processor time of the agent, seconds.");
-/// Memory.
-pub static PROCESS_RESIDENT: Gauge<0> =
-    gauge("process_resident_memory_bytes", [], "Resident memory of the agent, bytes.");
-/// Address space.
-pub static PROCESS_VIRTUAL: Gauge<0> =
-    gauge("process_virtual_memory_bytes", [], "Address space of the agent, bytes.");
-/// Open files.
-pub static PROCESS_OPEN_FDS: Gauge<0> = gauge("process_open_fds", [], "Open files of the agent.");
-/// Their limit.
-pub static PROCESS_MAX_FDS: Gauge<0> = gauge("process_max_fds", [], "Files that the agent may have open.");
-/// Start.
-pub static PROCESS_START: Gauge<0> =
-    gauge("process_start_time_seconds", [], "When the agent was started, seconds since 1970.");
-
-// Probes and health checks, at their own endpoints.
-
-/// Questions by result.
-pub static PROBES: Counter<6> = counter(
-    "prober_probe_total",
-    ["probe_type", "result", "container", "pod", "namespace", "pod_uid"],
-    "Probes of containers, by result.",
-);
-/// How long they take.
-pub static PROBE_DURATION: Histogram<4> = histogram(
-    "prober_probe_duration_seconds",
-    ["probe_type", "container", "pod", "namespace"],
-    COMMON,
-    "Seconds that probes take which do not fail.",
-);
-/// The last result.
-pub static HEALTHCHECK: Gauge<2> = gauge(
-    "kubernetes_healthcheck",
-    ["name", "type"],
-    "Whether a health check succeeded when last asked for.",
-);
-/// All results.
-pub static HEALTHCHECKS: Counter<3> = counter(
-    "kubernetes_healthchecks_total",
-    ["name", "type", "status"],
-    "Results of health checks that were asked for.",
-);
+pub use process::*;
+pub use runtime::*;

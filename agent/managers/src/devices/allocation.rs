@@ -117,17 +117,28 @@ impl DeviceManager {
         })
     }
 
-    /// The plugin stated the devices that it prefers, or failed.
+    /// The plugin stated the devices that it prefers, or failed. If other pods have got some of them since the question, the choice begins
+    /// again with the devices that are free now (simulation, devices, seed 4): upstream admits one pod at a time.
     pub fn preferred(&mut self, uid: &str, answer: Result<BTreeSet<String>, String>) -> AllocationStep {
-        let Some((allocation, Waits::Preferred(open))) = self.resume(uid) else { return out_of_turn() };
+        let Some((mut allocation, Waits::Preferred(open))) = self.resume(uid) else { return out_of_turn() };
         let chosen = match answer {
             Ok(preferred) => open.clone().finish(&preferred),
             Err(error) => Err(ChoiceError::Preferred(error)),
         };
         match chosen {
+            Ok(ids) if self.are_taken(&open, &ids) => {
+                allocation.left.push((open.resource, open.required));
+                self.advance(allocation)
+            }
             Ok(ids) => self.ask_allocate(allocation, open.resource, ids),
             Err(error) => AllocationStep::Refused(error.to_string()),
         }
+    }
+
+    /// Another pod has one of these devices that were free when the plugin was asked.
+    fn are_taken(&self, open: &OpenChoice, ids: &BTreeSet<String>) -> bool {
+        let (in_use, reserved) = (self.records.in_use(&open.resource), self.reserved(&open.resource));
+        ids.difference(&open.chosen).any(|id| in_use.contains(id) || reserved.contains(id))
     }
 
     /// The plugin allocated the devices, or failed. `None`: the answer has no response for a container.

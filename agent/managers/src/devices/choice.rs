@@ -115,7 +115,7 @@ pub(super) enum Choice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenChoice {
     pub(super) resource: ResourceName,
-    required: usize,
+    pub(super) required: usize,
     /// Still to choose.
     needed: usize,
     pub(super) chosen: BTreeSet<String>,

@@ -158,6 +158,8 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         | ApiCall::CreateCsiNode(_)
         | ApiCall::ReplaceCsiNode(_)
         | ApiCall::DeleteCsiNode { .. }
+        | ApiCall::GetResourceClaim(_)
+        | ApiCall::DeleteResourceSlices { .. }
         | ApiCall::CreatePodCertificate(_) => {
             return Err(Status::bad_request("no objects of this kind are kept here"));
         }

@@ -12,8 +12,18 @@ pub(crate) fn caught(
     defect: Defect,
     invariant: &str,
 ) {
+    caught_within(run, defect, invariant, 50);
+}
+
+/// Some seed of the first `seeds` must trip the checker that the defect is made for.
+pub(crate) fn caught_within(
+    run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure>,
+    defect: Defect,
+    invariant: &str,
+    seeds: u64,
+) {
     let mut others = BTreeSet::new();
-    for seed in 0..50 {
+    for seed in 0..seeds {
         if let Err(failure) = run(seed, Some(defect)) {
             if failure.violation.invariant == invariant {
                 return;

@@ -18,6 +18,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use serde_json::Value;
 
@@ -151,6 +152,15 @@ pub enum ApiCall {
         /// `preconditions.uid`.
         uid: String,
     },
+    /// GET a ResourceClaim. Answer: [`ApiReply::ResourceClaim`].
+    GetResourceClaim(ObjectName),
+    /// DELETE the ResourceSlices of a node that are a driver's, or all of them. Answer: [`ApiReply::Done`].
+    DeleteResourceSlices {
+        /// `spec.nodeName`: this node.
+        node: Arc<str>,
+        /// `spec.driver`.
+        driver: Option<String>,
+    },
     /// POST to a service account's `token` subresource. Answer: [`ApiReply::Token`].
     CreateToken {
         /// Service account of the token.
@@ -184,6 +194,7 @@ impl ApiCall {
                 | ApiCall::GetCsiDriver { .. }
                 | ApiCall::GetAttachment { .. }
                 | ApiCall::GetCsiNode { .. }
+                | ApiCall::GetResourceClaim(_)
                 | ApiCall::ReviewToken(_)
                 | ApiCall::ReviewAccess(_)
         )
@@ -229,6 +240,11 @@ impl ApiCall {
             ApiCall::CreateCsiNode(object) => format!("create csinode {}", meta(&object.metadata)),
             ApiCall::ReplaceCsiNode(object) => format!("replace csinode {}", meta(&object.metadata)),
             ApiCall::DeleteCsiNode { name, .. } => format!("delete csinode {name}"),
+            ApiCall::GetResourceClaim(object) => format!("get resourceclaim {}", named(object)),
+            ApiCall::DeleteResourceSlices { node, driver } => match driver {
+                Some(driver) => format!("delete resourceslices of driver {driver} on node {node}"),
+                None => format!("delete resourceslices on node {node}"),
+            },
             ApiCall::CreateToken { account, .. } => {
                 format!("create token of service account {}", named(account))
             }
@@ -271,6 +287,8 @@ pub enum ApiReply {
     Attachment(Box<VolumeAttachment>),
     /// Current state of the CSINode.
     CsiNode(Box<CSINode>),
+    /// Current state of the ResourceClaim.
+    ResourceClaim(Box<ResourceClaim>),
     /// The request with its token.
     Token(Box<TokenRequest>),
     /// Current state of the PodCertificateRequest.

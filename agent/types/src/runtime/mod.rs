@@ -1,6 +1,7 @@
 //! The container runtime as core sees it: configurations going out ([`config`]), observations coming in
 //! ([`observed`]). agent-cri converts to and from CRI messages.
 
+pub mod claims;
 pub mod config;
 pub mod containers;
 pub mod image;

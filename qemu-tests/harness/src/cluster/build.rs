@@ -75,6 +75,10 @@ pub enum Target {
     Kubelet,
     /// The source of `kubectl top`: collects the nodes' metrics.
     MetricsServer,
+    /// Upstream's DRA driver for tests.
+    ClaimsDriver,
+    /// Upstream's sample of a device plugin.
+    DevicePlugin,
     /// The upstream end-to-end suite.
     EndToEnd,
     /// The upstream suite of the node itself, which runs on the node.
@@ -101,6 +105,8 @@ impl Target {
             Target::ControlPlane => "controlplane",
             Target::Kubelet => "kubelet",
             Target::MetricsServer => "metrics-server",
+            Target::ClaimsDriver => "dra-test-driver",
+            Target::DevicePlugin => "sample-device-plugin",
             Target::EndToEnd => "e2e.test",
             Target::NodeEndToEnd => "e2e_node.test",
             Target::Ginkgo => "ginkgo",
@@ -117,6 +123,8 @@ impl Target {
             Target::ControlPlane => "./cmd/controlplane",
             Target::Kubelet => "./cmd/kubelet",
             Target::MetricsServer => "./cmd/metrics-server",
+            Target::ClaimsDriver => "k8s.io/kubernetes/test/e2e/dra/test-driver",
+            Target::DevicePlugin => "k8s.io/kubernetes/test/images/sample-device-plugin",
             Target::EndToEnd => "k8s.io/kubernetes/test/e2e",
             Target::NodeEndToEnd => "k8s.io/kubernetes/test/e2e_node",
             Target::Ginkgo => "github.com/onsi/ginkgo/v2/ginkgo",
@@ -130,7 +138,10 @@ impl Target {
 
     fn module(self) -> &'static Module {
         match self {
-            Target::ControlPlane | Target::Kubelet => &CONTROL_PLANE,
+            // The drivers consist of the control plane's packages.
+            Target::ControlPlane | Target::Kubelet | Target::ClaimsDriver | Target::DevicePlugin => {
+                &CONTROL_PLANE
+            }
             Target::MetricsServer => &METRICS_SERVER,
             _ => &SUITE,
         }

@@ -49,18 +49,34 @@ fn own_dir() -> Option<PathBuf> {
     std::env::var_os(BIN_DIR_VARIABLE).filter(|d| !d.is_empty()).map(PathBuf::from)
 }
 
-fn of_cases(with_metrics_server: bool) -> Vec<Target> {
-    [Target::ControlPlane].into_iter().chain(with_metrics_server.then_some(Target::MetricsServer)).collect()
+/// Programs that only some cases need. They consist of the control plane's packages: built together, all share compiled packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// metrics-server.
+    MetricsServer,
+    /// The DRA driver and the device plugin.
+    Drivers,
 }
 
-/// Builds missing programs (minutes, the first time). metrics-server consists of the control plane's packages: built
-/// together, both share compiled packages.
+impl More {
+    fn targets(self) -> &'static [Target] {
+        match self {
+            More::MetricsServer => &[Target::MetricsServer],
+            More::Drivers => &[Target::ClaimsDriver, Target::DevicePlugin],
+        }
+    }
+}
+
+/// Builds missing programs (minutes, the first time): the control plane, and `more`.
 ///
 /// # Errors
 /// The build's.
-pub fn prepare(run: &Arc<Run>, with_metrics_server: bool) -> Result<()> {
-    if own_dir().is_none() {
-        build::programs(run, &cache(), &of_cases(with_metrics_server))?;
+pub fn prepare(run: &Arc<Run>, more: &[More]) -> Result<()> {
+    let of_plane = own_dir().is_none().then_some(Target::ControlPlane);
+    let targets: Vec<Target> =
+        of_plane.into_iter().chain(more.iter().flat_map(|more| more.targets()).copied()).collect();
+    if !targets.is_empty() {
+        build::programs(run, &cache(), &targets)?;
     }
     find(run).map(|_| ())
 }
@@ -107,6 +123,24 @@ pub fn kubelet(run: &Arc<Run>) -> Result<PathBuf> {
 /// The build's.
 pub fn metrics_server(run: &Arc<Run>) -> Result<PathBuf> {
     let target = Target::MetricsServer;
+    Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
+}
+
+/// Upstream's sample of a device plugin (built on first use).
+///
+/// # Errors
+/// The build's.
+pub fn device_plugin(run: &Arc<Run>) -> Result<PathBuf> {
+    let target = Target::DevicePlugin;
+    Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
+}
+
+/// Upstream's DRA driver for tests (built on first use).
+///
+/// # Errors
+/// The build's.
+pub fn claims_driver(run: &Arc<Run>) -> Result<PathBuf> {
+    let target = Target::ClaimsDriver;
     Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
 }
 

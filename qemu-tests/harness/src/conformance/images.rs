@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::cluster::build::Target;
-use crate::cluster::programs::Suite;
+use crate::cluster::programs::{self, Suite};
 use crate::native::blobs::{Blob, Blobs};
 use crate::native::node::NativeNode;
 use crate::native::{config, images as host};
@@ -24,6 +24,9 @@ use crate::run::Run;
 pub const REGISTRY: &str = "registry.k8s.io";
 /// The image by which the suite logs in to a node, and its tag.
 pub const LOGIN: (&str, &str) = ("orlop/sshd", "1");
+/// Images of the node's suite that the suite does not list: its manifests name them
+/// (test/e2e/testing-manifests/sample-device-plugin).
+pub const OF_MANIFESTS: &str = "registry.k8s.io/e2e-test-images/sample-device-plugin:1.7\n";
 /// The image that the suite's own registry (a pod of agnhost) serves, and its tag there.
 const INNER: (&str, &str) = ("pause", "testing");
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -37,6 +40,7 @@ enum Recipe {
     NonRoot,
     Nginx,
     Pause,
+    DevicePlugin,
     /// Files that a volume shows.
     Kitten,
 }
@@ -51,6 +55,7 @@ fn recipe(name: &str) -> Option<Recipe> {
         "nonroot" => Recipe::NonRoot,
         "nginx" => Recipe::Nginx,
         "pause" => Recipe::Pause,
+        "sample-device-plugin" => Recipe::DevicePlugin,
         "kitten" => Recipe::Kitten,
         _ => return None,
     })
@@ -124,6 +129,7 @@ impl Trees<'_> {
             &json!({"Entrypoint": ["/sshd"]}),
             std::slice::from_ref(&login),
         )?;
+        let plugin = self.device_plugin(list)?;
         let mut made = 0;
         for (name, tag) in parse(list) {
             let Some(recipe) = recipe(name) else { continue };
@@ -136,6 +142,10 @@ impl Trees<'_> {
                 Recipe::NonRoot => (json!({"Cmd": ["sh"], "User": "1234"}), vec![&shell]),
                 Recipe::Nginx => (json!({"Cmd": ["nginx"]}), vec![&shell, &nginx]),
                 Recipe::Pause => (json!({"Entrypoint": ["/pause"], "User": "65535:65535"}), vec![&pause]),
+                Recipe::DevicePlugin => {
+                    let plugin = plugin.as_ref().context("the list names the plugin")?;
+                    (json!({"Entrypoint": ["/sampledeviceplugin"]}), vec![&shell, plugin])
+                }
                 Recipe::Kitten => (json!({}), vec![&kitten]),
             };
             let mut config = json!({"Env": [PATH]});
@@ -147,6 +157,15 @@ impl Trees<'_> {
             made += 1;
         }
         Ok(made)
+    }
+
+    /// The layer of the device plugin, which is built only for a list that has its image.
+    fn device_plugin(&self, list: &str) -> Result<Option<Blob>> {
+        if !parse(list).iter().any(|(name, _)| recipe(name) == Some(Recipe::DevicePlugin)) {
+            return Ok(None);
+        }
+        let program = programs::device_plugin(self.run)?;
+        self.layer(|tree| copy(&program, &tree.join("sampledeviceplugin"), 0o755)).map(Some)
     }
 
     /// A layer of the files that `fill` puts into an empty tree.
@@ -161,12 +180,7 @@ impl Trees<'_> {
     }
 
     fn program(&self, target: Target, to: &Path, mode: u32) -> Result<()> {
-        if let Some(parent) = to.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        let from = self.suite.images.join(target.program());
-        fs::copy(&from, to).with_context(|| format!("copy {}", from.display()))?;
-        fs::set_permissions(to, fs::Permissions::from_mode(mode)).context("set a mode")
+        copy(&self.suite.images.join(target.program()), to, mode)
     }
 
     /// The directory that agnhost's registry serves: an image's manifest and blobs by digest, its tag.
@@ -253,6 +267,14 @@ fn nginx(tree: &Path) -> Result<()> {
     script(&tree.join("usr/sbin/nginx"), "#!/bin/sh\nexec httpd -f -p 80 -h /usr/share/nginx/html\n")
 }
 
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::copy(from, to).with_context(|| format!("copy {}", from.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).context("set a mode")
+}
+
 fn script(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).context("set a mode")
@@ -272,6 +294,8 @@ mod tests {
         assert_eq!(parsed, [("e2e-test-images/agnhost", "2.63.0"), ("pause", "3.10.2")]);
         assert_eq!(recipe(parsed[0].0), Some(Recipe::Agnhost));
         assert_eq!(recipe("e2e-test-images/nautilus"), None);
+        let [(name, tag)] = parse(OF_MANIFESTS)[..] else { panic!("one image") };
+        assert_eq!((recipe(name), tag), (Some(Recipe::DevicePlugin), "1.7"));
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //!
 //! What comes in: the selected tests. What goes out: as in [`super`]. The suite starts no services itself
 //! (`--start-services=false`): it tests the agent that the image starts, with the image's configuration and in addition
-//! the read-only port, which the suite uses. Tests that restart a kubelet or write its configuration need the suite's
-//! own unit, so they fail or are skipped (`skip-node.json`).
+//! the read-only port, which the suite uses. Tests that stop a kubelet or write its configuration need a unit of the
+//! suite's own, which they have with `--serial` (`unit.rs`).
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -22,16 +22,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::skips::{self, Skip};
-use super::{NODE, Options, artefacts, boot, images, lines, plugged, write_results};
+use super::{NODE, Options, artefacts, boot, images, lines, plugged, unit, write_results};
 use crate::built;
 use crate::case::human;
 use crate::cluster::fixture::{await_ready, await_serving};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{JoinMethod, start_kubelet};
 use crate::cluster::plane::{Cluster, server_url};
-use crate::cluster::programs;
+use crate::cluster::programs::{self, Suite};
 use crate::cluster::second_disk::SecondDisk;
 use crate::counts::Counts;
+use crate::native::config;
 use crate::process::must;
 use crate::run::Run;
 use crate::say;
@@ -61,26 +62,34 @@ const PIECE: u64 = 128 * 1024;
 pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
     let artefacts = artefacts(run)?;
-    let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    let wanted = wanted_images(run, &suite)?;
     // As the suite's own API server: a test expects a pod to have exactly the volumes of its spec.
     let settings = Settings { service_account_tokens: false, ..Settings::default() };
     let mut cluster = Cluster::start(run, &artefacts, settings)?;
     let (to, spec) = (format!("{DIR}/e2e_node.test"), format!("{DIR}/spec.yaml"));
-    let disk = SecondDisk::make(&artefacts, &[(&program, &to)], &[(SPEC, &spec)])?;
-    let mut vm = plugged(&mut cluster, &artefacts, &suite, &wanted)?;
+    let texts = [&[(SPEC, spec.as_str())][..], &unit::FILES].concat();
+    let disk = SecondDisk::make(&artefacts, &[(&program, &to)], &texts)?;
+    let mut vm = plugged(&mut cluster, &artefacts, options, (&suite, &wanted))?;
     vm.configure("readOnlyPort", READ_ONLY_PORT);
     vm.add_disk(disk.file());
     boot(&mut vm, &cluster)?;
     await_serving(&cluster, NODE, 60)?;
     let token = administrator(&cluster)?;
     let shell = vm.vm()?.shell()?;
-    shell.must(&format!("mkdir -p {DIR}"))?;
+    shell.must(&unit::directories())?;
     disk.unpack(shell)?;
+    if options.serial {
+        unit::start_in_vm(shell)?;
+        await_serving(&cluster, NODE, 120)?;
+    }
     say::line(format!("agent, tests of the node that match {}", options.focus));
     skips::say(listed);
     let start = Instant::now();
     shell.must(&command(&token, options, listed))?;
     watch(shell, &artefacts.join("e2e.log"))?;
+    if options.serial {
+        keep_log(&disk, shell, &artefacts);
+    }
     let report = disk
         .fetch(shell, &format!("{DIR}/report.json"))
         .with_context(|| format!("the suite left no report: see {}/e2e.log", artefacts.display()))?;
@@ -98,19 +107,23 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<
 pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
     let artefacts = artefacts(run)?;
-    let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    let wanted = wanted_images(run, &suite)?;
     let settings = Settings { service_account_tokens: false, ..Settings::default() };
     let mut cluster = Cluster::start(run, &artefacts, settings)?;
     let kubelet = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
     let mut node = cluster.start_node(&artefacts, NODE, kubelet)?;
     images::serve(run, &node, &suite, &wanted)?;
-    let path = node.inside("/run/e2e/kubelet.yaml");
+    let path = node.inside(config::KUBELET);
     let configuration = fs::read_to_string(&path).context("read the kubelet's configuration")?;
     fs::write(&path, format!("{configuration}readOnlyPort: {READ_ONLY_PORT}\n"))
         .context("write the kubelet's configuration")?;
     start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
     await_ready(&cluster, NODE, 120)?;
     await_serving(&cluster, NODE, 60)?;
+    if options.serial {
+        unit::start_natively(&mut node)?;
+        await_serving(&cluster, NODE, 60)?;
+    }
     let output = node.inside(OUTPUT);
     fs::create_dir_all(&output).with_context(|| format!("make {}", output.display()))?;
     for (from, name) in [(&program, SUITE), (&suite.ginkgo, GINKGO)] {
@@ -118,7 +131,7 @@ pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> 
     }
     fs::write(node.inside(&format!("{DIR}/spec.yaml")), SPEC).context("write the demands on the machine")?;
     let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
-    let (focus, procs) = (&options.focus, options.procs);
+    let (focus, procs) = (&options.focus, processes(options));
     say::line(format!("{kubelet}, tests of the node that match {focus}, {procs} at once, on a native node"));
     skips::say(listed);
     let start = Instant::now();
@@ -141,14 +154,38 @@ fn native_command(pid: i32, token: &str, options: &Options, listed: &[Skip]) -> 
         .arg(format!("--target={pid}"))
         .args(["--mount", "--uts", "--ipc", "--net", "--pid", "--", GINKGO]);
     command.args(["-v", "--no-color", "--timeout=4h", "--json-report=report.json"]);
-    command.arg(format!("--output-dir={OUTPUT}")).arg(format!("--procs={}", options.procs));
+    command.arg(format!("--output-dir={OUTPUT}")).arg(format!("--procs={}", processes(options)));
     command.arg(format!("--focus={}", options.focus));
     command.args(skipped(options, listed).map(|skip| format!("--skip={skip}")));
     command.arg(SUITE).arg("--").args(suite_flags(token)).env("HOME", DIR).env_remove("KUBECONFIG");
+    if options.serial {
+        command.env("PATH", unit::PATH);
+    }
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         command.env_remove(proxy);
     }
     command
+}
+
+/// Tests at once on a native node. Pure.
+fn processes(options: &Options) -> u8 {
+    if options.serial { 1 } else { options.procs }
+}
+
+/// The images that the suite lists, and those of its manifests.
+fn wanted_images(run: &Arc<Run>, suite: &Suite) -> Result<String> {
+    let listed = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    Ok(format!("{}\n{}", listed.trim_end(), images::OF_MANIFESTS))
+}
+
+/// Keeps the log of the agent under the suite's unit; a missing log is no failure of the tests.
+fn keep_log(disk: &SecondDisk, shell: &mut Shell, artefacts: &Path) {
+    let kept = disk
+        .fetch(shell, unit::LOG)
+        .and_then(|log| fs::write(artefacts.join("agent.log"), log).context("write the agent's log"));
+    if let Err(e) = kept {
+        say::line(format!("the agent's log is not kept: {e:#}"));
+    }
 }
 
 /// Flags of the suite on both kinds of nodes. Pure.
@@ -190,8 +227,9 @@ fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
     args.push(format!("--ginkgo.focus={}", options.focus));
     args.extend(skipped(options, listed).map(|skip| format!("--ginkgo.skip={skip}")));
     let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
+    let path = if options.serial { format!("--setenv=PATH={} ", unit::PATH) } else { String::new() };
     format!(
-        "systemd-run --quiet --unit={UNIT} --working-directory={DIR} --setenv=HOME={DIR} \
+        "systemd-run --quiet --unit={UNIT} --working-directory={DIR} --setenv=HOME={DIR} {path}\
          --property=StandardOutput=append:{DIR}/e2e.log --property=StandardError=append:{DIR}/e2e.log \
          {DIR}/e2e_node.test {}",
         args.join(" ")

@@ -5,6 +5,9 @@ use super::registry::HOST;
 /// Directory of static pods.
 pub const MANIFESTS: &str = "/var/lib/orlop/kubernetes/manifests";
 
+/// The kubelet's configuration file inside the node.
+pub const KUBELET: &str = "/run/e2e/kubelet.yaml";
+
 /// containerd's socket inside the node.
 pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 
@@ -33,6 +36,7 @@ state = "/run/containerd"
 [plugins."io.containerd.cri.v1.runtime"]
   disable_apparmor = true
   restrict_oom_score_adj = true
+  cdi_spec_dirs = ["/run/cdi"]
   [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "{handler}"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}]

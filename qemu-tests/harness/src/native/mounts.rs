@@ -150,6 +150,10 @@ fn furnish() -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("make {dir}"))?;
     }
     write_resolv_conf(Path::new("/etc/resolv.conf"))?;
+    // As init does: drivers write descriptions of devices to /var/run/cdi, and containerd reads /run/cdi.
+    if Path::new("/var/run").symlink_metadata().is_err() {
+        symlink("/run", "/var/run").context("link /var/run")?;
+    }
     let seed = Path::new("/usr/share/orlop/containerd-seed");
     if seed.is_dir() {
         copy_tree(seed, Path::new("/var/lib/containerd"))?;

@@ -157,7 +157,7 @@ impl NativeNode {
             (hosts.as_str(), config::registry_hosts()),
             ("/run/e2e/containerd.toml", config::containerd(&pause, &runtime)),
             ("/var/lib/orlop/cni/net.d/10-e2e.conflist", config::cni(&self.place.pods)),
-            ("/run/e2e/kubelet.yaml", config::kubelet()),
+            (config::KUBELET, config::kubelet()),
         ] {
             fs::write(self.inside(path), text).with_context(|| format!("write {path} in the node"))?;
         }
@@ -205,9 +205,20 @@ impl NativeNode {
     /// If it cannot be started.
     pub fn start_agent_in(&mut self, environment: &[(&str, &str)], flags: &[&str]) -> Result<()> {
         let hostname = format!("--hostname-override={}", self.place.name);
-        let argv = [&[mounts::AGENT, "--config", "/run/e2e/kubelet.yaml", &hostname], flags].concat();
+        let argv = [&[mounts::AGENT, "--config", config::KUBELET, &hostname], flags].concat();
         let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
         self.supervised()?.start_program(AGENT, &argv, environment)
+    }
+
+    /// Starts a program of the node that starts the agent with this configuration file, as often as it wants. To this
+    /// node, that program is the agent.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent_under(&mut self, program: &str, config: &str, flags: &[&str]) -> Result<()> {
+        let hostname = format!("--hostname-override={}", self.place.name);
+        let argv = [&[program, mounts::AGENT, "--config", config, &hostname], flags].concat();
+        self.start_program(AGENT, &argv)
     }
 
     /// Starts the agent and waits for its READY notification.

@@ -43,8 +43,10 @@ fn pod_resources(cx: &mut CaseContext<'_>) -> Result<()> {
     let names: Vec<&str> = got.containers.iter().map(|container| container.name.as_str()).collect();
     ensure!(names == ["sidecar", "c"], "containers: {names:?}");
     for container in &got.containers {
-        let none =
-            container.devices.is_empty() && container.cpu_ids.is_empty() && container.memory.is_empty();
+        let none = container.devices.is_empty()
+            && container.cpu_ids.is_empty()
+            && container.memory.is_empty()
+            && container.dynamic_resources.is_empty();
         ensure!(none, "nobody gave it anything: {container:?}");
     }
     ensure!(api.allocatable()? == Default::default(), "there are no managers: {:?}", api.allocatable()?);

@@ -2,6 +2,7 @@
 
 mod attach_limit;
 mod cgroups;
+mod claims;
 mod cpus;
 mod devices;
 mod ending;

@@ -195,8 +195,15 @@ fn lost() -> Result<crate::pod_worker::effect::EffectOk, EffectError> {
 fn choices(node: &Node) -> Vec<Choice> {
     let (w, budget) = (&node.world, &node.budget);
     let mut out: Vec<Choice> = w.pending.keys().copied().map(Choice::Perform).collect();
+    // The pods of these searches have no claims to give back.
     let mutates = |c: &Call| {
-        !matches!(c.effect, Effect::Inspect | Effect::InspectImage { .. } | Effect::CreatePodDirs { .. })
+        !matches!(
+            c.effect,
+            Effect::Inspect
+                | Effect::InspectImage { .. }
+                | Effect::CreatePodDirs { .. }
+                | Effect::UnprepareClaims
+        )
     };
     if budget.losses > 0 {
         for (id, _) in w.pending.iter().filter(|(_, c)| mutates(c)) {

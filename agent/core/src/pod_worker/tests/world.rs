@@ -15,6 +15,7 @@ use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::machine::{EffectId, Machine, Outbox};
 use agent_types::node_context::{Features, NodeContext};
 use agent_types::resources::amounts::Amounts;
+use agent_types::runtime::claims::{ClaimUser, ClaimsOfPod, ContainerClaims, PodClaims};
 use agent_types::runtime::config::{
     ContainerConfig, ContainerSecurity, LinuxResources, SandboxConfig, SandboxSecurity,
 };
@@ -74,7 +75,7 @@ impl PodSpecs for TinySpecs {
         p: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        ContainerInputs { image, pod_ips, placement, .. }: ContainerInputs<'_>,
+        ContainerInputs { image, pod_ips, placement, resource_claims, .. }: ContainerInputs<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         let spec = container.find(p).expect("the worker asks for containers of the pod");
         assert!(!pod_ips.is_empty(), "a container is made when the pod has an address");
@@ -100,7 +101,7 @@ impl PodSpecs for TinySpecs {
             envs: Vec::new(),
             mounts: Vec::new(),
             devices: Vec::new(),
-            cdi_devices: Vec::new(),
+            cdi_devices: resource_claims.map(|of| of.cdi_devices.clone()).unwrap_or_default(),
             labels: BTreeMap::new(),
             annotations,
             log_path: String::new(),
@@ -193,6 +194,10 @@ pub(super) struct Runtime {
     pub(super) absent_images: Vec<String>,
     /// Processors of containers.
     pub(super) cpus: BTreeMap<ContainerId, String>,
+    /// The pod's claims are prepared.
+    pub(super) prepared: bool,
+    /// CDI devices of containers.
+    pub(super) cdi_devices: BTreeMap<ContainerId, Vec<String>>,
     next: u64,
 }
 
@@ -242,6 +247,7 @@ impl Runtime {
                 if let Ok(EffectOk::Container(id)) = &made {
                     self.give(id, actuates);
                     self.cpus.entry(id.clone()).or_insert_with(|| config.resources.cpuset_cpus.clone());
+                    self.cdi_devices.insert(id.clone(), config.cdi_devices.clone());
                 }
                 made
             }
@@ -277,6 +283,15 @@ impl Runtime {
                 self.cpus.extend(cpus.clone());
                 Ok(EffectOk::Done)
             }
+            Effect::PrepareClaims { claims } => {
+                self.prepared = true;
+                Ok(EffectOk::Claims(Box::new(self.claims_of(claims))))
+            }
+            Effect::FindClaims { claims } => Ok(EffectOk::Claims(Box::new(self.claims_of(claims)))),
+            Effect::UnprepareClaims => {
+                self.prepared = false;
+                Ok(EffectOk::Done)
+            }
             Effect::TearDownVolumes
             | Effect::PreStartDevices { .. }
             | Effect::EnsureCgroup { .. }
@@ -286,6 +301,23 @@ impl Runtime {
             | Effect::RemovePodDirs { .. }
             | Effect::Inspect => Ok(EffectOk::Done),
         }
+    }
+
+    /// One device for each use; none while the claims are not prepared.
+    fn claims_of(&self, claims: &ClaimsOfPod) -> PodClaims {
+        let one = |user: &ClaimUser| {
+            let of = match self.prepared {
+                true => ContainerClaims {
+                    cdi_devices: user.uses.iter().map(|of| format!("x.io/c={}", of.claim)).collect(),
+                    ..ContainerClaims::default()
+                },
+                false => {
+                    ContainerClaims { missing: Some("unknown".to_owned()), ..ContainerClaims::default() }
+                }
+            };
+            (user.name.clone(), of)
+        };
+        PodClaims { containers: claims.containers.iter().map(one).collect() }
     }
 
     fn run(&mut self, wall: Wall, attempt: u32) -> SandboxId {

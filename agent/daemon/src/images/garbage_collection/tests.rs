@@ -104,7 +104,7 @@ fn place(high_percent: u8, ids: &[&str]) -> GcFixture {
         containers: UnusedContainers { manager: to_manager, deleted: view },
         images: images.clone(),
         uses: uses.clone(),
-        records: Arc::new(PullRecords::new(root.path(), records)),
+        records: PullRecords::start(root.path(), records, &tasks),
         node_events: NodeEvents::new(
             StatusStore::default(),
             Metrics::new(Arc::new(VirtualClock::new())),
@@ -141,7 +141,7 @@ async fn on_demand_all_go_but_those_in_use_pinned_young_or_asked_for() {
     p.uses("used");
     assert_eq!(p.gc.delete_unused_images().await.unwrap(), 0, "all were seen a moment ago");
     p.pass(3).await;
-    p.uses.ask("r.example/asked:1", p.tasks.now().mono).await;
+    p.uses.ask("r.example/asked:1", || p.tasks.now().mono).await;
     assert_eq!(p.gc.delete_unused_images().await.unwrap(), 10);
     assert_eq!(p.left(), ["asked", "pause", "used"]);
     p.pass(3).await;

@@ -1,130 +1,97 @@
-//! Records on disk through the life and death of agents.
+//! The task that has the records: pulls that nobody waits for, a request that takes long, the end of the node.
+
+use std::sync::mpsc;
 
 use agent_types::credential::Origin;
+use futures_util::FutureExt;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::testing::VirtualClock;
 
 const ID: &str = "sha256:aa";
 
-fn records(root: &Path) -> PullRecords {
+struct RecordsFixture {
+    records: PullRecords,
+    tasks: Tasks,
+    _root: tempfile::TempDir,
+}
+
+fn fixture() -> RecordsFixture {
+    let root = tempfile::tempdir().unwrap();
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let verification = Some(Verification::NeverVerifyPreloadedImages);
-    PullRecords::new(root, Policy { verification, allowlist: Vec::new() })
+    let records = PullRecords::start(root.path(), Policy { verification, allowlist: Vec::new() }, &tasks);
+    RecordsFixture { records, tasks, _root: root }
 }
 
-fn origin(name: &str) -> Origin {
-    let own = |text: &str| text.to_owned();
-    Origin { uid: own("u"), namespace: own("ns"), name: own(name), credential_hash: own(name) }
+fn image() -> String {
+    "a:1".to_owned()
 }
 
-fn with(origin: Origin) -> Vec<Credential> {
-    vec![Credential {
-        username: "u".to_owned(),
-        password: "p".to_owned(),
-        source: Some(Source::Secret(origin)),
-    }]
-}
+impl RecordsFixture {
+    async fn check(&self, credentials: Vec<Credential>) -> Check {
+        self.records.check(image(), ID.into(), credentials, Wall(1)).await.check
+    }
 
-fn image(id: &str, tag: &str) -> ImageInfo {
-    ImageInfo {
-        id: id.into(),
-        uid: None,
-        username: String::new(),
-        size_bytes: 1,
-        repo_tags: vec![tag.to_owned()],
-        repo_digests: Vec::new(),
-        pinned: false,
+    async fn begin(&self) -> PullInProgress {
+        self.records.begin(image()).await.unwrap().0.unwrap()
     }
 }
 
-fn count(directory: &Path) -> usize {
-    files::visible_names(directory).unwrap().len()
+#[tokio::test]
+async fn a_pull_from_its_intent_to_its_record() {
+    let f = fixture();
+    assert!(f.records.are_empty().await && !f.records.is_off());
+    assert_eq!(f.check(Vec::new()).await, Check::PolicyAllowed);
+    let (pull, sizes) = f.records.begin(image()).await.unwrap();
+    assert_eq!((f.check(Vec::new()).await, sizes), (Check::MustAuthenticate, (1, 0)));
+    let text = |text: &str| text.to_owned();
+    let origin = Origin { uid: text("u"), namespace: text("n"), name: text("s"), credential_hash: text("h") };
+    let source = Some(Source::Secret(origin));
+    let own = Credential { username: text("u"), password: text("p"), source: source.clone() };
+    assert_eq!(pull.unwrap().end(Ok((ID.into(), source)), Wall(1)).await, Some((0, 1)));
+    assert_eq!(f.check(Vec::new()).await, Check::MustAuthenticate);
+    assert_eq!(f.check(vec![own]).await, Check::RecordFound);
+    f.records.prune(Vec::new(), Wall(5_000_000_000)).await;
+    assert_eq!(f.records.sizes().await, Some((0, 0)));
 }
 
-#[test]
-fn a_pull_is_its_pullers_also_for_the_next_agent() {
-    let root = tempfile::tempdir().unwrap();
-    let r = records(root.path());
-    r.settle(&[], Wall(0)).unwrap();
-    assert_eq!(r.check("a:1", ID, &[], Wall(0)), Check::PolicyAllowed, "it was there before");
-    r.begin("a:1").unwrap();
-    let being_pulled = r.check("a:1", ID, &with(origin("s")), Wall(0));
-    assert_eq!((being_pulled, r.sizes()), (Check::MustAuthenticate, (1, 0)));
-    r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(1));
-    assert_eq!((count(&r.pulling), r.sizes()), (0, (0, 1)));
-    assert_eq!(r.check("a:1", ID, &with(origin("s")), Wall(1)), Check::RecordFound);
-    for agent in [r, records(root.path())] {
-        agent.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
-        assert!(agent.check("a:1", ID, &with(origin("s")), Wall(2)).may_use());
-        assert!(!agent.check("a:1", ID, &with(origin("t")), Wall(2)).may_use());
-        assert!(!agent.check("a:1", ID, &[], Wall(2)).may_use());
-    }
-    // The same password in a Secret of another name is recorded with that name, too.
-    let alias = Origin { name: "alias".to_owned(), ..origin("s") };
-    assert!(records(root.path()).check("a:1", ID, &with(alias.clone()), Wall(3)).may_use());
-    let renewed = Origin { credential_hash: "new".to_owned(), ..alias };
-    assert!(records(root.path()).check("a:1", ID, &with(renewed), Wall(4)).may_use());
-    let agent = records(root.path());
-    let second = 1_000_000_000;
-    agent.prune(&[image(ID, "a:1")], Wall(5 * second)).unwrap();
-    agent.prune(&[], Wall(second - 1)).unwrap();
-    assert_eq!(count(&agent.pulled), 1, "it is there, or was not yet when images were asked for");
-    agent.prune(&[], Wall(5 * second)).unwrap();
-    assert_eq!(count(&agent.pulled), 0, "the image is gone");
+#[tokio::test]
+async fn a_pull_that_is_dropped_leaves_its_intent_and_is_not_under_way() {
+    let f = fixture();
+    drop(f.begin().await);
+    assert_eq!((f.check(Vec::new()).await, f.records.sizes().await), (Check::MustAuthenticate, Some((1, 0))));
+    // So is one whose beginning nobody waits for any more.
+    assert!(f.records.begin(image()).now_or_never().is_none());
+    let last = f.begin().await;
+    assert_eq!(last.end(Err(()), Wall(1)).await, Some((0, 0)), "no other pull is under way");
 }
 
-#[test]
-fn a_pull_that_outlived_the_agent_is_nobodys_until_it_is_pulled_again() {
-    let root = tempfile::tempdir().unwrap();
-    let r = records(root.path());
-    r.begin("a:1").unwrap();
-    drop(r);
-    let r = records(root.path());
-    assert!(!r.check("a:1", ID, &with(origin("s")), Wall(0)).may_use());
-    r.settle(&[image("sha256:bb", "b:1"), image(ID, "a:1")], Wall(1)).unwrap();
-    assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
-    assert!(!r.check("a:1", ID, &with(origin("s")), Wall(1)).may_use());
-    r.begin("a:1").unwrap();
-    r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(2));
-    assert!(r.check("a:1", ID, &with(origin("s")), Wall(2)).may_use());
-    assert!(r.check("b:1", "sha256:bb", &[], Wall(2)).may_use(), "that one was there before");
+#[tokio::test]
+async fn requests_that_wait_hold_no_thread_and_keep_their_order() {
+    let f = fixture();
+    let (release, released) = mpsc::channel::<()>();
+    let mut slow = Box::pin(f.records.ask(move |_| released.recv().is_ok()));
+    assert!((&mut slow).now_or_never().is_none());
+    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(f.records.begin(image()))).collect();
+    assert!(waiting.iter_mut().all(|begin| begin.now_or_never().is_none()));
+    // The node's own work goes on, also on the other threads of its pool.
+    let own = (0..8).map(|n| f.tasks.blocking(move || n));
+    assert_eq!(futures_util::future::join_all(own).await.into_iter().flatten().sum::<i32>(), 28);
+    release.send(()).unwrap();
+    assert_eq!(slow.await, Some(true));
+    let begun = futures_util::future::join_all(waiting).await;
+    assert!(begun.into_iter().flatten().all(|(pull, sizes)| pull.is_ok() && sizes == (1, 0)));
 }
 
-#[test]
-fn two_pulls_at_once_and_one_that_failed() {
-    let root = tempfile::tempdir().unwrap();
-    let r = records(root.path());
-    r.begin("a:1").unwrap();
-    r.begin("a:1").unwrap();
-    r.failed("a:1");
-    assert_eq!(count(&r.pulling), 1, "the other one goes on");
-    r.pulled("a:1", ID, None, Wall(1));
-    assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
-    assert!(r.check("a:1", ID, &[], Wall(1)).may_use(), "it wants no credential");
-    r.begin("b:1").unwrap();
-    r.abandoned("b:1");
-    assert!(!r.check("b:1", "sha256:bb", &[], Wall(1)).may_use(), "the runtime may have pulled it");
-    r.begin("b:1").unwrap();
-    r.failed("b:1");
-    assert_eq!(count(&r.pulling), 0);
-    assert!(r.check("b:1", "sha256:bb", &[], Wall(1)).may_use());
-}
-
-#[test]
-fn what_cannot_be_read_opens_nothing() {
-    let root = tempfile::tempdir().unwrap();
-    let r = records(root.path());
-    r.settle(&[], Wall(0)).unwrap();
-    for (directory, image) in [(&r.pulled, ID), (&r.pulling, "b:1")] {
-        std::fs::write(directory.join(file_name(image)), "{").unwrap();
-    }
-    assert!(!r.check("a:1", ID, &with(origin("s")), Wall(0)).may_use());
-    assert!(!r.check("b:1", "sha256:bb", &with(origin("s")), Wall(0)).may_use());
-    r.begin("a:1").unwrap();
-    r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(1));
-    assert!(r.check("a:1", ID, &with(origin("s")), Wall(1)).may_use(), "it was mended");
-    std::fs::write(r.pulled.join("other"), "{").unwrap();
-    r.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
-    let off = PullRecords::new(root.path(), Policy { verification: None, allowlist: Vec::new() });
-    assert!(off.is_off() && off.check("b:1", "sha256:bb", &[], Wall(0)).may_use());
+#[tokio::test]
+async fn nobody_uses_an_image_when_the_node_stops() {
+    let f = fixture();
+    f.tasks.stop().cancel();
+    assert!(f.tasks.drain(Duration::from_secs(5)).await);
+    assert_eq!(f.check(Vec::new()).await, Check::MustAuthenticate);
+    assert!(f.records.begin(image()).await.is_none());
+    assert!(f.records.sizes().await.is_none());
 }

@@ -5,20 +5,17 @@
 //! of kuberuntime, EnsureImageExists.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use agent_core::images;
 use agent_core::images::keyring::Keyring;
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, ImageUser};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_types::credential::{Credential, Source};
-use agent_types::ids::{ImageId, PodKey};
+use agent_types::ids::PodKey;
 use agent_types::runtime::image::ImageInfo;
-use agent_types::time::Wall;
 use tracing::warn;
 
 use super::{Executor, error, runtime_error};
-use crate::images::pull_records::{Check, PullRecords};
 use crate::tasks::stops::AgentStops;
 
 /// Largest credentials file that is read, bytes (upstream's limit for its downloads).
@@ -36,23 +33,17 @@ pub(super) async fn look<R: Runtime, I: ImageService>(
         Some(info) if !executor.records.is_off() => info,
         found => return Ok(EffectOk::Image(found)),
     };
-    let (records, id) = (executor.records.clone(), info.id.clone());
     let (written, own) = (user.written.clone(), user.credentials.clone());
     let now = executor.tasks.now().wall;
-    let judged = executor.tasks.blocking(move || {
-        let check = records.check(&written, id.as_str(), &own, now);
-        (check, !check.may_use() && records.has_accounts(&written, id.as_str()))
-    });
-    let (mut check, by_account) = judged.await.unwrap_or((Check::MustAuthenticate, false));
-    if by_account {
+    let mut access = executor.records.check(written, info.id.clone(), own, now).await;
+    if access.by_account {
         let repository = images::repository(image);
         user.credentials.extend(executor.plugins.credentials(&repository, key, &user.account).await);
-        let (records, id, now) = (executor.records.clone(), info.id.clone(), executor.tasks.now().wall);
-        let judged = move || records.check(&user.written, id.as_str(), &user.credentials, now);
-        check = executor.tasks.blocking(judged).await.unwrap_or(Check::MustAuthenticate);
+        let now = executor.tasks.now().wall;
+        access = executor.records.check(user.written, info.id.clone(), user.credentials, now).await;
     }
-    executor.metrics.must_pull_checked(check.label());
-    Ok(EffectOk::Image(check.may_use().then_some(info)))
+    executor.metrics.must_pull_checked(access.check.label());
+    Ok(EffectOk::Image(access.check.may_use().then_some(info)))
 }
 
 pub(super) async fn pull<R: Runtime, I: ImageService>(
@@ -71,52 +62,19 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     if executor.records.is_off() {
         return attempt_all(executor, image, credentials).await.map(|(info, _)| EffectOk::Image(Some(info)));
     }
-    let (records, begun) = (executor.records.clone(), written.clone());
-    let begin = move || (records.begin(&begun), records.sizes());
-    let (begun, (intents, pulled)) = executor.tasks.blocking(begin).await.ok_or(AgentStops)?;
+    let (begun, (intents, pulled)) = executor.records.begin(written).await.ok_or(AgentStops)?;
     executor.metrics.pull_records(intents, pulled);
-    begun.map_err(|e| error(e.into()))?;
-    // Dropped before its end, the intent stays on disk: the runtime may go on pulling.
-    let under_way = PullInProgress { records: executor.records.clone(), image: Some(written) };
+    let under_way = begun.map_err(|e| error(e.into()))?;
     let result = attempt_all(executor, image, credentials).await;
     let now = executor.tasks.now().wall;
     let (outcome, told) = match result {
         Ok((info, source)) => (Ok((info.id.clone(), source)), Ok(EffectOk::Image(Some(info)))),
         Err(e) => (Err(()), Err(e)),
     };
-    let records = executor.records.clone();
-    let ended = executor.tasks.blocking(move || {
-        under_way.end(outcome, now);
-        records.sizes()
-    });
-    if let Some((intents, pulled)) = ended.await {
+    if let Some((intents, pulled)) = under_way.end(outcome, now).await {
         executor.metrics.pull_records(intents, pulled);
     }
     told
-}
-
-/// A pull whose intent is on disk.
-struct PullInProgress {
-    records: Arc<PullRecords>,
-    image: Option<String>,
-}
-
-impl PullInProgress {
-    fn end(mut self, outcome: Result<(ImageId, Option<Source>), ()>, now: Wall) {
-        let Some(image) = self.image.take() else { return };
-        match outcome {
-            Ok((id, source)) => self.records.pulled(&image, id.as_str(), source.as_ref(), now),
-            Err(()) => self.records.failed(&image),
-        }
-    }
-}
-
-impl Drop for PullInProgress {
-    fn drop(&mut self) {
-        if let Some(image) = &self.image {
-            self.records.abandoned(image);
-        }
-    }
 }
 
 /// The image, and the source of the credential of the pull if the credential belongs to a pod.

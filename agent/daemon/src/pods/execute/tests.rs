@@ -200,7 +200,7 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
     let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links")));
     let (to_pleg, pleg) = tasks.mailbox();
     let off = Policy { verification: None, allowlist: Vec::new() };
-    let records = PullRecords::new(dir.path(), off);
+    let records = PullRecords::start(dir.path(), off, &tasks);
     let handlers = Arc::new(Hanging);
     let flex = crate::volumes::flex::Drivers::new(&dir.path().join("drivers"));
     let csi = crate::volumes::csi::Csi { flex, ..crate::volumes::csi::Csi::new(&tasks) };
@@ -208,8 +208,7 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
     let sources = crate::pods::pod_values::of_cluster::<NoServer>(None, csi, &tasks);
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), metrics.clone(), tasks.clone());
-    let images =
-        Images { service: driver.clone(), pulls, records: Arc::new(records), plugins: Arc::new(plugins) };
+    let images = Images { service: driver.clone(), pulls, records, plugins: Arc::new(plugins) };
     let node_events = NodeEvents::new(StatusStore::default(), metrics.clone(), None, None, None);
     let node = NodeHandles { manager: tasks.mailbox().0, node_events, tasks: tasks.clone() };
     let device_plugins = DevicePlugins::new(dir.path().join("device-plugins"), &node);
@@ -222,6 +221,7 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
         sources,
         cgroups: None,
         plugins: device_plugins,
+        claims: Arc::new(NoClaims),
         pleg: to_pleg,
         metrics,
         tasks: tasks.clone(),

@@ -14,6 +14,7 @@ use agent_core::resource_managers::{CPU_STATE, MEMORY_STATE, ManagerRecords};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::PodUid;
+use agent_types::lock::Lock;
 use agent_types::resources::amounts::Amounts;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
@@ -30,12 +31,40 @@ pub enum ResourcesOwner {
     Pod,
 }
 
-/// Resources that containers have.
+/// Resources that containers have. A reader never waits for the disk: the runtime's own threads read, too.
 #[derive(Debug, Default)]
 pub(super) struct Actuated {
+    /// Held for a moment, never while the file is written.
+    have: Lock<ActuatedResources>,
+    /// Held from a change of `have` until the file has it, so that the file never goes back to an older state. Taken before `have`.
+    file: Lock<()>,
+}
+
+#[derive(Debug, Default)]
+struct ActuatedResources {
     all: Allocations,
     /// The last write failed: the file is older than `all`.
     unwritten: bool,
+}
+
+impl ActuatedResources {
+    /// Sets the resources of a container, or of the pod itself. True: the file has to be written.
+    fn set(&mut self, uid: &PodUid, whose: ResourcesOwner, resources: ResourceRequirements) -> bool {
+        let known = self.all.get(uid).and_then(|pod| match &whose {
+            ResourcesOwner::Container(name) => pod.containers.get(name),
+            ResourcesOwner::Pod => pod.pod.as_ref(),
+        });
+        let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
+        if known == Some(&resources) || (known.is_none() && is_nothing) {
+            return self.unwritten;
+        }
+        let pod = self.all.entry(uid.clone()).or_default();
+        match whose {
+            ResourcesOwner::Container(name) => drop(pod.containers.insert(name, resources)),
+            ResourcesOwner::Pod => pod.pod = Some(resources),
+        }
+        true
+    }
 }
 
 impl PodDirs {
@@ -48,7 +77,7 @@ impl PodDirs {
             (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
         // Drop pods that are gone: an earlier agent ended before it removed them.
         actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
-        *self.actuated.lock() = Actuated { all: actuated.clone(), unwritten: false };
+        *self.actuated.have.lock() = ActuatedResources { all: actuated.clone(), unwritten: false };
         Ok((allocated, actuated))
     }
 
@@ -93,44 +122,36 @@ impl PodDirs {
         whose: ResourcesOwner,
         resources: ResourceRequirements,
     ) -> Result<(), DriverError> {
-        let mut have = self.actuated.lock();
-        let known = have.all.get(uid).and_then(|pod| match &whose {
-            ResourcesOwner::Container(name) => pod.containers.get(name),
-            ResourcesOwner::Pod => pod.pod.as_ref(),
-        });
-        let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
-        if known == Some(&resources) || (known.is_none() && is_nothing) {
-            return if have.unwritten { Ok(self.write_actuated(&mut have)?) } else { Ok(()) };
-        }
-        let pod = have.all.entry(uid.clone()).or_default();
-        match whose {
-            ResourcesOwner::Container(name) => drop(pod.containers.insert(name, resources)),
-            ResourcesOwner::Pod => pod.pod = Some(resources),
-        }
-        Ok(self.write_actuated(&mut have)?)
+        let _alone = self.actuated.file.lock();
+        let is_due = self.actuated.have.lock().set(uid, whose, resources);
+        if is_due { Ok(self.write_actuated()?) } else { Ok(()) }
     }
 
     /// The recorded resources of the pod.
     #[must_use]
     pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
-        self.actuated.lock().all.get(uid).cloned()
+        self.actuated.have.lock().all.get(uid).cloned()
     }
 
     /// Removes the pod from the record.
     pub(super) fn forget_actuated(&self, uid: &PodUid) {
-        let mut have = self.actuated.lock();
-        if have.all.remove(uid).is_some()
-            && let Err(error) = self.write_actuated(&mut have)
-        {
+        let _alone = self.actuated.file.lock();
+        let known = self.actuated.have.lock().all.remove(uid).is_some();
+        if known && let Err(error) = self.write_actuated() {
             tracing::warn!(%uid, error = %chain(&error), "what the pod's containers had is not forgotten on disk");
         }
     }
 
-    fn write_actuated(&self, have: &mut Actuated) -> Result<(), FilesError> {
+    /// The caller holds the lock of the file.
+    fn write_actuated(&self) -> Result<(), FilesError> {
         let path = self.root().join(ACTUATED);
-        have.unwritten = true;
-        files::write_atomic(&path, &checkpoint::encode(&have.all), FILE_MODE, Durability::Rebuildable)?;
-        have.unwritten = false;
+        let text = {
+            let mut have = self.actuated.have.lock();
+            have.unwritten = true;
+            checkpoint::encode(&have.all)
+        };
+        files::write_atomic(&path, &text, FILE_MODE, Durability::Rebuildable)?;
+        self.actuated.have.lock().unwritten = false;
         Ok(())
     }
 }

@@ -11,6 +11,7 @@
 
 mod certificates;
 mod cgroups;
+pub(crate) mod claims;
 mod pods;
 mod resizes;
 mod resources;
@@ -72,6 +73,7 @@ struct MetricsState {
     /// Volumes that were set up, by name.
     volumes: BTreeMap<PodUid, BTreeMap<String, Plugin>>,
     certificates: certificates::CertificateExpirations,
+    dra_drivers: claims::ShownDrivers,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -119,6 +121,7 @@ impl Metrics {
             &families::PLEG_RELIST_INTERVAL,
             &families::PLEG_POD_RELIST,
             &families::EVENT_LATENCY,
+            &families::TOPOLOGY_DURATION,
         ] {
             main.begin_histogram(histogram);
         }
@@ -139,6 +142,7 @@ impl Metrics {
             new_users: BTreeSet::new(),
             volumes: BTreeMap::new(),
             certificates: certificates::CertificateExpirations::default(),
+            dra_drivers: claims::ShownDrivers::default(),
         };
         Metrics(Arc::new(MetricsInner { clock, began, state: Lock::new(state) }))
     }

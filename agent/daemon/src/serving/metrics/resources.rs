@@ -19,6 +19,11 @@ impl Metrics {
         self.with(|state| state.main.observe(&families::DEVICE_PLUGIN_ALLOC_DURATION, [resource], seconds));
     }
 
+    /// The placement of a pod was judged; the time includes answers of device plugins.
+    pub fn placed(&self, took: Duration) {
+        self.with(|state| state.main.observe(&families::TOPOLOGY_DURATION, [], took.as_secs_f64() * 1000.0));
+    }
+
     /// The managers changed, or judged a pod.
     pub fn resources(&self, view: &ResourcesView) {
         // Exact for more admissions than a machine ever sees.

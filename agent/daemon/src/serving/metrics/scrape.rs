@@ -1,5 +1,6 @@
 //! The text of one scrape: stored numbers, and numbers read at the time of the request.
 
+use agent_core::resource_claims::api::ClaimsView;
 use agent_kubelet_api::metrics::families;
 use agent_linux::process::{self, Limits};
 use orlop_config::kubelet::gates::{FeatureGates, Stage};
@@ -27,6 +28,8 @@ pub struct Scrape<'a> {
     pub desired: &'a DesiredPods,
     /// Pods' statuses.
     pub statuses: &'a PodViews,
+    /// Resource claims.
+    pub claims: &'a ClaimsView,
 }
 
 impl Metrics {
@@ -40,6 +43,7 @@ impl Metrics {
             gates: &FeatureGates::default(),
             desired: &DesiredPods::new(),
             statuses: &PodViews::new(),
+            claims: &ClaimsView::default(),
         })
     }
 
@@ -54,6 +58,7 @@ impl Metrics {
             state.tell_pods(of.desired, of.statuses);
             state.tell_resizes(of.statuses);
             state.tell_volumes(of.desired, of.statuses);
+            state.tell_claims(of.claims);
             let main = &mut state.main;
             main.set(&families::NODE_NAME, [of.node_name], 1.0);
             main.set(&families::CGROUP_VERSION, [], of.cgroup_version.into());

@@ -9,6 +9,7 @@ use agent_core::certs::CertFact;
 use agent_core::pod_source::{PodOp, PodUpdate, Source};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome, ProbeCall};
+use agent_core::resource_claims::api::ClaimsView;
 use agent_cri::CallObserver;
 use agent_types::api::WatchEvent;
 use agent_types::ids::PodKey;
@@ -34,7 +35,12 @@ fn metrics() -> Metrics {
 fn text_with(metrics: &Metrics, desired: &DesiredPods, statuses: &PodViews) -> String {
     let gates = FeatureGates::default();
     let version = "v1.36.0+orlop";
-    metrics.text(&Scrape { node_name: "n1", version, cgroup_version: 2, gates: &gates, desired, statuses })
+    let claims = &ClaimsView {
+        in_use: [("<any>".to_owned(), 3), ("gpu.example.com".to_owned(), 2)].into(),
+        ..ClaimsView::default()
+    };
+    let node_name = "n1";
+    metrics.text(&Scrape { node_name, version, cgroup_version: 2, gates: &gates, desired, statuses, claims })
 }
 
 fn text(metrics: &Metrics) -> String {
@@ -513,4 +519,34 @@ async fn a_new_nodes_start() {
             "kubelet_node_startup_duration_seconds 1003",
         ],
     );
+}
+
+#[tokio::test]
+async fn claims_drivers_and_plugins() {
+    let metrics = metrics();
+    let path = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
+    metrics.dra_called("gpu.example.com", path, "OK", SECOND);
+    metrics.dra_operation(claims::PREPARE, false, SECOND);
+    metrics.dra_operation(claims::UNPREPARE, true, SECOND);
+    metrics.plugin_sockets(["/r/a.sock", "/r/b.sock"], ["/r/a.sock", "/r/b.sock"]);
+    metrics.plugin_sockets(["/r/a.sock"], []);
+    metrics.placed(Duration::from_millis(30));
+    let text = text(&metrics);
+    says(
+        &text,
+        &[
+            "dra_resource_claims_in_use{driver_name=\"<any>\"} 3",
+            "dra_resource_claims_in_use{driver_name=\"gpu.example.com\"} 2",
+            "dra_operations_duration_seconds_count{operation_name=\"PrepareResources\",is_error=\"false\"} 1",
+            "dra_operations_duration_seconds_count{operation_name=\"UnprepareResources\",is_error=\"true\"} 1",
+            &format!(
+                "dra_grpc_operations_duration_seconds_count{{driver_name=\"gpu.example.com\",method_name=\"{path}\",\
+                 grpc_status_code=\"OK\"}} 1"
+            ),
+            "plugin_manager_total_plugins{socket_path=\"/r/a.sock\",state=\"desired_state_of_world\"} 1",
+            "kubelet_topology_manager_admission_duration_ms_bucket{le=\"25.6\"} 0",
+            "kubelet_topology_manager_admission_duration_ms_bucket{le=\"51.2\"} 1",
+        ],
+    );
+    assert!(!text.contains("b.sock") && !text.contains("actual_state_of_world\"} 1"), "{text}");
 }

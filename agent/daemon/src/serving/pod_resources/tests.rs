@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use agent_core::resource_claims::api::{ClaimView, ClaimedDevice};
 use agent_linux::clock::Clock;
 use agent_managers::node_mask::NodeMask;
 use agent_types::time::{Mono, Now, Wall};
-use k8s_openapi::api::core::v1::PodStatus;
 use orlop_proto::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient as V1;
 use orlop_proto::pod_resources::v1alpha1::pod_resources_lister_client::PodResourcesListerClient as V1alpha1;
 use serde_json::json;
@@ -25,14 +25,15 @@ impl Clock for StoppedClock {
 
 struct Served {
     root: tempfile::TempDir,
-    statuses: StatusStore,
+    active: watch::Sender<ActivePods>,
     metrics: Metrics,
     tasks: Tasks,
 }
 
 fn pod(name: &str) -> Arc<Pod> {
     let spec = json!({"initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "ends"}],
-        "containers": [{"name": "c"}]});
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}],
+        "containers": [{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}]});
     let metadata = json!({"name": name, "namespace": "ns", "uid": name});
     Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
 }
@@ -50,17 +51,32 @@ fn assignments() -> ResourcesView {
     }
 }
 
+/// Claim `shared` of pod `a` has a device.
+fn claims() -> ClaimsView {
+    let device = ClaimedDevice { pool: "n1".to_owned(), device: "d0".to_owned(), ..ClaimedDevice::default() };
+    let devices = [("gpu.example.com".to_owned(), vec![device])].into();
+    let claim = ClaimView { pods: ["a".into()].into(), devices };
+    ClaimsView { claims: [(("ns".to_owned(), "shared".to_owned()), claim)].into(), ..ClaimsView::default() }
+}
+
 async fn serve() -> Served {
     let root = tempfile::tempdir().unwrap();
     let tasks = Tasks::new(Arc::new(StoppedClock), CancellationToken::new());
-    let (statuses, metrics) = (StatusStore::default(), Metrics::new(Arc::new(StoppedClock)));
+    let metrics = Metrics::new(Arc::new(StoppedClock));
     let pods: DesiredPods = ["a", "b"].into_iter().map(|name| (name.into(), pod(name))).collect();
-    let resources = PodResources {
+    let (active, active_view) =
+        watch::channel(ActivePods { uids: pods.keys().cloned().collect(), synced: true });
+    let shown = PodResourceViews {
         desired: watch::channel(pods).1,
-        statuses: statuses.clone(),
+        active: active_view,
         resources: watch::channel(Arc::new(assignments())).1,
+        claims: Arc::new(|| Arc::new(claims())),
+    };
+    let resources = PodResources {
+        shown,
         metrics: metrics.clone(),
         active_only: true,
+        extended_claims: true,
         limit: Arc::default(),
         tasks: tasks.clone(),
     };
@@ -69,7 +85,7 @@ async fn serve() -> Served {
     std::fs::create_dir(&dir).unwrap();
     drop(std::os::unix::net::UnixListener::bind(dir.join("kubelet.sock")).unwrap());
     resources.start(root.path()).await;
-    Served { root, statuses, metrics, tasks }
+    Served { root, active, metrics, tasks }
 }
 
 impl Served {
@@ -79,8 +95,7 @@ impl Served {
     }
 
     fn end(&self, name: &str) {
-        let status = PodStatus { phase: Some("Succeeded".to_owned()), ..PodStatus::default() };
-        self.statuses.publish(&pod::key(&pod(name)), Arc::new(status));
+        self.active.send_modify(|active| active.uids.retain(|uid| uid.as_str() != name));
     }
 }
 
@@ -102,6 +117,8 @@ async fn pods_and_containers_are_told_of_until_they_end() {
         (vec![2, 6], "memory", 64 << 20)
     );
     assert_eq!(c.memory[0].topology.clone().unwrap().nodes.len(), 2);
+    let [claim] = &c.dynamic_resources[..] else { panic!("{:?}", c.dynamic_resources) };
+    assert_eq!((claim.claim_name.as_str(), claim.claim_resources[0].device_name.as_str()), ("shared", "d0"));
     assert_eq!(names(list), expected.into());
     served.end("a");
     let list = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
@@ -110,6 +127,7 @@ async fn pods_and_containers_are_told_of_until_they_end() {
         |name: &str| v1::GetPodResourcesRequest { pod_name: name.to_owned(), pod_namespace: "ns".to_owned() };
     let b = client.get(of("b")).await.unwrap().into_inner().pod_resources.unwrap();
     assert_eq!((b.namespace.as_str(), b.containers.len(), b.containers[0].devices.len()), ("ns", 2, 0));
+    assert_eq!(b.containers[1].dynamic_resources, [], "the claim is not prepared for it");
     let gone = client.get(of("a")).await.unwrap_err();
     assert_eq!((gone.code(), gone.message()), (Code::Unknown, "pod a in namespace ns not found"));
     let all =

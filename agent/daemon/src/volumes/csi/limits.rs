@@ -15,8 +15,8 @@ use agent_volumes::csi::limits::{Due, period};
 use agent_volumes::csi::plugin::NodeInfo;
 use tokio::sync::{Notify, oneshot};
 
+use super::Manager;
 use super::objects::of_driver;
-use super::{Manager, RegistrationResult};
 use crate::cluster::calls::Caller;
 
 /// Callers that wait for a driver's number; clones share the list.
@@ -105,7 +105,7 @@ impl<A: ApiServer> Manager<A> {
             self.tasks.start(async move {
                 let recount = ask(&caller, driver, endpoint, counted).await;
                 // The receiver is gone when the node stops.
-                let _ = to.send(RegistrationResult::Recount(recount)).await;
+                let _ = to.send(recount).await;
             });
         }
     }

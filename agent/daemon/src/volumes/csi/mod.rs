@@ -1,11 +1,10 @@
-//! CSI drivers of the node: watches their sockets, queries the drivers, and writes them to Node and CSINode.
+//! CSI drivers of the node: queries the drivers that the plugin watcher finds, and writes them to Node and CSINode.
 //!
 //! ```text
-//! inotify, rescan ─► Registrations ─► ask (a task each) ─► answers ─► Objects ─► tell the plugin (a task each)
+//! plugin watcher ─► CsiRegistrar ─► ask the driver ─► Manager (this task) ─► Objects
 //! ```
-//! In: sockets in `<root>/plugins_registry`. Out: gRPC, requests to the API server. Invariants: a plugin that
-//! hangs delays no other plugin; only this task writes the two objects; the task retries a failed removal of
-//! an entry. Upstream: pkg/kubelet/pluginmanager.
+//! In: registrations and their ends. Out: gRPC, requests to the API server. Invariants: a driver that hangs delays no other driver; only
+//! this task writes the two objects; one driver has one socket; the task retries a failed removal of an entry. Upstream: pkg/volume/csi.
 
 pub mod limits;
 pub(crate) mod objects;
@@ -13,48 +12,35 @@ pub mod volume_table;
 pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::csi_drivers::check_plugin;
-use agent_core::csi_drivers::registrations::{Action, Registrations, SocketId};
-use agent_linux::files::{self, FilesError};
-use agent_linux::path_watch::PathWatch;
-use agent_linux::selinux;
+use agent_core::plugin_registrations::refusals::Refusal;
 use agent_types::api::ApiServer;
 use agent_types::lock::Lock;
+use agent_types::time::Mono;
 use agent_volumes::csi::limits::Limits;
-use agent_volumes::csi::plugin::NodeInfo;
-use agent_volumes::selinux::PLUGINS_LABEL;
-use tokio::sync::mpsc;
+use agent_volumes::csi::plugin::{NodeInfo, PluginInfo};
+use tokio::sync::{mpsc, oneshot};
 
 use limits::{Askers, Recount};
 use objects::Objects;
 use volumes::CsiVolumes;
 
 use crate::cluster::calls::Caller;
-use crate::devices::DevicePlugins;
-use crate::devices::watched::{DEVICE_PLUGIN, WatchedPlugin};
 use crate::node::node_events::NodeEvents;
-use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
+use crate::tasks::stops::AgentStops;
 use crate::volumes::flex::Drivers;
 
-/// Below the kubelet's root.
-const REGISTRY: &str = "plugins_registry";
-/// Directory of the drivers' own sockets.
-const PLUGINS: &str = "plugins";
-/// Mode of both directories, as upstream's.
-const DIR_MODE: u32 = 0o750;
-/// Period of a scan without an event: inotify may lose events.
-const RESCAN: Duration = Duration::from_secs(60);
+/// Period between two attempts to take a driver that is gone out of the objects.
+const REMOVE_AGAIN: Duration = Duration::from_secs(60);
 /// First and longest wait between attempts to create the CSINode: the node is not Ready before.
 const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
-/// Capacity of the channel of plugins' answers; a sender waits until there is room.
-const ANSWERS_MAX: usize = 16;
+/// Capacity of the channel of drivers' numbers; a sender waits until there is room.
+const RECOUNTS_MAX: usize = 16;
 
 /// What others need to know of the node's drivers; clones share it.
 #[derive(Clone)]
@@ -106,122 +92,113 @@ impl Registered {
     }
 }
 
-/// A plugin that answered.
-enum FoundPlugin {
-    Csi(Driver),
-    Devices(WatchedPlugin),
-}
-
 /// A driver that answered.
 struct Driver {
     name: String,
+    /// Path of the registration socket.
+    socket: String,
     endpoint: PathBuf,
     info: NodeInfo,
 }
 
-enum RegistrationResult {
-    /// The result of a call to a plugin.
-    Plugin { path: String, id: SocketId, what: PluginResult },
-    /// The number of volumes that a driver allows on this node.
-    Recount(Recount),
+enum Request {
+    Install { driver: Driver, tell: oneshot::Sender<Result<(), String>> },
+    Forget { name: String, socket: String },
 }
 
-enum PluginResult {
-    /// The plugin and its driver answered, or the reason why the driver cannot be registered.
-    Asked(Result<FoundPlugin, String>),
-    /// The plugin was notified of its registration.
-    Told { driver: String, outcome: Result<(), String> },
-    /// The plugin was notified of a refusal, or the notification failed.
-    Refused(String),
+/// The way to the task of CSI drivers, for the plugin watcher; clones share it. The channel has no bound: the watcher has one registration
+/// of a socket at a time, and waits for its result.
+#[derive(Clone)]
+pub struct CsiRegistrar(mpsc::UnboundedSender<Request>);
+
+impl CsiRegistrar {
+    /// Registers a driver that the watcher found at `socket`.
+    ///
+    /// # Errors
+    /// Upstream's words about why the driver cannot be registered.
+    pub async fn register(&self, info: &PluginInfo, socket: &str) -> Result<(), Refusal> {
+        let endpoint = PathBuf::from(check_plugin(info, socket).map_err(Refusal::Invalid)?);
+        let node = agent_plugins::node_info(&endpoint).await.map_err(Refusal::failed)?;
+        let (tell, told) = oneshot::channel();
+        let driver = Driver { name: info.name.clone(), socket: socket.to_owned(), endpoint, info: node };
+        self.0.send(Request::Install { driver, tell }).map_err(|_| Refusal::failed(AgentStops))?;
+        told.await.map_err(|_| Refusal::failed(AgentStops))?.map_err(Refusal::Failed)
+    }
+
+    /// The driver's socket is gone.
+    pub fn forget(&self, driver: &str, socket: &str) {
+        // The receiver is gone when the node stops.
+        let _ = self.0.send(Request::Forget { name: driver.to_owned(), socket: socket.to_owned() });
+    }
 }
 
-/// Follows the node's plugins until the node stops.
-pub async fn follow<A: ApiServer>(
-    root: PathBuf,
+/// Starts the task of the node's CSI drivers.
+pub fn start<A: ApiServer>(
     node_name: Arc<str>,
     caller: Caller<A>,
     node: Csi,
     node_events: NodeEvents,
-    plugins: DevicePlugins,
+    tasks: &Tasks,
+) -> CsiRegistrar {
+    let (to, requests) = mpsc::unbounded_channel();
+    tasks.start(follow(node_name, caller, node, node_events, requests, tasks.clone()));
+    CsiRegistrar(to)
+}
+
+async fn follow<A: ApiServer>(
+    node_name: Arc<str>,
+    caller: Caller<A>,
+    node: Csi,
+    node_events: NodeEvents,
+    mut requests: mpsc::UnboundedReceiver<Request>,
     tasks: Tasks,
 ) {
-    let registry = root.join(REGISTRY);
-    let mut made = make_directories([&registry, &root.join(PLUGINS)]);
     let objects = Objects::new(caller.clone(), node_name, tasks.clone());
     // A node without drivers needs a CSINode to become Ready, too.
     begin(&objects, &node_events, &tasks).await;
-    while let Err(error) = made {
-        tracing::error!(error = %chain(&error), "plugins cannot be registered yet");
-        tasks.wait_until(tasks.now().mono.after(RESCAN)).await;
-        made = make_directories([&registry, &root.join(PLUGINS)]);
-    }
-    let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
+    let (to, mut recounts) = mpsc::channel(RECOUNTS_MAX);
     let mut manager = Manager {
-        registrations: Registrations::default(),
+        holders: BTreeMap::new(),
         gone: BTreeSet::new(),
         registered: node.registered,
         limits: Limits::default(),
         askers: node.limits.clone(),
-        plugins,
         caller,
         objects,
         to,
         tasks: tasks.clone(),
     };
-    let mut hints = PathWatch::new(&registry).ok();
+    let mut remove_at = None;
     loop {
-        let path = registry.clone();
-        let Some(found) = tasks.blocking(move || scan(&path)).await else { return };
-        match found {
-            Ok(there) => {
-                let actions = manager.registrations.seen(&there, tasks.now().mono);
-                manager.perform(actions).await;
-            }
-            Err(error) => tracing::warn!(path = %registry.display(), %error, "plugins are not seen"),
+        manager.recount();
+        let deadlines = [manager.limits.deadline(), remove_at];
+        let due = deadlines.into_iter().flatten().min();
+        tokio::select! {
+            // Every branch can be dropped at any await without loss.
+            request = requests.recv() => match request {
+                Some(request) => manager.requested(request).await,
+                None => return,
+            },
+            recount = recounts.recv() => match recount {
+                Some(recount) => manager.recounted(recount).await,
+                None => return,
+            },
+            () = node.limits.asked() => manager.asked_for_limits(),
+            () = at(due, &tasks) => {}
         }
-        // Handle events until the next scan is due. Questions to drivers do not postpone it.
-        let rescan = tasks.now().mono.after(RESCAN);
-        loop {
-            manager.recount();
-            let look = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
-            let due = manager.limits.deadline().map_or(look, |at| at.min(look));
-            tokio::select! {
-                // Every branch can be dropped at any await without loss.
-                answer = answers.recv() => match answer {
-                    Some(answer) => manager.answered(answer).await,
-                    None => return,
-                },
-                () = node.limits.asked() => manager.asked_for_limits(),
-                () = changed(&mut hints) => break,
-                () = tasks.wait_until(due) => {
-                    // A recount of limits does not require a scan.
-                    if due == look {
-                        break;
-                    }
-                }
-            }
+        if remove_at.is_none_or(|at| at <= tasks.now().mono) {
+            manager.remove_gone().await;
         }
+        let is_left = !manager.gone.is_empty();
+        let again = tasks.now().mono.after(REMOVE_AGAIN);
+        remove_at = is_left.then(|| remove_at.filter(|at| *at > tasks.now().mono).unwrap_or(again));
     }
 }
 
-fn make_directories(all: [&Path; 2]) -> Result<(), FilesError> {
-    for directory in all {
-        files::make_dir(directory, DIR_MODE)?;
-        if selinux::is_enabled()
-            && let Err(error) = selinux::set_label(directory, PLUGINS_LABEL)
-        {
-            tracing::info!(error = %chain(&error), "plugins in containers without privileges may not come here");
-        }
-    }
-    Ok(())
-}
-
-/// Waits for an inotify event; never returns if there is no watch.
-async fn changed(hints: &mut Option<PathWatch>) {
-    let Some(watch) = hints else { return std::future::pending().await };
-    if let Err(error) = watch.changed().await {
-        tracing::warn!(error = %chain(&error), "plugins are noticed by rescans only");
-        *hints = None;
+async fn at(due: Option<Mono>, tasks: &Tasks) {
+    match due {
+        Some(due) => tasks.wait_until(due).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -240,73 +217,33 @@ async fn begin<A: ApiServer>(objects: &Objects<A>, node_events: &NodeEvents, tas
     node_events.storage(Ok(()));
 }
 
-/// The sockets in a directory, without names that begin with a dot.
-fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        // The socket vanished meanwhile.
-        let Ok(meta) = std::fs::symlink_metadata(entry.path()) else { continue };
-        if meta.file_type().is_socket() {
-            let changed = meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec());
-            found.insert(entry.path().display().to_string(), (meta.ino(), changed));
-        }
-    }
-    Ok(found)
-}
-
-/// The name of a device plugin among those of drivers, which have no slash.
-fn name_of_devices(resource: &str) -> String {
-    format!("{DEVICE_PLUGIN}/{resource}")
-}
-
-/// The resource of such a name.
-fn resource_of(name: &str) -> Option<&str> {
-    name.strip_prefix(DEVICE_PLUGIN)?.strip_prefix('/')
-}
-
-/// Asks a plugin for its registration data, and its driver for the node's data.
-async fn ask(socket: &Path, plugins: &DevicePlugins) -> Result<FoundPlugin, String> {
-    let info = agent_plugins::plugin_info(socket).await;
-    let info = info.map_err(|e| format!("RegisterPlugin error -- failed to get plugin info: {e}"))?;
-    if info.kind == DEVICE_PLUGIN {
-        return plugins.look(&info, socket).await.map(FoundPlugin::Devices);
-    }
-    let endpoint = PathBuf::from(check_plugin(&info, &socket.display().to_string())?);
-    let node = agent_plugins::node_info(&endpoint).await;
-    let failed = |e: String| format!("RegisterPlugin error -- plugin registration failed with err: {e}");
-    let info_of_node = node.map_err(|e| failed(e.to_string()))?;
-    Ok(FoundPlugin::Csi(Driver { name: info.name, endpoint, info: info_of_node }))
-}
-
 struct Manager<A> {
-    registrations: Registrations,
+    /// Registration sockets of drivers, by the drivers' names.
+    holders: BTreeMap<String, String>,
     registered: Registered,
     /// Drivers that are gone and may still be in the node's objects.
     gone: BTreeSet<String>,
     limits: Limits,
     askers: Askers,
-    plugins: DevicePlugins,
     caller: Caller<A>,
     objects: Objects<A>,
-    to: mpsc::Sender<RegistrationResult>,
+    to: mpsc::Sender<Recount>,
     tasks: Tasks,
 }
 
 impl<A: ApiServer> Manager<A> {
-    async fn perform(&mut self, actions: Vec<Action>) {
-        for action in actions {
-            match action {
-                Action::Register { path, id } => self.ask(path, id),
-                Action::Forget(driver) => {
-                    tracing::info!(driver, "plugin is gone");
-                    self.forget(driver);
-                }
+    async fn requested(&mut self, request: Request) {
+        match request {
+            Request::Install { driver, tell } => {
+                let installed = self.install(&driver).await;
+                // The asker is gone when the node stops.
+                let _ = tell.send(installed);
             }
+            Request::Forget { name, socket } => self.forget(name, &socket),
         }
+    }
+
+    async fn remove_gone(&mut self) {
         for driver in self.gone.clone() {
             match self.objects.remove(&driver).await {
                 Ok(()) => {
@@ -319,92 +256,25 @@ impl<A: ApiServer> Manager<A> {
         }
     }
 
-    fn forget(&mut self, driver: String) {
-        if let Some(resource) = resource_of(&driver) {
-            return self.plugins.forget(resource);
+    fn forget(&mut self, driver: String, socket: &str) {
+        if self.holders.get(&driver).is_none_or(|holder| holder != socket) {
+            return;
         }
+        self.holders.remove(&driver);
         self.registered.remove(&driver);
         self.limits.forgotten(&driver);
         self.askers.tell(&driver);
         self.gone.insert(driver);
     }
 
-    fn answer(&self, path: String, id: SocketId, what: impl Future<Output = PluginResult> + Send + 'static) {
-        let to = self.to.clone();
-        self.tasks.start(async move {
-            let what = what.await;
-            // The receiver is gone when the node stops.
-            let _ = to.send(RegistrationResult::Plugin { path, id, what }).await;
-        });
-    }
-
-    fn ask(&self, path: String, id: SocketId) {
-        let (socket, plugins) = (PathBuf::from(&path), self.plugins.clone());
-        self.answer(path, id, async move { PluginResult::Asked(ask(&socket, &plugins).await) });
-    }
-
-    async fn answered(&mut self, answer: RegistrationResult) {
-        let (path, id, what) = match answer {
-            RegistrationResult::Plugin { path, id, what } => (path, id, what),
-            RegistrationResult::Recount(recount) => return self.recounted(recount).await,
-        };
-        let outcome = match what {
-            PluginResult::Asked(asked) => return self.asked(path, id, asked).await,
-            PluginResult::Told { driver, outcome: Ok(()) } => {
-                tracing::info!(driver, path, "plugin is registered");
-                Ok(driver)
-            }
-            PluginResult::Told { driver, outcome: Err(why) } => {
-                tracing::warn!(driver, path, why, "plugin does not hear that it is registered");
-                self.forget(driver);
-                Err(())
-            }
-            PluginResult::Refused(why) => {
-                tracing::warn!(path, why, "plugin is not registered");
-                Err(())
-            }
-        };
-        let actions = self.registrations.answered(&path, id, outcome, self.tasks.now().mono);
-        self.perform(actions).await;
-    }
-
-    /// Handles a plugin's answer: writes the driver into the objects, then notifies the plugin.
-    async fn asked(&mut self, path: String, id: SocketId, asked: Result<FoundPlugin, String>) {
-        let installed = match asked {
-            Ok(FoundPlugin::Devices(found)) => {
-                let name = name_of_devices(found.resource());
-                self.plugins.take(found);
-                Ok(name)
-            }
-            Ok(FoundPlugin::Csi(driver)) => self.install(&path, &driver).await.map(|()| driver.name),
-            Err(why) => Err(why),
-        };
-        let socket = PathBuf::from(&path);
-        self.answer(path, id, async move {
-            match installed {
-                Ok(driver) => {
-                    let told = agent_plugins::notify(&socket, &Ok(())).await;
-                    PluginResult::Told { driver, outcome: told.map_err(|e| e.to_string()) }
-                }
-                Err(why) => {
-                    // The notification may fail as well: the plugin is asked again later.
-                    match agent_plugins::notify(&socket, &Err(why.clone())).await {
-                        Ok(()) => PluginResult::Refused(why),
-                        Err(e) => PluginResult::Refused(format!("{why} ({e})")),
-                    }
-                }
-            }
-        });
-    }
-
-    async fn install(&mut self, path: &str, driver: &Driver) -> Result<(), String> {
-        let failed =
-            |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
-        let Driver { name, endpoint, info } = driver;
-        if let Some(other) = self.registrations.holder(name, path) {
-            return Err(failed(format!("CSI driver {name:?} is already registered at socket {other}")));
+    /// Writes the driver into the objects.
+    async fn install(&mut self, driver: &Driver) -> Result<(), String> {
+        let Driver { name, socket, endpoint, info } = driver;
+        if let Some(other) = self.holders.get(name).filter(|holder| *holder != socket) {
+            return Err(format!("CSI driver {name:?} is already registered at socket {other}"));
         }
-        self.objects.install(name, info).await.map_err(failed)?;
+        self.objects.install(name, info).await?;
+        self.holders.insert(name.clone(), socket.clone());
         self.registered.insert(name, endpoint);
         self.limits.registered(name, self.tasks.now().mono);
         self.gone.remove(name);
@@ -420,7 +290,6 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::node::NodeHandles;
     use crate::pods::status::StatusStore;
     use crate::serving::metrics::Metrics;
     use crate::testing::VirtualClock;
@@ -441,29 +310,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_for_plugins_is_made_as_soon_as_it_can_be() {
-        let root = tempfile::tempdir().unwrap();
-        let (plugins, registry) = (root.path().join(PLUGINS), root.path().join(REGISTRY));
-        std::fs::write(&plugins, "in the way").unwrap();
+    async fn one_socket_holds_a_driver_until_it_goes() {
         let clock = Arc::new(VirtualClock::new());
         let tasks = Tasks::new(clock.clone(), CancellationToken::new());
-        let (_, client) = watch::channel(Some(Arc::new(Server)));
+        let (_client_to, client) = watch::channel(Some(Arc::new(Server)));
         let caller = Caller::new(tasks.clone(), client);
         let node_events = NodeEvents::new(StatusStore::default(), Metrics::new(clock), None, None, None);
-        let node = NodeHandles {
-            manager: tasks.mailbox().0,
-            node_events: node_events.clone(),
-            tasks: tasks.clone(),
+        let csi = Csi::new(&tasks);
+        let registered = csi.registered.clone();
+        let registrar = start("n".into(), caller, csi, node_events, &tasks);
+        let install = async |socket: &str| {
+            let (tell, told) = oneshot::channel();
+            let driver = Driver {
+                name: "x".to_owned(),
+                socket: socket.to_owned(),
+                endpoint: PathBuf::from("/e"),
+                info: NodeInfo { node_id: "id".to_owned(), ..NodeInfo::default() },
+            };
+            assert!(registrar.0.send(Request::Install { driver, tell }).is_ok());
+            told.await.unwrap()
         };
-        let devices = DevicePlugins::new(root.path().join("device-plugins"), &node);
-        let at = root.path().to_owned();
-        let follow = follow(at, "n".into(), caller, Csi::new(&tasks), node_events, devices, tasks.clone());
-        tasks.start(follow);
-        let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
-        pass(RESCAN * 3).await;
-        assert!(plugins.is_file(), "what is in the way is not ours to remove");
-        std::fs::remove_file(&plugins).unwrap();
-        pass(RESCAN + BEGIN_WAIT.1).await;
-        assert!(plugins.is_dir() && registry.is_dir());
+        assert_eq!(install("/a").await, Ok(()));
+        let error = install("/b").await.unwrap_err();
+        assert_eq!(error, "CSI driver \"x\" is already registered at socket /a");
+        registrar.forget("x", "/b");
+        assert_eq!(install("/a").await, Ok(()), "the socket was made anew");
+        assert_eq!(registered.endpoint("x"), Some(PathBuf::from("/e")));
+        registrar.forget("x", "/a");
+        assert_eq!(install("/b").await, Ok(()));
     }
 }

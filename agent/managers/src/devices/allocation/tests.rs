@@ -81,6 +81,42 @@ fn the_plugins_preference_is_asked_first() {
 }
 
 #[test]
+fn two_pods_whose_plugin_prefers_the_same_devices_get_different_ones() {
+    let mut manager = manager();
+    let options = PluginOptions { preferred_allocation: true, ..PluginOptions::default() };
+    plug_with(&mut manager, GPU, options, devices(&["a", "b", "c"]));
+    for uid in ["p", "q"] {
+        let step = manager.begin(uid, &app("c", &[(GPU, 1)]), None, false);
+        assert!(matches!(step, AllocationStep::AskPreferred(of) if of.available == set(&["a", "b", "c"])));
+    }
+    let of_p = asks_allocate(manager.preferred("p", Ok(set(&["a"]))));
+    let again = manager.preferred("q", Ok(set(&["a"])));
+    assert!(matches!(again, AllocationStep::AskPreferred(of) if of.available == set(&["b", "c"])));
+    let step = manager.allocated("p", Ok(Some(response(&of_p))));
+    assert_eq!(run(&mut manager, "p", step), Ok(()));
+    let of_q = asks_allocate(manager.preferred("q", Ok(set(&["c"]))));
+    let step = manager.allocated("q", Ok(Some(response(&of_q))));
+    assert_eq!(run(&mut manager, "q", step), Ok(()));
+    assert_eq!(
+        (gpus(&manager, "p", "c"), gpus(&manager, "q", "c")),
+        (vec!["a".to_owned()], vec!["c".to_owned()])
+    );
+}
+
+#[test]
+fn the_last_device_goes_to_one_of_two_pods() {
+    let mut manager = manager();
+    let options = PluginOptions { preferred_allocation: true, ..PluginOptions::default() };
+    plug_with(&mut manager, GPU, options, devices(&["a", "b", "c"]));
+    for uid in ["p", "q"] {
+        manager.begin(uid, &app("c", &[(GPU, 2)]), None, false);
+    }
+    asks_allocate(manager.preferred("p", Ok(set(&["a", "b"]))));
+    let message = "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1";
+    assert_eq!(manager.preferred("q", Ok(set(&["b", "c"]))), refused(message));
+}
+
+#[test]
 fn a_refusal_frees_the_choice_and_leaves_devices_that_a_plugin_allocated() {
     let mut manager = manager();
     plug(&mut manager, GPU, devices(&["a"]));

@@ -1,0 +1,309 @@
+//! The table of objects that pods of this node get values from: [`WatchedObjects`], its watches, and those who wait for the first
+//! news of one. One owner in the daemon has the table and nobody else.
+//!
+//! ```text
+//! pods ──► WatchedObjects ──► Begin, End ──► watches ──► news ──┬─► Changed: the manager
+//! questions ──► known? ──► at once, or they wait SYNC_WAIT ─────┴─► answers
+//! ```
+//! In: pods with their objects, news of watches, questions, the time. Out: [`ObjectOrder`]s, answers. Invariants: every question has
+//! one answer, after [`SYNC_WAIT`] at the latest; news of a watch that has ended changes nothing, even if the object is watched again.
+//! Upstream: pkg/kubelet/util/manager/watch_based_manager.go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use agent_types::ids::PodUid;
+use agent_types::objects::{Fetched, ObjectKind, ObjectRef};
+use agent_types::time::Mono;
+
+use crate::watched::{ObjectNews, WatchAction, WatchedObjects, is_always_watched};
+
+/// How long a question waits for the first news of a watch (upstream's).
+pub const SYNC_WAIT: Duration = Duration::from_secs(1);
+
+/// Number of a watch; an object that is watched again has a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WatchNumber(u64);
+
+/// Number of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QuestionNumber(u64);
+
+/// Work for the owner of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectOrder {
+    /// The watch begins; its news come with the number.
+    Begin(ObjectRef, WatchNumber),
+    /// The watch ends, if there is one: no pod uses the object any more, or the object never changes again.
+    End(ObjectRef),
+    /// The values of these pods changed.
+    Changed(BTreeSet<PodUid>),
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub struct ObjectTable {
+    watched: WatchedObjects,
+    /// Secrets and ConfigMaps are watched, too.
+    watches_values: bool,
+    running: BTreeMap<ObjectRef, WatchNumber>,
+    /// Questions without an answer, and the time of their last answer.
+    waiting: BTreeMap<QuestionNumber, (ObjectRef, Mono)>,
+    /// Watches and questions so far.
+    numbers: u64,
+    orders: Vec<ObjectOrder>,
+    answers: Vec<(QuestionNumber, Fetched)>,
+}
+
+impl ObjectTable {
+    /// An empty table. `watches_values`: Secrets and ConfigMaps are watched, too.
+    #[must_use]
+    pub fn new(watches_values: bool) -> ObjectTable {
+        ObjectTable {
+            watched: WatchedObjects::default(),
+            watches_values,
+            running: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            numbers: 0,
+            orders: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Work since the last call.
+    pub fn orders(&mut self) -> Vec<ObjectOrder> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Answers since the last call.
+    pub fn answers(&mut self) -> Vec<(QuestionNumber, Fetched)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// A pod uses these objects now; none if it is gone.
+    pub fn pod(&mut self, uid: &PodUid, objects: BTreeSet<ObjectRef>) {
+        let actions = self.watched.pod(uid, objects);
+        self.apply(actions);
+    }
+
+    /// News of the watch with this number.
+    pub fn heard(&mut self, object: &ObjectRef, number: WatchNumber, news: ObjectNews) {
+        if self.running.get(object) != Some(&number) {
+            return;
+        }
+        let actions = self.watched.heard(object, news);
+        self.apply(actions);
+        let Some(known) = self.watched.known(object) else { return };
+        for (question, _) in self.waiting.extract_if(.., |_, (of, _)| of == object) {
+            self.answers.push((question, known.clone()));
+        }
+    }
+
+    /// A question for an object's contents. Its answer comes at once if they are known.
+    pub fn ask(&mut self, object: ObjectRef, now: Mono) -> QuestionNumber {
+        let question = QuestionNumber(self.next_number());
+        match self.watched.known(&object) {
+            Some(known) => self.answers.push((question, known)),
+            None => drop(self.waiting.insert(question, (object, now.after(SYNC_WAIT)))),
+        }
+        question
+    }
+
+    /// Nobody waits for the answer any more.
+    pub fn withdraw(&mut self, question: QuestionNumber) {
+        self.waiting.remove(&question);
+    }
+
+    /// Time passed: questions that waited for [`SYNC_WAIT`] get an answer.
+    pub fn tick(&mut self, now: Mono) {
+        for (question, (object, _)) in self.waiting.extract_if(.., |_, (_, until)| *until <= now) {
+            self.watched.missed(&object);
+            self.answers.push((question, Fetched::Unknown(unsynced(object.kind))));
+        }
+    }
+
+    /// Time of the next tick.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Mono> {
+        self.waiting.values().map(|(_, until)| *until).min()
+    }
+
+    fn apply(&mut self, actions: Vec<WatchAction>) {
+        for action in actions {
+            match action {
+                WatchAction::Begin(object) => {
+                    if self.watches_values || is_always_watched(object.kind) {
+                        let number = WatchNumber(self.next_number());
+                        self.running.insert(object.clone(), number);
+                        self.orders.push(ObjectOrder::Begin(object, number));
+                    }
+                }
+                WatchAction::End(object) => {
+                    self.running.remove(&object);
+                    self.orders.push(ObjectOrder::End(object));
+                }
+                WatchAction::Changed(pods) => self.orders.push(ObjectOrder::Changed(pods)),
+            }
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
+/// Upstream's message for an object that its watch has not delivered yet.
+fn unsynced(kind: ObjectKind) -> String {
+    let kind = match kind {
+        ObjectKind::Secret => "secret",
+        ObjectKind::ConfigMap => "configmap",
+        ObjectKind::Services => "service",
+        ObjectKind::RuntimeClass => "runtimeclass",
+        ObjectKind::TrustBundles => "clustertrustbundle",
+    };
+    format!("failed to sync {kind} cache: timed out waiting for the condition")
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_types::objects::ObjectData;
+
+    use super::*;
+
+    fn object(kind: ObjectKind) -> ObjectRef {
+        ObjectRef { kind, namespace: "ns".to_owned(), name: "o".to_owned() }
+    }
+
+    fn secret() -> ObjectRef {
+        object(ObjectKind::Secret)
+    }
+
+    fn found(value: &str, immutable: bool) -> ObjectNews {
+        let data = [("k".to_owned(), value.as_bytes().to_vec())].into();
+        ObjectNews::Found { data: ObjectData { data, ..ObjectData::default() }, immutable }
+    }
+
+    fn value(fetched: &Fetched) -> String {
+        match fetched {
+            Fetched::Found(data) => String::from_utf8(data.data["k"].clone()).unwrap(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn at(ms: u64) -> Mono {
+        Mono(ms * 1_000_000)
+    }
+
+    fn pod() -> PodUid {
+        PodUid::from("p")
+    }
+
+    /// A pod uses the Secret: its watch.
+    fn begin(table: &mut ObjectTable) -> WatchNumber {
+        table.pod(&pod(), [secret()].into());
+        match table.orders().as_slice() {
+            [ObjectOrder::Begin(of, number)] if *of == secret() => *number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The only answer since the last call.
+    fn answer(table: &mut ObjectTable) -> (QuestionNumber, String) {
+        match table.answers().as_slice() {
+            [(question, fetched)] => (*question, value(fetched)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_question_waits_for_the_first_news() {
+        let mut table = ObjectTable::new(true);
+        let early = table.ask(secret(), at(0));
+        assert_eq!((table.answers(), table.deadline()), (vec![], Some(at(1000))));
+        let watch = begin(&mut table);
+        table.heard(&secret(), watch, ObjectNews::Lost("down".to_owned()));
+        assert_eq!(table.answers(), []);
+        table.heard(&secret(), watch, found("1", false));
+        assert_eq!(answer(&mut table), (early, "1".to_owned()));
+        assert_eq!(table.deadline(), None);
+        let late = table.ask(secret(), at(5000));
+        assert_eq!(answer(&mut table), (late, "1".to_owned()));
+        table.tick(at(9000));
+        assert_eq!((table.orders(), table.answers()), (vec![], vec![]), "one answer for a question");
+    }
+
+    #[test]
+    fn a_question_gets_an_answer_in_time_and_the_pod_hears_of_the_first_news() {
+        let mut table = ObjectTable::new(true);
+        let watch = begin(&mut table);
+        let (first, second) = (table.ask(secret(), at(0)), table.ask(secret(), at(400)));
+        table.tick(at(999));
+        assert_eq!(table.answers(), []);
+        table.tick(at(1000));
+        let why = "Unknown(\"failed to sync secret cache: timed out waiting for the condition\")";
+        assert_eq!(answer(&mut table), (first, why.to_owned()));
+        assert_eq!(table.deadline(), Some(at(1400)));
+        table.withdraw(second);
+        assert_eq!(table.deadline(), None);
+        table.heard(&secret(), watch, ObjectNews::Missing);
+        assert_eq!(table.orders(), [ObjectOrder::Changed([pod()].into())]);
+    }
+
+    #[test]
+    fn a_question_that_was_withdrawn_is_no_reason_for_a_change() {
+        let mut table = ObjectTable::new(true);
+        let watch = begin(&mut table);
+        let question = table.ask(secret(), at(0));
+        table.withdraw(question);
+        table.tick(at(2000));
+        table.heard(&secret(), watch, found("1", false));
+        assert_eq!((table.orders(), table.answers()), (vec![], vec![]));
+    }
+
+    #[test]
+    fn late_news_of_a_watch_that_ended_is_not_that_of_the_next_one() {
+        let mut table = ObjectTable::new(true);
+        let old = begin(&mut table);
+        table.pod(&pod(), BTreeSet::new());
+        assert_eq!(table.orders(), [ObjectOrder::End(secret())]);
+        let new = begin(&mut table);
+        table.heard(&secret(), old, found("old", false));
+        let question = table.ask(secret(), at(0));
+        assert_eq!(table.answers(), []);
+        table.heard(&secret(), new, found("new", false));
+        assert_eq!(answer(&mut table), (question, "new".to_owned()));
+    }
+
+    #[test]
+    fn an_immutable_object_is_known_without_a_watch() {
+        let mut table = ObjectTable::new(true);
+        let watch = begin(&mut table);
+        table.heard(&secret(), watch, found("1", true));
+        assert_eq!(table.orders(), [ObjectOrder::End(secret())]);
+        table.heard(&secret(), watch, ObjectNews::Missing);
+        let question = table.ask(secret(), at(0));
+        assert_eq!(answer(&mut table), (question, "1".to_owned()));
+    }
+
+    #[test]
+    fn without_watches_of_values_only_the_other_kinds_are_watched() {
+        let mut table = ObjectTable::new(false);
+        let all = [ObjectKind::ConfigMap, ObjectKind::Secret, ObjectKind::Services, ObjectKind::RuntimeClass]
+            .map(object);
+        table.pod(&pod(), all.clone().into());
+        let orders = table.orders();
+        let begun: Vec<_> = orders
+            .iter()
+            .map(|order| match order {
+                ObjectOrder::Begin(of, _) => of.kind,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(begun, [ObjectKind::Services, ObjectKind::RuntimeClass]);
+        // Who asked for the others forgets the answer.
+        table.pod(&pod(), BTreeSet::new());
+        let ended = [&all[0], &all[1], &all[3]].map(|of| ObjectOrder::End(of.clone()));
+        assert_eq!(table.orders(), ended, "Services outlive their pods for a while");
+    }
+}

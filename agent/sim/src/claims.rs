@@ -39,8 +39,7 @@ use drivers::Drivers;
 const NAMES: u64 = 4;
 /// Claims of pods that are not active are given back this often, seconds.
 const RECONCILE_S: u64 = 60;
-const GATES: ClaimGates =
-    ClaimGates { health: true, health_message: true, extended_resource: true, workload_claims: false };
+const GATES: ClaimGates = ClaimGates { health: true, health_message: true, workload_claims: false };
 
 /// What happens between the owner of claims, the API server, the drivers and the disk.
 #[derive(Clone, Debug)]

@@ -222,8 +222,6 @@ pub struct ClaimGates {
     pub health: bool,
     /// ResourceHealthStatusMessage.
     pub health_message: bool,
-    /// DRAExtendedResource.
-    pub extended_resource: bool,
     /// DRAWorkloadResourceClaims.
     pub workload_claims: bool,
 }

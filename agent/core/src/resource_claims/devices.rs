@@ -148,8 +148,7 @@ mod tests {
         lookup.of_pod(&pod(uses)).containers["c"].clone()
     }
 
-    const GATES: ClaimGates =
-        ClaimGates { health: true, health_message: true, extended_resource: true, workload_claims: false };
+    const GATES: ClaimGates = ClaimGates { health: true, health_message: true, workload_claims: false };
 
     #[test]
     fn a_request_names_its_devices_and_those_without_requests() {

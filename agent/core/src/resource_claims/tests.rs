@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use super::api::{CalledClaim, ClaimMethod, ClaimResult, ClaimedDevice};
 use super::*;
 
-const GATES: ClaimGates =
-    ClaimGates { health: true, health_message: true, extended_resource: true, workload_claims: false };
+const GATES: ClaimGates = ClaimGates { health: true, health_message: true, workload_claims: false };
 const SECOND: u64 = 1_000_000_000;
 
 /// Pod `uid` in namespace `ns` with one container that uses all claims.

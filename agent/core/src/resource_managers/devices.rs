@@ -206,11 +206,12 @@ impl ResourceManagers {
         limits.filter(|name| self.managers.devices.manages(name)).collect()
     }
 
-    /// Containers of a pod that ran when the agent started: they go on with what they have, without a question. One without devices was
+    /// Containers of a pod that ran when the agent started (`ran`): they go on with what they have, without a question. One without devices was
     /// admitted before its plugin registered (simulation, devices, seed 3). Upstream asks which containers run; here the containers of a
     /// pod with running ones count, because the first list of the runtime has no names.
-    pub(super) fn running_containers(p: &Pod) -> BTreeSet<String> {
-        pod::init_containers(p).iter().chain(pod::containers(p)).map(|c| c.name.clone()).collect()
+    pub(super) fn running_containers(p: &Pod, ran: bool) -> BTreeSet<String> {
+        let containers = pod::init_containers(p).iter().chain(pod::containers(p)).filter(|_| ran);
+        containers.map(|c| c.name.clone()).collect()
     }
 
     /// The devices of the pod's containers.

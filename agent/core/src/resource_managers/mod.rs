@@ -111,7 +111,7 @@ impl ResourceManagers {
         if self.wants_nothing(pod) {
             return Ok(());
         }
-        match self.managers.clone().begin(pod_request(pod), ResourceManagers::running(pod, ran)) {
+        match self.managers.clone().begin(pod_request(pod), ResourceManagers::running_containers(pod, ran)) {
             PlaceStep::Refused(refusal) => Err(refusal),
             _ => Ok(()),
         }
@@ -128,7 +128,7 @@ impl ResourceManagers {
             return Ok(GiveOutcome::Parts { changed: false });
         }
         let mut tried = self.managers.clone();
-        let step = tried.begin(pod_request(pod), ResourceManagers::running(pod, ran));
+        let step = tried.begin(pod_request(pod), ResourceManagers::running_containers(pod, ran));
         if let PlaceStep::Refused(refusal) = step {
             self.managers.counts = tried.counts;
             return Err(refusal);
@@ -147,10 +147,6 @@ impl ResourceManagers {
     fn wants_nothing(&self, pod: &Pod) -> bool {
         let Managers { cpus, memory, .. } = &self.managers;
         cpus.is_none() && memory.is_none() && self.managed_resources(pod).is_empty()
-    }
-
-    fn running(pod: &Pod, ran: bool) -> BTreeSet<String> {
-        if ran { ResourceManagers::running_containers(pod) } else { BTreeSet::new() }
     }
 
     /// Takes back the parts of containers that no active pod has; true if there were any. Without a container the question is for the

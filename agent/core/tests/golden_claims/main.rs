@@ -25,8 +25,7 @@ use agent_types::time::{Mono, Now, Wall};
 
 use recording::{ClaimOf, HealthOf, PodOf, RecordedCourse, RecordedStep, ResultOf, answer};
 
-const GATES: ClaimGates =
-    ClaimGates { health: true, health_message: true, extended_resource: true, workload_claims: false };
+const GATES: ClaimGates = ClaimGates { health: true, health_message: true, workload_claims: false };
 /// Time between two steps.
 const STEP: Duration = Duration::from_secs(2);
 /// The file without a claim that was ever there, and the emptied one, with which the recorder replaces it.

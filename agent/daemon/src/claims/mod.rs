@@ -106,23 +106,21 @@ fn restore(
     tasks: &Tasks,
 ) -> anyhow::Result<ResourceClaims> {
     let ClaimsPlan { gates, first_of_boot } = plan;
-    let checkpoint = match files::read(checkpoint) {
-        Err(error) if first_of_boot => {
-            tracing::warn!(error = %chain(&error), "claims of an earlier boot are dropped: pods prepare theirs anew");
-            None
-        }
-        read => read?,
-    };
     // Drivers report the health of their devices anew.
     let health = files::read(health).unwrap_or_else(|error| {
         tracing::warn!(error = %chain(&error), "the health of DRA devices is not known");
         None
     });
-    match ResourceClaims::restore(gates, checkpoint.as_deref(), health.as_deref(), tasks.now()) {
+    let restored = || -> anyhow::Result<ResourceClaims> {
+        let checkpoint = files::read(checkpoint)?;
+        Ok(ResourceClaims::restore(gates, checkpoint.as_deref(), health.as_deref(), tasks.now())?)
+    };
+    match restored() {
         Err(error) if first_of_boot => {
-            tracing::warn!(%error, "claims of an earlier boot are dropped: pods prepare theirs anew");
+            let error = format!("{error:#}");
+            tracing::warn!(error, "claims of an earlier boot are dropped: pods prepare their claims again");
             Ok(ResourceClaims::new(gates))
         }
-        restored => Ok(restored?),
+        restored => restored,
     }
 }

@@ -68,7 +68,6 @@ fn claim_gates(settings: &Settings) -> ClaimGates {
     ClaimGates {
         health: gates.resource_health_status,
         health_message: gates.resource_health_status_message,
-        extended_resource: gates.dra_extended_resource,
         workload_claims: gates.dra_workload_resource_claims,
     }
 }

@@ -113,8 +113,7 @@ impl NodeFactsSource for Facts {
 
 /// Claims with all gates of the defaults.
 pub fn claims_plan() -> ClaimsPlan {
-    let gates =
-        ClaimGates { health: true, health_message: true, extended_resource: true, workload_claims: false };
+    let gates = ClaimGates { health: true, health_message: true, workload_claims: false };
     ClaimsPlan { gates, first_of_boot: false }
 }
 

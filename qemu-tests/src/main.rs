@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use orlop_harness::cluster::addons::ProxyMode;
 use orlop_harness::cluster::play::Kind;
 use orlop_harness::counts::Counts;
 use orlop_harness::run::{Run, clean_stale};
@@ -63,11 +64,17 @@ enum Verb {
         /// The upstream kubelet in the agent's place.
         #[arg(long, conflicts_with = "vm")]
         upstream: bool,
+        /// With kube-proxy and CoreDNS.
+        #[arg(long)]
+        addons: bool,
+        /// The part of the kernel that kube-proxy uses.
+        #[arg(long, value_enum, default_value_t = ProxyMode::Iptables, requires = "addons")]
+        proxy_mode: ProxyMode,
         /// Take the image as the last build left it.
         #[arg(long)]
         as_built: bool,
     },
-    /// The upstream end-to-end suite against a native node of a cluster.
+    /// The upstream end-to-end suite against the nodes of a cluster.
     Conformance {
         #[command(flatten)]
         what: conformance::Options,
@@ -288,7 +295,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             }
             Ok(None)
         }),
-        Verb::Cluster { nodes, vm, upstream, as_built } => counted(|run| {
+        Verb::Cluster { nodes, vm, upstream, addons, proxy_mode, as_built } => counted(|run| {
             prepare::host()?;
             if !as_built && *nodes > 0 {
                 anyhow::ensure!(prepare::image(run)?, "the image does not build");
@@ -298,15 +305,15 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 (false, true) => Kind::Upstream,
                 (false, false) => Kind::Agent,
             };
-            cluster::play::run(run, *nodes, kind).map(|()| None)
+            cluster::play::run(run, *nodes, kind, addons.then_some(*proxy_mode)).map(|()| None)
         }),
         Verb::Conformance { what, as_built } => counted(|run| {
             prepare::host()?;
             prepare::suite()?;
-            if !as_built {
+            if !as_built && !what.list {
                 anyhow::ensure!(prepare::image(run)?, "the image does not build");
             }
-            conformance::run(run, what).map(Some)
+            conformance::run(run, what)
         }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),

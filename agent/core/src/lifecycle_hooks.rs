@@ -5,7 +5,8 @@
 //! do. The pod worker decides when a hook runs and how its result counts. Upstream:
 //! pkg/kubelet/lifecycle/handlers.go.
 
-use agent_types::ids::ContainerId;
+use agent_types::go_quote::quoted;
+use agent_types::ids::{ContainerId, PodKey};
 use agent_types::runtime::labels;
 use agent_types::runtime::observed::ContainerObserved;
 use agent_types::runtime::view::Slot;
@@ -32,7 +33,12 @@ pub enum HookAction {
         command: Vec<String>,
     },
     /// Any answer is a success, whatever its status.
-    HttpGet(HttpGet),
+    HttpGet {
+        /// The request.
+        get: HttpGet,
+        /// `httpGet.path` as it is written; failures name it.
+        path: String,
+    },
     /// Nothing, for so long.
     Sleep {
         /// Whole seconds, 0 included.
@@ -53,6 +59,36 @@ pub struct HookCall {
     pub action: HookAction,
 }
 
+/// Why a hook failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookFailure {
+    /// The error.
+    pub error: String,
+    /// What a command printed, as far as the shell keeps it.
+    pub output: Vec<u8>,
+}
+
+impl From<String> for HookFailure {
+    fn from(error: String) -> HookFailure {
+        HookFailure { error, output: Vec::new() }
+    }
+}
+
+/// Message of a container whose postStart hook failed. Upstream: `handlerRunner.Run` of pkg/kubelet/lifecycle/handlers.go.
+#[must_use]
+pub fn failure_message(call: &HookCall, pod: &PodKey, failure: &HookFailure) -> String {
+    let failed = format!("for Container {:?} in Pod \"{pod}\" failed - error: {}", call.name, failure.error);
+    match &call.action {
+        HookAction::Exec { command } => format!(
+            "Exec lifecycle hook ([{}]) {failed}, message: {}",
+            command.join(" "),
+            quoted(&failure.output)
+        ),
+        HookAction::HttpGet { path, .. } => format!("HTTP lifecycle hook ({path}) {failed}"),
+        HookAction::Sleep { seconds } => format!("Sleep lifecycle hook ({seconds}) {failed}"),
+    }
+}
+
 /// What `handler` of `container` does.
 ///
 /// # Errors
@@ -66,7 +102,7 @@ pub fn action(handler: &LifecycleHandler, container: &Container, pod_ip: &str) -
         if get.host.is_empty() {
             return Err("the pod has no address yet".to_owned());
         }
-        return Ok(HookAction::HttpGet(get));
+        return Ok(HookAction::HttpGet { get, path: http.path.clone().unwrap_or_default() });
     }
     if let Some(sleep) = &handler.sleep {
         return Ok(HookAction::Sleep { seconds: u64::try_from(sleep.seconds).unwrap_or(0) });
@@ -104,6 +140,41 @@ mod tests {
     }
 
     #[test]
+    fn failures_in_upstreams_words() {
+        let pod = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u".into() };
+        let message = |action: Value, failure: HookFailure| {
+            let (container, name) = (ContainerId::from("id"), "c".to_owned());
+            let call = HookCall { container, name, hook: Hook::PostStart, action: act(action).unwrap() };
+            failure_message(&call, &pod, &failure)
+        };
+        let error = "command 'sh -c x' exited with 1: no".to_owned();
+        assert_eq!(
+            message(
+                json!({"exec": {"command": ["sh", "-c", "x"]}}),
+                HookFailure { error, output: b"a\nno".to_vec() }
+            ),
+            "Exec lifecycle hook ([sh -c x]) for Container \"c\" in Pod \"p_ns(u)\" failed - error: command 'sh -c x' \
+             exited with 1: no, message: \"a\\nno\""
+        );
+        for path in ["/x", "healthz", "//foo/bar", "/a b#c"] {
+            assert_eq!(
+                message(json!({"httpGet": {"port": 80, "path": path}}), "gone".to_owned().into()),
+                format!(
+                    "HTTP lifecycle hook ({path}) for Container \"c\" in Pod \"p_ns(u)\" failed - error: gone"
+                )
+            );
+        }
+        assert_eq!(
+            message(json!({"httpGet": {"port": 80}}), "gone".to_owned().into()),
+            "HTTP lifecycle hook () for Container \"c\" in Pod \"p_ns(u)\" failed - error: gone"
+        );
+        assert_eq!(
+            message(json!({"sleep": {"seconds": 3}}), "over".to_owned().into()),
+            "Sleep lifecycle hook (3) for Container \"c\" in Pod \"p_ns(u)\" failed - error: over"
+        );
+    }
+
+    #[test]
     fn handlers() {
         let command = ["sh", "-c", "$(A)"].map(str::to_owned).to_vec();
         assert_eq!(
@@ -113,7 +184,8 @@ mod tests {
         );
         assert_eq!(act(json!({"sleep": {"seconds": 0}})), Ok(HookAction::Sleep { seconds: 0 }));
         assert_eq!(act(json!({"sleep": {"seconds": -3}})), Ok(HookAction::Sleep { seconds: 0 }));
-        let Ok(HookAction::HttpGet(get)) = act(json!({"httpGet": {"port": "web", "path": "/x"}})) else {
+        let Ok(HookAction::HttpGet { get, .. }) = act(json!({"httpGet": {"port": "web", "path": "/x"}}))
+        else {
             panic!("a GET")
         };
         assert_eq!(get.url(), "http://10.0.0.7:81/x");

@@ -203,7 +203,7 @@ impl CriClient {
             Some(deadline) => match timeout(deadline, answer).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    let error = CallError::deadline(call.operation, call.object, deadline);
+                    let error = CallError::deadline(call.operation, call.object);
                     self.log_failure(&error.driver);
                     return Err(error);
                 }

@@ -5,7 +5,6 @@
 //! that broke while an answer was awaited is `Interrupted`, because the call may have been applied.
 
 use std::error::Error;
-use std::time::Duration;
 
 use agent_types::failure::{Class, DriverError};
 use tonic::{Code, Status, TimeoutExpired};
@@ -72,13 +71,9 @@ impl CallError {
         CallError { code: Code::Internal, driver }
     }
 
-    /// No answer within `deadline`.
-    pub(crate) fn deadline(operation: &'static str, object: &str, deadline: Duration) -> CallError {
-        let message =
-            format!("no answer within {} ms; it may or may not have been applied", deadline.as_millis());
-        let driver =
-            DriverError { operation, object: object.to_owned(), class: Class::DeadlineExceeded, message };
-        CallError { code: Code::DeadlineExceeded, driver }
+    /// No answer within the call's time; gRPC for Go says it in these words.
+    pub(crate) fn deadline(operation: &'static str, object: &str) -> CallError {
+        CallError::status(operation, object, &Status::deadline_exceeded(LATE))
     }
 
     /// The runtime, or the way to it, answered with an error.
@@ -90,16 +85,8 @@ impl CallError {
                     "connection lost while waiting for the answer; it may or may not have been applied";
                 (Class::Interrupted, format!("{hint}: {why}"))
             }
-            Fault::Late(why) => {
-                (Class::DeadlineExceeded, format!("{why}; it may or may not have been applied"))
-            }
-            Fault::Answered => match classify(status.code()) {
-                Class::DeadlineExceeded => (
-                    Class::DeadlineExceeded,
-                    format!("{}; it may or may not have been applied", status.message()),
-                ),
-                class => (class, words(operation, status)),
-            },
+            Fault::Late => (Class::DeadlineExceeded, words(operation, &Status::deadline_exceeded(LATE))),
+            Fault::Answered => (classify(status.code()), words(operation, status)),
         };
         let driver = DriverError { operation, object: object.to_owned(), class, message };
         CallError { code: status.code(), driver }
@@ -114,13 +101,20 @@ impl CallError {
     }
 }
 
+/// gRPC's message for a call whose time is over.
+const LATE: &str = "context deadline exceeded";
+
 /// The runtime's answer as people read it in statuses and events: upstream prints the error of gRPC whole but where it
 /// takes its message out (containers) or leaves a code out that says nothing (pulls).
 fn words(operation: &str, status: &Status) -> String {
     let bare = status.message();
     match (operation, status.code()) {
         ("PullImage", Code::Unknown) => bare.to_owned(),
-        ("PullImage" | "RunPodSandbox", code) => format!("rpc error: code = {code:?} desc = {bare}"),
+        (
+            "PullImage" | "RunPodSandbox" | "ImageStatus" | "ListPodSandbox" | "PodSandboxStatus"
+            | "ListContainers" | "ContainerStatus",
+            code,
+        ) => format!("rpc error: code = {code:?} desc = {bare}"),
         _ => bare.to_owned(),
     }
 }
@@ -132,7 +126,7 @@ enum Fault {
     /// The connection broke: unknown.
     Lost(String),
     /// The time of the call is over, by our own clock.
-    Late(String),
+    Late,
     /// The runtime's own answer.
     Answered,
 }
@@ -146,7 +140,7 @@ fn fault(status: &Status) -> Fault {
             return Fault::NotConnected(failed.to_string());
         }
         if error.is::<TimeoutExpired>() {
-            return Fault::Late(error.to_string());
+            return Fault::Late;
         }
         deepest = Some(error);
         cause = error.source();
@@ -211,9 +205,23 @@ mod tests {
             ("PullImage", Code::Unknown, "words"),
             ("PullImage", Code::NotFound, "rpc error: code = NotFound desc = words"),
             ("RunPodSandbox", Code::Unknown, "rpc error: code = Unknown desc = words"),
+            ("ImageStatus", Code::Unknown, "rpc error: code = Unknown desc = words"),
+            ("ContainerStatus", Code::Internal, "rpc error: code = Internal desc = words"),
         ] {
             let error = CallError::status(operation, "x", &Status::new(code, "words"));
             assert_eq!(error.driver.message, expected, "{operation} {code:?}");
+        }
+    }
+
+    #[test]
+    fn time_outs_are_told_as_upstream_tells_them() {
+        for (operation, expected) in [
+            ("CreateContainer", "context deadline exceeded"),
+            ("RunPodSandbox", "rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
+        ] {
+            let error = CallError::deadline(operation, "x");
+            assert_eq!((error.driver.message.as_str(), error.code), (expected, Code::DeadlineExceeded));
+            assert_eq!(error.driver.class, Class::DeadlineExceeded);
         }
     }
 

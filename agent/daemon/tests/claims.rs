@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_core::plugin_registrations::sockets::PluginSockets;
+use agent_plugins::testing::FakeDraDriver;
 use agent_types::api::{ApiCall, ApiReply, ApiResult, ApiServer};
 use agent_types::ids::PodUid;
 use agent_types::runtime::claims::{ClaimUse, ClaimUser, ClaimsOfPod, NamedClaim, PodClaims};
@@ -29,7 +30,6 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use support::dra_driver::ScriptedDriver;
 use support::{SOON, claims_plan};
 
 const DRIVER: &str = "gpu.example.com";
@@ -105,8 +105,8 @@ impl Node {
         self.dir.path().join(below)
     }
 
-    fn driver(&self, versions: &[&str]) -> ScriptedDriver {
-        ScriptedDriver::new(DRIVER, &self.path("plugins/gpu/dra.sock"), versions)
+    fn driver(&self, versions: &[&str]) -> FakeDraDriver {
+        FakeDraDriver::new(DRIVER, &self.path("plugins/gpu/dra.sock"), versions)
     }
 
     async fn registry(&self) -> PathBuf {

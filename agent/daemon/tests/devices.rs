@@ -6,8 +6,10 @@
 mod support;
 
 use agent_types::time::Mono;
+use futures_util::future::join_all;
+use orlop_proto::device_plugin::v1beta1::{Device, NumaNode, TopologyInfo};
 
-use support::device_plugin::{ANNOTATION, ScriptedPlugin, register};
+use support::device_plugin::{ANNOTATION, ScriptedPlugin, healthy_device, register};
 use support::{Agent, IMAGE, Machine, SOON, put};
 
 const GPU: &str = "example.com/gpu";
@@ -100,6 +102,57 @@ async fn a_pod_fails_if_its_plugin_refuses() {
         "{message}"
     );
     assert!(machine.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_takes_too_much_memory_ends_its_connection() {
+    let machine = Machine::new();
+    let agent = machine.agent(Mono(0)).await;
+    let plugin = ScriptedPlugin::serve(&machine.path("device-plugins/gpu.sock"), &["a"], false);
+    register(&machine.path("device-plugins/kubelet.sock"), VERSION, "gpu.sock", GPU).await.unwrap();
+    healthy(&agent, 1).await;
+    // One device, whose nodes take two bytes each in the message.
+    let nodes = vec![NumaNode::default(); 600_000];
+    let topology = Some(TopologyInfo { nodes });
+    plugin.lists.send_replace(vec![Device { id: "a".to_owned(), health: "Healthy".to_owned(), topology }]);
+    healthy(&agent, 0).await;
+    drop(agent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_plugin_waits_for_none_of_its_lists() {
+    let machine = Machine::new();
+    let agent = machine.agent(Mono(0)).await;
+    // Each list differs from the one before; the last one has three devices.
+    let list =
+        |number: usize| (0..=number % 7).map(|id| healthy_device(&format!("d{id}"))).collect::<Vec<Device>>();
+    let script = (0..1000).map(list).chain([list(2)]).collect();
+    let _plugin = ScriptedPlugin::serve_lists(&machine.path("device-plugins/gpu.sock"), script);
+    register(&machine.path("device-plugins/kubelet.sock"), VERSION, "gpu.sock", GPU).await.unwrap();
+    let mut views = agent.node.resources();
+    let ended = views.wait_for(|view| {
+        let of = &view.node_devices;
+        of.capacity.get(GPU) == Some(&3) && of.allocatable.get(GPU) == Some(&0)
+    });
+    // Time passes while sockets are read; one list a second would take far longer than this.
+    let seen = tokio::time::timeout(SOON, ended).await.is_ok();
+    assert!(seen, "the last list and the end: {:?}", agent.node.resources().borrow().node_devices);
+    drop(agent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_resources_of_a_large_node_register_at_the_same_moment() {
+    let machine = Machine::new();
+    let agent = machine.agent(Mono(0)).await;
+    let kubelet = machine.path("device-plugins/kubelet.sock");
+    let _plugin = ScriptedPlugin::serve(&machine.path("device-plugins/gpu.sock"), &["a"], false);
+    let names: Vec<String> = (0..24).map(|number| format!("example.com/gpu-{number}")).collect();
+    let registered = join_all(names.iter().map(|name| register(&kubelet, VERSION, "gpu.sock", name))).await;
+    assert!(registered.iter().all(Result::is_ok), "{registered:?}");
+    let mut views = agent.node.resources();
+    let all = views.wait_for(|view| view.node_devices.allocatable.len() == 24);
+    assert!(tokio::time::timeout(SOON, all).await.is_ok());
+    drop(agent);
 }
 
 #[tokio::test(start_paused = true)]

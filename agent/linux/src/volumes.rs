@@ -213,6 +213,23 @@ fn mount_tmpfs(path: &Path, bytes: u64) -> Result<(), FilesError> {
     mounted.map_err(|e| FilesError::at("mount", path)(e.into()))
 }
 
+/// True if a tmpfs may have the option `noswap`: Linux 6.4, and older kernels that were given it, but no user namespace. To
+/// know it, this mounts one below `directory` for a moment. Upstream: `IsTmpfsNoswapOptionSupported` of
+/// pkg/kubelet/util/swap/swap_util.go.
+#[must_use]
+pub fn has_tmpfs_noswap(directory: &Path) -> bool {
+    let path = directory.join("tmpfs-noswap-test");
+    if fs::create_dir(&path).is_err_and(|e| e.kind() != ErrorKind::AlreadyExists) {
+        return false;
+    }
+    let mounted = mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some("noswap")).is_ok();
+    // An agent that was killed here left a mount, too.
+    while umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
+    // A directory that stays is used by the next call.
+    let _ = fs::remove_dir(&path);
+    mounted
+}
+
 fn ready(marker: &Path) -> Result<(), FilesError> {
     if marker.join(READY).exists() {
         return Ok(());

@@ -35,9 +35,9 @@ impl Alignment {
 /// Attempts and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// All of them.
+    /// Number of attempts.
     pub all: u64,
-    /// Those that failed.
+    /// Number of failures.
     pub failed: u64,
 }
 
@@ -51,13 +51,13 @@ impl Attempts {
 /// The counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Admissions that the topology manager saw, whatever its policy is; failures are refusals for the sake of topology.
+    /// Admissions through the topology manager with any policy; failures are refusals because of topology.
     pub admissions: Attempts,
-    /// Assignments of processors to containers that have some for themselves.
+    /// Assignments of exclusive processors to containers.
     pub cpus: Attempts,
     /// Assignments of memory to containers of Guaranteed pods.
     pub memory: Attempts,
-    /// Placements by kind of alignment: those that have it and those that do not.
+    /// Placements by kind of alignment: number of aligned ones, number of others.
     pub alignments: BTreeMap<Alignment, (u64, u64)>,
 }
 

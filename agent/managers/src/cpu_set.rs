@@ -103,7 +103,7 @@ impl fmt::Display for CpuSet {
     }
 }
 
-/// A text that names no set of processors.
+/// A text that is not a set of processors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a list of processors such as 0-3,8")]
 pub struct NotACpuList(String);
@@ -111,7 +111,7 @@ pub struct NotACpuList(String);
 impl std::str::FromStr for CpuSet {
     type Err = NotACpuList;
 
-    /// The forms that upstream reads; an empty text is the empty set.
+    /// Parses the forms that upstream reads; an empty text is the empty set.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse_cpu_list(text).map(CpuSet).ok_or_else(|| NotACpuList(text.to_owned()))
     }

@@ -1,8 +1,8 @@
-//! agent-managers: which processors, memory and devices of the machine a container has.
+//! agent-managers: assigns processors, memory and devices of the machine to containers.
 //!
-//! In: the machine's topology, the resources that containers ask for, earlier assignments. Out: assignments, hints, refusals. Invariants:
-//! no I/O, no clock; the same input gives the same assignment as upstream's kubelet v1.36 (pkg/kubelet/cm/cpumanager,
-//! memorymanager, topologymanager, devicemanager), because both may follow each other on one disk. `tests/golden.rs` compares them.
+//! In: the machine's topology, requests of containers, earlier assignments. Out: assignments, hints, refusals. Invariants: no I/O, no
+//! clock; the same input gives the same assignment as upstream's kubelet v1.36 (pkg/kubelet/cm/cpumanager, memorymanager,
+//! topologymanager, devicemanager), because either may follow the other on one disk. `tests/golden.rs` compares them.
 //!
 //! A module uses modules of its own rank and of lower ranks; modules of one rank use each other in one direction (agent-tidy).
 #![forbid(unsafe_code)]

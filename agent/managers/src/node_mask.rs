@@ -9,11 +9,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeMask(u64);
 
-/// Ids from here on have no bit.
+/// Ids from this number on have no bit.
 pub const NODES_MAX: u32 = 64;
 
 impl NodeMask {
-    /// The mask of these nodes; ids of [`NODES_MAX`] and more are left out.
+    /// The mask of these nodes; ids of [`NODES_MAX`] and more are ignored.
     #[must_use]
     pub fn of(nodes: impl IntoIterator<Item = u32>) -> NodeMask {
         NodeMask(nodes.into_iter().filter(|node| *node < NODES_MAX).fold(0, |mask, node| mask | 1 << node))

@@ -1,7 +1,7 @@
-//! The placement of a pod: hints of all managers are merged, then each gives its part.
+//! The placement of a pod: the hints of all managers are merged, then each manager assigns its resources.
 //!
-//! In: a pod that wants to be admitted. Out: assignments in the managers' states, or a refusal with upstream's reason and message.
-//! Invariants: a pod that has its parts keeps them when it is placed again; a refusal leaves the assignments of earlier containers
+//! In: a pod in admission. Out: assignments in the managers' states, or a refusal with upstream's reason and message.
+//! Invariants: a pod that is placed again keeps its resources; after a refusal the assignments of earlier containers stay
 //! until the pod is not active, as upstream. Upstream: pkg/kubelet/cm/topologymanager (`scope_*.go`), KEP-693.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,9 @@ use crate::request::{ContainerRequest, PodRequest};
 /// `topologyManagerScope`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Each container for itself.
+    /// Each container has its own placement.
     Container,
-    /// All containers on the same nodes.
+    /// All containers are on the same nodes.
     Pod,
 }
 
@@ -44,7 +44,7 @@ impl Topology {
     }
 }
 
-/// Why a pod is refused; reason and message of its status are upstream's.
+/// Reason for which a pod is refused; reason and message of its status are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The policy admits no placement.
@@ -53,7 +53,7 @@ pub enum Refusal {
     /// `full-pcpus-only`.
     #[error("{0}")]
     SmtAlignment(String),
-    /// A manager has not enough.
+    /// A manager has too few resources.
     #[error("Allocate failed due to {0}, which is unexpected")]
     Unexpected(String),
 }
@@ -98,7 +98,7 @@ pub struct Managers {
     pub unfinished: BTreeMap<String, UnfinishedPlacement>,
 }
 
-/// The next thing for the caller to do about a pod's placement.
+/// The caller's next step for a pod's placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceStep {
     /// Ask the plugin, then call [`Managers::answered`] with [`DeviceManager::preferred`].
@@ -107,7 +107,7 @@ pub enum PlaceStep {
     AskAllocate(AllocateQuestion),
     /// Write the device manager's checkpoint, then call [`Managers::answered`] with [`DeviceManager::written`].
     WriteCheckpoint,
-    /// All containers have their parts.
+    /// All containers have their resources.
     Placed,
     /// The pod is refused.
     Refused(Refusal),
@@ -128,8 +128,8 @@ pub struct UnfinishedPlacement {
 }
 
 impl Managers {
-    /// Gives the pod's containers their parts, as far as no plugin has to be asked: a pod that waits for one counts as placed. For
-    /// judgements, and for nodes without device plugins.
+    /// Assigns resources to the pod's containers, without questions to plugins: a pod that waits for a plugin counts as placed. For
+    /// checks, and for nodes without device plugins.
     ///
     /// # Errors
     /// The pod is refused.
@@ -140,7 +140,7 @@ impl Managers {
         }
     }
 
-    /// Begins to give the pod's containers their parts. `runs_already` names the containers that ran when the agent started.
+    /// Starts to assign resources to the pod's containers. `runs_already` names the containers that ran when the agent started.
     pub fn begin(&mut self, pod: PodRequest, runs_already: BTreeSet<String>) -> PlaceStep {
         let uid = pod.uid.clone();
         self.devices.forget_reusable(&uid);
@@ -156,7 +156,7 @@ impl Managers {
         }
     }
 
-    /// The device manager got the answer that the pod's placement waits for; `None`: it waits for none.
+    /// Continues the placement after the device manager got the answer for which the pod waits; `None`: the pod waits for none.
     pub fn answered(
         &mut self,
         uid: &str,
@@ -167,7 +167,44 @@ impl Managers {
         Some(self.go_on(placing, step))
     }
 
-    /// Takes back all parts of the pod, and forgets its unfinished placement.
+    /// Begins to allocate the devices that a container of an admitted pod lacks when it is about to be created. The merged hint is
+    /// computed anew: that of the admission knew nothing of these devices. It refuses nothing, as upstream. Steps are answered with
+    /// [`Managers::answered_at_start`].
+    pub fn begin_at_start(&mut self, pod: &PodRequest, container: &str) -> AllocationStep {
+        let Some(container) = pod.container(container) else { return AllocationStep::Done };
+        let nodes = self.hint_at_start(pod, container).nodes;
+        let step = self.devices.begin(&pod.uid, container, nodes, false);
+        self.after_step_at_start(&pod.uid, step)
+    }
+
+    /// The device manager got the answer that the start of a container waits for.
+    pub fn answered_at_start(
+        &mut self,
+        uid: &str,
+        answer: impl FnOnce(&mut DeviceManager) -> AllocationStep,
+    ) -> AllocationStep {
+        let step = answer(&mut self.devices);
+        self.after_step_at_start(uid, step)
+    }
+
+    fn hint_at_start(&self, pod: &PodRequest, container: &ContainerRequest) -> Hint {
+        let Some(topology) = &self.topology else { return Hint::NONE };
+        let hints = match topology.scope {
+            Scope::Pod => self.pod_hints(pod),
+            Scope::Container => self.container_hints(pod, container),
+        };
+        topology.policy.place(&topology.nodes, &lists(&hints)).0
+    }
+
+    /// Devices are used again during the pod's admission only.
+    fn after_step_at_start(&mut self, uid: &str, step: AllocationStep) -> AllocationStep {
+        if step == AllocationStep::Done {
+            self.devices.forget_reusable(uid);
+        }
+        step
+    }
+
+    /// Frees all resources of the pod, and drops its unfinished placement.
     pub fn take_back(&mut self, uid: &str) {
         self.unfinished.remove(uid);
         self.devices.give_up(uid);
@@ -210,7 +247,7 @@ impl Managers {
         }
     }
 
-    /// Begins the allocation of the next container's devices; `None`: all containers have their parts.
+    /// Starts the allocation of the next container's devices; `None`: all containers have their resources.
     fn begin_next(&mut self, placing: &mut UnfinishedPlacement) -> Result<Option<AllocationStep>, Refusal> {
         let Some(container) = placing.pod.containers.get(placing.next).cloned() else { return Ok(None) };
         placing.hint = self.container_hint(placing, &container)?;
@@ -218,7 +255,7 @@ impl Managers {
         Ok(Some(self.devices.begin(&placing.pod.uid, &container, placing.hint.nodes, runs_already)))
     }
 
-    /// Goes through the containers until a plugin has to be asked. `step` is that of the next container's devices.
+    /// Serves container after container until a plugin must be asked. `step` is the step of the next container's devices.
     fn go_on(&mut self, mut placing: UnfinishedPlacement, mut step: AllocationStep) -> PlaceStep {
         loop {
             let waits_for = match step {
@@ -244,14 +281,14 @@ impl Managers {
         }
     }
 
-    /// Processors and memory of the next container.
+    /// Assigns processors and memory to the next container.
     fn give_container(&mut self, placing: &UnfinishedPlacement) -> Result<(), Refusal> {
         let Some(container) = placing.pod.containers.get(placing.next) else { return Ok(()) };
         self.give_cpus(&placing.pod, container, placing.hint)?;
         self.give_memory(&placing.pod, container, placing.hint)
     }
 
-    /// Only `single-numa-node` promises one node.
+    /// Counts an alignment to one node, which only `single-numa-node` promises.
     fn count_node(&mut self, kind: Alignment, admitted: bool) {
         if self.topology.as_ref().is_some_and(|topology| topology.policy == Policy::SingleNumaNode) {
             self.counts.aligned(kind, admitted);
@@ -308,7 +345,7 @@ impl Managers {
         vec![self.devices.container_hints(pod, container), cpus, memory]
     }
 
-    /// Takes back the processors and memory of containers that no active pod has, and the devices of pods that are not active
+    /// Frees the processors and memory of containers that no active pod has, and the devices of pods that are not active
     /// (`is_active` without a container). True if something changed.
     pub fn keep_only(&mut self, is_active: impl Fn(&str, Option<&str>) -> bool) -> bool {
         let of_container = |uid: &str, name: &str| is_active(uid, Some(name));

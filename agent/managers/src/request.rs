@@ -1,14 +1,14 @@
-//! The resources that a pod's containers ask for, as the managers need them.
+//! The requests of a pod's containers, as the managers need them.
 //!
-//! In: nothing. Out: plain values that an adapter makes of a Pod. Invariant: containers stand in the order of the spec. Upstream:
-//! the parts of v1.Pod that cpumanager, memorymanager and devicemanager read.
+//! In: nothing. Out: plain values that an adapter makes from a Pod. Invariant: containers are in the order of the spec. Upstream:
+//! the fields of v1.Pod that cpumanager, memorymanager and devicemanager read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A resource's name in a request (`memory`, `hugepages-2Mi`, `example.com/gpu`).
 pub type ResourceName = String;
 
-/// A pod that wants to be admitted.
+/// A pod in admission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRequest {
     /// UID of the pod.
@@ -26,13 +26,13 @@ pub struct PodRequest {
 pub enum Kind {
     /// An init container that ends.
     Init,
-    /// An init container that goes on (restartPolicy Always).
+    /// An init container that keeps running (restartPolicy Always).
     Sidecar,
-    /// All others.
+    /// A regular container.
     App,
 }
 
-/// What a container asks for.
+/// The request of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRequest {
     /// Name in the spec.
@@ -50,14 +50,14 @@ pub struct ContainerRequest {
 /// The extended resources of a container. Their requests equal their limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// The limits. The device manager passes over resources that no device plugin has registered.
+    /// The limits. The device manager ignores resources that no device plugin has registered.
     pub limits: BTreeMap<ResourceName, u64>,
-    /// Names among them that a resource claim provides (`status.extendedResourceClaimStatus`).
+    /// Resources among them that a resource claim provides (`status.extendedResourceClaimStatus`).
     pub claimed: BTreeSet<ResourceName>,
 }
 
 impl PodRequest {
-    /// True if containers of the pod may have something exclusive.
+    /// True if containers of the pod may have exclusive resources.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
         self.guaranteed && !self.pod_level
@@ -69,7 +69,7 @@ impl PodRequest {
         self.containers.iter().find(|container| container.name == name)
     }
 
-    /// The most of an amount that containers of the pod have at the same time: an init container with the sidecars before it, or
+    /// The largest amount that containers of the pod have at one time: an init container with the sidecars before it, or
     /// all sidecars and app containers.
     #[must_use]
     pub fn peak(&self, amount: impl Fn(&ContainerRequest) -> u64) -> u64 {

@@ -1,5 +1,5 @@
-//! Made-up machines and pods, and the processors and memory that the upstream kubelet's managers gave: the same processors, memory,
-//! refusals and errors here, over the ends of pods and restarts.
+//! Invented machines and pods, and the assignments of the upstream kubelet's managers: these managers must give the same processors,
+//! memory, refusals and errors, also after ends of pods and restarts.
 //!
 //! In: `fixtures/managers.json.gz`, recorded by `qemu-tests/controlplane/cmd/managers` (docs/testing.md). Each state is compared by the
 //! hash of one text with all assignments.
@@ -25,9 +25,9 @@ use agent_managers::request::{ContainerRequest, DeviceLimits, Kind, PodRequest};
 use agent_managers::topology::{Cpu, CpuTopology};
 use serde::Deserialize;
 
-/// Courses in which upstream takes a core or a socket for free of which a processor is somebody's (`isCoreFree` and `isSocketFree`
-/// compare with the average, and these machines' cores have different numbers of threads), and refuses the pod at a later
-/// container. The recorder ends a course where that shows in an assignment; here only the refusal shows it.
+/// Courses in which upstream treats a core or a socket as free although a container has one of its processors (`isCoreFree` and
+/// `isSocketFree` compare with the average, and these machines' cores have different numbers of threads), and then refuses the pod at a
+/// later container. The recorder ends a course where this shows in an assignment; in these courses only the refusal shows it.
 const KNOWN_FAULTS: [usize; 10] = [113, 264, 688, 1020, 1218, 1318, 1386, 1485, 1562, 1912];
 
 const HUGE: &str = "hugepages-2Mi";
@@ -281,7 +281,7 @@ impl Node<'_> {
         placed.map_or_else(|refusal| format!("{}: {refusal}", refusal.reason()), |()| String::new())
     }
 
-    /// The first difference to what upstream did.
+    /// Takes one step and compares it: the error is the first difference from upstream.
     fn take(&mut self, step: &RecordedStep) -> Result<(), String> {
         if let Some(end) = &step.end {
             self.active.retain(|pod| pod.uid != *end);
@@ -332,7 +332,7 @@ fn compare(course: &RecordedCourse) -> Result<usize, String> {
     Ok(admissions)
 }
 
-/// Two halves, side by side.
+/// Two halves of the courses, which run at the same time.
 #[test]
 fn every_odd_course_is_upstreams() {
     compare_all(1);

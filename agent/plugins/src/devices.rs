@@ -1,9 +1,9 @@
 //! gRPC to device plugins (`v1beta1.DevicePlugin`).
 //!
-//! In: paths of sockets, questions. Out: the messages of the API. Invariants: one connection for each registration, because its end is
-//! the end of the plugin; no message is larger than the limits here, because a plugin is a pod and must not take the agent's memory;
-//! calls without a time limit here get one from their caller. Upstream: pkg/kubelet/cm/devicemanager/endpoint.go,
-//! plugin/v1beta1/client.go.
+//! In: paths of sockets, questions. Out: the messages of the API. Invariants: one connection for each registration, because the end of the
+//! connection is the end of the plugin; a limit on the size of messages, and on the memory that they take (module shapes), because a
+//! plugin is a pod and must not fill the agent's memory; the caller sets the time limit of calls that have none here. Upstream:
+//! pkg/kubelet/cm/devicemanager/endpoint.go, plugin/v1beta1/client.go.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,26 @@ use std::time::Duration;
 
 use orlop_proto::device_plugin::v1beta1::device_plugin_client::DevicePluginClient;
 use orlop_proto::device_plugin::v1beta1::{
-    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
-    PreStartContainerRequest, PreferredAllocationRequest,
+    PreStartContainerRequest, PreferredAllocationRequest, PreferredAllocationResponse,
 };
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 
+use crate::bounded::{streaming, unary};
 use crate::{PluginError, dial, within};
 
-/// Largest message of a plugin, bytes: the limit of Go's gRPC, and so of upstream.
-const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Time for `GetDevicePluginOptions`; upstream has no limit.
+/// Largest message of a plugin, bytes: the limit of Go's gRPC, which upstream uses.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Paths of the methods whose answers have lists.
+const LIST_AND_WATCH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
+const PREFERRED: &str = "/v1beta1.DevicePlugin/GetPreferredAllocation";
+const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
+/// Time limit for `GetDevicePluginOptions`; upstream has none.
 const OPTIONS_MAX: Duration = Duration::from_secs(10);
 
-/// Why a plugin cannot be registered.
+/// Reason for which a plugin cannot be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No plugin listens on the socket.
@@ -39,11 +44,11 @@ pub enum ConnectError {
 /// The connection to a device plugin; clones share it.
 #[derive(Clone, Debug)]
 pub struct DevicePlugin {
-    client: DevicePluginClient<Channel>,
+    channel: Channel,
     path: PathBuf,
 }
 
-/// Lists of a plugin.
+/// The stream of a plugin's lists.
 #[derive(Debug)]
 pub struct DeviceLists(Streaming<ListAndWatchResponse>);
 
@@ -61,23 +66,28 @@ impl DevicePlugin {
     /// Connects to a plugin and asks for its options.
     ///
     /// # Errors
-    /// The plugin does not answer, or with an error.
+    /// The plugin does not answer, or answers with an error.
     pub async fn connect(path: &Path) -> Result<(DevicePlugin, DevicePluginOptions), ConnectError> {
         let channel = dial(path).await.map_err(ConnectError::Dial)?;
-        let client = DevicePluginClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let mut plugin = DevicePlugin { client, path: path.to_owned() };
-        let asked = plugin.client.get_device_plugin_options(Empty {});
+        let plugin = DevicePlugin { channel, path: path.to_owned() };
+        let mut client = plugin.client();
+        let asked = client.get_device_plugin_options(Empty {});
         let options = within("GetDevicePluginOptions", path, OPTIONS_MAX, asked).await;
         options.map(|options| (plugin, options)).map_err(ConnectError::Options)
     }
 
-    /// Begins the stream of lists.
+    /// The client for methods whose answers have no list.
+    fn client(&self) -> DevicePluginClient<Channel> {
+        DevicePluginClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Starts the stream of lists.
     ///
     /// # Errors
     /// The plugin refuses.
-    pub async fn lists(&mut self) -> Result<DeviceLists, Box<Status>> {
-        let stream = self.client.list_and_watch(Empty {}).await.map_err(Box::new)?;
-        Ok(DeviceLists(stream.into_inner()))
+    pub async fn lists(&self) -> Result<DeviceLists, Box<Status>> {
+        let stream = streaming(self.channel.clone(), LIST_AND_WATCH, Request::new(Empty {}));
+        stream.await.map(DeviceLists).map_err(Box::new)
     }
 
     /// Asks which devices the plugin prefers.
@@ -85,7 +95,7 @@ impl DevicePlugin {
     /// # Errors
     /// The call failed.
     pub async fn preferred(
-        &mut self,
+        &self,
         available: &BTreeSet<String>,
         must_include: &BTreeSet<String>,
         size: usize,
@@ -97,35 +107,37 @@ impl DevicePlugin {
             allocation_size: i32::try_from(size).unwrap_or(i32::MAX),
         };
         let request = PreferredAllocationRequest { container_requests: vec![request] };
-        let path = self.path.clone();
-        let asked = self.client.get_preferred_allocation(request);
-        let answer = within("GetPreferredAllocation", &path, limit, asked).await?;
+        let asked = unary(self.channel.clone(), PREFERRED, Request::new(request));
+        let answer: PreferredAllocationResponse =
+            within("GetPreferredAllocation", &self.path, limit, asked).await?;
         let first = answer.container_responses.into_iter().next();
         Ok(first.into_iter().flat_map(|of| of.device_i_ds).collect())
     }
 
-    /// Has devices allocated for a container; `None`: the answer has no response.
+    /// Calls `Allocate` for a container; `None`: the answer has no response.
     ///
     /// # Errors
     /// The call failed.
     pub async fn allocate(
-        &mut self,
+        &self,
         ids: &BTreeSet<String>,
         limit: Duration,
     ) -> Result<Option<ContainerAllocateResponse>, PluginError> {
         let request = ContainerAllocateRequest { devices_ids: ids.iter().cloned().collect() };
-        let path = self.path.clone();
-        let asked = self.client.allocate(AllocateRequest { container_requests: vec![request] });
-        Ok(within("Allocate", &path, limit, asked).await?.container_responses.into_iter().next())
+        let request = Request::new(AllocateRequest { container_requests: vec![request] });
+        let asked = unary(self.channel.clone(), ALLOCATE, request);
+        let answer: AllocateResponse = within("Allocate", &self.path, limit, asked).await?;
+        Ok(answer.container_responses.into_iter().next())
     }
 
     /// Reports that a container with these devices is about to start.
     ///
     /// # Errors
     /// The call failed.
-    pub async fn pre_start(&mut self, ids: &BTreeSet<String>, limit: Duration) -> Result<(), PluginError> {
-        let path = self.path.clone();
+    pub async fn pre_start(&self, ids: &BTreeSet<String>, limit: Duration) -> Result<(), PluginError> {
         let request = PreStartContainerRequest { devices_ids: ids.iter().cloned().collect() };
-        within("PreStartContainer", &path, limit, self.client.pre_start_container(request)).await.map(drop)
+        let mut client = self.client();
+        let asked = client.pre_start_container(request);
+        within("PreStartContainer", &self.path, limit, asked).await.map(drop)
     }
 }

@@ -4,49 +4,48 @@
 //! DraKeeper: connect ─► connected until the stream ends ─► connect again, after 1 s doubling to 8 s
 //!               └──────── state ────────► DraPlugin: calls, health, connectivity
 //! ```
-//! In: the path of a socket, claims. Out: the messages of v1, whatever version the plugin speaks; whether it is connected. Invariants: one
-//! connection for all services; a plugin counts as connected from its first bytes on, because the kernel accepts a connection for a
+//! In: the path of a socket, claims. Out: the messages of v1, also for a plugin with v1beta1; the state of the connection. Invariants:
+//! one connection for all services; a plugin counts as connected from its first bytes on, because the kernel accepts a connection for a
 //! process that hangs; a call to a plugin that is not connected fails at once, unless an attempt to connect runs; no call takes longer
-//! than [`CALL_MAX`]; no message is larger than [`MESSAGE_BYTES_MAX`], because a plugin is a pod and must not take the agent's memory.
-//! The socket's path is the plugin's own choice, so it may lead anywhere: no other methods than these are ever called on it. Upstream:
-//! pkg/kubelet/cm/dra/plugin.
+//! than [`CALL_MAX`]; no message is larger than [`MESSAGE_BYTES_MAX`] or takes more memory than module shapes allows, because a plugin
+//! is a pod and must not fill the agent's memory. The plugin chooses the socket's path, which may lead to any process: the agent calls
+//! no other methods than these on it. Upstream: pkg/kubelet/cm/dra/plugin.
 
 mod connection;
 
 use std::collections::HashMap;
 use std::error::Error as _;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use orlop_proto::dra::v1::dra_plugin_client::DraPluginClient as V1Client;
 use orlop_proto::dra::v1::{
-    Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
+    Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
+    NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
 use orlop_proto::dra::v1beta1;
-use orlop_proto::dra::v1beta1::dra_plugin_client::DraPluginClient as V1Beta1Client;
-use orlop_proto::dra_health::v1alpha1::dra_resource_health_client::DraResourceHealthClient;
 use orlop_proto::dra_health::v1alpha1::{
     DeviceHealth, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
 };
+use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use tonic::transport::Channel;
-use tonic::{Code, Response, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 pub use connection::DraKeeper;
 use connection::{ConnectionState, Link};
 
 use crate::PluginError;
+use crate::bounded::{Bounded, streaming, unary};
 
-/// Longest call.
+/// Time limit of a call.
 pub const CALL_MAX: Duration = Duration::from_secs(45);
-/// Largest message of a plugin, bytes; Go's gRPC, and so upstream, accepts four times as much. A device of a claim takes some hundred.
+/// Largest message of a plugin, bytes; Go's gRPC, which upstream uses, accepts four times as much. A device of a claim takes some
+/// hundred bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Longest error text of a plugin, bytes: it goes into events and logs.
+/// Longest error text of a plugin in events and logs, bytes.
 const WORDS_BYTES_MAX: usize = 2048;
 
-/// The version in which a plugin serves `DRAPlugin`.
+/// Version of `DRAPlugin` that a plugin serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraVersion {
     /// `v1.DRAPlugin`.
@@ -102,7 +101,7 @@ pub struct DraPlugin {
     state: watch::Receiver<ConnectionState>,
 }
 
-/// Reports of a plugin about the health of its devices.
+/// The stream of a plugin's health reports.
 #[derive(Debug)]
 pub struct HealthReports {
     stream: Streaming<NodeWatchResourcesResponse>,
@@ -110,7 +109,7 @@ pub struct HealthReports {
     endpoint: PathBuf,
 }
 
-/// Whether a plugin is connected.
+/// The state of a plugin's connection.
 #[derive(Debug)]
 pub struct Connectivity {
     state: watch::Receiver<ConnectionState>,
@@ -118,7 +117,8 @@ pub struct Connectivity {
 }
 
 impl Connectivity {
-    /// Waits for a change, and returns the new state; `None` after the end of the keeper. A plugin is not connected at first.
+    /// Waits for a change, and returns the new state (true: connected); `None` after the end of the keeper. At first a plugin is not
+    /// connected.
     pub async fn next(&mut self) -> Option<bool> {
         let last = self.last;
         self.state.wait_for(|state| state.is_connected() != last).await.ok()?;
@@ -143,7 +143,7 @@ impl HealthReports {
 }
 
 impl DraPlugin {
-    /// A plugin with its socket, and the keeper of its connection; there is no connection while the keeper does not run.
+    /// A plugin with its socket, and the keeper of its connection. There is no connection while the keeper does not run.
     #[must_use]
     pub fn new(endpoint: PathBuf, version: DraVersion) -> (DraPlugin, DraKeeper) {
         let (to, state) = watch::channel(ConnectionState::Connecting);
@@ -151,7 +151,7 @@ impl DraPlugin {
         (DraPlugin { endpoint, version, state }, keeper)
     }
 
-    /// The version in which the plugin is called.
+    /// The version of the methods that are called.
     #[must_use]
     pub fn version(&self) -> DraVersion {
         self.version
@@ -168,7 +168,7 @@ impl DraPlugin {
         self.state.clone().wait_for(ConnectionState::is_connected).await.is_ok()
     }
 
-    /// Has claims prepared; the results are by claim UID.
+    /// Calls `NodePrepareResources`. The results are by claim UID.
     ///
     /// # Errors
     /// The call failed. [`PluginError::words`] is the text of Go's gRPC.
@@ -176,73 +176,54 @@ impl DraPlugin {
         &self,
         claims: Vec<Claim>,
     ) -> Result<HashMap<String, NodePrepareResourceResponse>, PluginError> {
-        let name = DraMethod::Prepare.name();
         match self.version {
             DraVersion::V1 => {
                 let request = NodePrepareResourcesRequest { claims };
-                let called = self.call(name, async move |channel| {
-                    let mut client = V1Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                    client.node_prepare_resources(within(request)).await
-                });
-                Ok(called.await?.claims)
+                let answer: NodePrepareResourcesResponse = self.call(DraMethod::Prepare, request).await?;
+                Ok(answer.claims)
             }
             DraVersion::V1Beta1 => {
                 let claims = claims.into_iter().map(older_claim).collect();
                 let request = v1beta1::NodePrepareResourcesRequest { claims };
-                let called = self.call(name, async move |channel| {
-                    let mut client = V1Beta1Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                    client.node_prepare_resources(within(request)).await
-                });
-                Ok(called
-                    .await?
-                    .claims
-                    .into_iter()
-                    .map(|(uid, result)| (uid, newer_result(result)))
-                    .collect())
+                let answer: v1beta1::NodePrepareResourcesResponse =
+                    self.call(DraMethod::Prepare, request).await?;
+                Ok(answer.claims.into_iter().map(|(uid, result)| (uid, newer_result(result))).collect())
             }
         }
     }
 
-    /// Gives claims back; the results are error texts by claim UID, empty for success.
+    /// Calls `NodeUnprepareResources`. The results are error texts by claim UID, empty for success.
     ///
     /// # Errors
     /// The call failed.
     pub async fn unprepare(&self, claims: Vec<Claim>) -> Result<HashMap<String, String>, PluginError> {
-        let name = DraMethod::Unprepare.name();
         match self.version {
             DraVersion::V1 => {
                 let request = NodeUnprepareResourcesRequest { claims };
-                let called = self.call(name, async move |channel| {
-                    let mut client = V1Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                    client.node_unprepare_resources(within(request)).await
-                });
-                Ok(called.await?.claims.into_iter().map(|(uid, result)| (uid, result.error)).collect())
+                let answer: NodeUnprepareResourcesResponse = self.call(DraMethod::Unprepare, request).await?;
+                Ok(answer.claims.into_iter().map(|(uid, result)| (uid, result.error)).collect())
             }
             DraVersion::V1Beta1 => {
                 let claims = claims.into_iter().map(older_claim).collect();
                 let request = v1beta1::NodeUnprepareResourcesRequest { claims };
-                let called = self.call(name, async move |channel| {
-                    let mut client = V1Beta1Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                    client.node_unprepare_resources(within(request)).await
-                });
-                Ok(called.await?.claims.into_iter().map(|(uid, result)| (uid, result.error)).collect())
+                let answer: v1beta1::NodeUnprepareResourcesResponse =
+                    self.call(DraMethod::Unprepare, request).await?;
+                Ok(answer.claims.into_iter().map(|(uid, result)| (uid, result.error)).collect())
             }
         }
     }
 
-    /// Begins the stream of health reports. A server may answer with its first report only, so there is no time limit.
+    /// Starts the stream of health reports. A server may send its headers with the first report, so there is no time limit.
     ///
     /// # Errors
     /// The plugin is not connected, or refuses.
     pub async fn health(&self) -> Result<HealthReports, PluginError> {
         const CALL: &str = "NodeWatchResources";
+        const PATH: &str = "/v1alpha1.DRAResourceHealth/NodeWatchResources";
         let link = self.link().await.map_err(|status| refused(CALL, &self.endpoint, status))?;
-        let mut client =
-            DraResourceHealthClient::new(link.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        match client.node_watch_resources(NodeWatchResourcesRequest {}).await {
-            Ok(stream) => {
-                Ok(HealthReports { stream: stream.into_inner(), link, endpoint: self.endpoint.clone() })
-            }
+        let request = tonic::Request::new(NodeWatchResourcesRequest {});
+        match streaming(link.channel.clone(), PATH, request).await {
+            Ok(stream) => Ok(HealthReports { stream, link, endpoint: self.endpoint.clone() }),
             Err(status) => Err(refused(CALL, &self.endpoint, translate(status, link.has_ended()))),
         }
     }
@@ -258,13 +239,16 @@ impl DraPlugin {
         }
     }
 
-    async fn call<T, F>(&self, call: &'static str, ask: impl FnOnce(Channel) -> F) -> Result<T, PluginError>
+    async fn call<Q, A>(&self, method: DraMethod, request: Q) -> Result<A, PluginError>
     where
-        F: Future<Output = Result<Response<T>, Status>>,
+        Q: Message + 'static,
+        A: Bounded,
     {
+        let call = method.name();
         let asked = async {
             let link = self.link().await?;
-            ask(link.channel.clone()).await.map_err(|status| translate(status, link.has_ended()))
+            let asked = unary(link.channel.clone(), method.path(self.version), within(request)).await;
+            asked.map_err(|status| translate(status, link.has_ended()))
         };
         match timeout_at(Instant::now() + CALL_MAX, asked).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
@@ -285,7 +269,8 @@ fn refused(call: &'static str, endpoint: &Path, status: Status) -> PluginError {
     PluginError::Refused { call, path: endpoint.to_owned(), status: Box::new(status) }
 }
 
-/// The status as Go's gRPC has it. A status with a source is not the server's: the connection broke, or this client gave up.
+/// The status with the code and text of Go's gRPC. A status with a source does not come from the server: the connection broke, or this
+/// client gave up.
 fn translate(status: Status, has_ended: bool) -> Status {
     let is_own = status.source().is_some();
     match status.code() {

@@ -1,14 +1,20 @@
-//! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, what a CSI driver says of its node, and the
-//! volumes that it stages, publishes, makes larger and measures; device plugins ([`devices`]); plugins of DRA drivers ([`dra`]).
+//! gRPC to plugins of the node, which serve on UNIX sockets: registration of plugins; node information of CSI drivers, and the volumes
+//! that they stage, publish, expand and measure; device plugins ([`devices`]); plugins of DRA drivers ([`dra`]).
 //!
-//! In: paths of sockets. Out: answers as `agent_volumes::csi::plugin` has them. Invariants: every call has upstream's time limit; a
-//! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
-//! plugin says is judged in core. Upstream: pkg/kubelet/pluginmanager/operationexecutor, pkg/volume/csi/csi_client.go.
+//! In: paths of sockets. Out: answers as values of `agent_volumes::csi::plugin`. Invariants: every call has upstream's time limit;
+//! the answers of device plugins and DRA drivers are measured before they are decoded; each function here opens its own connection, so
+//! that no call reaches a plugin that was replaced; core checks the content of answers. Upstream:
+//! pkg/kubelet/pluginmanager/operationexecutor, pkg/volume/csi/csi_client.go.
 
 #![forbid(unsafe_code)]
 
+mod bounded;
 pub mod devices;
 pub mod dra;
+mod memory;
+mod shapes;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -34,32 +40,32 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
-/// How long a connection may take.
+/// Time limit for a connection.
 const DIAL_MAX: Duration = Duration::from_secs(10);
-/// How long a plugin may take to say what it is.
+/// Time limit for `GetInfo`.
 const INFO_MAX: Duration = Duration::from_secs(1);
-/// A plugin's information has a kind, a name, a path and some versions, bytes.
+/// Largest answer to `GetInfo`, bytes: a kind, a name, a path and some versions.
 const INFO_BYTES_MAX: usize = 16 << 10;
-/// How long it may take to hear what became of it.
+/// Time limit for `NotifyRegistrationStatus`.
 const NOTIFY_MAX: Duration = Duration::from_secs(5);
-/// How long a CSI driver may take for anything.
+/// Time limit for a call of a CSI driver.
 const CSI_MAX: Duration = Duration::from_secs(120);
 
-/// Why a plugin did not answer.
+/// Reason for which a call of a plugin failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("dial failed at socket {}: {why}", path.display())]
     Dial {
         /// The socket.
         path: PathBuf,
-        /// The system's words.
+        /// Error text of the system.
         why: String,
     },
     /// The plugin's answer is an error.
     #[error("{call} at socket {}: rpc error: code = {:?} desc = {}", path.display(), status.code(), status.message())]
     Refused {
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
         /// The socket.
         path: PathBuf,
@@ -69,18 +75,18 @@ pub enum PluginError {
     /// There was no answer in time.
     #[error("{call} at socket {}: no answer within {} s", path.display(), limit.as_secs())]
     Late {
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
         /// The socket.
         path: PathBuf,
-        /// The time that it had.
+        /// Time limit of the call.
         limit: Duration,
     },
 }
 
 impl PluginError {
-    /// The plugin has done with the call and holds nothing of it. Otherwise it may still be at it, or have done it: what was
-    /// asked for must be taken back (upstream: pkg/volume/csi/csi_client.go isFinalError).
+    /// True if the plugin has ended the call and keeps nothing of it. Otherwise the plugin may still carry it out, or have done so, and
+    /// the caller must undo the request (upstream: pkg/volume/csi/csi_client.go isFinalError).
     #[must_use]
     pub fn is_final(&self) -> bool {
         let PluginError::Refused { status, .. } = self else { return false };
@@ -94,13 +100,13 @@ impl PluginError {
         )
     }
 
-    /// The plugin cannot do it while the volume is in use, and need not be asked again (`FAILED_PRECONDITION`).
+    /// True if the plugin cannot do this while the volume is in use, so a retry is useless (`FAILED_PRECONDITION`).
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self, PluginError::Refused { status, .. } if status.code() == Code::FailedPrecondition)
     }
 
-    /// What was asked for cannot be, however often (upstream: pkg/volume/csi/expander.go isInfeasibleError).
+    /// True if the request can never succeed (upstream: pkg/volume/csi/expander.go isInfeasibleError).
     #[must_use]
     pub fn is_infeasible(&self) -> bool {
         let PluginError::Refused { status, .. } = self else { return false };
@@ -117,7 +123,7 @@ impl PluginError {
         }
     }
 
-    /// The words of an event: the plugin's own, as upstream has them, without the socket.
+    /// The text for events: the plugin's own message without the socket, as upstream.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -156,10 +162,10 @@ pub fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// Asks a plugin what it is.
+/// Calls `GetInfo` of a plugin.
 ///
 /// # Errors
-/// It does not answer, or with an error.
+/// The plugin does not answer, or answers with an error.
 pub async fn plugin_info(socket: &Path) -> Result<PluginInfo, PluginError> {
     let channel = dial(socket).await?;
     let mut client = RegistrationClient::new(channel).max_decoding_message_size(INFO_BYTES_MAX);
@@ -173,10 +179,10 @@ pub async fn plugin_info(socket: &Path) -> Result<PluginInfo, PluginError> {
     })
 }
 
-/// Tells a plugin what became of its registration.
+/// Calls `NotifyRegistrationStatus` of a plugin.
 ///
 /// # Errors
-/// It does not answer, or with an error.
+/// The plugin does not answer, or answers with an error.
 pub async fn notify(socket: &Path, outcome: &Result<(), String>) -> Result<(), PluginError> {
     let mut client = RegistrationClient::new(dial(socket).await?);
     let error = outcome.as_ref().err().cloned().unwrap_or_default();
@@ -185,10 +191,10 @@ pub async fn notify(socket: &Path, outcome: &Result<(), String>) -> Result<(), P
     within("NotifyRegistrationStatus", socket, NOTIFY_MAX, told).await.map(drop)
 }
 
-/// Asks a CSI driver what it calls this node.
+/// Calls NodeGetInfo of a CSI driver.
 ///
 /// # Errors
-/// It does not answer, or with an error.
+/// The plugin does not answer, or answers with an error.
 pub async fn node_info(endpoint: &Path) -> Result<NodeInfo, PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_get_info(NodeGetInfoRequest {});
@@ -200,10 +206,10 @@ pub async fn node_info(endpoint: &Path) -> Result<NodeInfo, PluginError> {
     })
 }
 
-/// Asks a CSI driver what its node service can do.
+/// Calls NodeGetCapabilities of a CSI driver.
 ///
 /// # Errors
-/// It does not answer, or with an error.
+/// The plugin does not answer, or answers with an error.
 pub async fn capabilities(endpoint: &Path) -> Result<Capabilities, PluginError> {
     ask_capabilities(&mut NodeClient::new(dial(endpoint).await?), endpoint).await
 }
@@ -248,10 +254,10 @@ fn capability(of: &Capability) -> VolumeCapability {
     VolumeCapability { access_type: Some(kind), access_mode: Some(AccessMode { mode: mode.into() }) }
 }
 
-/// Has a volume made ready on the node.
+/// Calls NodeStageVolume.
 ///
 /// # Errors
-/// The driver does not answer, or with an error.
+/// The driver does not answer, or answers with an error.
 pub async fn stage(endpoint: &Path, volume: &Stage) -> Result<(), PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_stage_volume(NodeStageVolumeRequest {
@@ -265,10 +271,10 @@ pub async fn stage(endpoint: &Path, volume: &Stage) -> Result<(), PluginError> {
     within("NodeStageVolume", endpoint, CSI_MAX, asked).await.map(drop)
 }
 
-/// Has the node let go of a volume.
+/// Calls NodeUnstageVolume.
 ///
 /// # Errors
-/// The driver does not answer, or with an error.
+/// The driver does not answer, or answers with an error.
 pub async fn unstage(endpoint: &Path, handle: &str, path: &Path) -> Result<(), PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_unstage_volume(NodeUnstageVolumeRequest {
@@ -278,10 +284,10 @@ pub async fn unstage(endpoint: &Path, handle: &str, path: &Path) -> Result<(), P
     within("NodeUnstageVolume", endpoint, CSI_MAX, asked).await.map(drop)
 }
 
-/// Has what a volume holds made as large as the volume.
+/// Calls NodeExpandVolume.
 ///
 /// # Errors
-/// The driver does not answer, or with an error.
+/// The driver does not answer, or answers with an error.
 pub async fn expand(endpoint: &Path, volume: &Expand) -> Result<(), PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_expand_volume(NodeExpandVolumeRequest {
@@ -295,10 +301,10 @@ pub async fn expand(endpoint: &Path, volume: &Expand) -> Result<(), PluginError>
     within("NodeExpandVolume", endpoint, CSI_MAX, asked).await.map(drop)
 }
 
-/// Asks a CSI driver how full the volume is that it published at `path`, and how it is; `None`: it says of no volume.
+/// Calls NodeGetVolumeStats for a volume that is published at `path`; `None`: the driver does not support this call.
 ///
 /// # Errors
-/// It does not answer, or with an error.
+/// The plugin does not answer, or answers with an error.
 pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<Usage>, PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let can = ask_capabilities(&mut client, endpoint).await?;
@@ -315,7 +321,7 @@ pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<
     let condition = Condition { abnormal: condition.abnormal, message: condition.message };
     let mut found = BytesAndInodes::default();
     let any = !answer.usage.is_empty();
-    // A driver that says less than nothing says nothing.
+    // A negative amount counts as zero.
     let amount = |says: i64| u64::try_from(says).unwrap_or_default();
     for says in answer.usage {
         let amounts =
@@ -329,10 +335,10 @@ pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<
     Ok(Some(Usage { amounts: any.then_some(found), condition: can.tells_condition.then_some(condition) }))
 }
 
-/// Has a volume published.
+/// Calls NodePublishVolume.
 ///
 /// # Errors
-/// The driver does not answer, or with an error.
+/// The driver does not answer, or answers with an error.
 pub async fn publish(endpoint: &Path, volume: &Publish) -> Result<(), PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_publish_volume(NodePublishVolumeRequest {
@@ -348,10 +354,10 @@ pub async fn publish(endpoint: &Path, volume: &Publish) -> Result<(), PluginErro
     within("NodePublishVolume", endpoint, CSI_MAX, asked).await.map(drop)
 }
 
-/// Has a volume unpublished.
+/// Calls NodeUnpublishVolume.
 ///
 /// # Errors
-/// The driver does not answer, or with an error.
+/// The driver does not answer, or answers with an error.
 pub async fn unpublish(endpoint: &Path, handle: &str, target: &Path) -> Result<(), PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_unpublish_volume(NodeUnpublishVolumeRequest {
@@ -363,7 +369,7 @@ pub async fn unpublish(endpoint: &Path, handle: &str, target: &Path) -> Result<(
 
 async fn dial(path: &Path) -> Result<Channel, PluginError> {
     let failed = |why: String| PluginError::Dial { path: path.to_owned(), why };
-    // The stream is made here, so that its error is told as the system has it; nobody asks for a second one.
+    // The stream is opened here, so that the error has the system's text. tonic does not ask for a second stream.
     let stream = timeout(DIAL_MAX, UnixStream::connect(path)).await;
     let stream = stream.map_err(|_| failed(format!("no connection within {} s", DIAL_MAX.as_secs())))?;
     let mut stream = Some(TokioIo::new(stream.map_err(|e| failed(e.to_string()))?));
@@ -371,7 +377,7 @@ async fn dial(path: &Path) -> Result<Channel, PluginError> {
         let once = stream.take().ok_or_else(|| std::io::Error::other("the plugin closed its connection"));
         std::future::ready(once)
     });
-    // The authority is not used on a unix socket, but gRPC servers refuse an odd one.
+    // A UNIX socket does not need the authority, but gRPC servers refuse an unusual one.
     let endpoint = Endpoint::from_static("http://localhost");
     match timeout(DIAL_MAX, endpoint.connect_with_connector(connector)).await {
         Ok(channel) => channel.map_err(|e| failed(e.to_string())),

@@ -18,7 +18,7 @@ use super::*;
 #[derive(Clone, Default)]
 struct Plugin {
     heard: Arc<Mutex<Vec<RegistrationStatus>>>,
-    /// It has no opinion about its node, for a while.
+    /// The driver refuses NodeGetInfo.
     refuses: bool,
 }
 
@@ -111,13 +111,13 @@ async fn a_plugin_that_is_not_there_or_refuses_is_told_with_its_socket() {
 async fn a_plugin_that_never_answers_has_its_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sock");
-    // Accepted by the kernel, and nobody reads.
+    // The kernel accepts the connection, and no process reads from it.
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let error = plugin_info(&path).await.unwrap_err();
     assert!(matches!(error, PluginError::Late { .. } | PluginError::Dial { .. }), "{error}");
 }
 
-/// Numbers and types of fields are those of pluginregistration.v1: an answer as another implementation would write it.
+/// An answer as another implementation writes it, with the numbers and types of fields of pluginregistration.v1.
 #[test]
 fn the_wire_is_that_of_the_public_definitions() {
     let info = Info::decode(&b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"[..]).unwrap();
@@ -138,7 +138,7 @@ fn what_an_answer_says_about_asking_again() {
         path: PathBuf::from("/s"),
         status: Box::new(Status::new(code, "no")),
     };
-    // (code, the plugin has done with it, only while it is in use, never)
+    // (code, the call has ended, not while the volume is in use, never possible)
     for (code, is_final, in_use, infeasible) in [
         (Code::InvalidArgument, true, false, true),
         (Code::OutOfRange, true, false, true),

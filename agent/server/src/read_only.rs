@@ -28,6 +28,7 @@ const PATHS: Paths = Paths {
     profiling: false,
     debug_flags: false,
     split_logs: false,
+    checkpoint: false,
 };
 
 /// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.

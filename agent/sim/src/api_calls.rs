@@ -21,9 +21,9 @@ use crate::node::NodeEvent;
 use crate::trace::brief_call;
 use crate::world::{Event, World};
 
-/// The driver's limit.
+/// Time limit of the driver for one call.
 const LIMIT: Duration = Duration::from_secs(10);
-/// A call that was given up is applied at most this much later, milliseconds.
+/// A call whose caller gave up is applied at most this much later, milliseconds.
 const LATE_MS_MAX: u64 = 20_000;
 
 /// A call under way.
@@ -36,7 +36,7 @@ pub(crate) struct ApiFlight {
     pub(crate) limit: Mono,
 }
 
-/// What happens between agent and API server.
+/// Events between the agent and the API server.
 #[derive(Clone)]
 pub(crate) enum ApiEvent {
     /// A call reaches the server.
@@ -139,7 +139,7 @@ impl World {
         self.queue.at(at, Event::Api(ApiEvent::Answer(flight, Box::new(result))));
     }
 
-    /// What happens between agent and API server, happens.
+    /// Processes an event between the agent and the API server.
     pub(crate) fn api_event(&mut self, event: ApiEvent) {
         match event {
             ApiEvent::Arrive(flight) => self.arrive(flight),
@@ -153,7 +153,7 @@ impl World {
             ApiEvent::Heard { .. } | ApiEvent::Watch { .. } => {}
             ApiEvent::Bind(key) => {
                 self.disturb();
-                // It may be gone or bound by now.
+                // The pod may be gone or bound by now.
                 self.on_server(|server, now| server.bind(now, &key, NODE));
             }
         }
@@ -169,7 +169,7 @@ impl World {
         }
         let now = self.queue.now();
         if flight.incarnation != self.incarnation || now >= flight.limit {
-            return; // Nobody waits for the answer any more.
+            return; // The agent that waited for the answer is dead.
         }
         if changes_something(&flight.call) && self.rng.chance(self.faults.crash_before_ack / 8) {
             return self.crash();
@@ -199,14 +199,14 @@ impl World {
         self.tell(NodeEvent::ApiReply { owner: flight.owner, id: flight.id, result });
     }
 
-    /// The node of a cluster was told of a static pod.
+    /// The node has a static pod of this name: its mirror pod is the node's own object.
     pub(crate) fn owns(&mut self, namespace: &str, name: &str) {
         if let Some(api) = &mut self.api {
             api.checks.owns(namespace, name);
         }
     }
 
-    /// The Node object, its lease, or a pod.
+    /// Key of the Node object, of its lease, or of a pod.
     #[must_use]
     pub fn stored(&self, resource: Resource, namespace: &str, name: &str) -> Option<&serde_json::Value> {
         let api = self.api.as_ref()?;

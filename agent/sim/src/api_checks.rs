@@ -18,14 +18,14 @@ use crate::fake_api::resource::text;
 use crate::fake_api::{FakeApi, Resource, Selector, WatchLine};
 use crate::stopping::is_left_over;
 
-/// What was shown last.
+/// The last state that the checkers saw.
 #[derive(Default)]
 pub struct ApiChecks {
     seen: u64,
-    /// The status of each pod as it was noted last.
+    /// The last noted status of each pod.
     shown: BTreeMap<PodUid, TraceEvent>,
     asked: BTreeSet<PodUid>,
-    /// Names that are or were this node's business.
+    /// Names of pods that are or were on this node.
     own: BTreeSet<(String, String)>,
 }
 
@@ -37,18 +37,18 @@ fn is_mirror(object: &Value) -> bool {
     object.pointer("/metadata/annotations").and_then(|a| a.get(CONFIG_MIRROR)).is_some()
 }
 
-/// A pod that does not decode shows nothing.
+/// The status as an event; `None` for a pod that cannot be decoded.
 fn status_of(object: &Value) -> Option<TraceEvent> {
     Pod::deserialize(object).ok().map(|pod| TraceEvent::api_status(&pod))
 }
 
 impl ApiChecks {
-    /// A static pod has this name: its mirror pod is the node's business.
+    /// A static pod has this name: its mirror pod is the node's own object.
     pub fn owns(&mut self, namespace: &str, name: &str) {
         self.own.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    /// The agent asks for this.
+    /// The event of a call of the agent, before the server applies it.
     #[must_use]
     pub fn asked(&self, call: &ApiCall) -> TraceEvent {
         TraceEvent::ApiAsked { what: call.describe(), own: self.is_own(call) }
@@ -74,7 +74,7 @@ impl ApiChecks {
                 bound && annotation(pod, CONFIG_MIRROR).is_some()
             }
             ApiCall::CreateEvent(event) => here(event.source.as_ref().and_then(|s| s.host.as_deref())),
-            // The simulated agent has its values from the world, which judges each set-up (`volumes`).
+            // The simulated agent gets its values from the world, which checks each set-up (`volumes`).
             ApiCall::GetConfigMap(_)
             | ApiCall::GetSecret(_)
             | ApiCall::GetServiceAccount(_)
@@ -99,7 +99,7 @@ impl ApiChecks {
         }
     }
 
-    /// What changed since; `by` is the agent's call that did it.
+    /// Changes since the last look; `by` is the call of the agent that made them.
     pub fn changes(&mut self, server: &FakeApi, by: Option<&ApiCall>) -> Vec<TraceEvent> {
         let Ok(lines) = server.changes_since(Resource::Pods, &Selector::default(), self.seen) else {
             return self.anew(server);
@@ -132,17 +132,17 @@ impl ApiChecks {
         if text(object, "/spec/nodeName") == NODE {
             self.owns(text(object, "/metadata/namespace"), text(object, "/metadata/name"));
         }
-        // What the agent itself asks for is no licence.
+        // A deletion that the agent requested itself does not permit anything.
         let deleting = !text(object, "/metadata/deletionTimestamp").is_empty();
         if deleting && by.is_none() && self.asked.insert(pod.clone()) {
             events.push(TraceEvent::ApiDeletionAsked { pod: pod.clone() });
         }
-        // What a shutdown ended and its controller replaced is the node's to take away.
+        // The node deletes a pod that a shutdown ended and its controller replaced.
         if is_left_over(object) {
             events.push(TraceEvent::ApiLeftOver { pod: pod.clone() });
         }
         if by.is_none() && self.shown.contains_key(&pod) {
-            return; // What others write is not the agent's to answer for.
+            return; // The agent is not responsible for the writes of others.
         }
         let Some(status) = status_of(object) else { return };
         if self.shown.get(&pod) != Some(&status) {
@@ -151,7 +151,7 @@ impl ApiChecks {
         }
     }
 
-    /// The server was put back: everything begins anew, as it is now.
+    /// The server was restored from a backup: the comparison starts again from its present state.
     pub fn anew(&mut self, server: &FakeApi) -> Vec<TraceEvent> {
         self.seen = server.version();
         self.asked.clear();

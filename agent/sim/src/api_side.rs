@@ -26,42 +26,42 @@ use crate::world::{Event, World};
 
 /// Both watches.
 pub(crate) const WATCHES: [WatchKind; 2] = [WatchKind::Pods, WatchKind::Node];
-/// How often a backup is made, seconds.
+/// Time between two backups, seconds.
 const BACKUP_S: u64 = 10;
-/// Backups that are kept.
+/// Number of backups that are kept.
 const BACKUPS: usize = 12;
-/// Dead connections are noticed after this without anybody's help.
+/// The agent notices a dead connection after this time, seconds, if it does not close it before.
 const DEAD_S: u64 = 45;
 
-/// The API server and the way to it.
+/// The API server and the network to it.
 #[derive(Default)]
 pub struct ApiSide {
     /// The server.
     pub server: FakeApi,
-    /// Calls about statuses and mirror pods; events have limits of their own, and heartbeats go on.
+    /// Number of calls about statuses and mirror pods. Calls for events and heartbeats do not count.
     pub pod_calls: u64,
-    /// It was put back to an earlier state, or showed one: pods that it did not have were taken down.
+    /// The server was restored to an earlier state, or showed one: the agent terminated the pods that this state lacks.
     pub went_back: bool,
     pub(crate) checks: ApiChecks,
     pub(crate) watches: Watches,
     backups: VecDeque<FakeApi>,
-    /// Nothing reaches the server until then.
+    /// No call reaches the server until this time.
     pub(crate) cut_until: Option<Mono>,
-    /// Connections are dead until then.
+    /// Connections are dead until this time.
     pub(crate) dead_until: Option<Mono>,
     seconds: u64,
-    /// The pods were listed by this incarnation.
+    /// This incarnation has listed the pods.
     listed: bool,
 }
 
 impl ApiSide {
-    /// Something can arrive.
+    /// True if a call can reach the server.
     pub(crate) fn is_reachable(&self) -> bool {
         self.cut_until.is_none() && self.dead_until.is_none()
     }
 }
 
-/// The pods that a server shows before their end.
+/// UIDs of the pods that have not ended on this server.
 fn going_on(server: &FakeApi) -> Vec<PodUid> {
     let (pods, _) = server.list(Resource::Pods, &Selector::node(NODE));
     let over = |pod: &Value| matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
@@ -69,12 +69,12 @@ fn going_on(server: &FakeApi) -> Vec<PodUid> {
 }
 
 impl World {
-    /// A node that belongs to a cluster from now on; to be said before the agent starts.
+    /// Makes the node part of a cluster; call it before the agent starts.
     pub fn join(&mut self) {
         self.api = Some(Box::default());
     }
 
-    /// What others do to the API server; the checkers and the watches see it.
+    /// Changes the API server on behalf of another client; the checkers and the watches see the change.
     pub fn on_server<T>(
         &mut self,
         act: impl FnOnce(&mut FakeApi, agent_types::time::Wall) -> T,
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Sends what is new to an agent whose watch is open.
+    /// Sends new changes to the agent if its watch is open.
     pub(crate) fn pump(&mut self, which: WatchKind) {
         let Some(api) = &mut self.api else { return };
         if !api.is_reachable() {
@@ -125,7 +125,7 @@ impl World {
         self.queue.after(wait, Event::Api(ApiEvent::Watch { incarnation, which, from }));
     }
 
-    /// The driver opens a watch: resumed at a version, or with a list.
+    /// The driver opens a watch: it resumes at a version, or starts with a list.
     pub(crate) fn try_watch(&mut self, which: WatchKind, from: Option<u64>) {
         let stale = self.rng.chance(self.faults.api.stale_list);
         let Some(api) = &mut self.api else { return };
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// The connection of a watch broke: the driver says so and lists again after a while.
+    /// The connection of a watch broke: the driver reports the loss and lists again after a while.
     fn lost(&mut self, which: WatchKind) {
         use crate::api_watch::WatchDelivery;
         use agent_types::api::WatchEvent;
@@ -175,7 +175,7 @@ impl World {
         self.try_watch_in(which, None, wait);
     }
 
-    /// Makes new connections; watches go on where they were.
+    /// Makes new connections; watches continue at their versions.
     pub(crate) fn reconnect(&mut self) {
         let Some(api) = &mut self.api else { return };
         api.dead_until = None;
@@ -193,10 +193,10 @@ impl World {
         }
     }
 
-    /// An incarnation begins: both watches from the beginning, and what the machine says of itself.
+    /// An incarnation starts: both watches start with a list, and the machine reports its own state.
     pub(crate) fn start_api(&mut self) {
         if self.node.is_none() {
-            return; // It died in its first step.
+            return; // The agent died in its first step.
         }
         let Some(api) = &mut self.api else { return };
         (api.watches, api.listed) = (Watches::default(), false);
@@ -237,7 +237,7 @@ impl World {
         self.tell(NodeEvent::Input(Box::new(input)));
     }
 
-    /// What happens to the server by itself, once a second.
+    /// Changes and faults of the server that need no call, once a second.
     pub(crate) fn api_second(&mut self) {
         let now = self.queue.now();
         let Some(api) = &mut self.api else { return };
@@ -316,14 +316,14 @@ impl World {
         }
     }
 
-    /// The server comes back as it was when `backup` was made; every connection breaks.
+    /// Restores the server from `backup`; every connection breaks.
     fn restore(&mut self, backup: &FakeApi) {
         self.disturb();
         self.remember_told();
         let Some(api) = &mut self.api else { return };
         api.server.restore(backup);
         api.went_back = true;
-        // Later ones are of a history that did not happen.
+        // Later backups belong to a history that the restore has undone.
         api.backups.retain(|b| b.version() <= backup.version());
         let now = self.queue.now();
         for event in api.checks.anew(&api.server) {
@@ -334,7 +334,7 @@ impl World {
         }
     }
 
-    /// Network and server are well from now on.
+    /// Network and server have no faults from now on.
     pub fn heal_api(&mut self) {
         let Some(api) = &mut self.api else { return };
         let window = FakeApi::default().window;
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// The garbage collector: mirror pods of a Node that is no more go with it. Other owners are not in this world.
+    /// The garbage collector: deletes mirror pods whose Node is gone. This world has no other owners.
     fn collect_garbage(&mut self) {
         let Some(api) = &self.api else { return };
         let node = api.server.object(&Key::new(Resource::Nodes, "", NODE));
@@ -365,7 +365,7 @@ impl World {
     }
 }
 
-/// The key of a pod as it is stored.
+/// The key of a stored pod.
 #[must_use]
 pub fn key_of(pod: &Value) -> Key {
     Key::new(Resource::Pods, text(pod, "/metadata/namespace"), text(pod, "/metadata/name"))

@@ -21,7 +21,7 @@ use crate::cluster::NODE;
 use crate::fake_api::resource::text;
 use crate::fake_api::{FakeApi, Resource, Selector, Status, WatchLine};
 
-/// What one of the watches says.
+/// An event of one of the two watches.
 #[derive(Clone)]
 pub enum WatchDelivery {
     /// The watch on the node's pods.
@@ -67,9 +67,9 @@ fn brief<T>(
 /// Which watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchKind {
-    /// On the node's pods.
+    /// The watch on the node's pods.
     Pods,
-    /// On the own Node.
+    /// The watch on the own Node.
     Node,
 }
 
@@ -89,7 +89,7 @@ impl Default for Watches {
 }
 
 impl Watches {
-    /// Lists as `server` is, and opens the watch there.
+    /// Lists the objects of `server`, and opens the watch at the version of the list.
     pub fn list(&mut self, which: WatchKind, server: &FakeApi) -> WatchDelivery {
         match which {
             WatchKind::Pods => WatchDelivery::Pods(self.pods.list(server)),
@@ -97,7 +97,7 @@ impl Watches {
         }
     }
 
-    /// What is new since; nothing for a watch that is not open.
+    /// Events since the last delivery; none for a watch that is not open.
     ///
     /// # Errors
     /// 410: list again. The watch is closed.
@@ -108,24 +108,24 @@ impl Watches {
         })
     }
 
-    /// Opens the watch where it was.
+    /// Opens the watch at the version where it was closed.
     pub fn resume(&mut self, which: WatchKind, version: u64) {
         *self.open(which) = Some(version);
     }
 
-    /// Closes the watch; where it was, if it was open.
+    /// Closes the watch. Returns its version if it was open.
     pub fn close(&mut self, which: WatchKind) -> Option<u64> {
         self.open(which).take()
     }
 
-    /// A bookmark: everything up to now was delivered.
+    /// The watch gets a bookmark: it has every change up to now.
     pub fn bookmark(&mut self, which: WatchKind, server: &FakeApi) {
         if let Some(version) = self.open(which) {
             *version = (*version).max(server.version());
         }
     }
 
-    /// When the next delivery of this watch may happen, not before `at` and not before the one before it.
+    /// Time of the next delivery of this watch: not before `at`, and not before the last delivery.
     pub fn in_order(&mut self, which: WatchKind, at: Mono) -> Mono {
         let last = match which {
             WatchKind::Pods => &mut self.pods.delivered,
@@ -146,10 +146,10 @@ impl Watches {
 struct Watch<T> {
     resource: Resource,
     selector: Selector,
-    /// Up to which version was delivered.
+    /// Version of the last delivery; `None` while the watch is closed.
     open: Option<u64>,
     delivered: Mono,
-    /// As delivered last, by namespace and name.
+    /// Last delivered objects, by namespace and name.
     known: BTreeMap<(String, String), Arc<T>>,
 }
 

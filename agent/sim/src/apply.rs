@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// The result, and how long after now it is known.
+    /// The result of an effect, and the time until the answer is sent.
     fn apply_effect(&mut self, key: &PodKey, effect: &Effect, call: &Call) -> (EffectResult, Duration) {
         let now = self.now();
         match effect {
@@ -85,7 +85,7 @@ impl World {
                 self.disk.records.remove(&key.uid);
                 self.disk.actuated.remove(&key.uid);
                 self.disk.logs.retain(|(uid, _), _| *keep_logs || *uid != key.uid);
-                // Its history on this node ends here, even if the agent dies before it can say so.
+                // The pod's history on this node ends here, even if the agent dies before it can report the end.
                 self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
@@ -95,18 +95,20 @@ impl World {
                 let takes = waited(result.as_ref().ok());
                 return (result, takes);
             }
-            // A run without claims.
+            // In a run without claims, every claim is prepared.
             Effect::PrepareClaims { .. } | Effect::FindClaims { .. } => {
                 return (Ok(EffectOk::Claims(Box::default())), Duration::ZERO);
             }
-            Effect::UnprepareClaims | Effect::MountSubPaths { .. } => {
+            // The pod manager allocates devices.
+            Effect::UnprepareClaims | Effect::MountSubPaths { .. } | Effect::AllocateDevices { .. } => {
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::PreStartDevices { calls } => return self.pre_start(calls),
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
-            // Files, or calls that PID 1 takes in order: one of an agent that died does not overtake its successor's.
+            // The agent writes files, or calls PID 1, which takes calls in order: a call of a dead agent does not overtake the
+            // calls of its successor.
             Effect::EnsureCgroup { .. } if call.incarnation != self.incarnation => {
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
@@ -172,12 +174,12 @@ impl World {
                 self.rogue_instance(&init);
             }
         }
-        if !matches!(result, Ok(EffectOk::Image(_))) {
+        if !matches!(result, Ok(EffectOk::Image(_) | EffectOk::Pulled { .. })) {
             self.hint(uid);
         }
     }
 
-    /// An init container of the pod whose regular container this is.
+    /// An init container of the pod to which this regular container belongs.
     fn init_container_beside(&self, id: &ContainerId) -> Option<ContainerId> {
         let c = self.runtime.containers.get(id).filter(|c| c.observed.name.starts_with("app"))?;
         let mut all = self.runtime.containers.values();
@@ -192,7 +194,7 @@ impl World {
         }
     }
 
-    /// TERM now, KILL when the grace is over; the answer comes when the process is gone.
+    /// Sends SIGTERM now, and SIGKILL when the grace period is over; the answer comes when the process has ended.
     fn stop(&mut self, id: &ContainerId, grace_s: u32) -> (EffectResult, Duration) {
         let Some(c) = self.runtime.containers.get(id) else { return (Ok(EffectOk::Done), Duration::ZERO) };
         if c.observed.state != ContainerState::Running {
@@ -208,7 +210,7 @@ impl World {
         (Ok(EffectOk::Done), wait + Duration::from_millis(1))
     }
 
-    /// A broken agent's extra instance beside or after `id`.
+    /// A defect of the agent: starts one more instance of the container `id`.
     pub(crate) fn rogue_instance(&mut self, id: &ContainerId) {
         let now = self.now();
         let Some(c) = self.runtime.containers.get(id).cloned() else { return };

@@ -14,7 +14,7 @@ use agent_types::time::Mono;
 
 use crate::trace::{brief, brief_result, brief_snapshot};
 
-/// What is asked of the runtime or the disk.
+/// A request to the runtime or to the disk.
 #[derive(Clone)]
 pub(crate) enum Ask {
     Effect { key: PodKey, id: EffectId, effect: Effect },
@@ -25,7 +25,7 @@ pub(crate) enum Ask {
 }
 
 impl Ask {
-    /// True if somebody else carries it out, who may not notice that the agent died.
+    /// True if another process carries the request out, which may not notice that the agent died.
     pub(crate) fn is_remote(&self) -> bool {
         let local = |e: &Effect| {
             matches!(
@@ -39,10 +39,11 @@ impl Ask {
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MountSubPaths { .. }
                     | Effect::PreStartDevices { .. }
+                    | Effect::AllocateDevices { .. }
                     | Effect::PrepareClaims { .. }
                     | Effect::FindClaims { .. }
                     | Effect::UnprepareClaims
-                    // Calls of a moment, each sent by the agent.
+                    // Several short calls, each of which the agent sends itself.
                     | Effect::Resize { .. }
                     | Effect::SetCpus { .. }
             )
@@ -50,7 +51,7 @@ impl Ask {
         matches!(self, Ask::Effect { effect, .. } if !local(effect))
     }
 
-    /// True if it goes over the runtime's connection and changes something there.
+    /// True if the request uses the runtime's connection and changes the runtime.
     pub(crate) fn is_of_the_runtime(&self) -> bool {
         self.is_remote() && matches!(self, Ask::Effect { effect, .. } if effect.changes_runtime())
     }
@@ -114,7 +115,7 @@ impl fmt::Debug for CallAnswer {
     }
 }
 
-/// What an ask is answered with.
+/// The answer to a request.
 #[derive(Clone)]
 pub(crate) enum CallAnswer {
     Worker(EffectResult),
@@ -132,7 +133,7 @@ pub(crate) fn refused(call: &Call, error: EffectError) -> CallAnswer {
     }
 }
 
-/// What a look answers.
+/// The answer of an effect that succeeded.
 pub(crate) fn answered_effect(ok: EffectOk) -> CallAnswer {
     CallAnswer::Worker(Ok(ok))
 }

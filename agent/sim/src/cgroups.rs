@@ -24,7 +24,7 @@ use crate::fake_runtime::FakeContainer;
 use crate::world::World;
 
 impl World {
-    /// The pod's cgroup is made, or given these values.
+    /// Creates the pod's cgroup, or sets its values.
     pub(crate) fn set_cgroup(&mut self, key: &PodKey, cgroup: &PodCgroup) {
         let known = self.disk.cgroups.contains_key(&key.uid);
         match self.defect {
@@ -39,7 +39,7 @@ impl World {
         self.disk.cgroups.insert(key.uid.clone(), values);
     }
 
-    /// Whatever runs in it would be killed.
+    /// Removes the pod's cgroup. CGROUP-MATCH: the removal would kill containers that run in it.
     pub(crate) fn remove_cgroup(&mut self, key: &PodKey) {
         let runs = |c: &&FakeContainer| c.pod.uid == key.uid && c.observed.state == ContainerState::Running;
         if let Some(c) = self.runtime.containers.values().find(runs) {
@@ -49,7 +49,7 @@ impl World {
         self.disk.cgroups.remove(&key.uid);
     }
 
-    /// What is made in a pod's cgroup finds it.
+    /// CGROUP-MATCH: a sandbox or a container is created only if the pod's cgroup exists.
     pub(crate) fn wants_cgroup(&mut self, key: &PodKey, effect: &Effect) {
         let makes = matches!(effect, Effect::RunSandbox { .. } | Effect::CreateContainer { .. });
         if makes && !self.disk.cgroups.contains_key(&key.uid) {
@@ -57,9 +57,9 @@ impl World {
         }
     }
 
-    /// What the container manager does now and then: once every source was read, cgroups of pods go that have no worker and that
-    /// no source wants. An agent that died before it had made the pod's directory leaves one of which nobody else knows; a pod that
-    /// runs may wait for its worker (mounting, seed 30013: until the Node was heard of).
+    /// The periodic sweep of the container manager: once every source was read, it removes the cgroups of pods that have no worker
+    /// and that no source has. An agent that dies before it creates a pod's directory leaves a cgroup that nothing else records. A
+    /// running pod may wait for its worker (mounting, seed 30013: until the agent received the Node).
     pub(crate) fn sweep_cgroups(&mut self) {
         if let Some(node) = self.node.as_ref().filter(|node| node.is_synced()) {
             let is_known = |uid: &PodUid| node.workers().contains_key(uid) || node.wants(uid);
@@ -77,8 +77,7 @@ impl World {
         }
     }
 
-    /// Long after everything healed: the cgroups of pods that run whose weight is less than that of what they were given, or
-    /// whose limit of memory is not that of what they were given.
+    /// Long after all faults have healed: running pods whose cgroup has a smaller weight or memory limit than their allocation.
     pub(crate) fn too_small(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for p in self.runnable_api_pods() {
@@ -110,7 +109,7 @@ impl World {
     }
 }
 
-/// So much of one amount a pod was given: its own, or the most that its containers have at one time.
+/// The allocation of one resource for a pod: the pod's own amount, or the largest sum of its containers that run at one time.
 fn most_of(p: &Pod, given: &PodAllocation, amount: impl Fn(Amounts) -> i64) -> i64 {
     let amount = |resources: &ResourceRequirements| amount(Amounts::of(Some(resources)));
     if let Some(own) = given.pod.as_ref().map(&amount).filter(|own| *own > 0) {

@@ -17,23 +17,23 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use crate::fake_runtime::FakeRuntime;
 use crate::trace::brief;
 
-/// Which promise was broken, and how.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant}: {detail}")]
 pub struct Violation {
-    /// For example `ONE-LIVE`.
+    /// Name of the invariant, for example `ONE-LIVE`.
     pub invariant: &'static str,
-    /// On which object, what was seen.
+    /// The object and the observation.
     pub detail: String,
 }
 
-/// Calls, timers and hints that may wait at once: a few for each pod.
+/// Most calls, timers and hints that may wait at one time: a few for each pod.
 const AGENDA_MAX: usize = 2_000;
-/// Effects that one pod worker may have in flight: one for each container and its hook (which may outlast the grace), the
-/// sandboxes, the record, a look, the cgroup, the claims, and four volumes.
+/// Most effects that one pod worker may have in flight: one for each container and its hook (which may outlast the grace
+/// period), the sandboxes, the record, an inspection, the cgroup, the claims, and four volumes.
 const IN_FLIGHT_MAX: usize = 19;
 
-/// The observers and what they were shown last.
+/// The checkers and the last state that they saw.
 pub struct Checks {
     invariants: Vec<Box<dyn Invariant>>,
     violation: Option<Violation>,
@@ -69,19 +69,19 @@ impl Checks {
         self.violation.clone().map_or(Ok(()), Err)
     }
 
-    /// Shows one event to every observer.
+    /// Passes one event to every checker.
     pub fn note(&mut self, at: Mono, event: &TraceEvent) {
         if let Err(v) = checkers::observe_all(&mut self.invariants, at, event) {
             self.report(v.invariant, v.message);
         }
     }
 
-    /// A broken promise that only the scenario can see (liveness, leaks).
+    /// Reports a broken invariant that only the scenario can see (liveness, leaks).
     pub fn report(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
 
-    /// Compares the runtime with how it was.
+    /// Compares the runtime with its last state.
     pub fn world(&mut self, at: Mono, runtime: &FakeRuntime) {
         for event in self.changes(runtime) {
             self.note(at, &event);
@@ -128,7 +128,7 @@ impl Checks {
         events
     }
 
-    /// The agent asked for an effect.
+    /// The agent requested an effect.
     pub fn issued(&mut self, at: Mono, key: &PodKey, effect: &Effect) {
         let (pod, verb, object) = (key.uid.clone(), effect.verb(), brief(effect));
         self.note(at, &TraceEvent::EffectIssued { pod, verb, object });
@@ -141,7 +141,7 @@ impl Checks {
         }
     }
 
-    /// A pod was made whose containers come up in an order.
+    /// A pod was created whose containers start in an order.
     pub fn planned(&mut self, at: Mono, pod: &Pod) {
         let one = |c: &Container| InitContainer { name: c.name.clone(), sidecar: pod::is_sidecar(c) };
         let init = pod::init_containers(pod).iter().map(one).collect();
@@ -151,7 +151,7 @@ impl Checks {
         self.note(at, &TraceEvent::VolumesPlanned { pod: uid, volumes });
     }
 
-    /// A worker's state after a step, and how much it has in flight.
+    /// The state of a worker after a step, and the number of its effects in flight.
     pub fn worker(&mut self, at: Mono, uid: &PodUid, state: &'static str, in_flight: usize) {
         let pod = uid.clone();
         if self.finished.remove(uid) {
@@ -171,7 +171,7 @@ impl Checks {
         self.note(at, &TraceEvent::StatusPublished { pod: key.uid.clone(), phase });
     }
 
-    /// What waits in the world on the agent's behalf.
+    /// Number of events that wait in the world for the agent.
     pub fn agenda(&mut self, at: Mono, waiting: usize) {
         let name = "calls, timers and hints waiting";
         self.note(at, &TraceEvent::Gauge { name, value: waiting, limit: AGENDA_MAX });

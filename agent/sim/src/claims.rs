@@ -1,10 +1,10 @@
-//! Pods with resource claims: the real owner of claims, with DRA drivers that are slow, fail and hang, claims that pods share, claims whose
-//! names come late.
+//! Pods with resource claims: the real owner of claims, with DRA drivers that are slow, fail and hang, claims that pods share, and
+//! claims that get their names late.
 //!
-//! In: chances of its own, so that other runs do not change. Out: answers to effects on claims; the checkers. CLAIM-PREPARED: no sandbox is
-//! made and no container runs of a pod with a claim that its driver has not prepared. CLAIM-HELD: no claim is given back under a running
-//! container that uses it. LEAK: once its pods are gone, no driver holds a claim, and no reference is left. The owner ends with the agent;
-//! its checkpoint and the drivers do not. Upstream: pkg/kubelet/cm/dra.
+//! In: random numbers of its own, so that other runs do not change. Out: answers to effects on claims; the checkers. CLAIM-PREPARED: a
+//! pod has a sandbox and running containers only if its drivers have prepared its claims. CLAIM-HELD: no claim is unprepared while a
+//! container that uses it runs. LEAK: after the end of its pods no driver holds a claim, and no reference is left. The owner ends
+//! with the agent; its checkpoint and the drivers do not. Upstream: pkg/kubelet/cm/dra.
 
 mod drivers;
 
@@ -35,39 +35,39 @@ use crate::world::{Event, World};
 
 use drivers::Drivers;
 
-/// Names of claims; few, so that pods share them.
+/// Number of names of claims; few, so that pods share claims.
 const NAMES: u64 = 4;
-/// Claims of pods that are not active are given back this often, seconds.
+/// Time between two checks for claims of pods that are not active, seconds.
 const RECONCILE_S: u64 = 60;
 const GATES: ClaimGates = ClaimGates { health: true, health_message: true, workload_claims: false };
 
-/// What happens between the owner of claims, the API server, the drivers and the disk.
+/// Events between the owner of claims, the API server, the drivers and the disk.
 #[derive(Clone, Debug)]
 pub(crate) enum ClaimNews {
-    /// The owner hears of this.
+    /// An event reaches the owner.
     Tell(ClaimEvent),
     /// A call reaches its driver.
     Call(drivers::DriverCall),
     /// The checkpoint is on disk.
     Written(String),
-    /// An effect waits no longer for this answer.
+    /// The time limit of an effect has passed.
     TimedOut(u64),
-    /// The owner's deadline came.
+    /// The owner's deadline has come.
     Tick,
 }
 
-/// Claims of a run.
+/// State of a run with resource claims.
 #[derive(Debug)]
 pub(crate) struct Claims {
     rng: Rng,
     /// The owner in the agent; `None` while the agent is down.
     owner: Option<ResourceClaims>,
-    /// Its checkpoint.
+    /// The owner's checkpoint on disk.
     checkpoint: Option<String>,
     /// Effects that wait for the owner's answer.
     asks: BTreeMap<u64, Call>,
     last_ask: u64,
-    /// When the owner's timer goes off.
+    /// Time of the owner's timer.
     armed: Option<Mono>,
     drivers: Drivers,
     /// Claims that each pod uses.
@@ -76,7 +76,7 @@ pub(crate) struct Claims {
     calm: bool,
 }
 
-/// The name of the claim that is made for an entry of a pod.
+/// Name of the claim that the controller creates for an entry of a pod.
 fn made_for(uid: &str, entry: &str) -> String {
     format!("made-{uid}-{entry}")
 }
@@ -86,7 +86,7 @@ impl Claims {
         self.planned.get(uid)?.iter().find(|claim| !self.drivers.held.contains(*claim))
     }
 
-    /// The claim as the API server has it: allocated, and reserved for all pods that use it.
+    /// The claim in the API: allocated, and reserved for all pods that use it.
     fn object(&self, name: &str) -> Result<ClaimEventAnswer, String> {
         let users: Vec<&PodUid> =
             self.planned.iter().filter(|(_, claims)| claims.contains(name)).map(|(uid, _)| uid).collect();
@@ -128,7 +128,7 @@ impl World {
         }));
     }
 
-    /// Lets a new pod use claims, if this run has them. The names of claims that are made from templates are in the API only.
+    /// Makes a new pod use claims, if this run has them. Only the API has the names of claims that are created from templates.
     pub(crate) fn give_claims(&mut self, pod: &mut Value, is_static: bool) {
         let Some(claims) = &mut self.claims else { return };
         if !claims.rng.chance(700) {
@@ -154,7 +154,7 @@ impl World {
         pod["spec"]["resourceClaims"] = json!(entries);
     }
 
-    /// A pod was made.
+    /// A pod was created.
     pub(crate) fn claims_planned(&mut self, p: &Pod) {
         let Some(claims) = &mut self.claims else { return };
         let uid = pod::uid(p);
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// The agent died, and the owner of claims with it.
+    /// The agent died, and its owner of claims is gone.
     pub(crate) fn forget_claims(&mut self) {
         if let Some(claims) = &mut self.claims {
             (claims.owner, claims.armed) = (None, None);
@@ -204,7 +204,7 @@ impl World {
     pub(crate) fn claims_event(&mut self, incarnation: u32, news: ClaimNews) {
         let is_dead = incarnation != self.incarnation;
         match news {
-            // A driver does not notice that its caller is gone.
+            // A driver does not notice that its caller has died.
             ClaimNews::Call(call) if is_dead => {
                 if let Some(claims) = &mut self.claims {
                     claims.drivers.serve_dead(&call);
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// The owner answers an effect: the agent may die before it hears that.
+    /// The owner answers an effect; the agent may die before it receives the answer.
     fn answer_claims(&mut self, call: Call, result: EffectResult) {
         if call.ask.mutates() && self.rng.chance(self.faults.crash_before_ack) {
             return self.crash();
@@ -314,7 +314,7 @@ impl World {
         self.queue.after(Duration::from_millis(1), Event::Answer(call, answer));
     }
 
-    /// An effect on claims reaches their owner; false: it is another effect.
+    /// Passes an effect on claims to their owner. False if the effect does not concern claims.
     pub(crate) fn ask_claims(&mut self, call: &Call) -> bool {
         let Ask::Effect { key, effect, .. } = &call.ask else { return false };
         let Some(claims) = &mut self.claims else { return false };
@@ -346,7 +346,7 @@ impl World {
         true
     }
 
-    /// What controllers, drivers and the shell of the owner do on their own.
+    /// Actions of controllers, of drivers and of the owner's shell that need no event, once a second.
     pub(crate) fn claims_second(&mut self) {
         let Some(claims) = &mut self.claims else { return };
         claims.seconds += 1;
@@ -390,7 +390,7 @@ impl World {
         }
     }
 
-    /// A sandbox is made.
+    /// CLAIM-PREPARED: a sandbox is created only if the pod's claims are prepared.
     pub(crate) fn wants_claims(&mut self, key: &PodKey, effect: &Effect) {
         let missing = self.claims.as_ref().and_then(|claims| claims.missing_of(&key.uid));
         if let (Effect::RunSandbox { .. }, Some(claim)) = (effect, missing) {
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// CLAIM-PREPARED: after each event.
+    /// Checks CLAIM-PREPARED after each event.
     pub(crate) fn look_at_claims(&mut self) {
         let Some(claims) = &self.claims else { return };
         let running =
@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    /// References to claims, and claims that drivers hold.
+    /// Number of references to claims and of claims that drivers hold, for leak checks.
     pub(crate) fn claims_left(&self) -> usize {
         let left = |claims: &Claims| {
             let referenced = claims.owner.as_ref().is_some_and(ResourceClaims::has_references);
@@ -421,7 +421,7 @@ impl World {
     }
 }
 
-/// The answer to this effect.
+/// The result of an effect on claims.
 fn answered(call: &Call, claims: PodClaims) -> EffectOk {
     match &call.ask {
         Ask::Effect { effect: Effect::UnprepareClaims, .. } => EffectOk::Done,

@@ -32,7 +32,7 @@ use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 /// Name of the simulated node.
 pub const NODE: &str = "node";
 
-/// Who sent a call and gets the answer.
+/// Machine that sent a call and gets its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// The status manager.
@@ -49,27 +49,27 @@ pub enum Owner {
     Manager,
 }
 
-/// What the cluster's part asks of its surroundings.
+/// Actions of these machines for the node.
 #[derive(Clone, Debug)]
 pub enum ClusterAction {
-    /// Send this.
+    /// Send a call.
     Call {
-        /// For whom.
+        /// Machine that gets the answer.
         owner: Owner,
-        /// To be sent back.
+        /// Identifier to return with the answer.
         id: EffectId,
         /// Call to the API server.
         call: ApiCall,
     },
-    /// Tell the pod manager.
+    /// Pass the update to the pod manager.
     Deliver(PodUpdate),
     /// Connections to the API server may be dead: make new ones.
     CloseConnections,
-    /// The pods whose last status the API server has not heard.
+    /// Pods whose last status the API server does not have.
     Untold(BTreeSet<PodUid>),
 }
 
-/// What happened to one pod on the node, as the daemon's `NodeEvents` report it.
+/// An event of a pod on the node, as the daemon's `NodeEvents` report it.
 #[derive(Debug)]
 pub enum PodNews {
     /// A worker was started.
@@ -80,13 +80,13 @@ pub enum PodNews {
     Synced,
     /// A status was published.
     Published(PodKey, Arc<PodStatus>),
-    /// Nothing of the pod runs or will run.
+    /// No container of the pod runs or will run.
     Terminated(PodKey),
     /// Nothing of the pod is left.
     Finished(PodKey),
-    /// Something to record.
+    /// A fact for the event recorder.
     Event(PodKey, EventFact),
-    /// Admission refused it.
+    /// Admission rejected the pod.
     Rejected(PodKey, Rejection),
 }
 
@@ -103,7 +103,7 @@ pub struct Cluster {
 type Out = Vec<ClusterAction>;
 
 impl Cluster {
-    /// One incarnation; it knows nothing.
+    /// The machines of a new incarnation, without any state.
     ///
     /// # Panics
     /// Never: the configuration is the default one.
@@ -134,7 +134,8 @@ impl Cluster {
         self.node(now, NodeStatusEvent::Tick, out);
     }
 
-    /// The pod watch says; the status manager first: it must know a pod before its worker says anything.
+    /// Handles an event of the pod watch. The status manager gets it first: it must know a pod before the pod's worker publishes
+    /// a status.
     pub fn pods(&mut self, now: Now, event: &WatchEvent<Pod>, out: &mut Out) {
         self.status(now, StatusEvent::Watch(event.clone()), out);
         self.mirrors(now, MirrorEvent::Watch(event.clone()), out);
@@ -147,7 +148,7 @@ impl Cluster {
         }
     }
 
-    /// The watch on the own Node says.
+    /// Handles an event of the watch on the own Node.
     pub fn own_node(&mut self, now: Now, event: WatchEvent<Node>, out: &mut Out) {
         if let Some(view) = NodeView::heard(&event) {
             if let NodeView::Present { uid } = &view {
@@ -163,22 +164,22 @@ impl Cluster {
         self.node(now, NodeStatusEvent::Input(input), out);
     }
 
-    /// Something about the node is to be told.
+    /// Records an event about the node.
     pub fn of_node(&mut self, now: Now, kind: EventKind, reason: &str, message: &str, out: &mut Out) {
         self.recorder(now, RecorderEvent::Record(Fact::of_node(kind, reason, message)), out);
     }
 
-    /// The end of the machine waits for what the API server was not told.
+    /// Asks the status manager for the pods whose last status the API server does not have; the shutdown waits for them.
     pub fn ask_untold(&mut self, now: Now, out: &mut Out) {
         self.status(now, StatusEvent::AskUntold, out);
     }
 
-    /// Whether nobody is about to stop the machine.
+    /// Passes on whether the machine stays up.
     pub fn machine_stays(&mut self, now: Now, stays: bool, out: &mut Out) {
         self.status(now, StatusEvent::MachineStays(stays), out);
     }
 
-    /// A call was answered.
+    /// Handles the answer to a call.
     pub fn answered(&mut self, now: Now, (owner, id): (Owner, EffectId), result: ApiResult, out: &mut Out) {
         match owner {
             Owner::Status => self.status(now, StatusEvent::Answer { id, result }, out),
@@ -186,7 +187,7 @@ impl Cluster {
             Owner::Recorder => self.recorder(now, RecorderEvent::Answer { id, result }, out),
             Owner::Lease => self.lease(now, LeaseEvent::Answered { id, result }, out),
             Owner::Node => self.node(now, NodeStatusEvent::Answered { id, result }, out),
-            // The node itself passes it on.
+            // The node passes the answer to the pod manager itself.
             Owner::Manager => {}
         }
     }
@@ -231,7 +232,7 @@ impl Cluster {
         all.into_iter().flatten().min()
     }
 
-    /// Ticks whose time has come.
+    /// Sends a tick to each machine whose deadline has come.
     pub fn tick(&mut self, now: Now, out: &mut Out) {
         let due = |deadline: Option<Mono>| deadline.is_some_and(|d| d <= now.mono);
         if due(self.status.deadline()) {

@@ -24,33 +24,33 @@ use crate::node::NodeEvent;
 use crate::rng::Rng;
 use crate::world::{Event, World};
 
-/// Per mille of steps at which the agent dies, and of calls that the driver refuses or whose answer is lost.
+/// Per mille of steps at which the agent dies; then per mille of calls that the driver refuses or whose answer is lost.
 const DIES: u64 = 30;
 const FAILS: u64 = 150;
 
-/// A call of the driver arrives.
+/// A NodeUnstageVolume call on its way to the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Unstage {
     incarnation: u32,
     key: VolumeKey,
 }
 
-/// The driver, what is written down of its volumes, the cluster's controller, and what this agent knows.
+/// The driver, the records of its volumes on disk, the cluster's controller, and the state of the agent.
 #[derive(Debug, Default)]
 pub(crate) struct Drivers {
-    /// Outlives the agent and the machine's power.
+    /// Records on disk. They survive the agent and a reboot.
     disk: OnDisk,
-    /// What is mounted: gone with the machine's power.
+    /// Staged volumes. A reboot unmounts them.
     staged: BTreeSet<VolumeKey>,
     published: BTreeMap<VolumeKey, BTreeSet<PodUid>>,
-    /// What the Node says of volumes.
+    /// `volumesInUse` of the Node.
     in_use: BTreeSet<String>,
     attached: BTreeSet<String>,
-    /// The agent's own.
+    /// State of the agent; it ends with the agent.
     staging: Staging,
 }
 
-/// Why a set-up ended early.
+/// Reason for which a set-up ended early.
 enum Early {
     Failed,
     Died,
@@ -68,7 +68,7 @@ impl Drivers {
         self.published.clear();
     }
 
-    /// What is left of volumes that no pod has.
+    /// Number of remains of volumes, for leak checks.
     pub(crate) fn left(&self) -> usize {
         self.disk.len() + self.staged.len() + self.published.len() + self.attached.len()
     }
@@ -78,7 +78,7 @@ impl Drivers {
         all.find(|key| key.unique_name() == name).cloned()
     }
 
-    /// Goes through the steps for a pod. Steps that are done already are done again.
+    /// Takes all steps that publish a volume for a pod. Steps that are done already are repeated.
     fn publish(&mut self, pod: &PodUid, key: &VolumeKey, rng: &mut Rng, calm: bool) -> Result<(), Early> {
         let mut step = || match rng.below(1_000) {
             n if n < DIES && !calm => Err(Early::Died),
@@ -111,7 +111,7 @@ impl Drivers {
 }
 
 impl World {
-    /// Sets a driver's volume up for a pod.
+    /// Sets up a volume of the driver for a pod.
     pub(crate) fn set_up_drivers(
         &mut self,
         pod: &PodUid,
@@ -124,8 +124,8 @@ impl World {
             return Ok(Some(EffectOk::Unattached { full: false }));
         }
         let detached = !drivers.attached.contains(&key.unique_name());
-        // That the pod has it is written in the pod's directory, before the driver is asked: whoever comes next finds it there,
-        // also if nobody wants the pod any more (simulation, mounting, seed 20162).
+        // The agent records the volume in the pod's directory before it calls the driver. The next agent finds the record there, even
+        // if no source has the pod any more (simulation, mounting, seed 20162).
         self.disk.dirs.insert(pod.clone());
         let done = drivers.publish(pod, key, &mut volumes.rng, volumes.calm);
         if detached {
@@ -142,7 +142,7 @@ impl World {
         Err(EffectError { class: Class::Retryable { after_ms: 0 }, message })
     }
 
-    /// A pod's volumes are taken away.
+    /// Unpublishes the volumes of a pod.
     pub(crate) fn release_drivers(&mut self, pod: &PodUid) {
         if let Some(volumes) = &mut self.volumes {
             volumes.drivers.release(pod);
@@ -150,7 +150,8 @@ impl World {
         self.look_at_stages();
     }
 
-    /// Every second: the agent says what is in use, the controller attaches and detaches, and the agent hears of it.
+    /// Every second: the agent reports the volumes in use, the controller attaches and detaches volumes, and the agent receives the
+    /// result.
     pub(crate) fn drivers_second(&mut self) {
         if self.node.is_none() {
             return;
@@ -160,7 +161,7 @@ impl World {
         let drivers = &mut volumes.drivers;
         let in_use: BTreeSet<String> = drivers.staging.in_use(&drivers.disk).into_iter().collect();
         drivers.in_use.clone_from(&in_use);
-        // The controller is slow, and nobody waits for it.
+        // The controller is slow, and nothing waits for it.
         let wants = |name: &String| in_use.contains(name);
         let slow = !volumes.calm && volumes.rng.chance(500);
         let gone: Vec<String> =
@@ -178,7 +179,7 @@ impl World {
         }
     }
 
-    /// Drivers are asked to let go of what no pod has.
+    /// Sends NodeUnstageVolume calls for volumes that no pod uses.
     fn look_at_stages(&mut self) {
         let (now, incarnation) = (self.queue.now(), self.incarnation);
         let Some(volumes) = self.volumes.as_mut().filter(|_| self.node.is_some()) else { return };
@@ -195,10 +196,10 @@ impl World {
         }
     }
 
-    /// The driver is asked to let go of a volume, unless somebody has it by now.
+    /// A NodeUnstageVolume call arrives; the agent drops it if a pod uses the volume by now.
     pub(crate) fn unstage(&mut self, asked: &Unstage) {
         let now = self.queue.now();
-        // One that died has its connection closed.
+        // The connection of a dead agent is closed.
         if asked.incarnation != self.incarnation {
             return;
         }
@@ -221,7 +222,7 @@ impl World {
             return;
         }
         if fate < DIES {
-            // The driver let go, and nobody wrote it down.
+            // The agent dies after the driver has unstaged the volume and before the record is removed.
             self.crash();
             return;
         }

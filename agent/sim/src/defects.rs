@@ -19,85 +19,85 @@ use crate::node::{Node, NodeRequest};
 /// A deliberate fault in the agent, one for each checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// Starts a second instance beside the first (ONE-LIVE).
+    /// Starts a second instance next to the first (ONE-LIVE).
     StartsTwice,
-    /// Runs a second sandbox beside the first (ONE-SANDBOX).
+    /// Runs a second sandbox next to the first (ONE-SANDBOX).
     SandboxTwice,
-    /// Runs an init container once more when the rest has begun (ORDER).
+    /// Runs an init container again after regular containers have started (ORDER).
     RunsInitAgain,
-    /// Gives a container half a minute more than is left (GRACE).
+    /// Gives a container 30 seconds more than the rest of the grace period (GRACE).
     GivesMore,
-    /// Removes a container that it has just started (GC-SAFE).
+    /// Removes a container immediately after its start (GC-SAFE).
     RemovesTheNewest,
-    /// Starts a container of a pod that is being taken down (ABSORB-TERM).
+    /// Starts a container of a pod that terminates (ABSORB-TERM).
     StartsWhileTerminating,
-    /// Says that a pod is finished while it still runs (NO-OUTLIVE).
+    /// Reports a pod as finished while it still runs (NO-OUTLIVE).
     FinishesEarly,
-    /// Restarts what exited at once (BACKOFF).
+    /// Restarts exited containers without back-off (BACKOFF).
     IgnoresBackOff,
-    /// Stops a container whenever it starts up (RESTART-TRANSPARENT).
+    /// Stops a container at each start of the agent (RESTART-TRANSPARENT).
     StopsOnStart,
-    /// Asks and asks (BOUNDED).
+    /// Sends calls without bound (BOUNDED).
     AsksForEver,
-    /// Takes the answer of one probe for that of another (PROBE-OWN).
+    /// Uses the answer of one probe for another probe (PROBE-OWN).
     MixesProbes,
-    /// Does not count the time that hooks took (HOOK-GRACE).
+    /// Does not subtract the time of hooks from the grace period (HOOK-GRACE).
     StopsWithMoreGrace,
-    /// Runs an ephemeral container again when it ended (EPHEMERAL-ONCE).
+    /// Runs an ephemeral container again after its end (EPHEMERAL-ONCE).
     RestartsDebuggers,
-    /// Removes the container that asked for all to begin anew before the others (RESTART-ALL).
+    /// Removes the container whose exit triggered RestartAllContainers before the others (RESTART-ALL).
     RemovesTheOneThatAsked,
-    /// Takes volumes away before containers have ended (VOL-HELD).
+    /// Unmounts volumes before containers have ended (VOL-HELD).
     TearsDownEarly,
-    /// Mounts once more what was torn down (LEAK).
+    /// Mounts a volume again after its tear-down (LEAK).
     LeavesMounts,
-    /// Has a driver let go of volumes that pods have (VOL-HELD).
+    /// Unstages volumes that pods use (VOL-HELD).
     UnstagesUnderPods,
-    /// Never has a driver let go of anything (LEAK).
+    /// Never unstages a volume (LEAK).
     KeepsStages,
-    /// Takes a volume whose files are still being given to a group for one that is there (VOL-OWNED).
+    /// Reports a volume as mounted before all its files belong to the pod's group (VOL-OWNED).
     StartsDuringWalks,
-    /// Begins a walk with each effect (VOL-OWNED).
+    /// Starts a new change of ownership with each effect (VOL-OWNED).
     WalksAgain,
-    /// Has an effect wait for the whole walk, which ends with the effect and begins again (VOL-OWNED).
+    /// Makes an effect wait for the whole change of ownership, which ends with the effect and starts again (VOL-OWNED).
     WaitsForWalks,
-    /// Makes a volume from another namespace's secret (SECRET-SCOPE).
+    /// Makes a volume from a Secret of another namespace (SECRET-SCOPE).
     MountsForeign,
-    /// Tells workers what their pods were given before it is on disk (ALLOC-DURABLE).
+    /// Passes allocations to workers before they are on disk (ALLOC-DURABLE).
     ActsBeforeItIsWritten,
-    /// Gives containers ten times what their pods were given (ALLOC-CAP).
+    /// Gives containers ten times the resources that their pods were allocated (ALLOC-CAP).
     GivesTooMuch,
     /// Starts pods whose claims no driver has prepared (CLAIM-PREPARED).
     PreparesNothing,
-    /// Gives claims back before containers have ended (CLAIM-HELD).
+    /// Unprepares claims before containers have ended (CLAIM-HELD).
     GivesClaimsBackEarly,
-    /// Never has a driver let go of a claim (LEAK).
+    /// Never unprepares a claim (LEAK).
     KeepsClaims,
     /// Moves all running containers to one processor (ALLOC-EXCL).
     MovesAllToOne,
-    /// Leaves running containers on the processors of their creation (LIVENESS).
+    /// Never moves running containers to other processors (LIVENESS).
     MovesNoContainer,
-    /// Counts processors and devices that are not there (ALLOC-CAP).
+    /// Counts processors and devices that do not exist (ALLOC-CAP).
     CountsTooMuch,
     /// Asks plugins for devices of another pod (ALLOC-EXCL).
     GivesDevicesTwice,
     /// Forgets the devices of a pod when it starts (ALLOC-DURABLE).
     ForgetsDevices,
-    /// Goes on before the checkpoint of devices is written (ALLOC-DURABLE).
+    /// Continues before the checkpoint of devices is written (ALLOC-DURABLE).
     StartsBeforeTheCheckpoint,
-    /// Takes a plugin's answer to an old question for that to the newest one (ASK-OWN).
+    /// Uses a plugin's answer to an old question for the newest question (ASK-OWN).
     TakesOldAnswers,
     /// Creates containers without their devices (ALLOC-CAP).
     StartsWithoutDevices,
     /// Lets all pods wait while a plugin does not answer (LIVENESS).
     WaitsForAllPlugins,
-    /// Says nothing of resizes that wait or are under way (RESIZE-TOLD).
+    /// Does not report resizes that are deferred or in progress (RESIZE-TOLD).
     HidesResizes,
     /// Makes no cgroups for pods (CGROUP-MATCH).
     ForgetsCgroups,
-    /// Leaves a pod's cgroup as it was first made (CGROUP-MATCH, at rest).
+    /// Never changes a pod's cgroup after its creation (CGROUP-MATCH, at rest).
     KeepsOldWeights,
-    /// Leaves the limit of memory of a pod's cgroup as it was first made (CGROUP-MATCH).
+    /// Never changes the memory limit of a pod's cgroup after its creation (CGROUP-MATCH).
     KeepsOldLimits,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
@@ -105,7 +105,7 @@ pub enum Defect {
     ReportsEarly,
     /// Writes no status at all (STATUS-TRUTH, at rest).
     SaysNothing,
-    /// Deletes the object of a pod that nobody wanted deleted (DELETE-LAST).
+    /// Deletes the object of a pod whose deletion nobody requested (DELETE-LAST).
     DeletesEarly,
     /// Reads a pod of another node (SECRET-SCOPE).
     ReadsForeign,
@@ -113,26 +113,26 @@ pub enum Defect {
     KeepsMirrors,
     /// Writes no node status (NODE-READY).
     NeverReports,
-    /// Writes statuses again that the API shows already (IDLE).
+    /// Writes a status again that the API already shows (IDLE).
     RepeatsItself,
-    /// Ends all pods at once when the machine stops (SHUTDOWN-ORDER).
+    /// Terminates all pods at the same time when the machine stops (SHUTDOWN-ORDER).
     EndsAllAtOnce,
-    /// Never gives the delay lock back (SHUTDOWN-BUDGET).
+    /// Never releases the delay lock (SHUTDOWN-BUDGET).
     KeepsTheLock,
-    /// Lets pods in while the machine stops (SHUTDOWN-CLOSED).
+    /// Admits pods while the machine stops (SHUTDOWN-CLOSED).
     LetsIn,
-    /// Says of all pods that they have ended (RECEIPT-TRUE).
+    /// Records all pods as ended (RECEIPT-TRUE).
     SignsBlindly,
-    /// Does not take its receipt back when the boot goes on (RECEIPT-TRUE).
+    /// Does not withdraw its receipt when the shutdown is cancelled (RECEIPT-TRUE).
     KeepsItsReceipt,
-    /// Does not take away what shutdowns left (LEFT-OVER).
+    /// Does not delete the pods that a shutdown ended (LEFT-OVER).
     LeavesTheEnded,
-    /// Stops with the machine as if it stopped alone (STOP-AWAITED).
+    /// Stops as if only its own unit stopped, although the machine stops (STOP-AWAITED).
     LeavesItsPods,
 }
 
 impl Defect {
-    /// It is a defect of what a node tells the API server.
+    /// True for defects of the calls to the API server.
     #[must_use]
     pub fn needs_api(self) -> bool {
         matches!(
@@ -158,9 +158,9 @@ impl Defect {
 }
 
 impl Node {
-    /// Adds what the configured defect would do beside a correct `effect`.
+    /// Sends the additional effects of the configured defect, next to a correct `effect`.
     pub(crate) fn misbehave(&mut self, key: &PodKey, effect: &Effect, deadline: Option<Mono>) {
-        // Ids that no worker ever opens: their answers are ignored.
+        // No worker uses these ids: workers ignore the answers.
         let mut also = |effect: Effect| {
             let id = EffectId(u64::MAX);
             self.out.push(NodeRequest::Effect { key: key.clone(), id, effect, deadline });
@@ -208,7 +208,7 @@ impl Node {
         }
     }
 
-    /// Changes an effect as the configured defect does.
+    /// Changes an effect according to the configured defect.
     pub(crate) fn distort(&self, effect: &mut Effect) {
         self.strip_devices(effect);
         if let (Some(Defect::StopsWithMoreGrace), Effect::StopContainer { grace_s, .. }) =
@@ -225,7 +225,7 @@ impl Node {
         }
     }
 
-    /// Sends a call, or what the configured defect makes of it.
+    /// Sends a call, changed according to the configured defect.
     pub(crate) fn call(&mut self, owner: Owner, id: EffectId, mut call: ApiCall) {
         let phase = |phase: &str| json!({ "status": { "phase": phase } });
         let mut also = None;
@@ -274,7 +274,7 @@ impl Node {
         }
     }
 
-    /// A call whose answer nobody waits for.
+    /// Sends a call for which no machine waits.
     pub(crate) fn also_call(&mut self, owner: Owner, call: ApiCall) {
         self.out.push(NodeRequest::Api { owner, id: EffectId(u64::MAX), call });
     }

@@ -168,7 +168,7 @@ impl ImageService for FakeDriver {
         let credentials = credential.cloned().into_iter().collect();
         let user = ImageUser { written: image.to_owned(), credentials, ..ImageUser::default() };
         match self.apply(image, &Effect::PullImage { image: image.to_owned(), user })? {
-            EffectOk::Image(Some(info)) => Ok(info),
+            EffectOk::Pulled { image, .. } => Ok(image),
             _ => Err(unexpected("pull_image", image)),
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
 use agent_kubelet_api::drivers::PodObservation;
@@ -18,7 +19,7 @@ use agent_types::runtime::observed::{
 };
 use agent_types::time::{Mono, Now, Wall};
 
-/// What the first process of a container does.
+/// Behaviour of the first process of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Exits by itself after this many milliseconds with this code; `None` runs for ever.
@@ -33,21 +34,21 @@ impl Default for Program {
     }
 }
 
-/// A sandbox and what made it.
+/// A sandbox with its pod and runtime handler.
 #[derive(Clone, Debug)]
 pub struct FakeSandbox {
-    /// Who it belongs to.
+    /// Pod to which it belongs.
     pub pod: PodKey,
     /// As observed by CRI.
     pub observed: SandboxObserved,
-    /// Which of the runtime's handlers it is run by; empty for the default one.
+    /// Runtime handler of the sandbox; empty for the default one.
     pub handler: String,
 }
 
-/// A container and what its process does.
+/// A container and the behaviour of its process.
 #[derive(Clone, Debug)]
 pub struct FakeContainer {
-    /// Who it belongs to.
+    /// Pod to which it belongs.
     pub pod: PodKey,
     /// As observed by CRI.
     pub observed: ContainerObserved,
@@ -64,7 +65,7 @@ pub struct FakeRuntime {
     pub containers: BTreeMap<ContainerId, FakeContainer>,
     /// Present images by reference.
     pub images: BTreeMap<String, ImageInfo>,
-    /// Images that a pull can bring.
+    /// Images that a pull finds.
     pub registry: BTreeMap<String, ImageInfo>,
     /// Behaviour of containers by container name; absent is [`Program::default`].
     pub programs: BTreeMap<String, Program>,
@@ -90,8 +91,8 @@ pub fn image(reference: &str) -> ImageInfo {
 }
 
 impl FakeRuntime {
-    /// Applies one effect at once. `StopContainer` is split by the world: TERM now, [`Self::exit`] later.
-    /// Effects that are not the runtime's (pod directories) and `Inspect` are not for here: `Invalid`.
+    /// Applies one effect at once. The world splits `StopContainer`: SIGTERM now, [`Self::exit`] later. Effects that do not
+    /// concern the runtime (pod directories), and `Inspect`, are `Invalid` here.
     pub fn apply(&mut self, now: Now, effect: &Effect) -> EffectResult {
         match effect {
             Effect::InspectImage { image, .. } => Ok(EffectOk::Image(self.images.get(image).cloned())),
@@ -134,7 +135,7 @@ impl FakeRuntime {
         match self.registry.get(reference) {
             Some(found) => {
                 self.images.insert(reference.to_owned(), found.clone());
-                Ok(EffectOk::Image(Some(found.clone())))
+                Ok(EffectOk::Pulled { image: found.clone(), took: Duration::ZERO })
             }
             None => refuse(Class::NotFound, format!("failed to resolve image {reference}: not found")),
         }
@@ -192,7 +193,7 @@ impl FakeRuntime {
             return refuse(Class::Conflict, format!("sandbox {sandbox} is not ready"));
         }
         let same = |c: &&FakeContainer| {
-            // The name that a runtime reserves is made of the pod, not of the sandbox.
+            // A runtime reserves the container's name for the pod, not for the sandbox.
             c.pod.uid == home.pod.uid
                 && c.observed.name == config.name
                 && c.observed.attempt == config.attempt
@@ -242,7 +243,7 @@ impl FakeRuntime {
         Ok(EffectOk::Done)
     }
 
-    /// The first process of a container ended. Nothing happens unless it runs (or was never started).
+    /// The first process of a container ended. Ignored unless the container runs, or its state is unknown.
     pub fn exit(&mut self, now: Now, id: &ContainerId, code: i32, reason: &str) {
         if let Some(c) = self.containers.get_mut(id)
             && matches!(c.observed.state, ContainerState::Running | ContainerState::Unknown)
@@ -254,8 +255,8 @@ impl FakeRuntime {
         }
     }
 
-    /// The sandbox's own process died: not ready, and its containers with it; its network is still to be
-    /// released by `StopPodSandbox`.
+    /// The sandbox's own process died: the sandbox is not ready and its containers have exited. `StopPodSandbox` must still
+    /// release its network.
     pub fn sandbox_dies(&mut self, now: Now, id: &SandboxId) {
         for container in self.live_in(id) {
             self.exit(now, &container, 137, "Error");
@@ -273,7 +274,7 @@ impl FakeRuntime {
         }
     }
 
-    /// Everything of one pod, newest attempt first.
+    /// Sandboxes and containers of one pod, newest attempt first.
     #[must_use]
     pub fn observe(&self, uid: &PodUid) -> (Option<PodKey>, PodObservation) {
         let mut sandboxes: Vec<_> = self.sandboxes.values().filter(|s| s.pod.uid == *uid).collect();
@@ -290,7 +291,7 @@ impl FakeRuntime {
         (key, observation)
     }
 
-    /// [`Self::observe`] with its stamp; `key` names the pod when the runtime has nothing of it.
+    /// [`Self::observe`] as a snapshot with its time; `key` names the pod if the runtime has nothing of it.
     #[must_use]
     pub fn snapshot(&self, key: &PodKey, as_of: Mono) -> PodSnapshot {
         let (found, o) = self.observe(&key.uid);
@@ -303,7 +304,7 @@ impl FakeRuntime {
         }
     }
 
-    /// What a relist answers.
+    /// The answer to a relist.
     #[must_use]
     pub fn list(&self) -> Vec<ListedPod> {
         let mut pods: BTreeMap<PodUid, ListedPod> = BTreeMap::new();
@@ -341,7 +342,7 @@ pub fn key(name: &str, uid: &str) -> PodKey {
     PodKey { namespace: Arc::from("default"), name: Arc::from(name), uid: PodUid::from(uid) }
 }
 
-/// Virtual wall time that goes with a virtual monotonic one: 2026-01-01T00:00:00Z plus the time since start.
+/// Both clocks for a virtual monotonic time: the wall clock is 2026-01-01T00:00:00Z plus the time since start.
 #[must_use]
 pub fn now_at(mono: Mono) -> Now {
     const EPOCH_2026_NS: i64 = 1_767_225_600_000_000_000;

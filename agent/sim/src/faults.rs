@@ -5,15 +5,15 @@
 
 use crate::rng::Rng;
 
-/// Chances are per mille of the occasion named; 0 is off.
+/// Faults of the world. Each chance is per mille of the named occasion; 0 turns the fault off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// An effect answers an error and changes nothing.
+    /// An effect fails and changes nothing.
     pub error_before_apply: u64,
     /// An effect is applied, its answer is lost: the caller sees `DeadlineExceeded`.
     pub reply_lost: u64,
-    /// The connection breaks under a call of the runtime: the caller sees `Interrupted` at once; half of these calls are
-    /// carried out all the same, within the time that a cancelled call may take.
+    /// The connection breaks during a call to the runtime: the caller sees `Interrupted` at once. Half of these calls are
+    /// still applied, within the time that a cancelled call may take.
     pub connection_lost: u64,
     /// An effect takes up to this many extra milliseconds before it is applied.
     pub slow_ms_max: u64,
@@ -37,38 +37,39 @@ pub struct Faults {
     pub sandbox_dies: u64,
     /// Per simulated second: the machine reboots.
     pub reboot: u64,
-    /// Those of the API server and the way to it.
+    /// Faults of the API server and of the network to it.
     pub api: ApiFaults,
 }
 
-/// Faults of the API server and of the way to it. Chances are per mille of the occasion named; 0 is off.
+/// Faults of the API server and of the network to it. Each chance is per mille of the named occasion; 0 turns the fault
+/// off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiFaults {
     /// A call is answered with 429, 500, 503 or 504 and changes nothing.
     pub refused: u64,
     /// A call is applied; the answer is 500 or 504, or none comes.
     pub answer_lost: u64,
-    /// A call never arrives; its caller waits its time out.
+    /// A call never arrives; its caller waits until its time limit.
     pub call_lost: u64,
-    /// A call is applied after its caller has given it up.
+    /// A call is applied after its caller has given up.
     pub late: u64,
     /// A call takes up to this many extra milliseconds to arrive.
     pub slow_ms_max: u64,
     /// Per simulated second: nothing reaches the server for up to 90 s; watches may or may not survive it.
     pub partition: u64,
-    /// Per simulated second: connections are dead, which nobody notices until they are closed or 45 s are over.
+    /// Per simulated second: connections are dead. The agent notices this only when it closes them, or after 45 s.
     pub dead: u64,
-    /// Per simulated second: a watch ends; it is resumed where it was.
+    /// Per simulated second: a watch ends; it is resumed at its version.
     pub watch_closed: u64,
     /// Per simulated second: the server forgets its history; resumed watches get 410.
     pub history_lost: u64,
-    /// A bookmark does not come.
+    /// A bookmark is lost.
     pub bookmark_lost: u64,
-    /// The first list of an incarnation is one that a lagging server has.
+    /// The first list of an incarnation comes from a server that lags behind.
     pub stale_list: u64,
-    /// Per simulated second: the server is put back to where it was up to two minutes ago, versions included.
+    /// Per simulated second: the server is restored to a state up to two minutes old, versions included.
     pub restored: u64,
-    /// Versions that the server remembers; 0 for its default.
+    /// Number of changes that the server remembers; 0 for its default.
     pub window: usize,
 }
 

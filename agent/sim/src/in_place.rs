@@ -21,17 +21,17 @@ use crate::fake_runtime::Program;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// What a run with changes in place has besides.
+/// State of a run with changes of running pods.
 #[derive(Clone, Debug)]
 pub(crate) struct InPlace {
     rng: Rng,
     added: u32,
-    /// Containers whose end with this code makes all begin anew.
+    /// Exit code that triggers RestartAllContainers, by container.
     rules: BTreeMap<String, i32>,
 }
 
 impl InPlace {
-    /// Everything that chance decides here comes from `seed`.
+    /// All random numbers of this module come from `seed`.
     #[must_use]
     pub(crate) fn new(seed: u64) -> InPlace {
         InPlace { rng: Rng::new(seed ^ 0xDEB6), added: 0, rules: BTreeMap::new() }
@@ -39,12 +39,12 @@ impl InPlace {
 }
 
 impl World {
-    /// From now on pods are changed while they live.
+    /// From now on pods are changed while they run.
     pub fn change_in_place(&mut self, seed: u64) {
         self.in_place = Some(Box::new(InPlace::new(seed)));
     }
 
-    /// Gives a container of the pod a rule that makes all begin anew, if this run has them.
+    /// Gives a container of the pod a rule RestartAllContainers, if this run has such rules.
     pub(crate) fn give_rules(&mut self, pod: &mut Value) {
         let Some(in_place) = &mut self.in_place else { return };
         if !in_place.rng.chance(400) {
@@ -62,7 +62,7 @@ impl World {
         in_place.rules.insert(text(one, "/name").to_owned(), 1);
     }
 
-    /// What RESTART-ALL sees of an end.
+    /// Passes the end of a container to RESTART-ALL.
     pub(crate) fn note_asked(&mut self, id: &ContainerId, code: i32) {
         let Some(in_place) = &self.in_place else { return };
         let Some(c) = self.runtime.containers.get(id) else { return };
@@ -73,13 +73,13 @@ impl World {
         }
     }
 
-    /// The container has a rule that makes all begin anew.
+    /// True if the container has a rule RestartAllContainers.
     pub(crate) fn asks_for_all(&self, id: &ContainerId) -> bool {
         let name = self.runtime.containers.get(id).map(|c| &c.observed.name);
         name.is_some_and(|name| self.in_place.as_ref().is_some_and(|i| i.rules.contains_key(name)))
     }
 
-    /// A container that starts leaves a log.
+    /// A container that starts has a log file.
     pub(crate) fn write_log(&mut self, id: &ContainerId) {
         if self.in_place.is_some()
             && let Some(c) = self.runtime.containers.get(id)
@@ -90,17 +90,17 @@ impl World {
         }
     }
 
-    /// What the disk answers when a container's files are made.
+    /// The answer of the disk when a container's files are created.
     pub(crate) fn files_of(&self, uid: &PodUid, log_of: Option<&str>) -> EffectOk {
         let name = log_of.and_then(|directory| directory.rsplit('/').next()).unwrap_or_default();
         EffectOk::Files { newest_log: self.disk.logs.get(&(uid.clone(), name.to_owned())).copied() }
     }
 
-    /// Somebody may look at one of the pods.
+    /// A user may add an ephemeral container to one of the pods.
     pub(crate) fn somebody_debugs(&mut self) {
         let pods: Vec<Pod> = self.runnable_api_pods();
         let Some(in_place) = &mut self.in_place else { return };
-        // At most two look at one pod.
+        // A pod gets at most two ephemeral containers.
         let open =
             |p: &&Pod| p.metadata.deletion_timestamp.is_none() && pod::ephemeral_containers(p).len() < 2;
         let live: Vec<&Pod> = pods.iter().filter(open).collect();
@@ -127,7 +127,7 @@ impl World {
         self.patch(&shown, json!({ "spec": { "ephemeralContainers": [container] } }));
     }
 
-    /// Long after everything healed: every ephemeral container of a pod that runs has had its run.
+    /// Long after all faults have healed: ephemeral containers of running pods that have never run.
     pub(crate) fn undebugged(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for p in self.runnable_api_pods() {
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// An ephemeral container, by its name.
+/// True if the name is that of an ephemeral container.
 pub(crate) fn is_ephemeral(name: &str) -> bool {
     name.starts_with("debug-")
 }

@@ -36,61 +36,61 @@ use crate::devices::AgentDevices;
 use crate::fake_runtime::state_number;
 use crate::trace::{brief, brief_call};
 
-/// What happens to the agent.
+/// Events of the agent.
 #[derive(Clone, Debug)]
 pub enum NodeEvent {
-    /// Its first moment: the pods of the manifest directory.
+    /// The agent starts, with the pods of the manifest directory.
     Start(Vec<Arc<Pod>>),
     /// A manifest appeared or changed.
     Desired(Arc<Pod>),
     /// A manifest is gone.
     Removed(Arc<Pod>),
-    /// An answer.
+    /// The result of an effect.
     Reply {
         /// UID of the pod.
         uid: PodUid,
-        /// To what.
+        /// Identifier of the request.
         id: EffectId,
-        /// The answer.
+        /// The result.
         result: EffectResult,
     },
     /// A container answered a probe.
     ProbeDone {
         /// UID of the pod.
         uid: PodUid,
-        /// To what.
+        /// Identifier of the request.
         id: ProbeId,
-        /// The answer.
+        /// The result.
         outcome: Outcome,
     },
-    /// What pods were given is on disk (true), or could not be written.
+    /// The allocations are on disk (true), or could not be written.
     Recorded(bool),
-    /// News of device plugins.
+    /// An event of a device plugin.
     Devices(DeviceEvent),
     /// For PLEG: the event stream, and the answers to its questions.
     Pleg(PlegEvent),
-    /// A watch on the API server says.
+    /// An event of a watch on the API server.
     Heard(WatchDelivery),
     /// The API server's answer.
     ApiReply {
-        /// For whom.
+        /// Machine that gets the answer.
         owner: Owner,
-        /// To what.
+        /// Identifier of the request.
         id: EffectId,
-        /// The answer.
+        /// The result.
         result: Box<ApiResult>,
     },
-    /// What these pods get values from changed.
+    /// Objects from which these pods get values have changed.
     Sources(BTreeSet<PodUid>),
     /// The health of devices of a pod's claims changed.
     Claims(PodUid, Arc<PodClaims>),
-    /// Space is short.
+    /// Disk space is short.
     DeleteUnused,
-    /// News of the machine.
+    /// An observation for the Node object.
     Input(Box<NodeInput>),
-    /// logind says something, or the receipt was written.
+    /// A signal of logind, or the receipt was written.
     Shutdown(ShutdownEvent),
-    /// The timer.
+    /// The timer has expired.
     Tick,
 }
 
@@ -123,36 +123,36 @@ impl fmt::Debug for NodeRequest {
     }
 }
 
-/// What the agent wants.
+/// Requests of the agent to its surroundings.
 #[derive(Clone)]
 pub enum NodeRequest {
     /// An effect of a pod worker.
     Effect {
         /// Identity of the pod.
         key: PodKey,
-        /// To be sent back.
+        /// Identifier to return with the answer.
         id: EffectId,
         /// Effect to carry out.
         effect: Effect,
-        /// No call may be in progress after it.
+        /// Time after which no call of the effect may be in progress.
         deadline: Option<Mono>,
     },
     /// A durable write of a pod worker.
     Persist {
-        /// To be sent back.
+        /// Identifier to return with the answer.
         id: EffectId,
         /// Record to write.
         record: TerminatingRecord,
     },
     /// A durable write of the pod manager.
     Allocated(Arc<Allocations>, Box<ManagerRecords>),
-    /// A question to a device plugin, or the checkpoint.
+    /// A question to a device plugin, or a write of the checkpoint.
     Devices(DeviceAction),
-    /// Nobody waits for this effect any more.
+    /// The worker does not wait for this effect any more.
     Cancel(PodUid, EffectId),
-    /// A question to a container.
+    /// Run a probe.
     Probe(PodUid, ProbeId, Box<ProbeCall>),
-    /// PLEG looks at one pod.
+    /// PLEG inspects one pod.
     Inspect(PodUid),
     /// PLEG lists all pods.
     Relist,
@@ -162,16 +162,16 @@ pub enum NodeRequest {
     Event(PodKey, EventFact),
     /// A call to the API server.
     Api {
-        /// From whom.
+        /// Machine that sends the call.
         owner: Owner,
-        /// To be sent back.
+        /// Identifier to return with the answer.
         id: EffectId,
         /// Call to the API server.
         call: ApiCall,
     },
     /// Connections to the API server may be dead: make new ones.
     CloseConnections,
-    /// What the end of the machine wants of logind and of the disk.
+    /// An action of the shutdown manager for logind or for the disk.
     Shutdown(ShutdownAction),
     /// A worker's state after a step.
     Worker {
@@ -189,19 +189,19 @@ pub struct Node {
     context: Arc<WorkerContext>,
     pub(crate) manager: PodManager,
     pleg: Pleg,
-    /// The runtime was listed.
+    /// The runtime was listed once.
     listed: bool,
     pub(crate) devices: AgentDevices,
     pub(crate) workers: BTreeMap<PodUid, PodWorker>,
-    /// Workers of which it was said that nothing runs any more.
+    /// Pods that were reported as ended: no container runs any more.
     ended: BTreeSet<PodUid>,
-    /// Workers of which it was said that their volumes are released too.
+    /// Pods that were reported as released: their volumes are unmounted too.
     released: BTreeSet<PodUid>,
-    /// Workers that were told to give up what nobody needs, and are not done.
+    /// Pods whose workers still remove unused containers.
     stripping: BTreeSet<PodUid>,
-    /// `None` where nobody waits for pods when the machine stops.
+    /// The shutdown manager; `None` if a shutdown does not wait for pods.
     pub(crate) shutdown: Option<NodeShutdown>,
-    /// Of the pods that it ends.
+    /// Priorities of the pods that a shutdown terminates.
     pub(crate) priorities: BTreeMap<PodUid, i32>,
     pub(crate) cluster: Option<Cluster>,
     pub(crate) defect: Option<Defect>,
@@ -209,8 +209,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A fresh incarnation and what the last one left on disk; `cluster` is `None` for a standalone node. `allocatable` is
-    /// what there is to give.
+    /// A new incarnation with the state that the last one left on disk. `cluster` is `None` for a standalone node;
+    /// `allocatable` has the resources for pods.
     #[must_use]
     pub fn new(
         context: Arc<WorkerContext>,
@@ -246,7 +246,7 @@ impl Node {
         }
     }
 
-    /// Absorbs one event.
+    /// Handles one event.
     pub fn handle(&mut self, now: Now, event: NodeEvent) -> Vec<NodeRequest> {
         match event {
             NodeEvent::Start(pods) => {
@@ -314,31 +314,31 @@ impl Node {
             .min()
     }
 
-    /// The machines of the cluster's part, for leak checks.
+    /// The machines of a node in a cluster, for leak checks.
     #[must_use]
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_ref()
     }
 
-    /// Every source was read and the runtime listed.
+    /// True once every source was read and the runtime was listed.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.manager.is_synced()
     }
 
-    /// UIDs of the active pods, once all is known.
+    /// UIDs of the active pods; `None` before every source was read and the runtime was listed.
     #[must_use]
     pub fn active(&self) -> Option<BTreeSet<PodUid>> {
         self.manager.is_synced().then(|| self.manager.active_pods())
     }
 
-    /// A source wants the pod.
+    /// True if a source has the pod.
     #[must_use]
     pub fn wants(&self, uid: &PodUid) -> bool {
         self.manager.desired().contains_key(uid)
     }
 
-    /// Workers alive, for leak checks.
+    /// The workers, for leak checks.
     #[must_use]
     pub fn workers(&self) -> &BTreeMap<PodUid, PodWorker> {
         &self.workers
@@ -439,7 +439,7 @@ impl Node {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
                 ManagerAction::ReadNode | ManagerAction::Evicted(_) | ManagerAction::NotThere(_) => {}
-                // Nobody waits for it here: that nothing is removed that must stay is what is looked at.
+                // Nothing waits for this action: the checkers only verify that no container in use is removed.
                 ManagerAction::UnusedDeleted => {}
                 ManagerAction::Leaving(pods) => self.shut_down(now, ShutdownEvent::Leaving(pods)),
             }
@@ -477,11 +477,21 @@ impl Node {
         let (ended, released) = (worker.is_terminated(), worker.is_released());
         let stripped = worker.is_stripped() && self.stripping.remove(uid);
         let mut finished = false;
+        let mut lacking = Vec::new();
         for action in actions.drain() {
             finished |= matches!(action, PodAction::Finished { .. });
-            self.act(now, &key, action);
+            match action {
+                PodAction::Effect { id, effect: Effect::AllocateDevices { container }, .. } => {
+                    lacking.push(ManagerEvent::LacksDevices { uid: uid.clone(), container, id });
+                }
+                PodAction::Cancel(id) => {
+                    lacking.push(ManagerEvent::GiveUpStart { uid: uid.clone(), id });
+                    self.act(now, &key, PodAction::Cancel(id));
+                }
+                action => self.act(now, &key, action),
+            }
         }
-        // The order of the daemon's worker shell.
+        // The same order as in the daemon's worker task.
         if ended && self.ended.insert(uid.clone()) {
             self.manage(now, ManagerEvent::Ended(uid.clone()));
             self.pod_news(now, PodNews::Terminated(key.clone()));
@@ -491,6 +501,10 @@ impl Node {
         }
         if stripped {
             self.manage(now, ManagerEvent::Stripped(uid.clone()));
+        }
+        // The pod manager may answer at once: after the worker's other actions.
+        for event in lacking {
+            self.manage(now, event);
         }
         if finished {
             self.pod_news(now, PodNews::Finished(key));
@@ -513,7 +527,7 @@ impl Node {
             }
             PodAction::Cancel(id) => self.out.push(NodeRequest::Cancel(key.uid.clone(), id)),
             PodAction::Probe { id, call } => self.out.push(NodeRequest::Probe(key.uid.clone(), id, call)),
-            // This shell cannot cancel a probe: its answer comes, and is nobody's.
+            // The simulation does not cancel probes: the answer comes, and the worker ignores it.
             PodAction::CancelProbe(_) => {}
             PodAction::Persist { id, record } => self.out.push(NodeRequest::Persist { id, record }),
             PodAction::PublishStatus(status) => {
@@ -529,7 +543,7 @@ impl Node {
         }
     }
 
-    /// Has what pods were given written; a broken agent goes on before that is done.
+    /// Requests the write of the allocations; a broken agent continues before it is done.
     fn record(&mut self, now: Now, all: Arc<Allocations>, managers: Box<ManagerRecords>) {
         if self.defect == Some(Defect::ActsBeforeItIsWritten) {
             self.manage(now, ManagerEvent::Recorded(true));

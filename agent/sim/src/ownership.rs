@@ -25,13 +25,12 @@ use crate::rng::Rng;
 use crate::volumes::Volumes;
 use crate::world::{Event, World};
 
-/// How long an effect waits for a walk.
+/// Longest time that an effect waits for a walk.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The group of the pods that have one.
+/// `fsGroup` of the pods that have one.
 const GROUP: u32 = 2_000;
-/// How long a walk takes, seconds, if it takes longer than an effect waits: through a volume that several pods walk through one
-/// after the other, through one that is walked through once (longer than the set-up of a driver's volume may take), and through
-/// one that a single pod has.
+/// Length of a long walk, seconds: through a shared volume that each pod walks through again; through a shared volume that only
+/// the first pod walks through (longer than the set-up of a driver's volume may take); through a volume of one pod.
 const EACH_S: (u64, u64) = (11, 40);
 const ONCE_S: (u64, u64) = (300, 600);
 const OWN_S: (u64, u64) = (11, 300);
@@ -39,23 +38,23 @@ const OWN_S: (u64, u64) = (11, 300);
 /// A pod, and the name of its volume.
 type Key = (PodUid, String);
 
-/// Walks, and what they have left.
+/// Walks and their results.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     rng: Rng,
-    /// Pods say `OnRootMismatch`: what is given is not walked through again. Else they say `Always`.
+    /// Pods have the policy `OnRootMismatch`: a volume that belongs to the group is not walked through again. False: `Always`.
     by_root: bool,
-    /// How long a walk through a volume takes, by its claim or its own name.
+    /// Length of a walk through a volume, by its claim or its own name.
     lengths: BTreeMap<String, Duration>,
-    /// Volumes whose own directory is the group's. Outlives agent and machine.
+    /// Volumes whose own directory belongs to the group. They survive the agent and a reboot.
     given: BTreeSet<String>,
-    /// Walks of this agent whose end no effect has heard of.
+    /// Walks of this agent whose end no effect has reported.
     walks: BTreeMap<Key, Walk>,
 }
 
 #[derive(Debug)]
 struct Walk {
-    /// Of which volume.
+    /// Volume of the walk.
     volume: String,
     began: Mono,
     ends: Mono,
@@ -69,7 +68,7 @@ impl Ownership {
         Ownership { rng, by_root, lengths, given, walks }
     }
 
-    /// Gives a pod a group, or not.
+    /// Gives a group to some pods.
     pub(crate) fn give_group(&mut self, pod: &mut Value) {
         if self.rng.chance(800) {
             let policy = if self.by_root { "OnRootMismatch" } else { "Always" };
@@ -77,35 +76,35 @@ impl Ownership {
         }
     }
 
-    /// Walks of pods that still have a job, for leak checks.
+    /// Number of walks, for leak checks.
     pub(crate) fn left(&self) -> usize {
         self.walks.len()
     }
 
-    /// Walks that have come to their end by `now` have given their volumes.
+    /// Volumes of walks that have ended by `now` belong to the group.
     fn settle(&mut self, now: Mono) {
         let ended = self.walks.values().filter(|walk| walk.ends <= now);
         self.given.extend(ended.map(|walk| walk.volume.clone()));
     }
 
-    /// The agent died, and its walks with it.
+    /// The agent died, and its walks ended with it.
     pub(crate) fn forget(&mut self, now: Mono) {
         self.settle(now);
         self.walks.clear();
     }
 
-    /// The volumes of a pod are taken away.
+    /// The volumes of a pod are torn down: its walks end.
     pub(crate) fn end(&mut self, now: Mono, pod: &PodUid) {
         self.settle(now);
         self.walks.retain(|(of, _), _| of != pod);
     }
 
-    /// When a new walk through `volume` ends, which waits for those of other pods.
+    /// Time at which a new walk through `volume` ends. It waits for the walks of other pods.
     fn ends(&mut self, now: Mono, volume: &str, is_shared: bool) -> Mono {
         self.settle(now);
         let others = self.walks.values().filter(|walk| walk.volume == volume).map(|walk| walk.ends);
         let free = others.max().unwrap_or(now).max(now);
-        // A pod that waited for another one's walk finds the volume given.
+        // A pod that waited for the walk of another pod finds that the volume belongs to the group.
         if self.by_root && (free > now || self.given.contains(volume)) {
             return free;
         }
@@ -121,7 +120,7 @@ impl Ownership {
     }
 }
 
-/// A walk through the files goes with the set-up of such a volume.
+/// True if the set-up of this volume walks through its files.
 fn is_walked(set_up: &SetUp) -> bool {
     let has_files = match &set_up.work {
         Work::Bind(_) => true,
@@ -135,7 +134,7 @@ fn giving(set_up: &SetUp, took: Duration) -> EffectOk {
     EffectOk::Giving { path: set_up.path.clone(), entries: took.as_secs() * 1_000, took }
 }
 
-/// How long an effect waited for its answer.
+/// Time that an effect waited for a walk.
 pub(crate) fn waited(answer: Option<&EffectOk>) -> Duration {
     if matches!(answer, Some(EffectOk::Giving { .. })) { PATIENCE } else { Duration::ZERO }
 }
@@ -147,7 +146,7 @@ impl Volumes {
 }
 
 impl World {
-    /// From now on pods have volumes, and most pods a group that gets them.
+    /// From now on pods have volumes, and most pods have an `fsGroup`.
     pub fn own_volumes(&mut self, seed: u64) {
         self.mount(seed);
         if let Some(volumes) = &mut self.volumes {
@@ -155,7 +154,7 @@ impl World {
         }
     }
 
-    /// When the walk ends that a set-up waits for. A broken agent's set-up waits for any.
+    /// Time at which the walk ends for which a set-up waits; `None`: the set-up does not wait. A broken agent waits for every walk.
     pub(crate) fn waits_for_walk(&mut self, call: &Call) -> Option<Mono> {
         let Ask::Effect { key, effect: Effect::SetUpVolume { volume }, .. } = &call.ask else { return None };
         let (now, is_patient) = (self.queue.now(), self.defect == Some(Defect::WaitsForWalks));
@@ -163,7 +162,7 @@ impl World {
         (ends > now && (is_patient || ends.since(now) <= PATIENCE)).then_some(ends)
     }
 
-    /// The set-up goes on when the walk has ended, or its time is over before. A broken agent's walk ends with its set-up.
+    /// The set-up continues when the walk has ended, or times out before. A broken agent's walk ends with its set-up.
     pub(crate) fn wait_for_walk(&mut self, call: Call, ends: Mono) {
         if call.deadline.is_none_or(|deadline| ends <= deadline) {
             return self.queue.at(ends, Event::Apply(call));
@@ -177,7 +176,7 @@ impl World {
         self.time_out(call);
     }
 
-    /// The walk of a volume goes on: nothing is done for the volume before it has ended.
+    /// The answer of a set-up while the walk of its volume runs; `None` after the end of the walk.
     pub(crate) fn still_walks(&mut self, pod: &PodUid, set_up: &SetUp) -> Option<EffectOk> {
         let (now, begins_again) = (self.queue.now(), self.defect == Some(Defect::WalksAgain));
         let walk = self.volumes.as_mut()?.walk_mut(&(pod.clone(), set_up.name.clone()))?;
@@ -192,7 +191,7 @@ impl World {
         Some(giving(set_up, took))
     }
 
-    /// Begins the walk of a volume that is there otherwise, unless the walk has ended.
+    /// Starts the walk of a volume whose other steps are done, unless the walk has ended.
     pub(crate) fn walk(&mut self, pod: &PodUid, set_up: &SetUp) -> Option<EffectOk> {
         let now = self.queue.now();
         let volumes = self.volumes.as_mut()?;

@@ -1,9 +1,9 @@
-//! Pods that have processors and memory for themselves: a machine of two NUMA nodes, eight processors and static managers.
+//! Pods with exclusive processors and memory: a machine of two NUMA nodes, eight processors and static managers.
 //!
-//! In: chances of its own, so that other runs do not change. Out: the checkers of assignments. ALLOC-EXCL: no processor serves two pods
-//! that have it for themselves. ALLOC-CAP: a container has as many processors as it asked for, and none that is reserved.
-//! ALLOC-DURABLE: the assignment was on disk before its container was created. At rest no container that shares runs on a
-//! processor of another one. Upstream: pkg/kubelet/cm/cpumanager, memorymanager.
+//! In: random numbers of its own, so that other runs do not change. Out: the checkers of assignments. ALLOC-EXCL: no processor belongs
+//! exclusively to two pods. ALLOC-CAP: a container has the requested number of processors, and no reserved one. ALLOC-DURABLE: the
+//! assignment was on disk before its container was created. At rest no container without exclusive processors runs on an exclusive
+//! one. Upstream: pkg/kubelet/cm/cpumanager, memorymanager.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,19 +28,19 @@ use crate::defects::Defect;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// Processors that are not reserved.
+/// Number of processors that are not reserved.
 const EXCLUSIVE: u32 = 7;
-/// Processors of the machine.
+/// Number of processors of the machine.
 const PROCESSORS: u32 = 8;
-/// The most that a pod asks for.
+/// Most processors that a pod requests.
 const PROCESSORS_OF_POD: u32 = 6;
-/// Reason of a pod for which there are too few processors.
+/// Reason of a pod that is rejected because there are too few processors.
 const REFUSED: &str = "UnexpectedAdmissionError";
 const NODE_BYTES: u64 = 1 << 30;
 const RESERVED_BYTES: u64 = 64 << 20;
 const RESERVED_MILLI: u64 = 1000;
 
-/// A run with static managers.
+/// State of a run with static managers.
 #[derive(Clone, Debug)]
 pub(crate) struct Placing {
     rng: Rng,
@@ -48,11 +48,12 @@ pub(crate) struct Placing {
     record: ManagerRecords,
     /// Processors of each instance, as the runtime has them.
     cpus: BTreeMap<ContainerId, CpuSet>,
-    /// Instances that have processors for themselves.
+    /// Instances that have exclusive processors.
     exclusive: BTreeSet<ContainerId>,
-    /// Processors that static pods may still ask for. No record of a refusal outlives the agent, so none of them is refused.
+    /// Number of processors that static pods may still request. No record of a rejection survives the agent, so static pods request
+    /// few enough that none is rejected.
     left_for_static: u32,
-    /// A record could not be written, or its answer was lost: the agent goes on without it, as upstream.
+    /// A record could not be written, or its answer was lost: the agent continues without it, as upstream.
     unwritten: bool,
 }
 
@@ -63,8 +64,8 @@ impl Placing {
     }
 }
 
-/// Two sockets, each a node with two cores of two threads: thread `t` of core `c` is processor `4t + c`. A broken agent counts more
-/// threads.
+/// Two sockets, each a NUMA node with two cores of two threads: thread `t` of core `c` is processor `4t + c`. A broken agent
+/// counts more threads.
 fn topology(processors: u32) -> CpuTopology {
     let cpu = |n: u32| {
         let core = n % 4;
@@ -73,7 +74,7 @@ fn topology(processors: u32) -> CpuTopology {
     CpuTopology::new((0..processors).map(cpu).collect(), 2)
 }
 
-/// The managers as an agent starts them from these files.
+/// The managers that an agent starts from these files.
 fn managers(record: &ManagerRecords, processors: u32) -> Managers {
     let cpus = record.cpus.as_ref().and_then(|text| checkpoint::cpus::read(CPU_STATIC, text).ok());
     let memory = record.memory.as_ref().and_then(|text| checkpoint::memory::read(MEMORY_STATIC, text).ok());
@@ -90,7 +91,7 @@ fn managers(record: &ManagerRecords, processors: u32) -> Managers {
 }
 
 impl World {
-    /// From now on the node has static managers, and pods ask for whole processors.
+    /// From now on the node has static managers, and pods request whole processors.
     pub fn place_pods(&mut self, seed: u64) {
         self.placing = Some(Box::new(Placing {
             rng: Rng::new(seed ^ 0x0CBA),
@@ -102,7 +103,7 @@ impl World {
         }));
     }
 
-    /// The managers that an agent begins with.
+    /// The managers of a new agent.
     pub(crate) fn managers(&mut self) -> ResourceManagers {
         let Some(placing) = &mut self.placing else { return self.restore_devices(Managers::default()) };
         placing.unwritten = false;
@@ -114,10 +115,10 @@ impl World {
         self.restore_devices(managers)
     }
 
-    /// Lets a new pod ask for processors and memory, if this run has managers.
+    /// Makes a new pod request processors and memory, if this run has managers.
     pub(crate) fn ask_for_processors(&mut self, pod: &mut Value, is_static: bool) {
         let Some(placing) = &mut self.placing else { return };
-        // Three containers and as many init containers at most, of which none shares with another one.
+        // A pod has at most three containers and three init containers, each with exclusive processors.
         if !placing.rng.chance(600) || (is_static && placing.left_for_static < PROCESSORS_OF_POD) {
             return;
         }
@@ -169,7 +170,7 @@ impl World {
         if cpus.iter().any(|cpu| cpu >= PROCESSORS) {
             self.checks.report("ALLOC-CAP", text("the machine does not have all of them"));
         }
-        // A container with processors for itself has no quota, and shares by their number.
+        // A container with exclusive processors has no quota; its shares give their number.
         if resources.cpu_quota_us >= 0 {
             return;
         }
@@ -183,7 +184,7 @@ impl World {
         }
     }
 
-    /// Moves running containers. A broken agent moves none.
+    /// Moves running containers to other processors. A broken agent moves none.
     pub(crate) fn set_cpus(&mut self, cpus: &BTreeMap<ContainerId, String>) -> EffectResult {
         if self.defect == Some(Defect::MovesNoContainer) {
             return Ok(EffectOk::Done);
@@ -215,7 +216,7 @@ impl World {
         all
     }
 
-    /// ALLOC-EXCL: after each event.
+    /// Checks ALLOC-EXCL after each event.
     pub(crate) fn look_at_processors(&mut self) {
         let mut owners: BTreeMap<u32, (&ContainerId, &PodKey)> = BTreeMap::new();
         let mut twice = None;
@@ -233,7 +234,7 @@ impl World {
         }
     }
 
-    /// Long after everything healed: containers that share are on the shared processors.
+    /// Long after all faults have healed: containers without exclusive processors that do not run on the shared ones.
     pub(crate) fn misplaced(&self) -> Vec<String> {
         let Some(placing) = &self.placing else { return Vec::new() };
         let shared = placing.cpu_state().shared;
@@ -247,7 +248,7 @@ impl World {
         self.running_on().into_iter().filter_map(wrong).collect()
     }
 
-    /// The pod was refused because other pods have the processors.
+    /// True if the pod may have been rejected because other pods have the processors.
     pub(crate) fn may_be_refused(&self, reason: Option<&str>) -> bool {
         self.placing.is_some() && reason == Some(REFUSED)
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pods that grow ─► memory ─► observations, measurements (late, incomplete) ─► Eviction ─► victims ─► room, after a while
-//!                                                                                 ▲ dies and begins anew
+//!                                                                                 ▲ dies and starts again
 //! ```
 //! In: a seed, a defect. Out: the evicted pods, or the first violation. EVICT-FAIR: pods are evicted only while memory
 //! is short, one at a time, never a critical pod, and never before a pod that ranks higher by the checker's own
@@ -31,40 +31,40 @@ use crate::checks::Violation;
 use crate::queue::Queue;
 use crate::rng::Rng;
 
-/// MiB of the machine.
+/// Memory of the machine, MiB.
 const MEMORY: i64 = 4096;
-/// MiB that must be left.
+/// Threshold of available memory, MiB: below it the agent evicts pods.
 const HARD: i64 = 200;
-/// What must be free beyond it once it was short, MiB.
+/// Memory that must be available above the threshold before the pressure ends, MiB.
 const RECLAIM: i64 = 100;
-/// The slowest answer of anybody.
+/// Longest time of an answer, milliseconds.
 const ANSWER_MS_MAX: u64 = 400;
 
-/// An agent that is broken on purpose.
+/// A planted defect of the eviction manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PressureDefect {
-    /// Ends the one after the one whose turn it is.
+    /// Evicts the second pod of the ranking.
     TakesTheNext,
-    /// Ends a critical pod.
+    /// Evicts a critical pod.
     TakesTheCritical,
-    /// Ends another one beside the one that is on his way out.
+    /// Evicts another pod while one terminates.
     TakesTwo,
-    /// Ends somebody while nothing is short.
+    /// Evicts a pod while no memory is short.
     TakesForNothing,
-    /// Chooses, and ends nobody.
+    /// Chooses a pod and does not evict it.
     TakesNobody,
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PressureReport {
-    /// Who went, in order.
+    /// Evicted pods, in order.
     pub evicted: Vec<String>,
-    /// How often the kernel had to kill.
+    /// Number of OOM kills of the kernel.
     pub kernel_kills: u32,
-    /// How often the agent died.
+    /// Number of crashes of the agent.
     pub crashes: u32,
-    /// How often nothing could be read, of the machine or of its pods.
+    /// Number of failed measurements of the machine or of its pods.
     pub failures: u32,
 }
 
@@ -80,7 +80,7 @@ struct Eater {
     pod: Arc<Pod>,
     asked: i64,
     priority: i32,
-    /// MiB now, and what is added each tenth of a second.
+    /// Memory in use, MiB; then its growth in each tenth of a second.
     used: i64,
     growth: i64,
     most: i64,
@@ -100,11 +100,11 @@ struct Pressing {
     incarnation: u32,
     defect: Option<PressureDefect>,
     pods: BTreeMap<PodUid, Eater>,
-    /// As the machine was last told, MiB.
+    /// Available memory of the last observation that the machine got, MiB.
     left: i64,
     was_short: bool,
     measured: Uses,
-    /// Memory is short, and somebody may go, since then.
+    /// Time since which memory is short and a pod may be evicted.
     owed: Option<Mono>,
     report: PressureReport,
 }
@@ -198,13 +198,13 @@ impl Pressing {
         MEMORY - self.pods.values().map(|eater| eater.used).sum::<i64>()
     }
 
-    /// A tenth of a second of growth; now and then the agent dies.
+    /// Pods grow for a tenth of a second; sometimes the agent dies.
     fn grow(&mut self) -> Result<(), Violation> {
         for eater in self.pods.values_mut() {
             eater.used = (eater.used + eater.growth).min(eater.most);
         }
         if self.left_now() < 0 {
-            // The kernel takes the largest, whose container begins anew.
+            // The kernel kills the largest pod, whose container restarts.
             self.report.kernel_kills += 1;
             if let Some(eater) = self.pods.values_mut().max_by_key(|eater| eater.used) {
                 eater.used = 1;
@@ -226,7 +226,7 @@ impl Pressing {
         Ok(())
     }
 
-    /// EVICT-PROMPT.
+    /// Checks EVICT-PROMPT.
     fn owe(&mut self) -> Result<(), Violation> {
         let may_go = |eater: &Eater| !eater.is_critical() && eater.going.is_none();
         let somebody = self.pods.values().any(may_go) && !self.pods.values().any(|e| e.going.is_some());
@@ -235,7 +235,7 @@ impl Pressing {
             return Ok(());
         }
         let since = *self.owed.get_or_insert(self.queue.now());
-        // A look may have come just before; then the next one, the measurement, and their answers.
+        // The last observation may have come just before. The limit covers the next observation, the measurement, and their answers.
         let limit = PERIOD + Duration::from_millis(4 * ANSWER_MS_MAX);
         let waited = self.queue.now().since(since);
         if waited > limit {
@@ -255,7 +255,7 @@ impl Pressing {
             let least = if self.was_short { HARD + RECLAIM } else { HARD };
             self.was_short = self.left < least;
         } else if let EvictionEvent::Observed(_) = &event {
-            // Nothing could be read: nobody can be told to go before the next look.
+            // The observation failed: the agent cannot evict a pod before the next one.
             self.owed = self.owed.map(|_| self.queue.now());
         }
         if let EvictionEvent::Measured(uses) = &event {
@@ -298,10 +298,10 @@ impl Pressing {
             }
             EvictionAction::Measure(_) => {
                 let mut uses = Uses::new();
-                // A runtime that does not answer tells nothing of anybody.
+                // If the runtime does not answer, no pod is measured.
                 let failed = self.rng.chance(20);
                 for (uid, eater) in self.pods.iter().filter(|_| !failed) {
-                    // Of a pod that is being started nothing is known.
+                    // A pod that starts has no measurement.
                     if !self.rng.chance(50) {
                         let memory = u64::try_from(eater.used << 20).ok();
                         uses.insert(uid.clone(), PodUse { memory, ..PodUse::default() });
@@ -345,7 +345,7 @@ impl Pressing {
         Ok(())
     }
 
-    /// What a broken agent does.
+    /// A broken agent evicts a pod of its choice.
     fn take(&mut self, is_it: impl Fn(&Eater) -> bool) -> Result<(), Violation> {
         let found = self.pods.iter().find(|(_, eater)| is_it(eater) && eater.going.is_none());
         match found.map(|(uid, _)| uid.clone()) {
@@ -354,11 +354,11 @@ impl Pressing {
         }
     }
 
-    /// EVICT-FAIR, then the pod is on its way out.
+    /// Checks EVICT-FAIR; then the pod terminates.
     fn goes(&mut self, uid: PodUid) -> Result<(), Violation> {
         let now = self.queue.now();
         let Some(victim) = self.pods.get(&uid) else {
-            // It has gone since it was seen; whoever ends pods says so.
+            // The pod has ended since the observation; the pod manager reports this.
             self.answer(EvictionEvent::Released(uid));
             return Ok(());
         };
@@ -400,7 +400,7 @@ impl Pressing {
         Ok(())
     }
 
-    /// Which of two goes first, rule by rule as upstream's documentation tells it.
+    /// Order of two pods for eviction, rule by rule as in upstream's documentation.
     fn compare(&self, (a, of_a): (&PodUid, &Eater), (b, of_b): (&PodUid, &Eater)) -> Ordering {
         let memory = |uid: &PodUid| self.measured.get(uid).and_then(|found| found.memory);
         let (known_a, known_b) = (memory(a), memory(b));

@@ -27,7 +27,7 @@ use crate::node::NodeEvent;
 use crate::rng::Rng;
 use crate::world::{Event, World};
 
-/// A probe that is being asked.
+/// A probe without an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingProbe {
     pub(crate) incarnation: u32,
@@ -36,7 +36,7 @@ pub(crate) struct PendingProbe {
     pub(crate) call: Box<ProbeCall>,
 }
 
-/// How a container answers, of a thousand.
+/// Chances of the answers of a container, per mille.
 #[derive(Clone, Copy, Debug, Default)]
 struct Temper {
     bad: u64,
@@ -44,20 +44,20 @@ struct Temper {
     silent: u64,
 }
 
-/// What a run with probes has besides.
+/// State of a run with probes and hooks.
 #[derive(Clone, Debug)]
 pub(crate) struct Probing {
     rng: Rng,
-    /// By container name.
+    /// Behaviour by container name.
     tempers: BTreeMap<String, Temper>,
-    /// Which containers have which probes.
+    /// Probes of containers.
     probed: BTreeMap<(String, Kind), u32>,
-    /// The last outcome in each pod, for the agent that mixes them up.
+    /// The last outcome in each pod, for a broken agent that confuses probes.
     last: BTreeMap<PodUid, Outcome>,
 }
 
 impl Probing {
-    /// Everything that chance decides here comes from `seed`.
+    /// All random numbers of this module come from `seed`.
     #[must_use]
     pub(crate) fn new(seed: u64) -> Probing {
         Probing {
@@ -134,7 +134,7 @@ impl World {
         self.calm_objects();
     }
 
-    /// The agent asks; the answer comes, or the timeout.
+    /// The agent runs a probe; the answer comes, or the time limit passes.
     pub(crate) fn ask(&mut self, uid: PodUid, id: ProbeId, call: Box<ProbeCall>) {
         let incarnation = self.incarnation;
         let Some(probing) = &mut self.probing else { return };
@@ -145,7 +145,7 @@ impl World {
         self.queue.at(at, Event::Probe(PendingProbe { incarnation, uid, id, call }));
     }
 
-    /// A container answers.
+    /// A container answers a probe.
     pub(crate) fn probe_answers(&mut self, asked: PendingProbe) {
         if asked.incarnation != self.incarnation {
             return;
@@ -169,7 +169,7 @@ impl World {
         self.tell(NodeEvent::ProbeDone { uid: asked.uid, id: asked.id, outcome });
     }
 
-    /// How a hook ends, and after how long.
+    /// The result of a hook, and its time.
     pub(crate) fn run_hook(&mut self, call: &HookCall) -> (EffectResult, Duration) {
         let fine = Ok(EffectOk::Hook { fell_back: None });
         let runs = self
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// The agent does not wait for this effect any more. Only hooks hear of it: a runtime does not take back a stop.
+    /// The agent does not wait for this effect any more. This cancels hooks only: a runtime does not cancel a stop.
     pub(crate) fn cancel(&mut self, uid: &PodUid, id: EffectId) {
         let incarnation = self.incarnation;
         let mut cancelled = Vec::new();
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// What HOOK-GRACE sees of an effect.
+    /// Passes an effect to HOOK-GRACE.
     pub(crate) fn note_effect(&mut self, key: &PodKey, effect: &Effect) {
         let event = match effect {
             Effect::RunHook { call, within_s: Some(within_s) } if call.hook == Hook::PreStop => {
@@ -233,7 +233,7 @@ impl World {
         self.checks.note(self.queue.now(), &event);
     }
 
-    /// What HOOK-GRACE sees of an answer.
+    /// Passes an answer to HOOK-GRACE.
     pub(crate) fn note_answer(&mut self, effect: &Effect) {
         if let Effect::RunHook { call, .. } = effect
             && call.hook == Hook::PreStop
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// What PROBE-OWN sees of a status.
+    /// Passes a status to PROBE-OWN.
     pub(crate) fn note_status(&mut self, status: &PodStatus) {
         let Some(probing) = &self.probing else { return };
         let mut shown = Vec::new();
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// What PROBE-OWN sees of a Kubernetes event.
+    /// Passes a Kubernetes event to PROBE-OWN.
     pub(crate) fn note_event(&mut self, key: &PodKey, fact: &EventFact) {
         let kind = Kind::ALL.into_iter().find(|kind| {
             fact.reason == "Killing"
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Long after everything healed: what runs is ready.
+    /// Long after all faults have healed, running containers must be ready.
     ///
     /// # Errors
     /// LIVENESS.

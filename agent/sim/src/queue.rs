@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_types::time::Mono;
 
-/// The world's agenda.
+/// Events of the world in the order of virtual time.
 #[derive(Debug)]
 pub struct Queue<E> {
     now: Mono,
@@ -15,7 +15,7 @@ pub struct Queue<E> {
 
 impl<E> Default for Queue<E> {
     fn default() -> Self {
-        // Not zero: a machine that subtracts from "now" at boot must not live on saturation.
+        // The time does not start at zero: a machine that subtracts from the present time at boot must not rely on saturation.
         Queue { now: Mono(5_000_000_000), sequence: 0, events: BTreeMap::new() }
     }
 }
@@ -38,7 +38,8 @@ impl<E> Queue<E> {
         self.events.insert((when.max(self.now), self.sequence), event);
     }
 
-    /// Advances to the next event and takes it; `None` when none is due by `until`, and time is `until` then.
+    /// Advances the time to the next event and returns the event. If no event is due by `until`: `None`, and the time is
+    /// `until`.
     pub fn pop_until(&mut self, until: Mono) -> Option<E> {
         let (&key, _) = self.events.first_key_value()?;
         if key.0 > until {
@@ -49,24 +50,24 @@ impl<E> Queue<E> {
         self.events.remove(&key)
     }
 
-    /// When the next event is due.
+    /// Time of the next event.
     #[must_use]
     pub fn next_at(&self) -> Option<Mono> {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Drops what `keep` refuses (a reboot ends the calls in flight).
+    /// Removes the events for which `keep` is false (a reboot ends the calls in flight).
     pub fn retain(&mut self, mut keep: impl FnMut(&E) -> bool) {
         self.events.retain(|_, e| keep(e));
     }
 
-    /// How many events wait.
+    /// Number of waiting events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// True if nothing waits.
+    /// True if no event waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()

@@ -27,20 +27,20 @@ use crate::fake_api::resource::text;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// What a large request is a multiple of, thousandths of a core.
+/// Large requests are multiples of this, thousandths of a core.
 const UNIT: i64 = 7_000;
-/// What there is: the last large request fits never, and pods as they come always.
+/// Allocatable processor time, thousandths of a core: the largest request never fits, and new pods always fit.
 const CAPACITY: i64 = 15 * UNIT - 100;
 
-/// What a run with resizes has besides.
+/// State of a run with resizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Resizing {
     rng: Rng,
-    /// What each instance has.
+    /// Resources of each instance.
     has: BTreeMap<ContainerId, Amounts>,
-    /// What each pod has that asks for something itself.
+    /// Processor time of pods with pod-level resources, thousandths of a core.
     pod_has: BTreeMap<PodUid, i64>,
-    /// What was ever on disk of a container, or of the pod itself.
+    /// All allocations that were ever on disk, of a container or of the pod itself (`None`).
     written: BTreeMap<(PodUid, Option<String>), Vec<Amounts>>,
 }
 
@@ -52,7 +52,7 @@ fn milli(resources: &ResourceRequirements) -> i64 {
     amounts(resources).cpu_request_milli
 }
 
-/// Requests of processor time and, where a container has a limit of memory, another one of that.
+/// A request for processor time and, if `memory`, a random memory limit.
 fn resources(rng: &mut Rng, cpu: &str, memory: bool) -> Value {
     let mut wanted = json!({"requests": {"cpu": cpu}});
     if memory {
@@ -73,20 +73,20 @@ impl Resizing {
 }
 
 impl World {
-    /// From now on pods ask for amounts, and for others while they live.
+    /// From now on pods request resources, and other resources while they run.
     pub fn resize_pods(&mut self, seed: u64) {
         let rng = Rng::new(seed ^ 0xA110C);
         let (has, pod_has, written) = Default::default();
         self.resizing = Some(Box::new(Resizing { rng, has, pod_has, written }));
     }
 
-    /// What there is to give; a broken agent does not know.
+    /// Allocatable resources; a broken agent does not know them.
     pub(crate) fn allocatable(&self) -> BTreeMap<String, Quantity> {
         let knows = self.resizing.is_some() && self.defect != Some(Defect::GivesTooMuch);
         knows.then(|| ("cpu".to_owned(), Quantity::from_milli(CAPACITY))).into_iter().collect()
     }
 
-    /// Gives the containers of a pod amounts, if this run has them.
+    /// Gives requests and limits to the containers of a pod, if this run has them.
     pub(crate) fn give_amounts(&mut self, pod: &mut Value) {
         let Some(resizing) = &mut self.resizing else { return };
         let never = text(pod, "/spec/restartPolicy") == "Never";
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Somebody may ask for other amounts of one of the pods.
+    /// A user may resize one of the pods.
     pub(crate) fn somebody_resizes(&mut self) {
         let pods = self.runnable_api_pods();
         let Some(resizing) = &mut self.resizing else { return };
@@ -141,13 +141,13 @@ impl World {
         }
     }
 
-    /// What the agent remembers of the containers that run, or are to.
+    /// Adds the remembered resources of the pod's containers to a snapshot.
     pub(crate) fn remember_amounts(&self, snapshot: &mut PodSnapshot) {
         let Some(pod) = self.disk.actuated.get(&snapshot.pod.uid) else { return };
         snapshot.actuated = pod.recall(&mut snapshot.containers);
     }
 
-    /// The agent remembers what a container, or the pod itself, has or is about to have.
+    /// The agent records the resources that a container, or the pod itself, has or is about to get.
     pub(crate) fn actuate(&mut self, key: &PodKey, name: Option<&str>, resources: &ResourceRequirements) {
         if milli(resources) == 0 {
             return;
@@ -164,14 +164,14 @@ impl World {
         }
     }
 
-    /// A container was made with these amounts.
+    /// A container was created with these resources.
     pub(crate) fn made_with(&mut self, result: &EffectResult, resources: &ResourceRequirements) {
         if let (Some(resizing), Ok(EffectOk::Container(id))) = (&mut self.resizing, result) {
             resizing.has.entry(id.clone()).or_insert_with(|| amounts(resources));
         }
     }
 
-    /// What pods were given is on disk.
+    /// The allocations are on disk.
     pub(crate) fn allocations_written(&mut self, all: &Allocations) {
         self.disk.allocated = all.clone();
         let Some(resizing) = &mut self.resizing else { return };
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Takes the steps of a resize. The agent may die between any two.
+    /// Carries out the steps of a resize. The agent may die between any two steps.
     pub(crate) fn resize(&mut self, key: &PodKey, steps: &[ActuateStep], call: &Call) -> EffectResult {
         for step in steps {
             if call.incarnation != self.incarnation {
@@ -223,13 +223,14 @@ impl World {
         Ok(EffectOk::Done)
     }
 
-    /// ALLOC-DURABLE: what is given was on disk before.
+    /// ALLOC-DURABLE: an allocation is on disk before a container gets it.
     fn was_written(&mut self, key: &PodKey, name: Option<&str>, record: &ResourceRequirements) {
         let Some(resizing) = &self.resizing else { return };
         let now = amounts(record);
         let all = resizing.written.get(&(key.uid.clone(), name.map(str::to_owned)));
         let was = |is_it: &dyn Fn(&Amounts) -> bool| all.is_some_and(|all| all.iter().any(is_it));
-        // Memory goes before processor time: a container may have what was written last of the one, and not yet of the other.
+        // A resize changes memory before processor time: a container may have the last written memory, and not yet the last written
+        // processor time.
         let memory =
             |a: &Amounts| (a.memory_request, a.memory_limit) == (now.memory_request, now.memory_limit);
         if !was(&|a| a.cpu_request_milli == now.cpu_request_milli) || !was(&memory) {
@@ -239,8 +240,8 @@ impl World {
         }
     }
 
-    /// ALLOC-CAP: what runs has no more than there is. CGROUP-MATCH: no container that runs has a higher limit of memory than
-    /// its pod's cgroup.
+    /// ALLOC-CAP: running containers do not have more than the allocatable resources. CGROUP-MATCH: no running container has a
+    /// higher memory limit than its pod's cgroup.
     pub(crate) fn look_at_amounts(&mut self) {
         let Some(resizing) = &self.resizing else { return };
         let runs = |id: &ContainerId| {
@@ -260,7 +261,7 @@ impl World {
                 ));
             }
         }
-        // What a pod asks for itself goes before the sum.
+        // A pod-level request replaces the sum of the containers.
         let sum: i64 = pods.iter().map(|(uid, sum)| resizing.pod_has.get(*uid).unwrap_or(sum)).sum();
         if sum > CAPACITY {
             self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m: {pods:?}"));
@@ -270,9 +271,8 @@ impl World {
         }
     }
 
-    /// RESIZE-TOLD: a status was written that says the newest generation, and neither that a resize waits nor that one is under
-    /// way. Whoever asked takes it for done, so containers that run have what the pod asks for. A server that was put back gives
-    /// generations twice.
+    /// RESIZE-TOLD: a status has the newest generation, and no condition of a deferred resize or of one in progress. A client takes
+    /// the resize for complete, so running containers must have the requested resources. A restored server gives generations twice.
     pub(crate) fn look_at_told(&mut self, name: &ObjectName) {
         let (Some(resizing), Some(api)) = (&self.resizing, &self.api) else { return };
         let shown = self.stored(Resource::Pods, &name.namespace, &name.name);
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// Long after everything healed: containers that run have what their pods were given.
+    /// Long after all faults have healed: running containers that do not have the allocated resources.
     pub(crate) fn unresized(&self) -> Vec<String> {
         let Some(resizing) = &self.resizing else { return Vec::new() };
         let mut wrong = Vec::new();

@@ -12,7 +12,7 @@ use agent_types::node_context::NodeContext;
 use agent_types::restart;
 use agent_types::runtime::observed::ContainerState;
 use agent_types::time::Now;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use crate::checks::Violation;
@@ -25,27 +25,27 @@ use crate::ownership::Ownership;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// A run that ended well.
+/// Result of a run without violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What it was started from.
+    /// Seed of the run.
     pub seed: u64,
     /// Hash of the whole trace.
     pub hash: u64,
-    /// Events and requests.
+    /// Number of events and requests.
     pub steps: u64,
-    /// How often the agent died.
+    /// Number of crashes of the agent.
     pub crashes: u32,
 }
 
-/// A run that did not.
+/// Result of a run with a violation.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What replays it, with the kind of run.
+    /// Seed of the run: it replays the run, together with the kind of run.
     pub seed: u64,
     /// Kind of run.
     pub variant: Variant,
-    /// The first broken promise.
+    /// The first broken invariant.
     pub violation: Violation,
     /// The last events.
     pub tail: String,
@@ -90,7 +90,7 @@ pub fn run_probing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure>
     play(seed, defect, None, Variant::Probing)
 }
 
-/// [`run`] with pods that are changed while they live: ephemeral containers, RestartAllContainers.
+/// [`run`] with pods that are changed while they run: ephemeral containers, RestartAllContainers.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -106,7 +106,7 @@ pub fn run_mounting(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Mounting)
 }
 
-/// [`run_mounting`] with pods that have a group, whose volumes' files take long to be given to it.
+/// [`run_mounting`] with pods that have an `fsGroup`, and volumes whose change of ownership takes long.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -114,7 +114,7 @@ pub fn run_ownership(seed: u64, defect: Option<Defect>) -> Result<Report, Failur
     play(seed, defect, None, Variant::Ownership)
 }
 
-/// [`run`] with a machine that is told to stop now and then.
+/// [`run`] with shutdowns of the machine.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -122,7 +122,7 @@ pub fn run_stopping(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Stopping)
 }
 
-/// [`run`] with pods that are given other amounts while they live.
+/// [`run`] with pods that are resized while they run.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -130,7 +130,7 @@ pub fn run_resizing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Resizing)
 }
 
-/// [`run`] with static managers, and pods that ask for processors and memory of their own.
+/// [`run`] with static managers, and pods that request exclusive processors and memory.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -146,7 +146,7 @@ pub fn run_claims(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> 
     play(seed, defect, None, Variant::Claims)
 }
 
-/// [`run`] with device plugins that hang, lie, vanish and come back, and pods that ask for devices.
+/// [`run`] with device plugins that hang, lie, vanish and come back, and pods that request devices.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -154,15 +154,15 @@ pub fn run_devices(seed: u64, defect: Option<Defect>) -> Result<Report, Failure>
     play(seed, defect, None, Variant::Devices)
 }
 
-/// One seed of a kind of run; a failure comes with the last `keep` events.
+/// Runs one seed of a kind of run; a failure has the last `keep` events.
 ///
 /// # Errors
-/// The first broken invariant, with that much of the trace.
+/// The first broken invariant, with the last `keep` events.
 pub fn run_and_tell(seed: u64, variant: Variant, keep: usize) -> Result<Report, Failure> {
     play(seed, None, Some(keep), variant)
 }
 
-/// What a run has besides.
+/// Kind of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// [`run`].
@@ -202,13 +202,13 @@ impl Variant {
         Variant::Devices,
     ];
 
-    /// The kind that has this name.
+    /// The kind with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Variant> {
         Variant::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Its name: that of its file in `agent/sim/tests`.
+    /// Name of the kind, which is also the name of its file in `agent/sim/tests`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -282,7 +282,7 @@ impl Story {
         self.storm(world)?;
         world.set_faults(Faults::default());
         heal(world);
-        // Longest fence (4 min), longest back-off (5 min), and time to act on both.
+        // Time for the longest fence (4 min), the longest back-off (5 min), and the actions after both.
         world.run_for(MINUTE * 25)?;
         self.a_plugin_hangs(world)?;
         live(world)?;
@@ -326,7 +326,7 @@ impl Story {
                     }
                 }
                 5 => {
-                    // Removed, and the very same pod back at once.
+                    // The pod is removed, and the same pod returns at once.
                     if let Some(uid) = self.rng.pick(&uids).cloned()
                         && let Some(pod) = world.disk.manifests.get(&uid).cloned()
                     {
@@ -364,7 +364,7 @@ impl Story {
         pod
     }
 
-    /// A pod with a specification of its own, not named yet.
+    /// A pod with a random specification, without a name.
     pub(crate) fn pod(&mut self, world: &mut World) -> Value {
         self.pods += 1;
         let policy = ["Always", "OnFailure", "Never"][usize::try_from(self.rng.below(3)).unwrap_or(0)];
@@ -417,7 +417,7 @@ fn program(kind: &str, rng: &mut Rng) -> Program {
     Program { exits, term_ms }
 }
 
-/// From now on every new process behaves.
+/// All faults end; every new process runs without faults.
 fn heal(world: &mut World) {
     world.calm();
     world.calm_logind();
@@ -428,30 +428,28 @@ fn heal(world: &mut World) {
     }
 }
 
-/// After heal: what should run runs, what ended stays ended.
+/// After the faults have healed: pods that should run do run, and ended pods stay ended.
 fn live(world: &mut World) -> Result<(), Violation> {
     let statics: Vec<Arc<Pod>> = world.disk.manifests.values().cloned().collect();
     for pod in statics {
-        let key = key_of(&pod);
-        let worker = world.node.as_ref().and_then(|n| n.workers().get(&key.uid));
-        let phase = worker.and_then(|w| w.status()).and_then(|s| s.phase.clone()).unwrap_or_default();
-        let may_fail = world.lacks_devices(&pod, &world.status_of(&key.uid));
-        lives(world, &pod, &phase, may_fail);
+        let status = world.status_of(&key_of(&pod).uid);
+        let may_fail = world.lacks_devices(&pod, &status);
+        lives(world, &pod, &status, may_fail);
     }
     let went_back = world.api.as_ref().is_some_and(|api| api.went_back);
     for pod in world.runnable_api_pods() {
         let status = pod.status.clone().unwrap_or_default();
-        // What the server did not have for a while was taken down, and a terminal phase stays.
+        // The agent terminated the pods that the server lacked for a while, and a terminal phase stays.
         let ended_by_node =
             matches!(status.reason.as_deref(), Some("DeadlineExceeded" | "Terminated" | "NodeShutdown"));
-        // Its record was lost with the agent, and what it asks for by now is not there; or a static pod took its room, which is
-        // critical.
+        // The record of its allocation was lost with the agent, and its request does not fit any more; or a static pod, which is
+        // critical, preempted it.
         let no_room =
             world.resizing.is_some() && matches!(status.reason.as_deref(), Some("OutOfcpu" | "Preempting"));
         let no_room =
             no_room || world.may_be_refused(status.reason.as_deref()) || world.lacks_devices(&pod, &status);
         let may_fail = went_back || ended_by_node || no_room;
-        lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
+        lives(world, &pod, &status, may_fail);
     }
     for wrong in world.unresized() {
         world.checks.report("LIVENESS", wrong);
@@ -468,8 +466,9 @@ fn live(world: &mut World) -> Result<(), Violation> {
     world.checks.verdict()
 }
 
-fn lives(world: &mut World, pod: &Pod, phase: &str, may_fail: bool) {
+fn lives(world: &mut World, pod: &Pod, status: &PodStatus, may_fail: bool) {
     let key = key_of(pod);
+    let phase = status.phase.as_deref().unwrap_or_default();
     let spec = pod.spec.clone().unwrap_or_default();
     let always = spec.restart_policy.as_deref() == Some("Always");
     let running = |name: &str| {
@@ -477,7 +476,17 @@ fn lives(world: &mut World, pod: &Pod, phase: &str, may_fail: bool) {
             c.pod.uid == key.uid && c.observed.name == name && c.observed.state == ContainerState::Running
         })
     };
+    // Containers that wait for devices may stay so; the others of the pod have begun.
+    let excused = world.excused_by_devices(pod, status);
+    let has_begun = |name: &str| {
+        let mut of = status.container_statuses.iter().flatten().filter(|of| of.name == name);
+        of.any(|of| of.state.as_ref().is_some_and(|state| state.waiting.is_none()))
+    };
     let fine = match phase {
+        "Pending" | "Running" if !excused.is_empty() => {
+            let mut others = spec.containers.iter().filter(|c| !excused.contains(&c.name));
+            others.all(|c| running(&c.name) || (!always && has_begun(&c.name)))
+        }
         "Running" if always => spec.containers.iter().all(|c| running(&c.name)),
         "Running" => spec.containers.iter().any(|c| running(&c.name)),
         "Succeeded" | "Failed" => !always || may_fail,
@@ -488,7 +497,7 @@ fn lives(world: &mut World, pod: &Pod, phase: &str, may_fail: bool) {
     }
 }
 
-/// After heal: what the API shows is what is.
+/// After the faults have healed: the API shows the real state.
 fn api_at_rest(world: &mut World) -> Result<(), Violation> {
     for (invariant, problem) in world.untruths() {
         world.checks.report(invariant, problem);
@@ -496,7 +505,7 @@ fn api_at_rest(world: &mut World) -> Result<(), Violation> {
     world.checks.verdict()
 }
 
-/// Nothing happens: nothing is said but heartbeats.
+/// While nothing changes, the agent sends heartbeats only.
 fn idle(world: &mut World, calls: u64) -> Result<(), Violation> {
     let now = world.api.as_ref().map_or(0, |api| api.pod_calls);
     if now > calls {
@@ -505,7 +514,7 @@ fn idle(world: &mut World, calls: u64) -> Result<(), Violation> {
     world.checks.verdict()
 }
 
-/// After everything was deleted: nothing is left.
+/// After the deletion of all pods nothing is left.
 fn leaks(world: &mut World) -> Result<(), Violation> {
     let left = [
         ("workers", world.node.as_ref().map_or(0, |n| n.workers().len())),

@@ -33,71 +33,71 @@ use crate::node::{Node, NodeEvent, NodeRequest};
 use crate::rng::Rng;
 use crate::world::{Event, World};
 
-/// What logind waits beyond the pods' periods.
+/// Time that logind waits beyond the pods' periods.
 const MARGIN: Duration = Duration::from_secs(5);
 const KINDS: [&str; 6] = ["poweroff", "reboot", "halt", "kexec", "soft-reboot", ""];
-/// A receipt that says that this boot ended is taken back in this time.
+/// The agent withdraws a receipt of the end of this boot within this time.
 const TAKEN_BACK: Duration = Duration::from_secs(1);
-/// Priorities of pods, and of critical ones.
+/// Priorities of pods; the last one is that of a critical pod.
 const PRIORITIES: [i32; 5] = [-100, 0, 0, 1_000, 2_000_000_000];
-/// Controllers of pods.
+/// Kinds of the controllers of pods; empty for a pod without controller.
 const OWNERS: [&str; 3] = ["", "ReplicaSet", "StatefulSet"];
 
-/// A pod of a ReplicaSet that failed for a shutdown: nobody but its node takes it away. Told by what is stored.
+/// True for a pod of a ReplicaSet that failed because of a shutdown: only its node deletes it. Reads the stored object.
 pub(crate) fn is_left_over(pod: &Value) -> bool {
     text(pod, "/metadata/ownerReferences/0/kind") == "ReplicaSet"
         && text(pod, "/status/phase") == "Failed"
         && matches!(text(pod, "/status/reason"), "Terminated" | "NodeShutdown")
 }
 
-/// What happens between logind, the disk and the agent.
+/// Events between logind, the disk and the agent.
 #[derive(Clone, Debug)]
 pub(crate) enum LogindEvent {
-    /// The agent connects; logind answers what is the case.
+    /// The agent connects; logind answers with its state.
     Connected { incarnation: u32 },
     /// A signal reaches the agent.
     Told { incarnation: u32, stopping: bool, kind: String },
     /// A receipt is on disk.
     Written { incarnation: u32, receipt: Box<Receipt> },
-    /// logind waits no longer for stop number `stop`.
+    /// logind does not wait any longer for stop number `stop`.
     Limit { stop: u32 },
     /// systemd stops the agent's unit.
     UnitStops { stop: u32 },
-    /// systemd waits no longer for it.
+    /// systemd does not wait any longer for the agent's unit.
     UnitKilled { stop: u32 },
     /// The machine stops.
     Off { stop: u32 },
-    /// Somebody calls stop number `stop` off.
+    /// A user cancels stop number `stop`.
     CalledOff { stop: u32 },
 }
 
-/// The machine's end.
+/// State of shutdowns of the machine.
 #[derive(Debug)]
 pub(crate) struct Stopping {
     rng: Rng,
     groups: Vec<Group>,
     boot: u32,
-    /// What the disk has.
+    /// The receipt on disk.
     receipt: Option<Receipt>,
-    /// Until when it is busy with receipts.
+    /// Time until which the disk writes receipts.
     writing: Mono,
-    /// Who holds the delay lock.
+    /// Incarnation that holds the delay lock.
     lock: Option<u32>,
-    /// Since when.
+    /// Time since which the lock is held.
     held: Mono,
-    /// logind is about to stop the machine.
+    /// Kind of the stop, while logind is about to stop the machine.
     stop: Option<String>,
-    /// Nobody asked logind for it (`systemctl start reboot.target`): it delays nothing and says nothing.
+    /// The stop did not go through logind (`systemctl start reboot.target`): logind delays nothing and sends no signal.
     unasked: bool,
-    /// The agent's unit.
+    /// State of the agent's unit.
     unit: Unit,
-    /// Counts stops, also those that are over.
+    /// Number of the last stop.
     stops: u32,
-    /// The agent knows.
+    /// The agent knows about the stop.
     told: bool,
-    /// Static pods that were ended: they begin anew with the next boot.
+    /// Static pods that the shutdown terminated: they start again at the next boot.
     ended: BTreeSet<PodUid>,
-    /// UIDs of pods whose end the server was told of in this boot before it came back as it had been earlier.
+    /// UIDs of pods whose end the server had in this boot before it was restored to an earlier state.
     told_before: BTreeSet<String>,
     calm: bool,
 }
@@ -135,19 +135,19 @@ impl Stopping {
 }
 
 impl World {
-    /// A machine that can be told to stop; to be said before the agent starts.
+    /// From now on the machine has shutdowns; call it before the agent starts.
     pub(crate) fn can_stop(&mut self, seed: u64) {
         self.stopping = Some(Box::new(Stopping::new(seed ^ 0x5709)));
     }
 
-    /// Gives a pod a priority, if this run is about that.
+    /// Gives a priority to a pod, if this run has shutdowns.
     pub(crate) fn give_priority(&mut self, pod: &mut Value) {
         let Some(stopping) = &mut self.stopping else { return };
         let priority = stopping.rng.pick(&PRIORITIES).copied();
         pod["spec"]["priority"] = json!(priority);
     }
 
-    /// Makes a pod of the API one of a ReplicaSet's or a StatefulSet's, if this run is about that.
+    /// Makes a pod of the API a pod of a ReplicaSet or of a StatefulSet, if this run has shutdowns.
     pub(crate) fn give_owner(&mut self, pod: &mut Value) {
         let Some(stopping) = &mut self.stopping else { return };
         let Some(kind) = stopping.rng.pick(&OWNERS).copied().filter(|kind| !kind.is_empty()) else { return };
@@ -156,7 +156,7 @@ impl World {
         }]);
     }
 
-    /// Somebody may press the power button, call it off later, or restart the bus.
+    /// A user may press the power button, cancel the shutdown later, or restart the bus.
     pub(crate) fn somebody_stops(&mut self) {
         let Some(stopping) = &mut self.stopping else { return };
         if stopping.calm || !stopping.rng.chance(250) {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Nobody stops the machine any more; what is under way goes on.
+    /// No new shutdown begins; a shutdown in progress continues.
     pub(crate) fn calm_logind(&mut self) {
         if let Some(stopping) = &mut self.stopping {
             stopping.calm = true;
@@ -201,7 +201,7 @@ impl World {
         }
         self.queue.after(most, Event::Logind(LogindEvent::Limit { stop }));
         self.announce(true, &kind);
-        // The signal without metadata says it once more.
+        // logind also sends the signal without metadata.
         self.announce(true, "");
         Some(stop)
     }
@@ -214,7 +214,7 @@ impl World {
         );
     }
 
-    /// The agent's unit has stopped; then the others, and the machine.
+    /// The agent's unit has stopped; the other units and the machine follow.
     fn machine_goes(&mut self, stop: u32) {
         let Some(stopping) = &mut self.stopping else { return };
         let after = Duration::from_millis(stopping.rng.between(300, 4_000));
@@ -227,7 +227,7 @@ impl World {
         self.queue.after(Duration::from_secs(1), Event::Logind(LogindEvent::Connected { incarnation }));
     }
 
-    /// The lock is given back by an end of its holder or of its connection.
+    /// The lock is released when its holder or its connection ends.
     pub(crate) fn lock_is_lost(&mut self) {
         let Some(stopping) = &mut self.stopping else { return };
         stopping.told = false;
@@ -291,7 +291,7 @@ impl World {
     fn hear(&mut self, stopping: bool, kind: String) {
         let Some(state) = &mut self.stopping else { return };
         if !stopping && state.unit == Unit::Stopping {
-            // Of a stop that nobody asked it for: the agent knows better.
+            // logind does not know about a stop that it was not asked for; the agent knows from its own unit.
             return self.tell(NodeEvent::Shutdown(ShutdownEvent::Told { stopping, kind }));
         }
         let first = stopping && !state.told && self.node.is_some();
@@ -313,11 +313,11 @@ impl World {
         self.tell(NodeEvent::Shutdown(ShutdownEvent::Told { stopping, kind }));
     }
 
-    /// Static pods that were ended begin anew now; those that still have a worker go first, and stay in mind.
+    /// The static pods that the shutdown terminated start again. Pods that still have a worker end first, and stay in the set.
     fn forget_ended(&mut self) {
         let has_worker = |pod: &PodUid| {
             let here = self.node.as_ref().is_some_and(|node| node.workers().contains_key(pod));
-            // One that resumes has its workers once the runtime was listed.
+            // An agent that resumes a termination creates its workers after the first list of the runtime.
             here || self.disk.records.contains_key(pod)
         };
         let Some(stopping) = &mut self.stopping else { return };
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// What the agent asks of logind and of the disk.
+    /// Handles an action of the agent for logind or for the disk.
     pub(crate) fn shutdown_asks(&mut self, action: ShutdownAction) {
         let (incarnation, now) = (self.incarnation, self.queue.now());
         let Some(stopping) = &mut self.stopping else { return };
@@ -337,7 +337,7 @@ impl World {
             ShutdownAction::Hold if stopping.stop.is_none() || stopping.unasked => {
                 (stopping.lock, stopping.held) = (Some(incarnation), now);
             }
-            // logind gives no lock while it stops: the session fails, and the next one says what is the case.
+            // logind gives no lock while it stops the machine: the session fails, and the next session reads logind's state.
             ShutdownAction::Hold => self.bus_restarts(),
             ShutdownAction::Release => {
                 let stop = stopping.stops;
@@ -350,7 +350,7 @@ impl World {
                 }
             }
             ShutdownAction::Write(receipt) => {
-                // One after the other.
+                // The disk writes receipts one after the other.
                 let due =
                     now.after(Duration::from_millis(stopping.rng.between(1, 300))).max(stopping.writing);
                 stopping.writing = due;
@@ -378,7 +378,7 @@ impl World {
         self.checks.note(self.queue.now(), &TraceEvent::EndOrdered { pod, group, period });
     }
 
-    /// RECEIPT-TRUE: what a receipt with an end says of pods is what is, as the power goes.
+    /// RECEIPT-TRUE: when the power fails, the pods of a valid receipt are in the state that the receipt has.
     fn ensure_receipt(&mut self) {
         let Some(stopping) = &self.stopping else { return };
         let Some(receipt) = stopping.receipt.as_ref().filter(|r| r.is_of(&stopping.boot_id())) else {
@@ -406,7 +406,7 @@ impl World {
         self.pods_of_users().into_iter().filter(of).map(|pod| text(&pod, "/metadata/uid").to_owned())
     }
 
-    /// The server is about to come back as it was: what it was told is not untold by that.
+    /// The server is about to be restored. A restore does not make the receipt wrong: the agent did report these ends.
     pub(crate) fn remember_told(&mut self) {
         let ended: Vec<String> = self.uids_of_users(has_ended).collect();
         if let Some(stopping) = &mut self.stopping {
@@ -414,8 +414,8 @@ impl World {
         }
     }
 
-    /// RECEIPT-TRUE: no receipt says that this boot ended while an agent waits for its next stop. A power cut would pass for
-    /// an end in order.
+    /// RECEIPT-TRUE: no receipt of the end of this boot is valid while an agent waits for the next stop. After a power cut the next
+    /// agent would take it for an orderly shutdown.
     pub(crate) fn ensure_taken_back(&mut self) {
         let now = self.queue.now();
         let Some(stopping) = self.stopping.as_ref().filter(|s| s.stop.is_none() && s.lock.is_some()) else {
@@ -428,7 +428,7 @@ impl World {
         }
     }
 
-    /// The machine starts again; after a soft-reboot on the same kernel.
+    /// The machine starts again; after a soft-reboot with the same kernel.
     pub(crate) fn logind_boots(&mut self) {
         let Some(stopping) = &mut self.stopping else { return };
         let same_kernel = stopping.stop.as_deref().map(Kind::of) == Some(Kind::SoftReboot);
@@ -439,7 +439,7 @@ impl World {
         stopping.stops += 1;
     }
 
-    /// The new incarnation's machine, and the records that it carries on; the others are taken from the disk.
+    /// The shutdown manager of the new incarnation, and the terminating records that it resumes; the other records are removed.
     pub(crate) fn begin_shutdown(&mut self) -> (Option<NodeShutdown>, Vec<TerminatingRecord>) {
         let (now, incarnation) = (self.now(), self.incarnation);
         let machine = self.stopping.as_ref().map(|stopping| {
@@ -465,19 +465,19 @@ fn has_ended(pod: &Value) -> bool {
 }
 
 impl Node {
-    /// An earlier agent was in the middle of a shutdown: nobody is let in.
+    /// If an earlier agent was in the middle of a shutdown: the pod manager admits no pod.
     pub(crate) fn resume_shutdown(&mut self, now: Now) {
         if self.shutdown.as_ref().is_some_and(NodeShutdown::is_resumed) {
             self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Close));
         }
     }
 
-    /// `spec.priority` of a pod that is here.
+    /// `spec.priority` of a pod of this node.
     fn priority(&self, uid: &PodUid) -> Option<i32> {
         self.priorities.get(uid).copied()
     }
 
-    /// The shell of [`NodeShutdown`].
+    /// Passes an event to [`NodeShutdown`] and carries out its actions.
     pub(crate) fn shut_down(&mut self, now: Now, event: ShutdownEvent) {
         let Some(machine) = &mut self.shutdown else { return };
         if let ShutdownEvent::Leaving(pods) = &event {
@@ -522,7 +522,7 @@ impl Node {
         }
     }
 
-    /// What the configured defect makes of an action.
+    /// Changes an action according to the configured defect.
     fn spoil(&mut self, mut action: ShutdownAction) -> Option<ShutdownAction> {
         match (self.defect, &mut action) {
             (Some(Defect::KeepsTheLock), ShutdownAction::Release) => return None,

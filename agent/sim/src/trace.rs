@@ -11,16 +11,16 @@ use agent_types::runtime::observed::{ContainerObserved, PodSnapshot};
 use agent_types::time::Mono;
 use orlop_config::fnv::Fnv64;
 
-/// Lines of the tail unless told.
+/// Default number of lines of the tail.
 const TAIL: usize = 400;
 
-/// Hash and tail.
+/// Hash of all events, and the last events.
 #[derive(Clone, Debug)]
 pub struct Trace {
     hash: Fnv64,
     steps: u64,
     tail: VecDeque<String>,
-    /// Lines that are kept.
+    /// Number of lines that are kept.
     pub keep: usize,
 }
 
@@ -48,7 +48,7 @@ impl Trace {
         self.hash.finish()
     }
 
-    /// How many events there were.
+    /// Number of events.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
@@ -61,7 +61,7 @@ impl Trace {
     }
 }
 
-/// An effect in a few words; what it carries is a function of the pod and adds nothing.
+/// A short text of an effect, without its content, which is a function of the pod.
 #[must_use]
 pub fn brief(effect: &Effect) -> String {
     let verb = effect.verb();
@@ -83,7 +83,7 @@ pub fn brief(effect: &Effect) -> String {
     }
 }
 
-/// A call to the API server in a few words; what matters of a status patch is what it says of the phase.
+/// A short text of a call to the API server; of a status patch it has the phase only.
 #[must_use]
 pub fn brief_call(call: &ApiCall) -> String {
     match call {
@@ -96,7 +96,7 @@ pub fn brief_call(call: &ApiCall) -> String {
     }
 }
 
-/// An answer in a few words.
+/// A short text of an answer.
 #[must_use]
 pub fn brief_result(result: &EffectResult) -> String {
     match result {
@@ -105,7 +105,7 @@ pub fn brief_result(result: &EffectResult) -> String {
     }
 }
 
-/// A snapshot in a few words.
+/// A short text of a snapshot.
 #[must_use]
 pub fn brief_snapshot(s: &PodSnapshot) -> String {
     let sandboxes: Vec<String> =
@@ -115,7 +115,7 @@ pub fn brief_snapshot(s: &PodSnapshot) -> String {
     format!("as of {:.3}: [{}] [{}]", Duration::seconds(s.as_of), sandboxes.join(" "), containers.join(" "))
 }
 
-/// Nanoseconds as seconds for people.
+/// Writes nanoseconds as seconds.
 struct Duration;
 
 impl Duration {

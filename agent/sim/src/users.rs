@@ -27,13 +27,13 @@ use crate::scenario::Story;
 use crate::stopping::is_left_over;
 use crate::world::{Event, World};
 
-/// Annotation of pods that need not be runnable.
+/// Annotation of pods that may be invalid.
 const HOSTILE: &str = "sim/hostile";
-/// Names of API pods; few, so that they are used again.
+/// Number of names of API pods; few, so that names are used again.
 const NAMES: u64 = 5;
 
 impl Story {
-    /// Somebody does something through the API server.
+    /// A user or a controller does something at random through the API server.
     pub(crate) fn user_acts(&mut self, world: &mut World) {
         world.disturb();
         let pods = world.pods_of_users();
@@ -99,7 +99,7 @@ impl Story {
         world.queue.after(wait, Event::Api(ApiEvent::Bind(key)));
     }
 
-    /// A pod as only a broken or hostile API server could show it.
+    /// A pod that only a broken or hostile API server can show.
     fn hostile(&mut self, world: &mut World) {
         let mut pod = self.pod(world);
         world.ask_for_processors(&mut pod, false);
@@ -124,7 +124,7 @@ impl Story {
     }
 }
 
-/// Replaces something in `pod` by nonsense.
+/// Replaces a random part of `pod` by an invalid value.
 fn mangle(pod: &mut Value, rng: &mut Rng) {
     let long = "x".repeat(5_000);
     let places = [
@@ -188,7 +188,7 @@ fn is_hostile(pod: &Value) -> bool {
     pod.pointer("/metadata/annotations").is_some_and(|a| a.get(HOSTILE).is_some())
 }
 
-/// The API says what became of the pod: it runs, it is over, or a container says why it does not run.
+/// True if the API shows the outcome of the pod: it runs, it has ended, or a container has a reason why it does not run.
 fn is_answered(shown: &Pod) -> bool {
     let Some(status) = &shown.status else { return false };
     let lists = [&status.init_container_statuses, &status.container_statuses];
@@ -202,7 +202,7 @@ fn is_answered(shown: &Pod) -> bool {
 }
 
 impl World {
-    /// From now on these; the API server's window follows.
+    /// Replaces the active faults, and sets the history length of the API server.
     pub fn set_faults(&mut self, faults: Faults) {
         if let Some(api) = &mut self.api
             && faults.api.window > 0
@@ -252,8 +252,8 @@ impl World {
         self.on_server(|server, now| server.release(now, &key));
     }
 
-    /// Every pod of the API is deleted; with no grace if the node cannot speak of it, and with a minute if it may ignore
-    /// SIGTERM for longer than the run lasts.
+    /// A user deletes every pod of the API: with grace 0 if the node cannot decode or report the pod, else with at most a minute,
+    /// so that containers that ignore SIGTERM end before the run does.
     pub fn everything_is_deleted(&mut self) {
         self.disturb();
         for pod in self.pods_of_users() {
@@ -266,20 +266,20 @@ impl World {
         }
     }
 
-    /// Pods in the API.
+    /// Number of pods in the API.
     #[must_use]
     pub fn left_in_api(&self) -> usize {
         self.pods_where(|_| true).len()
     }
 
-    /// The API's pods on this node that should run, without mirror pods.
+    /// The pods of the API on this node that should run, without mirror pods.
     #[must_use]
     pub fn runnable_api_pods(&self) -> Vec<Pod> {
         let on_node = |p: &Value| text(p, "/spec/nodeName") == NODE && !is_mirror(p) && !is_hostile(p);
         self.pods_where(on_node).iter().filter_map(|p| Pod::deserialize(p).ok()).collect()
     }
 
-    /// What the API shows and is not so: the invariant, and what is wrong.
+    /// Statements of the API that are wrong: the invariant, and the difference.
     #[must_use]
     pub fn untruths(&self) -> Vec<(&'static str, String)> {
         let Some(api) = &self.api else { return Vec::new() };
@@ -322,7 +322,7 @@ impl World {
         of.filter(|c| c.observed.state == ContainerState::Running).map(|c| c.observed.id.clone()).collect()
     }
 
-    /// The Node is registered and ready, its lease renewed and owned by it.
+    /// Differences of the Node and its lease: the Node must be registered and ready, the lease renewed and owned by the Node.
     fn node_untruths(&self) -> Vec<String> {
         let Some(node) = self.stored(Resource::Nodes, "", NODE) else {
             return vec!["the Node is not registered".to_owned()];

@@ -28,33 +28,33 @@ use crate::ownership::Ownership;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// Names of objects; few, so that pods share them.
+/// Number of names of objects; few, so that pods share objects.
 const NAMES: u64 = 4;
-/// The claim whose volume is a block device, and the one beside it with a file system, of a CSI driver; others are directories.
+/// Claims of a CSI driver: `DEVICE` is a block device, `DISK` has a file system. The volumes of other claims are directories.
 const DEVICE: &str = "o3";
 const DISK: &str = "o2";
-/// How long a token is good, in this world.
+/// Lifetime of a token in this world.
 const TOKEN_LIFE: Duration = Duration::from_secs(300);
 
-/// Objects and who may ask for them.
+/// Objects, and the pods that may use them.
 #[derive(Debug)]
 pub(crate) struct Volumes {
     pub(crate) rng: Rng,
     /// Volumes of a CSI driver.
     pub(crate) drivers: Drivers,
-    /// Objects that are not there.
+    /// Objects that do not exist.
     missing: BTreeSet<ObjectRef>,
-    /// The objects that each volume may be made from; names of volumes are used once.
+    /// The objects that each volume may use; names of volumes are used once.
     planned: BTreeMap<String, BTreeSet<ObjectRef>>,
-    /// The claim that each volume may be made from, and whether it is its pod's own.
+    /// The claim that each volume may use; true if the claim belongs to the pod (a generic ephemeral volume).
     pub(crate) claims: BTreeMap<String, (String, bool)>,
-    /// Claims that are not bound, and drivers that are away.
+    /// Claims that are not bound, and drivers that are not registered.
     loose: BTreeSet<String>,
-    /// The objects that an environment may be made from, and the class of its pod, by container; names of containers are used once.
+    /// The objects that a container's environment may use, and the RuntimeClass of its pod; names of containers are used once.
     environments: BTreeMap<String, BTreeSet<ObjectRef>>,
-    /// The same by pod, once it has a UID.
+    /// The same objects by pod, once the pod has a UID.
     of_pods: BTreeMap<PodUid, BTreeSet<ObjectRef>>,
-    /// Walks through volumes that become a group's; `None` for a run in which they take no time.
+    /// Changes of ownership of volumes; `None` for a run in which they take no time.
     pub(crate) ownership: Option<Ownership>,
     pub(crate) calm: bool,
 }
@@ -128,7 +128,7 @@ impl Volumes {
         json!({ "persistentVolumeClaim": { "claimName": name } })
     }
 
-    /// The pod asks for a runtime by class.
+    /// Gives a RuntimeClass to some pods.
     fn classify(&mut self, pod: &mut Value) {
         if !self.rng.chance(150) {
             return;
@@ -163,7 +163,7 @@ impl World {
         }));
     }
 
-    /// Gives a pod volumes, if this run has them.
+    /// Adds volumes to a pod, if this run has them.
     pub(crate) fn add_volumes(&mut self, pod: &mut Value) {
         if let Some(volumes) = &mut self.volumes {
             volumes.add(pod);
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// A pod was made: from now on the checkers know what it is.
+    /// A pod was created: the checkers get its containers and the objects that it may use.
     pub(crate) fn pod_planned(&mut self, pod: &Pod) {
         self.checks.planned(self.queue.now(), pod);
         self.note_limits(pod);
@@ -183,14 +183,14 @@ impl World {
         volumes.of_pods.insert(PodUid::from(pod::uid(pod)), objects);
     }
 
-    /// Now and then an object comes or goes, and the agent hears of it.
+    /// Sometimes an object is created or deleted, and the agent is notified.
     pub(crate) fn objects_change(&mut self) {
         let Some(volumes) = &mut self.volumes else { return };
         if volumes.calm || !volumes.rng.chance(60) {
             return;
         }
         if volumes.rng.chance(250) {
-            // Nobody tells the agent of claims.
+            // The agent does not watch claims.
             let one = format!("o{}", volumes.rng.below(NAMES));
             if !volumes.loose.remove(&one) {
                 volumes.loose.insert(one);
@@ -212,7 +212,7 @@ impl World {
         self.tell_of_objects();
     }
 
-    /// From now on every object is there.
+    /// From now on every object exists.
     pub(crate) fn calm_objects(&mut self) {
         let Some(volumes) = &mut self.volumes else { return };
         volumes.missing.clear();
@@ -284,7 +284,7 @@ impl World {
         Ok(EffectOk::Volume(Mounted { renew_after, ..Mounted::default() }))
     }
 
-    /// Claims are bound to a directory of the node, unless they are loose.
+    /// Resolves a claim: it is bound to a directory of the node or to a volume of a driver, unless it is in `loose`.
     pub(crate) fn resolve_claim(&mut self, key: &PodKey, claim: &ClaimRef) -> EffectResult {
         let Some(volumes) = &self.volumes else { return Ok(EffectOk::Claim(Err(claim.unprocessed("none")))) };
         let own = match (volumes.claims.get(&claim.volume), &claim.owner) {
@@ -323,7 +323,7 @@ impl World {
         let Some(volumes) = &self.volumes else { return Objects::new() };
         let now = self.queue.now();
         for object in objects {
-            // What hostile pods refer to is not known.
+            // The world does not know the references of hostile pods.
             let own = volumes.of_pods.get(&key.uid).is_none_or(|planned| planned.contains(object));
             self.checks.note(now, &TraceEvent::ApiAsked { what: format!("{object}"), own });
         }
@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    /// Nothing stays mounted when the machine reboots.
+    /// A reboot unmounts all volumes.
     pub(crate) fn forget_mounts(&mut self) {
         let pods: Vec<PodUid> = self.disk.mounts.keys().cloned().collect();
         for pod in pods {

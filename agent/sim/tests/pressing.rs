@@ -3,7 +3,7 @@
 
 use agent_sim::pressing::{PressureDefect, PressureReport, run_pressing};
 
-/// Seeds of CI.
+/// Number of seeds of a CI run.
 const SEEDS: u64 = 300;
 
 #[test]

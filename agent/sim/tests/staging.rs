@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use agent_sim::staging::{StagingDefect, run, run_with_crash};
 
-/// How many seeds a run has: `ORLOP_SIM_SEEDS`, or what a CI run has.
+/// Number of seeds of a run: `ORLOP_SIM_SEEDS`, or the number of a CI run.
 fn seeds() -> u64 {
     std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(400)
 }
@@ -36,7 +36,7 @@ fn the_agent_may_die_between_any_two_steps() {
     }
 }
 
-/// Some seed of the first hundred must break the promise that the defect is made for.
+/// One of the first hundred seeds must violate the invariant for which the defect is planted.
 fn caught(defect: StagingDefect, invariant: &str) {
     let mut others = BTreeSet::new();
     for seed in 0..100 {

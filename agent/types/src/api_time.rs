@@ -22,7 +22,7 @@ pub fn api_time(wall: Wall) -> Time {
     Time(timestamp(Wall(wall.0 - wall.0.rem_euclid(NANOS_PER_SECOND))))
 }
 
-/// Back again; held at the ends of [`Wall`].
+/// The instant of an API time, limited to the range of [`Wall`].
 #[must_use]
 pub fn wall(time: &Time) -> Wall {
     let nanos = time.0.as_nanosecond().clamp(i128::from(i64::MIN), i128::from(i64::MAX));

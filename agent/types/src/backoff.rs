@@ -1,6 +1,6 @@
 //! Exponential back-off: how long to wait after a failure, given how many failures came before.
 //!
-//! In: the number of earlier failures in a row, and a stream of numbers where waits are to be spread. Out: a wait.
+//! In: the number of earlier failures in a row, and a stream of numbers if the waits must be spread. Out: a wait.
 //! Invariants: no wait is shorter than the first one or longer than the maximum; the same number gives the same wait. The owner of a series
 //! counts its failures and keeps the time. Crates for this (backon, backoff) sleep or read a random source themselves; here the spread has
 //! to come from the machine's [`Entropy`], so that a replay waits the same.
@@ -14,9 +14,9 @@ use crate::entropy::Entropy;
 pub struct Backoff {
     /// The wait after the first failure, unless `max` is shorter.
     pub first: Duration,
-    /// No wait is longer.
+    /// Longest wait.
     pub max: Duration,
-    /// By how much a wait is longer than the one before.
+    /// Factor between a wait and the one before.
     pub factor: u32,
 }
 
@@ -34,10 +34,10 @@ impl Backoff {
         Backoff { first, max, factor: 2 }
     }
 
-    /// The wait after a failure that `failures` others came before.
+    /// The wait after a failure that follows `failures` earlier ones.
     #[must_use]
     pub fn next(&self, failures: u32) -> Duration {
-        // Further powers than 2^32 matter to no series: 1 ms times that are 49 days.
+        // No series needs more than a factor of 2^32: 1 ms times that factor is 49 days.
         self.first.saturating_mul(self.factor.saturating_pow(failures)).min(self.max)
     }
 

@@ -49,7 +49,7 @@ impl CertKind {
     }
 }
 
-/// What does not change.
+/// Settings of a certificate, which do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertConfig {
     /// Certificate that these settings are for.
@@ -58,9 +58,9 @@ pub struct CertConfig {
     pub node_name: Arc<str>,
     /// `rotateCertificates` or `serverTLSBootstrap`; false renews only a missing or expired certificate.
     pub rotate: bool,
-    /// No clock that shows less than this is right: when the image was built.
+    /// Build time of the image: a clock that shows an earlier time is wrong.
     pub clock_floor: Wall,
-    /// For the spread of rotations and retries.
+    /// Seed for the spread of rotations and retries.
     pub seed: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct CertificateFacts {
     pub from_bootstrap: bool,
 }
 
-/// What is wanted of a certificate.
+/// Names that a certificate must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertTemplate {
     /// Subject CN: `system:node:<name>`.
@@ -115,7 +115,7 @@ impl CertTemplate {
         })
     }
 
-    /// Why `facts` do not do; `None` if they do.
+    /// Reason for which `facts` do not satisfy the template; `None` if they do.
     #[must_use]
     pub fn unmet(&self, facts: &CertificateFacts) -> Option<String> {
         if facts.common_name != self.common_name {

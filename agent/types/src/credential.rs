@@ -16,12 +16,12 @@ pub struct Credential {
     pub source: Option<Source>,
 }
 
-/// Whose a credential is.
+/// Owner of a credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// That of pods that name this Secret.
+    /// The credential is for pods that name this Secret.
     Secret(Origin),
-    /// That of pods that run as this service account: a plugin gave it for their token.
+    /// The credential is for pods that run as this service account: a plugin returned it for their token.
     Account(AccountName),
 }
 
@@ -29,16 +29,16 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccountName {
-    /// UID of the Secret.
+    /// UID of the service account.
     pub uid: String,
-    /// Namespace of the Secret.
+    /// Namespace of the service account.
     pub namespace: String,
-    /// Name of the Secret.
+    /// Name of the service account.
     pub name: String,
 }
 
 impl AccountName {
-    /// In the order of records.
+    /// Sort key: the order of records of pulled images.
     #[must_use]
     pub fn key(&self) -> (&str, &str, &str) {
         (&self.namespace, &self.name, &self.uid)
@@ -51,11 +51,11 @@ impl AccountName {
 pub struct Origin {
     /// UID of the Secret.
     pub uid: String,
-    /// Namespace of the service account.
+    /// Namespace of the Secret.
     pub namespace: String,
-    /// Name of the service account.
+    /// Name of the Secret.
     pub name: String,
-    /// SHA-256 of the credential, as upstream makes it.
+    /// SHA-256 of the credential, as upstream computes it.
     pub credential_hash: String,
 }
 
@@ -66,7 +66,7 @@ impl Origin {
         self.key() == other.key()
     }
 
-    /// In the order of records.
+    /// Sort key: the order of records of pulled images.
     #[must_use]
     pub fn key(&self) -> (&str, &str, &str) {
         (&self.namespace, &self.name, &self.uid)

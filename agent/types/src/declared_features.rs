@@ -11,32 +11,32 @@ use orlop_config::kubelet::FeatureGates;
 use crate::node_context::Features;
 use crate::pod;
 
-/// Features of this node that a scheduler may require.
-const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+/// One container restarts all of its pod (KEP-5532); a gate.
+const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
 
 /// The API server leaves WebSockets of exec, attach and port-forward to a node that declares it, untranslated; a gate.
 const WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
 
-/// What a node with these gates declares.
+/// The features that a node with these gates declares.
 #[must_use]
 pub fn declared(gates: &FeatureGates) -> Vec<String> {
     if !gates.node_declared_features {
         return Vec::new();
     }
     let gated = [
+        (RESTART_ALL, gates.restart_all_containers_on_container_exits),
         (POD_LEVEL_RESIZE, gates.in_place_pod_level_resources_vertical_scaling),
         (WEBSOCKETS, gates.extend_web_sockets_to_kubelet),
         (INIT_CONTAINER_RESIZE, gates.in_place_pod_vertical_scaling_init_containers),
     ];
-    let gated = gated.into_iter().filter_map(|(feature, is_on)| is_on.then_some(feature));
-    DECLARED.into_iter().chain(gated).map(str::to_owned).collect()
+    gated.into_iter().filter(|&(_, is_on)| is_on).map(|(feature, _)| feature.to_owned()).collect()
 }
 
 /// Feature gate: a pod's own requests (`spec.resources`) can change while it runs.
 const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
 
-/// What the update from `old` to `new` needs and this node does not have.
+/// Features that the update from `old` to `new` needs and this node does not declare.
 #[must_use]
 pub fn missing_for_update(old: &Pod, new: &Pod, features: Features) -> Vec<&'static str> {
     // The node resizes init containers in any case: the gate concerns the client.
@@ -51,21 +51,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn websockets_are_declared_with_their_gate() {
+    fn each_feature_is_declared_with_its_gate() {
         let of = |set: &[(&str, bool)]| {
             let map = set.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
             declared(&FeatureGates::resolve(&map).unwrap())
         };
-        let all =
-            ["RestartAllContainersOnContainerExits", POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE];
+        let all = [RESTART_ALL, POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE];
         assert_eq!(of(&[]), all);
         assert_eq!(of(&[(WEBSOCKETS, false)]), [all[0], all[1], all[3]]);
         assert_eq!(of(&[(INIT_CONTAINER_RESIZE, false)]), all[..3]);
+        assert_eq!(of(&[(RESTART_ALL, false)]), all[1..]);
         let needing = [
             "NodeDeclaredFeatures",
             "InPlacePodLevelResourcesVerticalScaling",
             "InPlacePodVerticalScalingInitContainers",
-            "RestartAllContainersOnContainerExits",
+            RESTART_ALL,
             WEBSOCKETS,
         ];
         assert!(of(&needing.map(|gate| (gate, false))).is_empty());

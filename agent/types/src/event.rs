@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum EventKind {
     /// Event type `Normal`.
     Normal,
-    /// Something went wrong.
+    /// Event type `Warning`.
     Warning,
 }
 
@@ -24,10 +24,12 @@ pub struct EventFact {
     pub message: String,
     /// Name of the container that the event is about; `None`: the pod.
     pub container: Option<String>,
-    /// Where the pod's specification has that container.
+    /// List of the pod's specification that has the container.
     pub list: ContainerList,
     /// A claim of the pod that gets the same event.
     pub claim: Option<ClaimId>,
+    /// `metadata.resourceVersion` of the pod as its author had it; `None`: a static pod, or unknown.
+    pub resource_version: Option<String>,
 }
 
 /// A list of containers of a pod's specification.
@@ -43,7 +45,7 @@ pub enum ContainerList {
 }
 
 impl EventFact {
-    /// `involvedObject.fieldPath`: where in the pod its container stands.
+    /// `involvedObject.fieldPath`: place of the container in the pod.
     #[must_use]
     pub fn field_path(&self) -> Option<String> {
         let list = match self.list {

@@ -1,4 +1,4 @@
-//! Failures of calls to the runtime, to the API server, and to the kernel: the class that core decides by, and the text for people.
+//! Failures of calls to the runtime, to the API server, and to the kernel: the class for core's decisions, and the text for people.
 //!
 //! In: errors of drivers. Out: [`Class`]. Invariant: core decides by the class alone, never by the text.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a failure allows: core decides by this, people read the message.
+/// Class of a failure. Core uses the class for its decisions; the message is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Try again, not sooner than this.
@@ -14,18 +14,18 @@ pub enum Class {
         /// Milliseconds; 0 leaves it to the caller's back-off.
         after_ms: u64,
     },
-    /// The object is not there: a success for removals.
+    /// The object does not exist: a success for removals.
     NotFound,
-    /// The object is there already: adopt it.
+    /// The object exists already: adopt it.
     AlreadyExists,
-    /// Somebody else changed it: look again, then decide.
+    /// Another client has changed the object: read it again, then decide.
     Conflict,
     /// The same request can never succeed.
     Invalid,
     /// The driver's peer is down, or not ready yet: nothing was applied.
     Unavailable,
-    /// The connection broke while the answer was awaited: **may or may not have been applied**. What is still going on is over
-    /// [`CANCELLED_CALL_MAX`] later: the peer is gone, or sees that its caller is.
+    /// The connection broke before the answer: **may or may not have been applied**. A call that still runs ends within
+    /// [`CANCELLED_CALL_MAX`], because the peer is gone or notices that its caller is gone.
     Interrupted,
     /// No answer in time: **may or may not have been applied**.
     DeadlineExceeded,
@@ -44,8 +44,8 @@ pub struct DriverError {
     pub operation: &'static str,
     /// Pod, container, path.
     pub object: String,
-    /// What to do about it.
+    /// Class of the failure.
     pub class: Class,
-    /// The peer's words.
+    /// Message of the peer.
     pub message: String,
 }

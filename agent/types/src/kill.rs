@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::ids::PodKey;
 use crate::time::Wall;
 
-/// Why a pod is taken down.
+/// Reason for which the node ends a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillReason {
     /// Its source does not have it any more.
     Removed,
     /// `metadata.deletionTimestamp` is set.
     Deleted,
-    /// It runs, and no source has it (grace 1 s).
+    /// The pod runs, and no source has it (grace 1 s).
     Orphan,
-    /// Its containers ended and none comes back.
+    /// Its containers have ended, and none restarts.
     Ended,
     /// `spec.activeDeadlineSeconds` passed.
     DeadlineExceeded,
@@ -26,7 +26,7 @@ pub enum KillReason {
         reason: String,
         /// Message of the pod's status, for people.
         message: String,
-        /// Message of the condition `DisruptionTarget`, if the node ends it for its own sake.
+        /// Message of the condition `DisruptionTarget`, if the node ends the pod for the node's own sake.
         #[serde(default)]
         disruption: Option<String>,
     },
@@ -47,7 +47,7 @@ impl KillReason {
     }
 }
 
-/// What must survive a crash of the agent during termination.
+/// The state of a termination that must survive a crash of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminatingRecord {
     /// Pod to end.
@@ -56,11 +56,11 @@ pub struct TerminatingRecord {
     pub reason: KillReason,
     /// Effective grace, seconds.
     pub grace_s: u32,
-    /// When termination began.
+    /// Time at which the termination began.
     pub since: Wall,
-    /// Whether everything of the pod is to go.
+    /// True if the node keeps nothing of the pod.
     pub remove: bool,
-    /// No container of the pod runs or can come to run, and its end was published: only the removal of its remains is left.
+    /// True if no container of the pod runs or can start, and its end was published: only the removal of its remains is left.
     #[serde(default)]
     pub ended: bool,
 }

@@ -16,6 +16,7 @@ pub mod declared_features;
 pub mod entropy;
 pub mod event;
 pub mod failure;
+pub mod go_quote;
 pub mod ids;
 pub mod kill;
 pub mod lock;

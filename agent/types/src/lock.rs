@@ -1,8 +1,8 @@
-//! A lock that a panic does not spoil.
+//! A lock that stays usable after a panic.
 //!
-//! In: a value that several threads use. Out: a guard. Invariant: the lock is given also after a panic of its last holder. A release
-//! build aborts at a panic, so nobody is left to see the poison there; in tests the panic itself is the finding. The holder changes the
-//! value in steps that are complete one by one. Decisions have one owner and no lock: agent-core may not use this type (its clippy.toml).
+//! In: a value that several threads use. Out: a guard. Invariant: a thread gets the lock also after a panic of the last holder. A
+//! release build aborts at a panic, so no thread sees the poison; in tests the panic itself fails the test. The holder changes the
+//! value in complete steps. Decisions have one owner and no lock: agent-core may not use this type (its clippy.toml).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Lock<T: ?Sized>(Mutex<T>);
 
 impl<T> Lock<T> {
-    /// The value, free.
+    /// The value behind a free lock.
     pub const fn new(value: T) -> Lock<T> {
         Lock(Mutex::new(value))
     }

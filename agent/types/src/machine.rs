@@ -13,7 +13,7 @@ use crate::time::{Mono, Now};
 
 /// A state owner. `step` is total: no panic on any input, no I/O, no clock.
 pub trait Machine {
-    /// What it reacts to.
+    /// Events of the machine.
     type Event;
     /// Requests of the machine to its shell.
     type Action;
@@ -58,7 +58,7 @@ impl<A> Outbox<A> {
         self.actions.drain(..)
     }
 
-    /// What is queued, for tests and checkers.
+    /// The queued actions, for tests and checkers.
     #[must_use]
     pub fn as_slice(&self) -> &[A] {
         &self.actions

@@ -21,13 +21,13 @@ pub struct NodeContext {
     pub root_dir: String,
     /// `podLogsDir`, absolute, without trailing slash.
     pub pod_logs_dir: String,
-    /// Who writes cgroups and where.
+    /// Driver, root and settings of pods' cgroups.
     pub cgroup: CgroupContext,
     /// Names and addresses for pods' `/etc/resolv.conf`.
     pub dns: DnsContext,
     /// Text of the node's `/etc/hosts`, for host-network pods.
     pub host_etc_hosts: String,
-    /// Sizes that limits and scores are computed from.
+    /// Sizes of the machine, for limits and scores.
     pub machine: MachineContext,
     /// Node-wide security defaults.
     pub security: SecurityContext,
@@ -77,7 +77,7 @@ impl Default for Features {
     }
 }
 
-/// Where pods' cgroups live.
+/// Driver, root and settings of pods' cgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupContext {
     /// `cgroupDriver` of the configuration, or the runtime's.
@@ -92,8 +92,7 @@ pub struct CgroupContext {
     pub cpu_cfs_quota: bool,
     /// `cpuCFSQuotaPeriod`, microseconds.
     pub cpu_cfs_quota_period_us: i64,
-    /// `cpuManagerPolicy: static` and the gate DisableCPUQuotaWithExclusiveCPUs: containers with processors for themselves have no
-    /// quota.
+    /// `cpuManagerPolicy: static` and the gate DisableCPUQuotaWithExclusiveCPUs: containers with exclusive processors have no quota.
     pub no_quota_with_exclusive_cpus: bool,
     /// `singleProcessOOMKill`: only the process is killed, not its container.
     pub single_process_oom_kill: bool,
@@ -235,7 +234,7 @@ pub enum CgroupDriver {
     Cgroupfs,
 }
 
-/// How memory is kept for pods (gate MemoryQoS, `memoryReservationPolicy`).
+/// Memory reservation for pods (gate MemoryQoS, `memoryReservationPolicy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryQos {
     /// The gate is off: nothing is written.
@@ -283,7 +282,7 @@ impl Label {
     pub fn of(&self, options: &SELinuxOptions) -> Option<Label> {
         let said = |what: &Option<String>| what.clone().filter(|text| !text.is_empty());
         let level = said(&options.level)?;
-        // Role and type are those of files, whatever those of the process.
+        // Role and type are the policy's ones for files, not those of the process.
         Some(Label { user: said(&options.user).unwrap_or_else(|| self.user.clone()), level, ..self.clone() })
     }
 }

@@ -19,7 +19,7 @@ pub enum ObjectKind {
     Secret,
     /// The Services of a namespace, or the named one: containers get them as variables.
     Services,
-    /// A RuntimeClass: its `handler`. It lies in no namespace.
+    /// A RuntimeClass: its `handler`. It has no namespace.
     RuntimeClass,
     /// All ClusterTrustBundles: a volume selects them by labels. They have no namespace.
     TrustBundles,
@@ -63,7 +63,7 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// What an object holds.
+/// Contents of an object.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectData {
     /// `data`.
@@ -78,31 +78,31 @@ pub struct ObjectData {
     pub bundles: BTreeMap<String, Bundle>,
 }
 
-/// It may be a secret: only its keys are shown.
+/// Prints the keys only, because the object may be a Secret.
 impl fmt::Debug for ObjectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.data.keys()).entries(self.binary.keys()).finish()
     }
 }
 
-/// What is known of an object.
+/// The result of the retrieval of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fetched {
-    /// It is there.
+    /// The object with its contents.
     Found(ObjectData),
     /// The API server has no such object.
     Missing,
-    /// Nobody knows, and why.
+    /// The state is unknown, for this reason.
     Unknown(String),
 }
 
-/// What is known of several objects.
+/// The results for several objects.
 pub type Objects = BTreeMap<ObjectRef, Fetched>;
 
 /// The object, or the message about its absence.
 ///
 /// # Errors
-/// It is missing (`None` if the reference is `optional`), or its state is unknown.
+/// The object is missing (`None` if the reference is `optional`), or its state is unknown.
 pub fn look_up<'o>(
     objects: &'o Objects,
     of: &ObjectRef,
@@ -117,10 +117,10 @@ pub fn look_up<'o>(
     }
 }
 
-/// What a volume needs of a ClusterTrustBundle.
+/// The fields of a ClusterTrustBundle that a volume needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bundle {
-    /// `spec.signerName`; empty: of no signer.
+    /// `spec.signerName`; empty: no signer.
     pub signer: String,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,

@@ -21,7 +21,7 @@ pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// Annotation: on a mirror pod, the hash of the static pod it mirrors.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// `priorityClassName` of pods that the node cannot live without.
+/// `priorityClassName` of pods that the node cannot do without.
 pub const SYSTEM_NODE_CRITICAL: &str = "system-node-critical";
 /// The least priority of a system's pods, that of `system-cluster-critical`.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
@@ -93,7 +93,7 @@ pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
     spec(pod).ephemeral_containers.as_deref().unwrap_or(&[])
 }
 
-/// What an ephemeral container has in common with others: everything but the container that it looks at.
+/// The common fields of an ephemeral container and other containers: all but its target container.
 fn as_container(ephemeral: &EphemeralContainer) -> Container {
     let EphemeralContainer {
         args,
@@ -222,7 +222,7 @@ pub fn annotations(pod: &Pod) -> &BTreeMap<String, String> {
     pod.metadata.annotations.as_ref().unwrap_or(&EMPTY)
 }
 
-/// True for a pod that the node makes room for: static, a mirror, or of a system's priority. Upstream: IsCriticalPod.
+/// True for a pod that may preempt others: static, a mirror, or with system priority. Upstream: IsCriticalPod.
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
     let of_system = spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY);

@@ -16,7 +16,7 @@ pub struct Quantity {
     nanos: i128,
 }
 
-/// Why a text is not a quantity.
+/// Reason for which a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text does not have the form number + suffix.
@@ -24,7 +24,7 @@ pub enum QuantityError {
         "quantity {0:?} must be a decimal number with an optional suffix (n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei) or exponent"
     )]
     Format(String),
-    /// The number is fine, its suffix is none.
+    /// The number is valid, and its suffix is not.
     #[error(
         "quantity {0:?} has an unknown suffix {1:?}; use n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei or an exponent"
     )]

@@ -1,6 +1,6 @@
 //! The resource claims that a pod names, and the containers that use them (dynamic resource allocation).
 //!
-//! In: the specification and the status of a pod. Out: [`ClaimsOfPod`], or upstream's words about why the claims have no names yet.
+//! In: the specification and the status of a pod. Out: [`ClaimsOfPod`], or upstream's text for claims without names.
 //! Invariants: pure; claims and uses keep the order of the specification; ephemeral containers use no claims. Upstream:
 //! `Name` of dynamic-resource-allocation/resourceclaim, `GetResources` of pkg/kubelet/cm/dra/manager.go. Source: KEP-4381, KEP-5004.
 
@@ -16,7 +16,7 @@ use crate::runtime::claims::{ClaimUse, ClaimUser, ClaimsOfPod, NamedClaim};
 /// Prefix of a resource that stands for a device class: `deviceclass.resource.kubernetes.io/<class>`.
 pub const DEVICE_CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
-/// A claim can provide the resource of this name: extended resources, and those that stand for a device class.
+/// True if a claim can provide the resource: an extended resource, or one that stands for a device class.
 #[must_use]
 pub fn is_claimable(resource: &str) -> bool {
     is_extended(resource) || resource.starts_with(DEVICE_CLASS_PREFIX)
@@ -35,7 +35,7 @@ pub fn extended(p: &Pod) -> Option<&PodExtendedResourceClaimStatus> {
     p.status.as_ref()?.extended_resource_claim_status.as_ref()
 }
 
-/// The resource of a container comes from the claim of the pod's extended resources.
+/// True if the claim of the pod's extended resources provides this resource of the container.
 #[must_use]
 pub fn is_claimed(p: &Pod, container: &str, resource: &str) -> bool {
     let mut mappings = extended(p).into_iter().flat_map(|claim| &claim.request_mappings);
@@ -47,7 +47,7 @@ pub fn is_claimed(p: &Pod, container: &str, resource: &str) -> bool {
 /// does not count.
 ///
 /// # Errors
-/// A claim has no name, in upstream's words.
+/// A claim has no name yet; the text is upstream's.
 pub fn claims_of(p: &Pod, extended_gate: bool) -> Result<ClaimsOfPod, String> {
     let key = pod::key(p);
     let spec = pod::spec(p);

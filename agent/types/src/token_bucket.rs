@@ -1,7 +1,7 @@
-//! A token bucket: at most so many at once, and then one in each interval.
+//! A token bucket: a burst of tokens, and then one token in each interval.
 //!
 //! In: the time. Out: the wait for the next token. Invariant: in any time `t` at most `burst + t / interval` tokens are taken. The owner
-//! decides what it does without a token: it refuses (image pulls, similar events), or it takes a token of the future and waits
+//! decides what it does without a token: it refuses (image pulls, similar events), or it takes a future token and waits
 //! (calls of the API server).
 //!
 //! Why no crate: `governor` and its like read a clock themselves.
@@ -42,12 +42,23 @@ impl TokenBucket {
         after_one.since(now).saturating_sub(self.interval.saturating_mul(self.burst))
     }
 
-    /// Takes a token, also one of the future.
-    pub fn take(&mut self, now: Mono) {
-        self.full_at = self.full_at.max(now).after(self.interval);
+    /// True if the bucket has all tokens, as a new one has.
+    #[must_use]
+    pub fn is_full(&self, now: Mono) -> bool {
+        self.full_at <= now
     }
 
-    /// Takes the next token if it comes within `at_most`. The answer is the wait for it.
+    /// Takes a token, if necessary a future one.
+    pub fn take(&mut self, now: Mono) {
+        self.take_many(now, 1);
+    }
+
+    /// Takes so many tokens, also those of the future.
+    pub fn take_many(&mut self, now: Mono, tokens: u32) {
+        self.full_at = self.full_at.max(now).after(self.interval.saturating_mul(tokens));
+    }
+
+    /// Takes the next token if it comes within `at_most`. Returns the wait for it.
     ///
     /// # Errors
     /// The wait, which is longer than `at_most`. No token is taken.
@@ -69,7 +80,7 @@ mod tests {
         Mono(ms * 1_000_000)
     }
 
-    /// How many of many tokens are there at this time.
+    /// Number of tokens that can be taken at this time.
     fn taken(bucket: &mut TokenBucket, ms: u64) -> usize {
         (0..50).filter(|_| bucket.reserve(at(ms), Duration::ZERO).is_ok()).count()
     }
@@ -82,6 +93,7 @@ mod tests {
         assert_eq!((taken(&mut bucket, 1_299_999), taken(&mut bucket, 1_300_000)), (0, 1));
         assert_eq!(taken(&mut bucket, 1_301_000), 0);
         assert_eq!(taken(&mut bucket, 100_000_000), 25, "the bucket holds the burst and no more");
+        assert!(!bucket.is_full(at(107_499_999)) && bucket.is_full(at(107_500_000)));
     }
 
     #[test]
@@ -92,6 +104,17 @@ mod tests {
         assert_eq!((bucket.reserve(at(5), ms(40)), bucket.reserve(at(5), ms(40))), (Ok(ms(20)), Ok(ms(40))));
         assert_eq!(bucket.reserve(at(5), ms(40)), Err(ms(60)));
         assert_eq!(bucket.reserve(at(65), ms(0)), Ok(ms(0)), "a refusal takes no token");
+    }
+
+    #[test]
+    fn many_tokens_are_as_many_single_ones() {
+        let mut bucket = TokenBucket::new(Duration::from_secs(1), 4);
+        bucket.take_many(at(5), 3);
+        assert_eq!(taken(&mut bucket, 5), 1);
+        bucket.take_many(at(5), 3);
+        assert_eq!(bucket.wait(at(5)), Duration::from_secs(4));
+        bucket.take_many(at(5), 0);
+        assert_eq!(bucket.wait(at(5)), Duration::from_secs(4));
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub struct OfClaim {
     pub name: String,
     /// Name of the node.
     pub node: String,
+    /// The pod may not write to the volume: the node reports that it has grown, and leaves it as it is.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// A directory of this node that is mounted at a volume's path, or a disk with a file system.

@@ -4,9 +4,9 @@
 //! pkg/fieldpath.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use agent_types::downward_api::{resource_field, subscript};
+use agent_types::go_quote::quoted;
 use agent_types::node_context::NodeContext;
 use agent_types::{ContainerRef, pod};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod};
@@ -59,32 +59,10 @@ fn value(p: &Pod, path: &str) -> Result<String, String> {
 
 /// A line `key="value"` for each, in order of the keys.
 fn listed(map: &BTreeMap<String, String>) -> String {
-    map.iter().map(|(key, value)| format!("{key}={}", quoted(value))).collect::<Vec<_>>().join("\n")
-}
-
-/// Quoted as Go's `%q` does.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{b}' => out.push_str("\\v"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c == '\u{7f}' => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\x{:02x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+    map.iter()
+        .map(|(key, value)| format!("{key}={}", quoted(value.as_bytes())))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]
@@ -96,7 +74,7 @@ mod tests {
     #[test]
     fn metadata_and_amounts() {
         let p: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u",
-            "labels": {"b": "2", "a": "x \"y\"\n\u{1}"}, "annotations": {"k/x": "v"}},
+            "labels": {"b": "2\u{a0}", "a": "x \"y\"\n\u{1}"}, "annotations": {"k/x": "v"}},
             "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "250m"}}}]}}))
         .unwrap();
         let field = |path: &str| json!({"path": path, "fieldRef": {"fieldPath": path}});
@@ -110,7 +88,7 @@ mod tests {
         let node = NodeContext::new("n");
         let files = files(&items, &p, 0o644, &node).unwrap();
         let text = |path: &str| String::from_utf8(files[path].data.clone()).unwrap();
-        assert_eq!(text("metadata.labels"), "a=\"x \\\"y\\\"\\n\\x01\"\nb=\"2\"");
+        assert_eq!(text("metadata.labels"), "a=\"x \\\"y\\\"\\n\\x01\"\nb=\"2\\u00a0\"");
         assert_eq!(
             (text("metadata.name"), text("metadata.uid"), text("metadata.namespace")),
             ("p".to_owned(), "u".to_owned(), "ns".to_owned())

@@ -133,6 +133,11 @@ pub enum Resize {
     },
     /// They are not, and why; the volume can be used as it is.
     Failed(String),
+    /// They are not: the pod may not write to the volume, and so the node does not.
+    ReadOnly {
+        /// Whose volume it is.
+        claim: ClaimId,
+    },
 }
 
 /// What has to be done so that one volume is there.

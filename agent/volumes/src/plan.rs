@@ -175,11 +175,11 @@ fn of_claim(
 ) -> Result<Work, SetUpError> {
     let security = pod::spec(p).security_context.as_ref();
     let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
-    // Nobody makes a file system larger that he may not write to.
-    let claim = claim.filter(|_| !bound.read_only).map(|claim| OfClaim {
+    let claim = claim.map(|claim| OfClaim {
         namespace: claim.namespace,
         name: claim.name,
         node: node.node_name.clone(),
+        read_only: bound.read_only,
     });
     let global = || bound.block.then(|| device::global(&node.root_dir, Plugin::Csi, &bound.volume));
     Ok(match &bound.source {

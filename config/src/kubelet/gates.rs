@@ -85,6 +85,8 @@ feature_gates! {
     csi_volume_health: "CSIVolumeHealth",
     /// Volumes have trust anchors of the cluster.
     cluster_trust_bundle_projection: "ClusterTrustBundleProjection",
+    /// The HTTPS API requests checkpoints of containers.
+    container_checkpoint: "ContainerCheckpoint",
     /// Containers choose the signal that asks them to end.
     container_stop_signals: "ContainerStopSignals",
     /// Containers with CPUs of their own have no quota (KEP-3570).
@@ -123,10 +125,14 @@ feature_gates! {
     pod_certificate_request: "PodCertificateRequest",
     /// Logs are shown for one of a container's streams.
     pod_logs_query_split_streams: "PodLogsQuerySplitStreams",
+    /// Containers that end again and again wait for a shorter time.
+    reduce_default_crash_loop_back_off_decay: "ReduceDefaultCrashLoopBackOffDecay",
     /// Container statuses show the health of devices (KEP-4680).
     resource_health_status: "ResourceHealthStatus",
     /// Container statuses show what drivers say about the health of devices.
     resource_health_status_message: "ResourceHealthStatusMessage",
+    /// The Node declares that one container can restart all of its pod.
+    restart_all_containers_on_container_exits: "RestartAllContainersOnContainerExits",
     /// Volumes of all access modes are mounted with the SELinux label of their pod; those of `ReadWriteOncePod` always are.
     selinux_mount: "SELinuxMount",
 }

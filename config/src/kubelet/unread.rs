@@ -1,9 +1,10 @@
 //! Settings of KubeletConfiguration that no component of the agent reads.
 //!
 //! In: a valid configuration. Out: refusals of settings whose absence changes the resources that pods get, and notes on settings
-//! that only a Go program or another design needs. Invariant: each key of the type has a reader or stands in [`UNREAD`]
-//! (`agent-tidy`, rule `readers`), so no setting is accepted and ignored without a word.
+//! that only a Go program or another design needs, and on feature gates that change nothing. Invariant: each key of the type has a
+//! reader or stands in [`UNREAD`] (`agent-tidy`, rule `readers`), so no setting is accepted and ignored without a word.
 
+use super::FeatureGates;
 use super::enums::{MemoryManagerPolicy, TopologyManagerPolicy};
 use super::load::to_value;
 use super::types::KubeletConfiguration;
@@ -47,6 +48,31 @@ pub const UNREAD: &[(&str, Treatment, &str)] = &[
     ("runOnce", Treatment::AsUpstream, "validation refuses true"),
 ];
 
+/// Gates that the upstream kubelet asks and the agent does not, and what the agent does in place of it. The agent behaves as with the
+/// gate's default.
+pub const UNREAD_GATES: &[(&str, &str)] = &[
+    ("CRIListStreaming", "the runtime answers a list as one message"),
+    ("ChangeContainerStatusOnKubeletRestart", "statuses of containers outlast the agent"),
+    ("ComponentFlagz", "the HTTPS API has /flagz"),
+    ("ComponentStatusz", "the HTTPS API has /statusz"),
+    ("ContainerRestartRules", "the agent follows the restart rules and policies of containers"),
+    ("HostnameOverride", "the agent follows hostnameOverride of pods"),
+    ("ImageVolumeWithDigest", "statuses have no digests of images that are volumes"),
+    ("KubeletInUserNamespace", "the agent makes no exception for a user namespace"),
+    ("PLEGOnDemandRelist", "the agent looks at a pod as soon as it has a reason"),
+    ("PodAndContainerStatsFromCRI", "the sources of statistics stay (docs/stats.md)"),
+    ("PodLevelResourceManagers", "the managers give processors and memory to containers alone"),
+    ("PodReadyToStartContainersCondition", "pods have the condition"),
+    ("PodsAPI", "the agent serves no Pods API"),
+    ("PreventStaticPodAPIReferences", "a static pod may not refer to objects of the API"),
+    ("ReloadKubeletClientCAFile", "the agent follows the file"),
+    ("ReloadKubeletServerCertificateFile", "the agent follows the file"),
+    (
+        "RestartAllContainersOnContainerExits",
+        "the agent follows such rules; only the Node's declaredFeatures change",
+    ),
+];
+
 /// Settings for which the agent refuses to start. `source` names the origin of the configuration.
 #[must_use]
 pub fn refused(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
@@ -65,7 +91,16 @@ pub fn refused(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
 #[must_use]
 pub fn noted(config: &KubeletConfiguration) -> Vec<String> {
     let unread = of(config, Treatment::Noted).map(|(key, _, reason)| format!("{key}: {reason}"));
-    unread.chain(without_policy(config)).collect()
+    unread.chain(without_policy(config)).chain(gates_without_effect(config)).collect()
+}
+
+/// Gates that were set against their default and have no effect, `AllAlpha` and `AllBeta` included.
+fn gates_without_effect(config: &KubeletConfiguration) -> impl Iterator<Item = String> {
+    let (gates, default) = (FeatureGates::of(config), FeatureGates::default());
+    UNREAD_GATES
+        .iter()
+        .filter(move |(name, _)| gates.enabled(name) != default.enabled(name))
+        .map(|(name, instead)| format!("featureGates.{name}: has no effect: {instead}"))
 }
 
 /// Settings of managers whose policy is off.
@@ -140,6 +175,23 @@ mod tests {
         let notes = noted(&load(text));
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes.iter().any(|note| note.starts_with("contentType: has no effect")), "{notes:?}");
+    }
+
+    #[test]
+    fn a_gate_that_changes_nothing_is_noted_where_it_is_set() {
+        let all: Vec<String> =
+            UNREAD_GATES.iter().map(|(name, _)| format!("{name}: {}", !default_of(name))).collect();
+        let notes = noted(&load(&format!("featureGates: {{{}}}", all.join(", "))));
+        assert_eq!(notes.len(), UNREAD_GATES.len(), "{notes:?}");
+        let defaults: Vec<String> =
+            UNREAD_GATES.iter().map(|(name, _)| format!("{name}: {}", default_of(name))).collect();
+        assert_eq!(noted(&load(&format!("featureGates: {{{}}}", defaults.join(", ")))), Vec::<String>::new());
+        let notes = noted(&load("featureGates: {PodsAPI: true, MemoryQoS: true}"));
+        assert_eq!(notes, ["featureGates.PodsAPI: has no effect: the agent serves no Pods API"]);
+    }
+
+    fn default_of(gate: &str) -> bool {
+        crate::kubelet::gates::gate(gate).expect("a gate of the table").default
     }
 
     #[test]

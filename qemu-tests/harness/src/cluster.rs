@@ -10,6 +10,7 @@
 //! every secret is made for the run and is in the run's directory; everything runs in namespaces that end with their
 //! supervisor. See docs/testing.md, "The control plane".
 
+pub mod addons;
 pub mod approver;
 pub mod asking;
 pub mod attach;

@@ -90,19 +90,20 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 
 /// True if the case may need the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    let areas = ["join/", "api/", "defence/", "volumes/", "shutdown/", "resources/"];
+    let areas = ["addons/", "join/", "api/", "defence/", "volumes/", "shutdown/", "resources/"];
     areas.iter().any(|area| case.name.starts_with(area))
 }
 
 /// The programs that only some cases need, and these cases.
-const OF_SOME_CASES: [(More, [&str; 2]); 2] = [
-    (More::MetricsServer, ["api/top", "join/vm"]),
-    (More::Drivers, ["resources/claims", "resources/devices"]),
+const OF_SOME_CASES: [(More, &[&str]); 3] = [
+    (More::MetricsServer, &["api/top", "join/vm"]),
+    (More::Drivers, &["resources/claims", "resources/devices"]),
+    (More::AddOns, &["addons/services", "addons/services-nftables"]),
 ];
 
 /// The programs beyond the control plane that the cases need.
 fn needs_more(cases: &[Case]) -> Vec<More> {
-    let need = |names: &[&str; 2]| cases.iter().any(|case| names.contains(&case.name));
+    let need = |names: &[&str]| cases.iter().any(|case| names.contains(&case.name));
     OF_SOME_CASES.iter().filter(|(_, names)| need(names)).map(|(more, _)| *more).collect()
 }
 

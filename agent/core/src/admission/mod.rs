@@ -30,6 +30,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
 use crate::container_spec::{apparmor, unsupported};
 use crate::pod_source::validate;
+use fit::Shortage;
 
 /// What admission must know about the node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -198,9 +199,24 @@ pub fn admit<'p>(
     node: &AdmissionContext,
 ) -> Result<Vec<&'p Pod>, Rejection> {
     let active: Vec<&Pod> = active.into_iter().collect();
+    let short = check(pod, &active, node)?;
+    preempt::victims(pod, &active, &short).map_err(|why| unrecovered(&why))
+}
+
+/// Decides whether a running pod gets its requests now, next to `others`. Every check of a pod's start is made
+/// again, as upstream does: the node may have become another since.
+///
+/// # Errors
+/// The first reason against it; for a critical pod also a resource of which other pods may have to give some up.
+pub fn resized(pod: &Pod, others: &[&Pod], node: &AdmissionContext) -> Result<(), Rejection> {
+    check(pod, others, node)?.first().map_or(Ok(()), |short| Err(short.into()))
+}
+
+/// Every check, in order. A shortage rejects only a pod that is not critical; returns those of a critical one.
+fn check(pod: &Pod, active: &[&Pod], node: &AdmissionContext) -> Result<Vec<Shortage>, Rejection> {
     may_be_placed(pod, node)?;
     operating_system(pod, node)?;
-    let short = fit::shortages(pod, &active, node);
+    let short = fit::shortages(pod, active, node);
     if let Some(first) = short.first().filter(|_| !pod::is_critical(pod)) {
         return Err(first.into());
     }
@@ -209,42 +225,16 @@ pub fn admit<'p>(
         let message = "Predicate NodeName failed: node(s) didn't match the requested node name";
         return Err(Rejection::new("NodeName", message));
     }
-    fit::host_ports(pod, &active)?;
+    fit::host_ports(pod, active)?;
     taints::check(pod, node)?;
     app_armor(pod, node)?;
     let missing = unsupported(pod);
     if missing.is_empty() {
-        return preempt::victims(pod, &active, &short).map_err(|why| unrecovered(&why));
+        return Ok(short);
     }
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
     let message = format!("Pod requires node features that are not available: {}", names.join(", "));
     Err(Rejection::new("PodFeatureUnsupported", message))
-}
-
-/// Decides whether a running pod gets its requests now, next to `others`. Of the checks at a pod's start only
-/// those of resources can have another result.
-///
-/// # Errors
-/// The resource that is short.
-pub fn resized(pod: &Pod, others: &[&Pod], node: &AdmissionContext) -> Result<(), Rejection> {
-    fit::shortages(pod, others, node).first().map_or(Ok(()), |short| Err(short.into()))
-}
-
-/// Pods that must end so that a running pod gets its requests, next to `others`; only a critical pod preempts
-/// others.
-///
-/// # Errors
-/// The resource that is short.
-pub fn resized_at_cost_of<'p>(
-    pod: &Pod,
-    others: &[&'p Pod],
-    node: &AdmissionContext,
-) -> Result<Vec<&'p Pod>, Rejection> {
-    let short = fit::shortages(pod, others, node);
-    if let Some(first) = short.first().filter(|_| !pod::is_critical(pod)) {
-        return Err(first.into());
-    }
-    preempt::victims(pod, others, &short).map_err(|why| unrecovered(&why))
 }
 
 /// The first resource that is short if the pod runs next to `active`.

@@ -154,6 +154,15 @@ mod tests {
         }
     }
 
+    /// Upstream compares priorities only if both pods have one, and no API server gives a static pod one.
+    #[test]
+    fn a_static_pod_is_no_victim() {
+        let mut fixed = burstable("s", "1");
+        fixed.metadata.annotations = Some([(pod::CONFIG_SOURCE.to_owned(), "file".to_owned())].into());
+        fixed.spec.as_mut().unwrap().priority = None;
+        assert!(chosen(&[fixed], &[short("cpu", 1)]).is_err());
+    }
+
     #[test]
     fn what_cannot_be_had_is_told() {
         let equal = pod("equal", json!({"cpu": "2"}), json!({}), 2_000_000_000);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use agent_types::ids::{ContainerId, PodUid, SandboxId};
 use agent_types::node_context::{CgroupDriver, NodeContext};
+use agent_types::pressures::Pressures;
 use agent_types::resources::amounts::Amounts;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
 use agent_types::time::{Mono, Wall};
 use agent_types::{Quantity, pod};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Taint};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -138,6 +139,48 @@ fn verdicts() {
     let fixed = with(Rules { fixed_pod_level: true, ..Rules::default() });
     let refusal = judge(&whole, &given, &[], &fixed).unwrap_err();
     assert_eq!(refusal.message(), "InPlacePodLevelResourcesVerticalScaling is disabled");
+}
+
+/// Upstream asks every handler of admission again (`canAdmitPod` with `ResizeOperation`).
+#[test]
+fn what_would_refuse_a_new_pod_defers_a_resize() {
+    type Verdict = Result<(), (&'static str, String, String)>;
+    let asks = |cpu: &str, more: Value| {
+        let mut spec = json!({"containers": [limited("a", cpu, "1Gi")]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        of(spec)
+    };
+    let given = PodAllocation::of(&asks("1", json!({})));
+    let verdict = |more: Value, node: &AdmissionContext| -> Verdict {
+        judge(&asks("2", more), &given, &[], node)
+            .map_err(|refusal| (refusal.reason(), refusal.event(), refusal.message().to_owned()))
+    };
+    let deferred = |event: &str, message: &str| -> Verdict {
+        Err((resize::DEFERRED, format!("Pod resize {event}"), message.to_owned()))
+    };
+    let pressed = node(4000).pressed(Pressures { disk: true, ..Pressures::default() });
+    let full = deferred("Evicted", "The node had condition: [DiskPressure]. ");
+    assert_eq!(verdict(json!({}), &pressed), full);
+    assert_eq!(verdict(json!({"priority": 2_000_000_000}), &pressed), Ok(()), "it is critical");
+    let elsewhere = json!({"nodeSelector": {"disk": "ssd"}});
+    let labelled =
+        AdmissionContext { node_labels: [("disk".to_owned(), "ssd".to_owned())].into(), ..node(4000) };
+    assert_eq!(verdict(elsewhere.clone(), &labelled), Ok(()));
+    let lost = deferred(
+        "NodeAffinity",
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+    );
+    assert_eq!(verdict(elsewhere, &node(4000)), lost);
+    let taint = Taint { key: "gone".into(), effect: "NoExecute".into(), ..Taint::default() };
+    let tainted = AdmissionContext { node_taints: vec![taint], ..node(4000) };
+    let repelled = deferred(
+        "TaintToleration",
+        "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+    );
+    assert_eq!(verdict(json!({}), &tainted), repelled);
+    let unsafe_sysctl = json!({"securityContext": {"sysctls": [{"name": "kernel.sem", "value": "1"}]}});
+    let forbidden = deferred("SysctlForbidden", "forbidden sysctl: \"kernel.sem\" not allowlisted");
+    assert_eq!(verdict(unsafe_sysctl, &node(4000)), forbidden);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use agent_types::pod;
 use agent_types::runtime::config::SecurityProfile;
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, SecurityContext};
 
 /// Prefix of the annotation; the container's name follows.
 pub const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -18,9 +18,13 @@ const LOCALHOST: &str = "localhost/";
 /// The profile of a container, if the pod names one.
 #[must_use]
 pub fn profile(pod: &Pod, container: &Container) -> Option<SecurityProfile> {
-    let own = container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
-    own.map(of_field)
-        .or_else(|| of_annotation(pod::annotation(pod, &format!("{ANNOTATION}{}", container.name))?))
+    effective(pod, &container.name, container.security_context.as_ref())
+}
+
+fn effective(pod: &Pod, name: &str, own: Option<&SecurityContext>) -> Option<SecurityProfile> {
+    own.and_then(|own| own.app_armor_profile.as_ref())
+        .map(of_field)
+        .or_else(|| of_annotation(pod::annotation(pod, &format!("{ANNOTATION}{name}"))?))
         .or_else(|| of_pod(pod).map(of_field))
 }
 
@@ -49,8 +53,8 @@ pub fn of_annotation(value: &str) -> Option<SecurityProfile> {
 /// True if the pod names a profile anywhere: a node without AppArmor must not run it.
 #[must_use]
 pub fn is_required(pod: &Pod) -> bool {
-    let own = |c: &Container| c.security_context.as_ref()?.app_armor_profile.as_ref().map(of_field);
-    let mut fields = of_pod(pod).map(of_field).into_iter().chain(containers(pod).filter_map(own));
+    let own = containers(pod).filter_map(|(_, own)| own?.app_armor_profile.as_ref());
+    let mut fields = of_pod(pod).into_iter().chain(own).map(of_field);
     let mut annotations = pod::annotations(pod).iter().filter(|(key, _)| key.starts_with(ANNOTATION));
     fields.any(|profile| profile != SecurityProfile::Unconfined)
         || annotations.any(|(_, value)| value != UNCONFINED)
@@ -59,14 +63,18 @@ pub fn is_required(pod: &Pod) -> bool {
 /// A profile of the node that a container names with nothing.
 #[must_use]
 pub fn nameless(pod: &Pod) -> Option<String> {
-    containers(pod).find_map(|c| match profile(pod, c) {
+    containers(pod).find_map(|(name, own)| match effective(pod, name, own) {
         Some(SecurityProfile::Localhost(name)) if name.trim().is_empty() => Some(name),
         _ => None,
     })
 }
 
-fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    pod::init_containers(pod).iter().chain(pod::containers(pod))
+/// Name and own context of every container, ephemeral ones too.
+fn containers(pod: &Pod) -> impl Iterator<Item = (&str, Option<&SecurityContext>)> {
+    let lasting = pod::init_containers(pod).iter().chain(pod::containers(pod));
+    let lasting = lasting.map(|c| (c.name.as_str(), c.security_context.as_ref()));
+    let ephemeral = pod::spec(pod).ephemeral_containers.iter().flatten();
+    lasting.chain(ephemeral.map(|c| (c.name.as_str(), c.security_context.as_ref())))
 }
 
 #[cfg(test)]
@@ -128,5 +136,10 @@ mod tests {
         assert!(is_required(&stray) && nameless(&stray).is_none());
         let blank = pod(None, json!({}), field("Localhost", Some(" ")));
         assert_eq!(nameless(&blank).as_deref(), Some(" "));
+        let mut with_ephemeral = pod(None, json!({}), json!({}));
+        let e = json!({"name": "e", "securityContext": field("Localhost", Some(""))});
+        with_ephemeral.spec.as_mut().unwrap().ephemeral_containers =
+            Some(vec![serde_json::from_value(e).unwrap()]);
+        assert!(is_required(&with_ephemeral) && nameless(&with_ephemeral).as_deref() == Some(""));
     }
 }

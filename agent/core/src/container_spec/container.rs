@@ -251,6 +251,7 @@ mod tests {
             annotations: text(&[("x.io/a", "b"), (labels::CONTAINER_RESTART_COUNT, "9")]),
             cdi_devices: vec!["x.io/gpu=0".to_owned()],
             pre_start: Ok(Vec::new()),
+            lacks_some: false,
             health: BTreeMap::new(),
         };
         let all = BTreeMap::from([("c".to_owned(), devices)]);

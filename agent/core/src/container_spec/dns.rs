@@ -169,8 +169,8 @@ fn fit(config: &mut DnsConfig, warnings: &mut Vec<DnsWarning>) {
         ));
     }
     let before = config.searches.len();
-    config.searches.retain(|domain| domain.len() <= DOMAIN_CHARS_MAX);
     config.searches.truncate(SEARCHES_MAX);
+    config.searches.retain(|domain| domain.len() <= DOMAIN_CHARS_MAX);
     while length(&config.searches) > SEARCH_CHARS_MAX {
         config.searches.pop();
     }
@@ -283,6 +283,13 @@ mod tests {
         );
         let reasons: Vec<_> = warnings.iter().map(|w| w.reason).collect();
         assert_eq!(reasons, ["DNSConfigForming", "DNSConfigForming"]);
+        // A domain that is too long counts among the 32.
+        let mut domains = vec!["x".repeat(254)];
+        domains.extend((0..32).map(|i| format!("d{i}")));
+        let spec = json!({"dnsPolicy": "None", "dnsConfig": {"searches": domains}});
+        let (config, warnings) = dns(spec, &node());
+        assert_eq!((config.searches.len(), config.searches.last().map(String::as_str)), (31, Some("d30")));
+        assert!(warnings[0].message.starts_with("Search Line limits were exceeded"), "{warnings:?}");
     }
 
     #[test]

@@ -77,7 +77,25 @@ fn object<'o>(
     look_up(objects, &of, optional == Some(true)).map_err(SpecError::container)
 }
 
-/// The runtime takes text only.
+/// Upstream passes bytes on that are no UTF-8, and containerd replaces each of them when it writes them as JSON. Variables are text
+/// here, so each is replaced before: the container sees the same.
 fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value).into_owned()
+    let mut out = String::with_capacity(value.len());
+    for chunk in value.utf8_chunks() {
+        out.push_str(chunk.valid());
+        out.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_that_is_no_utf8_is_replaced() {
+        assert_eq!(text("ä=1".as_bytes()), "ä=1");
+        assert_eq!(text(b"a\xff\xfeb"), "a\u{fffd}\u{fffd}b");
+        assert_eq!(text(b"\xe2\x82A"), "\u{fffd}\u{fffd}A", "both bytes of half a character");
+    }
 }

@@ -59,6 +59,8 @@ pub enum InvolvedObject {
         key: PodKey,
         /// `involvedObject.fieldPath`, for example `spec.containers{web}`.
         field_path: Option<String>,
+        /// `involvedObject.resourceVersion`, if it is known.
+        resource_version: Option<String>,
     },
     /// A claim.
     Claim {
@@ -69,6 +71,14 @@ pub enum InvolvedObject {
     },
     /// This node.
     Node,
+}
+
+impl InvolvedObject {
+    /// The whole pod, of a version that is not known.
+    #[must_use]
+    pub fn of_pod(key: &PodKey) -> InvolvedObject {
+        InvolvedObject::Pod { key: key.clone(), field_path: None, resource_version: None }
+    }
 }
 
 /// A fact to record as an event.
@@ -90,7 +100,8 @@ impl Fact {
     /// A worker's fact about its pod.
     #[must_use]
     pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
-        let about = InvolvedObject::Pod { key: key.clone(), field_path: fact.field_path() };
+        let (field_path, resource_version) = (fact.field_path(), fact.resource_version.clone());
+        let about = InvolvedObject::Pod { key: key.clone(), field_path, resource_version };
         Fact {
             about,
             kind: fact.kind,
@@ -121,7 +132,7 @@ impl Fact {
         let (pod, name) = (&duplicate.pod, &duplicate.pod.name);
         let from = duplicate.source;
         Fact {
-            about: InvolvedObject::Pod { key: pod.clone(), field_path: None },
+            about: InvolvedObject::of_pod(pod),
             kind: EventKind::Warning,
             reason: "FailedValidation".to_owned(),
             message: format!(
@@ -135,7 +146,7 @@ impl Fact {
     #[must_use]
     pub fn rejected(key: &PodKey, rejection: &Rejection) -> Fact {
         Fact {
-            about: InvolvedObject::Pod { key: key.clone(), field_path: None },
+            about: InvolvedObject::of_pod(key),
             kind: EventKind::Warning,
             reason: rejection.reason.clone(),
             message: rejection.message.clone(),
@@ -147,7 +158,7 @@ impl Fact {
     #[must_use]
     pub fn evicted(victim: &Victim) -> Fact {
         Fact {
-            about: InvolvedObject::Pod { key: victim.key.clone(), field_path: None },
+            about: InvolvedObject::of_pod(&victim.key),
             kind: EventKind::Warning,
             reason: EVICTED.to_owned(),
             message: victim.message.clone(),

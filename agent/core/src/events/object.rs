@@ -20,14 +20,14 @@ const NAME_MAX: usize = 253;
 pub(super) fn event(fact: Fact, node_name: &str, now: Wall, name_ns: i64) -> Event {
     let text = |t: &str| Some(t.to_owned());
     let object = match fact.about {
-        InvolvedObject::Pod { key, field_path } => ObjectReference {
+        InvolvedObject::Pod { key, field_path, resource_version } => ObjectReference {
             api_version: text("v1"),
             kind: text("Pod"),
             namespace: text(&key.namespace),
             name: text(&key.name),
             uid: text(key.uid.as_str()),
             field_path,
-            resource_version: None,
+            resource_version,
         },
         InvolvedObject::Claim { namespace, claim } => ObjectReference {
             api_version: text("v1"),

@@ -19,6 +19,7 @@ fn fact(reason: &'static str, message: &str) -> Fact {
         container: Some("c".to_owned()),
         list: ContainerList::Regular,
         claim: None,
+        resource_version: Some("7".to_owned()),
     };
     Fact::of_pod(&key("web"), &fact)
 }
@@ -65,7 +66,7 @@ fn an_event_as_upstream_writes_it() {
     let expected = json!({"apiVersion": "v1", "kind": "Event",
         "metadata": {"name": "web.17979cfe71c4ca00", "namespace": "ns"},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "web", "uid": "u",
-            "fieldPath": "spec.containers{c}"},
+            "resourceVersion": "7", "fieldPath": "spec.containers{c}"},
         "reason": "Started", "message": "Container started", "type": "Normal", "count": 1,
         "source": {"component": "kubelet", "host": "n"},
         "firstTimestamp": "2023-11-14T22:13:21Z", "lastTimestamp": "2023-11-14T22:13:21Z",
@@ -132,10 +133,7 @@ fn spam_about_one_object_is_dropped_and_others_are_heard() {
         }
     }
     assert_eq!(told, 25);
-    n.record(Fact {
-        about: InvolvedObject::Pod { key: key("db"), field_path: None },
-        ..fact("Killing", "Stopping 0")
-    });
+    n.record(Fact { about: InvolvedObject::of_pod(&key("db")), ..fact("Killing", "Stopping 0") });
     assert_eq!(n.calls.len(), 1);
 }
 
@@ -143,7 +141,7 @@ fn spam_about_one_object_is_dropped_and_others_are_heard() {
 fn while_the_server_is_away_the_queue_is_bounded_and_then_told_in_order() {
     let mut n = Node::new();
     for i in 0..3_000 {
-        let about = InvolvedObject::Pod { key: key(&format!("p{i}")), field_path: None };
+        let about = InvolvedObject::of_pod(&key(&format!("p{i}")));
         n.record(Fact { about, ..fact("Started", "Container started") });
     }
     assert_eq!((n.machine.waiting(), n.calls.len()), (QUEUE_MAX, CALLS_MAX));
@@ -206,6 +204,7 @@ fn without_cluster_dns_the_node_is_told_as_well() {
         container: None,
         list: ContainerList::Regular,
         claim: None,
+        resource_version: None,
     };
     assert_eq!(Fact::of_node_beside(&of("DNSConfigForming")), None);
     let fact = Fact::of_node_beside(&of("MissingClusterDNS")).unwrap();
@@ -223,6 +222,7 @@ fn of_a_claim_the_same_is_told_under_its_own_name() {
         container: None,
         list: ContainerList::Regular,
         claim: None,
+        resource_version: None,
     };
     assert_eq!(Fact::of_claim_beside(&key("web"), &of_pod), None);
     of_pod.claim = Some(claim);

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use aftermath::{LastEnd, Unclean, begins_anew, died_of, is_left_over};
 pub use kind::Kind;
-pub use plan::{Group, Stage, budget, groups, stages};
+pub use plan::{Group, Stage, budget, groups, priority, stages};
 pub use receipt::{FILE, PodReceipt, Receipt};
 
 use agent_types::api_time;
@@ -62,7 +62,7 @@ const WRITE_MAX: Duration = Duration::from_secs(1);
 pub struct LeavingPod {
     /// Identity of the pod.
     pub key: PodKey,
-    /// `spec.priority`, 0 if there is none.
+    /// Its place in the order ([`priority`]).
     pub priority: i32,
 }
 

@@ -8,12 +8,28 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use agent_types::pod::{self, SYSTEM_CRITICAL_PRIORITY, SYSTEM_NODE_CRITICAL};
+use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::KubeletConfiguration;
 
 use super::LeavingPod;
 
-/// Priority of `system-cluster-critical`; pods at or above it are critical.
-const CRITICAL: i32 = 2_000_000_000;
+/// Priority of `system-node-critical`, above `system-cluster-critical`.
+const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
+
+/// The pod's place in the order of a shutdown: its priority, 0 if it has none. No API server computes the priority of a
+/// static pod; one of a system's class has the priority of this class, so that a control plane outlives the pods
+/// whose statuses it is to get. Upstream ends such a pod in the first group.
+#[must_use]
+pub fn priority(p: &Pod) -> i32 {
+    let spec = pod::spec(p);
+    let of_class = || match spec.priority_class_name.as_deref().filter(|_| pod::is_static(p))? {
+        SYSTEM_NODE_CRITICAL => Some(NODE_CRITICAL_PRIORITY),
+        "system-cluster-critical" => Some(SYSTEM_CRITICAL_PRIORITY),
+        _ => None,
+    };
+    spec.priority.or_else(of_class).unwrap_or(0)
+}
 
 /// Pods of one range of priorities and the time that they have together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +64,7 @@ pub fn groups(kubelet: &KubeletConfiguration, by_priority: bool) -> Vec<Group> {
     if groups.is_empty() && !total.is_zero() {
         let critical = kubelet.shutdown_grace_period_critical_pods.to_std().min(total);
         groups.push(Group { priority: 0, period: total - critical });
-        groups.push(Group { priority: CRITICAL, period: critical });
+        groups.push(Group { priority: SYSTEM_CRITICAL_PRIORITY, period: critical });
     }
     groups.sort_by_key(|group| group.priority);
     groups

@@ -3,6 +3,7 @@
 use agent_types::kill::{KillReason, TerminatingRecord};
 use agent_types::time::Wall;
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -111,6 +112,23 @@ fn groups_of_a_configuration() {
     let by_priority = groups(&kubelet(by_priority), true);
     assert_eq!(by_priority, [group(0, 7), group(1000, 5)]);
     assert_eq!(budget(&by_priority), Duration::from_secs(12));
+}
+
+#[test]
+fn a_static_pod_of_a_systems_class_ends_with_the_critical_pods() {
+    let of = |source: &str, priority_: Option<i32>, class: Option<&str>| {
+        let spec = json!({"containers": [], "priority": priority_, "priorityClassName": class});
+        let meta = json!({"name": "p", "annotations": {"kubernetes.io/config.source": source}});
+        priority(&serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap())
+    };
+    let (node, cluster) = (Some("system-node-critical"), Some("system-cluster-critical"));
+    assert_eq!(of("file", None, node), 2_000_001_000);
+    assert_eq!(of("http", None, cluster), 2_000_000_000);
+    assert_eq!(of("file", None, Some("of-the-user")), 0, "its value is in the API");
+    assert_eq!(of("file", None, None), 0);
+    assert_eq!(of("file", Some(7), node), 7);
+    assert_eq!(of("api", None, node), 0, "the API server fills it in");
+    assert_eq!(of("api", Some(2_000_001_000), node), 2_000_001_000);
 }
 
 #[test]

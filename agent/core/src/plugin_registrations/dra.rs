@@ -1,6 +1,6 @@
-//! Whether a plugin of a DRA driver may register.
+//! Checks whether a plugin of a DRA driver may register.
 //!
-//! In: the plugin's information about itself. Out: the service to call, or upstream's words. Upstream: pkg/kubelet/cm/dra/plugin.
+//! In: the plugin's information about itself. Out: the service to call, or upstream's error text. Upstream: pkg/kubelet/cm/dra/plugin.
 
 use agent_volumes::csi::plugin::PluginInfo;
 
@@ -9,11 +9,11 @@ const SERVICES: [(&str, DraService); 2] =
     [("v1.DRAPlugin", DraService::V1), ("v1beta1.DRAPlugin", DraService::V1Beta1)];
 /// The service of health reports.
 const HEALTH: &str = "v1alpha1.DRAResourceHealth";
-/// Longest name of a driver, bytes: the API server accepts no longer one.
+/// Longest name of a driver, bytes: the API server rejects longer names.
 const NAME_BYTES_MAX: usize = 63;
 /// Longest path of a UNIX socket, bytes.
 const ENDPOINT_BYTES_MAX: usize = 107;
-/// A plugin lists a handful of services; more of them do not go into a message.
+/// Most services of a plugin that a message lists; plugins have a handful.
 const LISTED_MAX: usize = 8;
 
 /// The service that a plugin is called by.
@@ -34,14 +34,14 @@ pub struct DraRegistration {
     pub endpoint: String,
     /// The service to call: the first in the plugin's order that the kubelet has.
     pub service: DraService,
-    /// The plugin reports the health of devices.
+    /// True if the plugin reports the health of devices.
     pub has_health: bool,
 }
 
 /// Checks a plugin's information about itself. An empty endpoint is the registration socket.
 ///
 /// # Errors
-/// Upstream's words, without those about the validation.
+/// Upstream's error text, without its prefix about the validation.
 pub fn check(info: &PluginInfo, socket: &str) -> Result<DraRegistration, String> {
     let endpoint = if info.endpoint.is_empty() { socket } else { &info.endpoint };
     check_name(&info.name)
@@ -79,7 +79,7 @@ pub fn check(info: &PluginInfo, socket: &str) -> Result<DraRegistration, String>
     })
 }
 
-/// The API accepts only DNS subdomains as names of drivers. The name goes into a selector and into metrics, so it is judged here.
+/// The API accepts only DNS subdomains as names of drivers. The name goes into a selector and into metrics, so it is checked here.
 fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("it is empty");
@@ -95,7 +95,7 @@ fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(ENDPOINT_BYTES_MAX)]
 }
 
-/// As Go prints a list of quoted strings.
+/// A list of quoted strings as Go prints it.
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = names.take(LISTED_MAX).map(|name| format!("{:?}", cut(name))).collect();
     format!("[{}]", quoted.join(" "))

@@ -1,7 +1,7 @@
 //! Plugins that register through sockets in `plugins_registry`: CSI drivers, device plugins, plugins of DRA drivers.
 //!
 //! ```text
-//! sockets in plugins_registry ─► Registrations ─► ask the plugin ─► its kind's owner registers it ─► the plugin is told
+//! sockets in plugins_registry ─► Registrations ─► ask the plugin ─► its kind's owner registers it ─► the plugin gets the result
 //!                                     ▲                 └────── failed: 0.5 s doubling to 2m2s ──────┘
 //!                                     └─ the socket is gone: the owner ends the registration
 //! ```
@@ -23,7 +23,7 @@ pub enum PluginKind {
 }
 
 impl PluginKind {
-    /// The kind of this name; `None`: nobody registers such plugins.
+    /// The kind with this name; `None`: the kubelet does not register such plugins.
     #[must_use]
     pub fn of(name: &str) -> Option<PluginKind> {
         match name {

@@ -1,10 +1,13 @@
-//! Why a plugin is not registered, in upstream's words.
+//! Reasons for which a plugin is not registered, with upstream's texts.
 //!
-//! In: causes. Out: texts; the plugin is told some of them. Upstream: pkg/kubelet/pluginmanager/operationexecutor.
+//! In: causes. Out: texts. Upstream: pkg/kubelet/pluginmanager/operationexecutor.
 
 use std::fmt;
+use std::time::Duration;
 
-/// Why a plugin is not registered.
+use super::sockets::Retry;
+
+/// Reason for which a plugin is not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No process listens on the socket.
@@ -12,10 +15,10 @@ pub enum Refusal {
     Dial {
         /// Path of the socket.
         socket: String,
-        /// The system's words.
+        /// Error text of the system.
         why: String,
     },
-    /// The plugin does not say what it is.
+    /// The plugin does not answer `GetInfo`.
     #[error(
         "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {socket}, err: {why}"
     )]
@@ -25,10 +28,10 @@ pub enum Refusal {
         /// The error of the call.
         why: String,
     },
-    /// Nobody registers plugins of this kind.
+    /// The kubelet does not register plugins of this kind.
     #[error("RegisterPlugin error -- no handler registered for plugin type: {kind} at socket {socket}")]
     Kind {
-        /// Kind of the plugin, in its own words.
+        /// Kind of the plugin as the plugin names it.
         kind: String,
         /// Path of the socket.
         socket: String,
@@ -36,10 +39,18 @@ pub enum Refusal {
     /// The plugin's information about itself is not valid.
     #[error("RegisterPlugin error -- plugin validation failed with err: {0}")]
     Invalid(String),
-    /// The owner of the kind does not take the plugin.
+    /// The owner of the kind refuses the plugin.
     #[error("RegisterPlugin error -- plugin registration failed with err: {0}")]
     Failed(String),
-    /// The plugin does not hear of its registration.
+    /// The owner of the kind has taken too many plugins of this name, or of all names.
+    #[error("RegisterPlugin error -- plugin registration failed with err: {why}")]
+    TooOften {
+        /// The owner's words.
+        why: String,
+        /// Wait until the owner may take one more.
+        wait: Duration,
+    },
+    /// The plugin does not answer `NotifyRegistrationStatus`.
     #[error("RegisterPlugin error -- failed to send registration status at socket {socket}, err: {why}")]
     Untold {
         /// Path of the socket.
@@ -50,15 +61,23 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The owner of the kind does not take the plugin.
+    /// The owner of the kind refuses the plugin.
     pub fn failed(why: impl fmt::Display) -> Refusal {
         Refusal::Failed(why.to_string())
     }
 
-    /// Whether the plugin is told: upstream gives up a plugin that does not answer.
+    /// When the plugin is asked again.
     #[must_use]
-    pub fn is_told(&self) -> bool {
-        matches!(self, Refusal::Kind { .. } | Refusal::Invalid(_) | Refusal::Failed(_))
+    pub fn retry(&self) -> Retry {
+        match self {
+            Refusal::TooOften { wait, .. } => Retry::After(*wait),
+            Refusal::Dial { .. }
+            | Refusal::Info { .. }
+            | Refusal::Kind { .. }
+            | Refusal::Invalid(_)
+            | Refusal::Failed(_)
+            | Refusal::Untold { .. } => Retry::BackOff,
+        }
     }
 }
 
@@ -70,9 +89,10 @@ mod tests {
     fn upstreams_words() {
         let kind = Refusal::Kind { kind: "X".to_owned(), socket: "/s".to_owned() };
         let text = "RegisterPlugin error -- no handler registered for plugin type: X at socket /s";
-        assert_eq!((kind.to_string().as_str(), kind.is_told()), (text, true));
+        assert_eq!(kind.to_string(), text);
         let dial = Refusal::Dial { socket: "/s".to_owned(), why: "no".to_owned() };
-        assert!(!dial.is_told());
         assert_eq!(dial.to_string(), "RegisterPlugin error -- dial failed at socket /s, err: no");
+        let often = Refusal::TooOften { why: "no".to_owned(), wait: Duration::from_secs(1) };
+        assert_eq!(often.to_string(), Refusal::failed("no").to_string());
     }
 }

@@ -13,7 +13,7 @@ use agent_types::time::Wall;
 
 use super::{Inputs, Kill, PodActions, SandboxPlan, ephemeral};
 use crate::pod_actions::ended::{ContainerExit, changed, ended, ended_for_good, policy, restarts};
-use crate::pod_actions::steps::{adopt_created, kill, restart_later_or_now, start_fresh};
+use crate::pod_actions::steps::{adopt_created, kill_unknown, restart_later_or_now, start_fresh};
 use crate::probe::Kind;
 
 /// Whether the slot should have an instance that runs or will run, seen from its newest instance.
@@ -119,7 +119,7 @@ fn init_plan(
             }
             Some((c, None)) => {
                 match c.state {
-                    ContainerState::Unknown => kill(slot, c, false, actions),
+                    ContainerState::Unknown => kill_unknown(slot, c, false, actions),
                     ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
                     _ => {}
                 }
@@ -196,7 +196,7 @@ fn settle(
         }
         ContainerState::Unknown => {
             if c.sandbox == *home {
-                kill(slot, c, true, actions);
+                kill_unknown(slot, c, true, actions);
             }
         }
         ContainerState::Created => adopt_created(inputs, home, slot, c, actions),

@@ -2,7 +2,7 @@
 
 use agent_types::ids::SandboxId;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState};
-use agent_types::runtime::view::{Slot, is_live, newest, next_attempt};
+use agent_types::runtime::view::{Slot, SlotKind, is_live, newest, next_attempt};
 
 use crate::pod_actions::ended::{back_off_key, changed};
 use crate::pod_actions::{Inputs, Kill, PodActions, Start, Waiting, ended};
@@ -97,5 +97,15 @@ pub(super) fn restart_later_or_now(
 
 pub(super) fn kill(slot: &Slot, c: &ContainerObserved, replace: bool, actions: &mut PodActions) {
     let message = format!("Stopping container {}", slot.name);
+    actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s: None });
+}
+
+/// Kills an instance of which the runtime does not know the state: it may run, and a second one must not.
+pub(super) fn kill_unknown(slot: &Slot, c: &ContainerObserved, replace: bool, actions: &mut PodActions) {
+    let what = match slot.kind {
+        SlotKind::Init | SlotKind::Sidecar => "Init container",
+        SlotKind::Regular | SlotKind::Ephemeral => "Container",
+    };
+    let message = format!("{what} is in \"unknown\" state, try killing it before restart");
     actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s: None });
 }

@@ -409,6 +409,18 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
     assert_eq!(killed.kill[0].message, "Init container side failed startup probe");
 }
 
+#[test]
+fn a_container_in_an_unknown_state_is_killed_in_upstreams_words() {
+    let unknown = |name: &str| vec![container(name, 0, 0, St::Unknown, 0)];
+    let message = |p: &Pod, c: Vec<ContainerObserved>| {
+        let a = plan(p, vec![sandbox(0, READY)], c);
+        a.kill[0].message.clone()
+    };
+    let words = "in \"unknown\" state, try killing it before restart";
+    assert_eq!(message(&single("Always"), unknown("a")), format!("Container is {words}"));
+    assert_eq!(message(&with_init("Always"), unknown("i1")), format!("Init container is {words}"));
+}
+
 /// The plan while `c`, seen beside `others`, is in its crash-loop back-off, and the plan when that is over.
 fn in_back_off(p: &Pod, c: &ContainerObserved, others: Vec<ContainerObserved>) -> (PodActions, PodActions) {
     in_back_off_with(p, c, others, vec![sandbox(0, READY)])

@@ -22,7 +22,7 @@ use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use super::placing::Placing;
-use super::state::{Worker, is_over};
+use super::state::{PodStanding, Worker, is_over};
 use super::{ManagerAction, PodManager, tell};
 use crate::allocation::resize::{self, Change, DEFERRED, PendingResize, Refusal, Waiting};
 use crate::allocation::{Allocations, PodAllocation, message};
@@ -248,7 +248,9 @@ impl PodManager {
         if let Some(worker) = self.workers.get_mut(&uid) {
             // For a pod that has been ending since before this agent, this is the first event with its
             // specification.
-            worker.ended |= worker.pod.is_none() && is_over(new);
+            if worker.pod.is_none() && is_over(new) {
+                worker.standing = worker.standing.max(PodStanding::Remains);
+            }
             worker.pod = Some(self.allocating.allocated(new));
             self.tell_desired(&uid, new, out);
         }
@@ -445,7 +447,7 @@ impl PodManager {
 
     /// `None` if the pod has no request any more.
     fn judge_resize(&self, uid: &PodUid, wanted: &Pod) -> Option<Result<(), Refusal>> {
-        let worker = self.workers.get(uid).filter(|w| !w.ended && !w.leaving)?;
+        let worker = self.workers.get(uid).filter(|w| w.needs_room() && !w.leaving)?;
         let given = self.allocating.given.get(uid).filter(|given| given.differs(wanted))?;
         if wanted.metadata.deletion_timestamp.is_some() || worker.pod.is_none() {
             return None;
@@ -454,7 +456,10 @@ impl PodManager {
         let promised = self.promised();
         let others = others.filter_map(|(_, w)| Worker::room(w)).chain(self.kept_for(uid));
         let others = others.chain(promised.iter().map(|pod| &**pod));
-        Some(resize::judge(wanted, given, &others.collect::<Vec<_>>(), &self.admission))
+        // Its devices are its own, also where their plugin has lost some since.
+        let admission = self.without_devices(Arc::clone(&self.admission), wanted);
+        let verdict = resize::judge(wanted, given, &others.collect::<Vec<_>>(), &admission);
+        Some(verdict.and_then(|()| self.shutdown.refuses().map_err(Refusal::Deferred)))
     }
 
     fn grant(

@@ -6,16 +6,19 @@
 //! ```
 //! In: [`DeviceEvent`], the time. Out: [`DeviceAction`]. Invariants: a pod that waits stays in the list of waiting pods, counts as one
 //! that takes its requests, and keeps what it was given; a refused pod keeps nothing; a plugin that does not answer within
-//! [`ASK_TIME`] has failed; one write of the checkpoint at a time, and a pod goes on after the write that has its devices.
+//! [`ASK_TIME`] has failed; one write of the checkpoint at a time, and a pod goes on after the write that has its devices. Containers
+//! that lack devices at their start ask in the same way (`container_starts`).
 //!
 //! Departures from upstream: admission is not serial, so a plugin that hangs holds the pods that want its resource and no others; a
 //! refusal takes processors, memory and devices back at once; a resource whose plugin is gone is removed on time and not at the next
-//! computation of the status. Upstream: pkg/kubelet/cm/devicemanager/manager.go.
+//! computation of the status; devices that are taken back leave the checkpoint at once, so that the next agent does not hold them for
+//! a pod that has ended. Upstream: pkg/kubelet/cm/devicemanager/manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use agent_managers::devices::allocation::AllocationStep;
+use agent_managers::devices::allocation::{AllocateQuestion, AllocationStep};
+use agent_managers::devices::choice::PreferredQuestion;
 use agent_managers::devices::manager::DeviceManager;
 use agent_managers::placement::PlaceStep;
 use agent_types::ids::PodUid;
@@ -24,13 +27,14 @@ use agent_types::pod;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
+use super::container_starts::ContainerStart;
 use super::{ManagerAction, PodManager};
 use crate::admission::Rejection;
 use crate::resource_managers::{ASK_TIME, ASK_TIMED_OUT, DeviceAction, DeviceEvent};
 
-/// The event that a pod's placement waits for.
+/// The event that a pod's placement, or the start of a container, waits for.
 #[derive(Clone, Debug)]
-enum DeviceWait {
+pub(super) enum DeviceWait {
     /// The answer to a question.
     Answer {
         ask: u64,
@@ -59,6 +63,8 @@ struct CheckpointWrites {
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeviceAsks {
     waiting: BTreeMap<PodUid, (Arc<Pod>, DeviceWait)>,
+    /// Pods with a container that is about to be created and lacks devices.
+    starts: BTreeMap<PodUid, (ContainerStart, DeviceWait)>,
     /// Refused pods that were not started as such yet.
     refused: BTreeMap<PodUid, Rejection>,
     /// Pods that have waited and have all their parts: these are recorded before the pod starts.
@@ -103,6 +109,11 @@ impl DeviceAsks {
         self.placed.remove(uid);
     }
 
+    /// Devices were taken back: the checkpoint is written if its text is another one.
+    pub(super) fn note_change(&mut self) {
+        self.checkpoint.version += 1;
+    }
+
     /// Pods that wait, except this one: their requests are promised to them.
     pub(super) fn kept_for(&self, uid: &PodUid) -> impl Iterator<Item = &Pod> {
         self.waiting.iter().filter(move |(other, _)| *other != uid).map(|(_, (pod, _))| &**pod)
@@ -114,11 +125,72 @@ impl DeviceAsks {
             DeviceWait::Answer { until, .. } => Some(*until),
             DeviceWait::Checkpoint { .. } => None,
         };
-        self.waiting.values().filter_map(|(_, wait)| until(wait)).min()
+        self.waits().filter_map(|(_, wait)| until(wait)).min()
+    }
+
+    /// All that is waited for.
+    fn waits(&self) -> impl Iterator<Item = (&PodUid, &DeviceWait)> {
+        let placements = self.waiting.iter().map(|(uid, (_, wait))| (uid, wait));
+        placements.chain(self.starts.iter().map(|(uid, (_, wait))| (uid, wait)))
     }
 
     fn waits_for_answer(&self, uid: &PodUid, number: u64) -> bool {
-        matches!(self.waiting.get(uid), Some((_, DeviceWait::Answer { ask, .. })) if *ask == number)
+        let is_number = |wait: &DeviceWait| matches!(wait, DeviceWait::Answer { ask, .. } if *ask == number);
+        self.waits().any(|(of, wait)| of == uid && is_number(wait))
+    }
+
+    /// A container of the pod waits for devices.
+    pub(super) fn has_start(&self, uid: &PodUid) -> bool {
+        self.starts.contains_key(uid)
+    }
+
+    /// The container of the pod that waits for devices.
+    pub(super) fn start_of(&self, uid: &PodUid) -> Option<&ContainerStart> {
+        self.starts.get(uid).map(|(start, _)| start)
+    }
+
+    /// The container of the pod that waits for devices; it waits no more.
+    pub(super) fn take_start(&mut self, uid: &PodUid) -> Option<ContainerStart> {
+        self.starts.remove(uid).map(|(start, _)| start)
+    }
+
+    /// A container of the pod waits.
+    pub(super) fn wait_for_start(&mut self, uid: &PodUid, start: ContainerStart, wait: DeviceWait) {
+        self.starts.insert(uid.clone(), (start, wait));
+    }
+
+    /// Asks a plugin what it prefers.
+    pub(super) fn ask_preferred(
+        &mut self,
+        uid: &PodUid,
+        question: PreferredQuestion,
+        now: Now,
+        out: &mut Outbox<ManagerAction>,
+    ) -> DeviceWait {
+        self.asks += 1;
+        let (ask, uid) = (self.asks, uid.clone());
+        out.push(ManagerAction::Devices(DeviceAction::AskPreferred { ask, uid, question }));
+        DeviceWait::Answer { ask, until: now.mono.after(ASK_TIME), allocates: false }
+    }
+
+    /// Asks a plugin to allocate.
+    pub(super) fn ask_allocate(
+        &mut self,
+        uid: &PodUid,
+        question: AllocateQuestion,
+        now: Now,
+        out: &mut Outbox<ManagerAction>,
+    ) -> DeviceWait {
+        self.asks += 1;
+        let (ask, uid) = (self.asks, uid.clone());
+        out.push(ManagerAction::Devices(DeviceAction::AskAllocate { ask, uid, question }));
+        DeviceWait::Answer { ask, until: now.mono.after(ASK_TIME), allocates: true }
+    }
+
+    /// The checkpoint is to have the present state.
+    pub(super) fn want_checkpoint(&mut self) -> DeviceWait {
+        self.checkpoint.version += 1;
+        DeviceWait::Checkpoint { version: self.checkpoint.version }
     }
 }
 
@@ -139,24 +211,10 @@ impl PodManager {
     ) {
         let uid = pod::key(pod).uid;
         let asks = &mut self.devices;
-        let until = now.mono.after(ASK_TIME);
         let wait = match step {
-            PlaceStep::AskPreferred(question) => {
-                asks.asks += 1;
-                let (ask, uid) = (asks.asks, uid.clone());
-                out.push(ManagerAction::Devices(DeviceAction::AskPreferred { ask, uid, question }));
-                DeviceWait::Answer { ask, until, allocates: false }
-            }
-            PlaceStep::AskAllocate(question) => {
-                asks.asks += 1;
-                let (ask, uid) = (asks.asks, uid.clone());
-                out.push(ManagerAction::Devices(DeviceAction::AskAllocate { ask, uid, question }));
-                DeviceWait::Answer { ask, until, allocates: true }
-            }
-            PlaceStep::WriteCheckpoint => {
-                asks.checkpoint.version += 1;
-                DeviceWait::Checkpoint { version: asks.checkpoint.version }
-            }
+            PlaceStep::AskPreferred(question) => asks.ask_preferred(&uid, question, now, out),
+            PlaceStep::AskAllocate(question) => asks.ask_allocate(&uid, question, now, out),
+            PlaceStep::WriteCheckpoint => asks.want_checkpoint(),
             PlaceStep::Placed => {
                 asks.placed.insert(uid);
                 return self.placing.note_change();
@@ -173,7 +231,7 @@ impl PodManager {
         self.placing.note_change();
     }
 
-    /// The pod's placement goes on with an answer.
+    /// The pod's placement, or the start of its container, goes on with an answer.
     fn go_on(
         &mut self,
         uid: &PodUid,
@@ -181,8 +239,12 @@ impl PodManager {
         now: Now,
         out: &mut Outbox<ManagerAction>,
     ) {
+        if let Some(start) = self.devices.take_start(uid) {
+            let step = self.placing.managers_mut().answered_at_start(uid, answer);
+            return self.go_on_with_start(uid, start, step, now, out);
+        }
         let Some((pod, _)) = self.devices.waiting.remove(uid) else { return };
-        let runs = self.unknown.contains_key(uid);
+        let runs = self.is_found_running(uid);
         if let Some(step) = self.placing.managers_mut().answered(uid, runs, answer) {
             self.wait_for_devices(&pod, step, now, out);
         }
@@ -249,7 +311,7 @@ impl PodManager {
         }
         let is_over =
             |wait: &DeviceWait| matches!(wait, DeviceWait::Checkpoint { version } if *version <= written);
-        let waiting = self.devices.waiting.iter().filter(|(_, (_, wait))| is_over(wait));
+        let waiting = self.devices.waits().filter(|(_, wait)| is_over(wait));
         let waiting: Vec<PodUid> = waiting.map(|(uid, _)| uid.clone()).collect();
         for uid in waiting {
             self.go_on(&uid, |devices, uid| devices.written(uid, outcome.clone()), now, out);
@@ -262,9 +324,9 @@ impl PodManager {
             DeviceWait::Answer { until, allocates, .. } => (*until <= now.mono).then_some(*allocates),
             DeviceWait::Checkpoint { .. } => None,
         };
-        let waiting = self.devices.waiting.iter();
+        let waits = self.devices.waits();
         let late: Vec<(PodUid, bool)> =
-            waiting.filter_map(|(uid, (_, wait))| Some((uid.clone(), late(wait)?))).collect();
+            waits.filter_map(|(uid, wait)| Some((uid.clone(), late(wait)?))).collect();
         for (uid, allocates) in late {
             let failed = || ASK_TIMED_OUT.to_owned();
             let answer = |devices: &mut DeviceManager, uid: &str| {
@@ -285,13 +347,14 @@ impl PodManager {
 
     /// At the end of a step: writes the checkpoint if the state changed.
     pub(super) fn write_devices(&mut self, out: &mut Outbox<ManagerAction>) {
-        let checkpoint = &mut self.devices.checkpoint;
-        if checkpoint.writing.is_some() || checkpoint.version == checkpoint.written {
+        let CheckpointWrites { version, written, writing, .. } = &self.devices.checkpoint;
+        if writing.is_some() || version == written {
             return;
         }
         let text = self.placing.resource_managers().device_checkpoint();
-        let awaited = |(_, wait): &(Arc<Pod>, DeviceWait)| matches!(wait, DeviceWait::Checkpoint { .. });
-        if text == checkpoint.text && !self.devices.waiting.values().any(awaited) {
+        let is_awaited = self.devices.waits().any(|(_, wait)| matches!(wait, DeviceWait::Checkpoint { .. }));
+        let checkpoint = &mut self.devices.checkpoint;
+        if text == checkpoint.text && !is_awaited {
             checkpoint.written = checkpoint.version;
             return;
         }

@@ -28,7 +28,7 @@ impl PodManager {
     /// Fails the pod, with the message of the eviction.
     pub(super) fn evict(&mut self, victim: Box<Victim>, out: &mut Outbox<ManagerAction>) {
         let uid = &victim.key.uid;
-        if self.workers.get(uid).is_none_or(|worker| worker.ended) {
+        if self.workers.get(uid).is_none_or(|worker| !worker.is_active()) {
             out.push(ManagerAction::NotThere(uid.clone()));
             return;
         }

@@ -22,6 +22,8 @@
 //! - no pod starts while the machine is about to stop (`shutdown`);
 //! - pressure of the node keeps new pods away, never running ones (`evictions`);
 //! - no processor, block of memory or device belongs to two pods, and a pod starts after its parts are on disk (`placing`);
+//! - what belongs to a pod stays with it until its containers have ended, whatever its status is (`active`);
+//! - a container whose device plugin registered after its pod was admitted gets its devices when it starts (`container_starts`);
 //! - a device plugin that does not answer holds the pods that want its resource, for two minutes, and no others (`devices`).
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pkg/kubelet/pod_workers.go, `HandlePodCleanups` of
@@ -29,6 +31,7 @@
 
 mod active;
 mod allocating;
+mod container_starts;
 mod devices;
 mod evictions;
 mod node_view;
@@ -47,11 +50,12 @@ use std::sync::Arc;
 
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::{KillReason, TerminatingRecord};
-use agent_types::machine::{Machine, Outbox};
+use agent_types::machine::{EffectId, Machine, Outbox};
 use agent_types::pod::{self, CONFIG_MIRROR};
 use agent_types::pressures::Pressures;
 use agent_types::runtime::claims::PodClaims;
 use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::view::is_live;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -65,7 +69,7 @@ use placing::Placing;
 use preemption::Preemption;
 use shrinking::Shrinking;
 use shutdown::Shutdown;
-use state::{Names, Worker, is_over};
+use state::{Names, PodStanding, Revised, Worker, is_over};
 
 use crate::admission::{AdmissionContext, NodeMarks, Rejection};
 use crate::allocation::Allocations;
@@ -88,7 +92,7 @@ pub enum ManagerEvent {
     Devices(DeviceEvent),
     /// A pod changed in the runtime.
     Changed(Arc<PodSnapshot>),
-    /// No container of the pod runs or will run: it needs no room any more. Its worker lives on.
+    /// No container of the pod runs or will run: it is not active any more. Its worker lives on.
     Ended(PodUid),
     /// A worker is done; nothing of its pod is left.
     Finished(PodUid),
@@ -122,6 +126,24 @@ pub enum ManagerEvent {
         uid: PodUid,
         /// Name of the container.
         container: String,
+    },
+    /// A container lacks devices and is about to be created ([`Effect::AllocateDevices`](crate::pod_worker::effect::Effect)): the worker
+    /// gets the answer to its effect.
+    LacksDevices {
+        /// Pod of the worker.
+        uid: PodUid,
+        /// Name of the container.
+        container: String,
+        /// The worker's effect.
+        id: EffectId,
+    },
+    /// The worker has cancelled this effect, a [`ManagerEvent::LacksDevices`]; it gets its answer now. Nothing happens if the effect was
+    /// answered before.
+    GiveUpStart {
+        /// Pod of the worker.
+        uid: PodUid,
+        /// The worker's effect.
+        id: EffectId,
     },
     /// The health of devices of this pod's claims changed.
     Claims {
@@ -221,13 +243,15 @@ pub struct PodManager {
     listed: bool,
     synced: bool,
     leftovers: Leftovers,
-    desired: BTreeMap<PodUid, Arc<Pod>>,
+    desired: Revised<BTreeMap<PodUid, Arc<Pod>>>,
     /// Desired pods without worker, in order of arrival.
-    waiting: Vec<PodUid>,
-    workers: BTreeMap<PodUid, Worker>,
+    waiting: Revised<Vec<PodUid>>,
+    workers: Revised<BTreeMap<PodUid, Worker>>,
     names: Names,
     /// Pods of the runtime that no source has named yet.
-    unknown: BTreeMap<PodUid, PodKey>,
+    unknown: Revised<BTreeMap<PodUid, PodKey>>,
+    /// Pods with containers from before this agent that may run, as the runtime showed before they had a worker.
+    live: Revised<BTreeSet<PodUid>>,
     /// Pods that are over: deleted, or of the API, and their worker finished; until their source forgets them.
     done: BTreeSet<PodUid>,
     network: Result<(), String>,
@@ -263,11 +287,12 @@ impl PodManager {
             listed: false,
             synced: false,
             leftovers,
-            desired: BTreeMap::new(),
-            waiting: Vec::new(),
-            workers: BTreeMap::new(),
+            desired: Revised::default(),
+            waiting: Revised::default(),
+            workers: Revised::default(),
             names: Names::default(),
-            unknown: BTreeMap::new(),
+            unknown: Revised::default(),
+            live: Revised::default(),
             done: BTreeSet::new(),
             network,
             admission,
@@ -283,15 +308,6 @@ impl PodManager {
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced
-    }
-
-    /// The pods that have a worker and have not ended: those that need room.
-    pub fn active(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        let room = |worker| -> Option<&Arc<Pod>> {
-            let worker: &Worker = worker;
-            worker.room.as_ref().or(worker.pod.as_ref())
-        };
-        self.workers.values().filter(|worker| !worker.ended).filter_map(room)
     }
 
     /// The pods that sources want, by UID.
@@ -322,6 +338,9 @@ impl PodManager {
                 }
                 continue;
             }
+            if is_over(&pod) {
+                self.placing.check();
+            }
             let old = self.desired.insert(uid.clone(), Arc::clone(&pod));
             if self.workers.contains_key(&uid) {
                 self.wanted(old, &pod, out);
@@ -340,12 +359,13 @@ impl PodManager {
         }
         for record in std::mem::take(&mut self.leftovers.records) {
             let key = record.pod.clone();
-            let begins_anew = record.reason == KillReason::Shutdown { again: true };
+            let (begins_anew, has_ended) =
+                (record.reason == KillReason::Shutdown { again: true }, record.ended);
             self.start(key.clone(), Beginning::Resume(Box::new(record)), out);
             self.occupy_unknown(&key.uid);
+            self.resume_standing(&key.uid, has_ended);
             if let Some(pod) = self.desired.get(&key.uid).map(Arc::clone) {
                 if let Some(worker) = self.workers.get_mut(&key.uid) {
-                    worker.ended = is_over(&pod);
                     worker.pod = Some(self.allocating.allocated(&pod));
                     worker.leaving = true;
                 }
@@ -360,12 +380,13 @@ impl PodManager {
         // Running pods have their resources already: they are judged before new ones.
         let (running, new): (Vec<_>, Vec<_>) =
             self.waiting.drain(..).partition(|uid| self.unknown.contains_key(uid));
-        self.waiting = [running, new].concat();
+        *self.waiting = [running, new].concat();
     }
 
     /// Starts waiting pods whose name is free. The verdict on the pods of `answered` is final.
     fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, now: Now, out: &mut Outbox<ManagerAction>) {
-        for uid in std::mem::take(&mut self.waiting) {
+        let waiting = if self.waiting.is_empty() { Vec::new() } else { std::mem::take(&mut *self.waiting) };
+        for uid in waiting {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
             let pod = self.allocating.allocated(&wanted);
             let key = pod::key(&pod);
@@ -440,10 +461,17 @@ impl PodManager {
         let uid = key.uid.clone();
         self.devices.settled(&uid);
         // A refused pod whose containers run keeps its parts until they have ended.
-        let runs = self.unknown.contains_key(&uid);
+        let standing = match &verdict {
+            _ if over => self.standing_of_ended(&uid),
+            Err(_) if !self.is_found_running(&uid) => PodStanding::Ended,
+            _ => PodStanding::Admitted,
+        };
+        if !standing.is_active() {
+            self.placing.check();
+        }
         self.start(key.clone(), Beginning::Fresh, out);
         if let Some(worker) = self.workers.get_mut(&uid) {
-            worker.ended = over || (verdict.is_err() && !runs);
+            worker.standing = standing;
             worker.pod = Some(pod);
         }
         self.occupy(&uid);
@@ -478,7 +506,15 @@ impl PodManager {
 
     fn mark(&mut self, marks: Option<NodeMarks>) {
         if let Some(marks) = marks {
-            self.admission = Arc::new(self.admission.marked(marks));
+            self.admit_by(self.admission.marked(marks));
+        }
+    }
+
+    /// Pods are judged by this from now on. Requests that wait are judged again, as in upstream's next retry.
+    fn admit_by(&mut self, admission: AdmissionContext) {
+        if *self.admission != admission {
+            self.admission = Arc::new(admission);
+            self.room_came("periodic_retry");
         }
     }
 
@@ -502,11 +538,9 @@ impl PodManager {
             self.finish_resumed(out);
         }
         // A pod that waits for admission is wanted; if that changes, this list must still contain it.
-        let (held, strays) =
-            std::mem::take(&mut self.unknown).into_iter().partition(|(uid, _)| self.waiting.contains(uid));
-        self.unknown = held;
-        let strays: BTreeMap<PodUid, PodKey> = strays;
-        for key in strays.into_values() {
+        let strays = self.unknown.iter().filter(|(uid, _)| !self.waiting.contains(uid));
+        let strays: Vec<PodKey> = strays.map(|(_, key)| key.clone()).collect();
+        for key in strays {
             self.orphan(key, out);
         }
         if std::mem::replace(&mut self.synced, true) {
@@ -536,6 +570,11 @@ impl PodManager {
         let uid = key.uid.clone();
         self.start(key, Beginning::Fresh, out);
         self.occupy_unknown(&uid);
+        if !self.may_run(&uid)
+            && let Some(worker) = self.workers.get_mut(&uid)
+        {
+            worker.standing = PodStanding::Ended;
+        }
         tell(&uid, PodEvent::Kill { reason: KillReason::Orphan, grace_s: None }, out);
     }
 
@@ -556,8 +595,10 @@ impl PodManager {
         self.names.give_back(&worker.key);
         self.preemption.gone(&uid);
         self.stripped(&uid, out);
+        self.forget_start(&uid);
         self.give_back(&uid);
         self.forget_placement(&uid);
+        self.note_live(&uid, false);
         self.room_came("pods_removed");
         self.leftovers.directories.remove(&uid);
         if let Some(pod) = self.desired.get(&uid) {
@@ -574,7 +615,10 @@ impl PodManager {
         let uid = snapshot.pod.uid.clone();
         if self.workers.contains_key(&uid) {
             tell(&uid, PodEvent::Observed(snapshot), out);
-        } else if snapshot.sandboxes.is_empty() && snapshot.containers.is_empty() {
+            return;
+        }
+        self.note_live(&uid, snapshot.containers.iter().any(|c| is_live(c.state)));
+        if snapshot.sandboxes.is_empty() && snapshot.containers.is_empty() {
             self.unknown.remove(&uid);
         } else if self.listed {
             // A worker that is started for it looks for itself.
@@ -609,14 +653,16 @@ impl Machine for PodManager {
         let mut answered = BTreeSet::new();
         match event {
             ManagerEvent::Update(update) => self.update(update, out),
-            ManagerEvent::Running(pods) => self.devices.note_running(pods),
+            ManagerEvent::Running(pods) => self.first_running(pods),
             ManagerEvent::Devices(event) => self.of_plugin(event, now, out),
             ManagerEvent::Listed(pods) => self.listed(pods, out),
             ManagerEvent::Changed(snapshot) => self.changed(snapshot, out),
             ManagerEvent::Ended(uid) => {
                 if let Some(worker) = self.workers.get_mut(&uid) {
-                    worker.ended = true;
+                    worker.standing = PodStanding::Ended;
                 }
+                self.give_up_start(&uid, now, out);
+                self.note_live(&uid, false);
                 self.preemption.gone(&uid);
                 self.preemption.settled(&uid);
                 self.placing.check();
@@ -645,13 +691,15 @@ impl Machine for PodManager {
                 answered = self.node.answered();
             }
             ManagerEvent::Shutdown(order) => self.ordered(order, out),
-            ManagerEvent::Pressures(pressures) => {
-                self.admission = Arc::new(self.admission.pressed(pressures));
-            }
+            ManagerEvent::Pressures(pressures) => self.admit_by(self.admission.pressed(pressures)),
             ManagerEvent::Evict(victim) => self.evict(victim, out),
             ManagerEvent::DeleteUnused => self.delete_unused(out),
             ManagerEvent::Stripped(uid) => self.stripped(&uid, out),
             ManagerEvent::Creates { uid, container } => self.creates(&uid, &container),
+            ManagerEvent::LacksDevices { uid, container, id } => {
+                self.allocate_at_start(&uid, &container, id, now, out);
+            }
+            ManagerEvent::GiveUpStart { uid, id } => self.cancel_start(&uid, id, now, out),
             ManagerEvent::Claims { uid, claims } if self.workers.contains_key(&uid) => {
                 tell(&uid, PodEvent::ClaimsChanged(claims), out);
             }

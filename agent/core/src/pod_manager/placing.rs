@@ -127,13 +127,20 @@ impl PodManager {
         }
     }
 
-    /// Sends the worker its placement, if it has another one. Before its pod.
+    /// Sends the worker its placement, if it has another one. Before its pod. Devices that are being allocated for the start of a
+    /// container are not in it before they are on disk.
     pub(super) fn tell_placement(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         if self.placing.managers.are_idle() {
             return;
         }
         let pod = self.workers.get(uid).and_then(|worker| worker.pod());
-        let placement = Arc::new(self.placing.managers.placement(uid.as_str(), pod));
+        let mut placement = self.placing.managers.placement(uid.as_str(), pod);
+        if self.allocates_at_start(uid)
+            && let Some(sent) = self.placing.sent.get(uid)
+        {
+            placement.devices.clone_from(&sent.devices);
+        }
+        let placement = Arc::new(placement);
         let has_this = match self.placing.sent.get(uid) {
             Some(sent) => *sent == placement,
             // A worker begins with an empty one.
@@ -164,9 +171,13 @@ impl PodManager {
                 };
                 active.get(uid).is_some_and(has)
             };
+            let had_devices = self.placing.managers.has_devices();
             if self.placing.managers.keep_only(is_active) {
                 self.allocating.record_later();
                 self.placing.note_change();
+                if had_devices {
+                    self.devices.note_change();
+                }
             }
         }
     }
@@ -196,7 +207,7 @@ impl PodManager {
     /// The active pods, which keep their parts. `None`: no source has named the pod, so the names of its containers are unknown.
     fn active_containers(&self) -> BTreeMap<String, Option<Arc<Pod>>> {
         let known = |uid: &PodUid| match self.workers.get(uid) {
-            Some(worker) if !worker.ended => worker.pod.clone(),
+            Some(worker) if worker.is_active() => worker.pod.clone(),
             _ => self.desired.get(uid).filter(|_| self.waiting.contains(uid)).cloned(),
         };
         self.active_pods().into_iter().map(|uid| (uid.as_str().to_owned(), known(&uid))).collect()

@@ -110,18 +110,20 @@ impl PodManager {
     /// Ends other pods if the request of this critical pod needs their resources; the request waits then.
     ///
     /// # Errors
-    /// The resource that stays short even without the other pods.
+    /// Why the request has to wait all the same, even without the other pods.
     pub(super) fn make_room_for_resize(
         &mut self,
         uid: &PodUid,
         wanted: &Arc<Pod>,
         out: &mut Outbox<ManagerAction>,
     ) -> Result<(), Rejection> {
+        self.shutdown.refuses()?;
         let staying = self.staying().filter(|(other, _)| *other != uid).filter_map(|(_, w)| Worker::room(w));
         let others: Vec<&Pod> = staying.chain(self.kept_for(uid)).collect();
-        let victims = admission::resized_at_cost_of(wanted, &others, &self.admission)?;
+        let admission = self.without_devices(Arc::clone(&self.admission), wanted);
+        let victims = admission::admit(wanted, others.iter().copied(), &admission)?;
         let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
-        let short_of = admission::short_of(wanted, others, &self.admission);
+        let short_of = admission::short_of(wanted, others, &admission);
         self.make_room(uid, wanted, victims, short_of.as_deref(), out);
         Ok(())
     }
@@ -132,7 +134,11 @@ impl PodManager {
     }
 
     /// The node without the amounts that the device manager counts itself, device by device.
-    fn without_devices(&self, admission: Arc<AdmissionContext>, pod: &Pod) -> Arc<AdmissionContext> {
+    pub(super) fn without_devices(
+        &self,
+        admission: Arc<AdmissionContext>,
+        pod: &Pod,
+    ) -> Arc<AdmissionContext> {
         let managed = self.placing.resource_managers().managed_resources(pod);
         if managed.iter().all(|name| !admission.allocatable.contains_key(*name)) {
             return admission;
@@ -144,7 +150,7 @@ impl PodManager {
 
     /// Running pods that use resources, without those that have resources reserved.
     pub(super) fn takers(&self) -> impl Iterator<Item = (&PodUid, &Worker)> {
-        self.workers.iter().filter(|(uid, worker)| !worker.ended && !self.preemption.keeps_for(uid))
+        self.workers.iter().filter(|(uid, worker)| worker.needs_room() && !self.preemption.keeps_for(uid))
     }
 
     fn staying(&self) -> impl Iterator<Item = (&PodUid, &Worker)> {

@@ -1,6 +1,6 @@
 //! The pod manager while the machine is about to stop.
 //!
-//! In: orders of [`node_shutdown`](crate::node_shutdown). Out: the list of pods, kills. Invariants: no pod
+//! In: orders of [`node_shutdown`]. Out: the list of pods, kills. Invariants: no pod
 //! starts meanwhile: pods of the API are rejected, so that controllers make replacements elsewhere; static
 //! pods wait, because no controller would replace them; if the shutdown is cancelled, ended static pods start
 //! again, pods of the API stay ended.
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{ManagerAction, PodManager, tell};
 use crate::admission::Rejection;
-use crate::node_shutdown::LeavingPod;
+use crate::node_shutdown::{self, LeavingPod};
 use crate::pod_worker::PodEvent;
 
 /// What is ordered.
@@ -64,10 +64,10 @@ impl PodManager {
         match order {
             ShutdownOrder::Close => {
                 self.shutdown.closed = true;
-                let here = self.workers.values().filter(|worker| !worker.ended);
+                let here = self.workers.values().filter(|worker| worker.is_active());
                 let leaving = here.map(|worker| LeavingPod {
                     key: worker.key.clone(),
-                    priority: worker.pod().and_then(|p| pod::spec(p).priority).unwrap_or(0),
+                    priority: worker.pod().map_or(0, node_shutdown::priority),
                 });
                 out.push(ManagerAction::Leaving(leaving.collect()));
             }
@@ -83,6 +83,7 @@ impl PodManager {
             }
             ShutdownOrder::Open => {
                 self.shutdown.closed = false;
+                self.room_came("periodic_retry");
                 // What is wanted and has no worker any more begins again.
                 for uid in std::mem::take(&mut self.shutdown.ended) {
                     if self.workers.contains_key(&uid) {

@@ -1,9 +1,10 @@
-//! Book-keeping of the pod manager: workers, and the full names that they hold.
+//! Book-keeping of the pod manager: workers, what their pods have of the node, and the full names that they hold.
 //!
-//! Invariant: a name is held as long as one worker of that name lives. A pod that is known only by its
-//! directory has no name and holds none.
+//! Invariants: a name is held as long as one worker of that name lives, and a pod that is known only by its directory has no name and
+//! holds none; a pod that needs room is active; a pod that has nothing of the node any more stays so until its worker is gone.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use agent_types::ids::PodKey;
@@ -22,13 +23,77 @@ pub(super) struct Worker {
     pub(super) room: Option<Arc<Pod>>,
     /// True once the worker was ordered to end its pod.
     pub(super) leaving: bool,
-    /// It needs no room: refused, or its containers are over.
-    pub(super) ended: bool,
+    /// What its pod has of the node.
+    pub(super) standing: PodStanding,
+}
+
+/// What a pod that has a worker has of the node. Admission asks [`PodStanding::needs_room`]; what belongs to a pod (claims, devices,
+/// processors, memory) follows [`PodStanding::is_active`]. A pod only moves down this list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PodStanding {
+    /// Its containers run or will run: admission counts its requests.
+    Admitted,
+    /// It is over, or refused, but containers from before this agent may run until the worker has ended them: they keep what they use,
+    /// and admission does not count them.
+    Remains,
+    /// None of its containers runs or will run.
+    Ended,
+}
+
+impl PodStanding {
+    /// Admission counts the pod's requests against other pods.
+    pub(super) fn needs_room(self) -> bool {
+        self == PodStanding::Admitted
+    }
+
+    /// The pod is active: what belongs to it stays with it.
+    pub(super) fn is_active(self) -> bool {
+        self != PodStanding::Ended
+    }
+}
+
+/// A part of the pod manager's state that counts its changes: whoever can write to the value has changed it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Revised<T> {
+    value: T,
+    revision: u64,
+}
+
+impl<T> Revised<T> {
+    /// Differs from an earlier one if the value may have changed. It only grows.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+impl<T> Deref for Revised<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Revised<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.revision += 1;
+        &mut self.value
+    }
 }
 
 impl Worker {
     pub(super) fn new(key: PodKey) -> Worker {
-        Worker { key, pod: None, room: None, leaving: false, ended: false }
+        Worker { key, pod: None, room: None, leaving: false, standing: PodStanding::Admitted }
+    }
+
+    /// Admission counts the pod's requests against other pods.
+    pub(super) fn needs_room(&self) -> bool {
+        self.standing.needs_room()
+    }
+
+    /// The pod is active: what belongs to it stays with it.
+    pub(super) fn is_active(&self) -> bool {
+        self.standing.is_active()
     }
 
     /// The pod as it counts against other pods' requests.

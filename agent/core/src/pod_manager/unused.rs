@@ -12,8 +12,8 @@ use crate::pod_worker::PodEvent;
 
 impl PodManager {
     pub(super) fn delete_unused(&mut self, out: &mut Outbox<ManagerAction>) {
-        let ended = self.workers.iter().filter(|(_, worker)| worker.ended).map(|(uid, _)| uid.clone());
-        let ended: Vec<PodUid> = ended.collect();
+        let ended = self.workers.iter().filter(|(_, worker)| !worker.is_active());
+        let ended: Vec<PodUid> = ended.map(|(uid, _)| uid.clone()).collect();
         for uid in ended {
             tell(&uid, PodEvent::DeleteUnused, out);
             self.stripping.insert(uid);

@@ -1,6 +1,7 @@
 //! Defaults of static pods, as the API server would set them.
 //!
-//! In: a decoded pod. Out: the same pod with defaults. Invariant: idempotent; a field that is set stays.
+//! In: a decoded pod. Out: the same pod with defaults. Invariant: idempotent; a field that is set stays; fields
+//! that admission of the API server fills in (`spec.priority`) stay empty, as upstream.
 //! Upstream: pkg/apis/core/v1/defaults.go.
 
 use std::collections::BTreeSet;
@@ -16,9 +17,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::images;
 
-/// `system-node-critical` lies above `system-cluster-critical`.
-const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
-
 /// Fill in defaults.
 pub fn apply(pod: &mut Pod) {
     let Some(spec) = pod.spec.as_mut() else { return };
@@ -33,13 +31,6 @@ pub fn apply(pod: &mut Pod) {
     spec.termination_grace_period_seconds.get_or_insert(30);
     spec.enable_service_links.get_or_insert(true);
     spec.security_context.get_or_insert_with(PodSecurityContext::default);
-    if spec.priority.is_none() {
-        spec.priority = match spec.priority_class_name.as_deref() {
-            Some("system-node-critical") => Some(NODE_CRITICAL_PRIORITY),
-            Some("system-cluster-critical") => Some(pod::SYSTEM_CRITICAL_PRIORITY),
-            _ => Some(0),
-        };
-    }
     volumes(spec);
     let host_network = spec.host_network == Some(true);
     let init = spec.init_containers.iter_mut().flatten();
@@ -157,7 +148,7 @@ mod tests {
         let expected = json!({
             "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always",
                 "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
-            "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "priority": 0, "restartPolicy": "Always",
+            "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "restartPolicy": "Always",
             "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
             "volumes": [{"name": "v", "emptyDir": {}}]});
         assert_eq!(spec, expected);
@@ -212,7 +203,7 @@ mod tests {
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}}]}));
         assert_eq!(spec["restartPolicy"], "Never");
         assert_eq!(spec["terminationGracePeriodSeconds"], 0);
-        assert_eq!(spec["priority"], 2_000_001_000);
+        assert_eq!(spec.get("priority"), None, "admission of the API server fills it in, not the defaults");
         assert!(spec["volumes"][0].get("emptyDir").is_none());
         assert_eq!(spec["initContainers"][0]["imagePullPolicy"], "IfNotPresent");
         let container = &spec["containers"][0];

@@ -58,6 +58,8 @@ pub(super) struct Base {
     /// Sandboxes this incarnation has stopped.
     pub(super) stopped: Vec<SandboxId>,
     pub(super) start_time: Option<Wall>,
+    /// `metadata.resourceVersion` of the pod as it was desired last, for events.
+    pub(super) resource_version: Option<String>,
     pub(super) wake: Option<Mono>,
     pub(super) probes: PodProbes,
     /// All containers are being restarted.
@@ -95,6 +97,7 @@ impl Base {
             network: Ok(()),
             stopped: Vec::new(),
             start_time: None,
+            resource_version: None,
             wake: None,
             probes: PodProbes::default(),
             resetting: false,
@@ -279,7 +282,8 @@ impl Base {
     ) -> EventFact {
         let list = container.and_then(|name| self.lists.get(name)).copied().unwrap_or_default();
         let (container, message) = (container.map(str::to_owned), message.into());
-        EventFact { kind, reason, message, container, list, claim: None }
+        let resource_version = self.resource_version.clone();
+        EventFact { kind, reason, message, container, list, claim: None, resource_version }
     }
 
     /// When the node took the pod up: from the API, else from its oldest sandbox, else now.

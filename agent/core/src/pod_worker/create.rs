@@ -106,14 +106,39 @@ pub(super) fn pre_start(pass: &mut Pass<'_>, chain: &Chain) {
     }
     let devices = pass.base.placing.wanted.devices.get(name);
     match devices.map(|devices| devices.pre_start.clone()) {
-        None => create(pass, chain),
-        Some(Ok(calls)) if calls.is_empty() => create(pass, chain),
+        None => allocate(pass, chain),
+        Some(Ok(calls)) if calls.is_empty() => allocate(pass, chain),
         Some(Ok(calls)) => {
             let target = Target::Container(name.clone());
             pass.issue(target, Purpose::PreStartDevices, Effect::PreStartDevices { calls });
         }
         Some(Err(why)) => refuse(pass, name, SpecError::container(why)),
     }
+}
+
+/// The plugins know of the start: has the devices allocated that the container lacks, because their plugin registered after the pod's
+/// admission.
+pub(super) fn allocate(pass: &mut Pass<'_>, chain: &Chain) {
+    let name = &chain.start.slot.name;
+    if !lacks_devices(pass.base, name) {
+        return create(pass, chain);
+    }
+    let effect = Effect::AllocateDevices { container: name.clone() };
+    pass.issue(Target::Container(name.clone()), Purpose::AllocateDevices, effect);
+}
+
+/// The pod manager has allocated the devices, and the placement came before its answer.
+pub(super) fn allocated(pass: &mut Pass<'_>, chain: &Chain) {
+    let name = &chain.start.slot.name;
+    if lacks_devices(pass.base, name) {
+        let why = format!("the devices of container {name} are not allocated");
+        return refuse(pass, name, SpecError::container(why));
+    }
+    create(pass, chain);
+}
+
+fn lacks_devices(b: &Base, container: &str) -> bool {
+    b.placing.wanted.devices.get(container).is_some_and(|devices| devices.lacks_some)
 }
 
 /// All inputs are present: creates the container, unless another one gives something back first. Then the chain begins again

@@ -127,6 +127,12 @@ pub enum Effect {
         /// Calls, each within [`PRE_START_TIME`].
         calls: Vec<PreStartCall>,
     },
+    /// Allocate the devices that a container lacks. The shell passes it to the pod manager, which sends the pod's placement before its
+    /// answer.
+    AllocateDevices {
+        /// Name of the container.
+        container: String,
+    },
     /// Prepare the claims of the pod with their drivers: `NodePrepareResources`. The answer is [`EffectOk::Claims`]. Idempotent.
     PrepareClaims {
         /// Claims of the pod.
@@ -258,6 +264,7 @@ impl Effect {
             | Effect::TearDownVolumes
             | Effect::MountSubPaths { .. }
             | Effect::PreStartDevices { .. }
+            | Effect::AllocateDevices { .. }
             | Effect::PrepareClaims { .. }
             | Effect::FindClaims { .. }
             | Effect::UnprepareClaims
@@ -278,7 +285,8 @@ impl Effect {
     #[must_use]
     pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
         match self {
-            Effect::PullImage { .. } => None,
+            // The pod manager answers: each question to a plugin has its own time.
+            Effect::PullImage { .. } | Effect::AllocateDevices { .. } => None,
             Effect::RunHook { within_s, .. } => {
                 within_s.map(|s| Duration::from_secs(u64::from(s)).saturating_add(HOOK_MORE))
             }
@@ -334,6 +342,7 @@ impl Effect {
             Effect::RemoveCgroup => "remove_cgroup",
             Effect::MountSubPaths { .. } => "mount_sub_paths",
             Effect::PreStartDevices { .. } => "pre_start_devices",
+            Effect::AllocateDevices { .. } => "allocate_devices",
             Effect::PrepareClaims { .. } => "prepare_claims",
             Effect::FindClaims { .. } => "find_claims",
             Effect::UnprepareClaims => "unprepare_claims",
@@ -381,8 +390,15 @@ pub enum EffectOk {
     Sandbox(SandboxId),
     /// Id of the container, for [`Effect::CreateContainer`].
     Container(ContainerId),
-    /// InspectImage: `None` is absent. PullImage: always some.
+    /// For [`Effect::InspectImage`]; `None` is absent.
     Image(Option<ImageInfo>),
+    /// For [`Effect::PullImage`].
+    Pulled {
+        /// The image.
+        image: ImageInfo,
+        /// Duration of the pull itself, without the wait for its turn among the node's pulls.
+        took: Duration,
+    },
     /// CreatePodDirs of a container.
     Files {
         /// Highest attempt with a log file (`<attempt>.log`, rotated or not).

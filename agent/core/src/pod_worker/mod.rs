@@ -181,6 +181,7 @@ impl PodWorker {
             PodWorkerState::Syncing(s) => Some(s.pod.clone()),
             _ => None,
         };
+        self.base.resource_version.clone_from(&pod.metadata.resource_version);
         volumes::desired(&mut self.base, before.as_deref(), &pod, now);
         claims::desired(&mut self.base, before.as_deref(), &pod, now);
         if matches!(self.state, PodWorkerState::Pending | PodWorkerState::Syncing(_)) {

@@ -65,7 +65,7 @@ pub(super) fn secrets_known(pass: &mut Pass<'_>, secrets: &Objects) {
 /// The image is to be pulled.
 pub(super) fn begin(b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
     let wanted = chain.wanted();
-    let text = format!("Pulling image \"{}\"", wanted.image);
+    let text = format!("Pulling image \"{}\"", wanted.written());
     b.event(EventKind::Normal, "Pulling", text, about(chain), out);
     let effect = Effect::PullImage { image: wanted.image.clone(), user: wanted.user.clone() };
     b.issue(now, Target::Container(chain.start.slot.name.clone()), Purpose::PullImage, effect, out);

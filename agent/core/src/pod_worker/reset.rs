@@ -1,7 +1,7 @@
 //! RestartAllContainers (KEP-5532): removes all containers of the pod; sandbox, volumes and ephemeral
 //! containers stay.
 //!
-//! In: a plan that resets. Out: chains and hooks are given up; at the very end the containers that requested
+//! In: a plan that resets. Out: chains, hooks and requests for devices are given up; at the very end the containers that requested
 //! the reset are removed. Invariant: these are removed only when a snapshot shows no other container, and no
 //! call in flight can still create one (the runtime's record of them shows that the reset is not over). See
 //! `pod_actions::reset`.
@@ -10,19 +10,21 @@ use agent_types::runtime::observed::PodSnapshot;
 
 use super::api::PodAction;
 use super::hooks;
-use super::tracker::{Purpose, Target};
+use super::tracker::{Flight, Purpose, Target};
 use crate::pod_actions::PodActions;
 use crate::pod_worker::effect::Effect;
 use crate::pod_worker::pass::Pass;
 
-/// Starts nothing more of the pod, and gives up pulls and hooks.
+/// Starts nothing more of the pod, and gives up pulls, hooks and requests for devices, whose plugin may hang.
 pub(super) fn begin(pass: &mut Pass<'_>) {
     pass.state.chain = None;
     pass.state.waiting.clear();
     for id in pass.base.tracker.abandon_pulls() {
         pass.out.push(PodAction::Cancel(id));
     }
-    hooks::cancel(pass.base, |flight| matches!(flight.purpose, Purpose::Hook { .. }), pass.out);
+    let is_given_up =
+        |flight: &Flight| matches!(flight.purpose, Purpose::Hook { .. } | Purpose::AllocateDevices);
+    hooks::cancel(pass.base, is_given_up, pass.out);
 }
 
 /// Removes the containers that requested the reset, once everything else is certainly gone.

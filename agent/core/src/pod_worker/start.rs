@@ -112,16 +112,17 @@ pub(super) fn answered(pass: &mut Pass<'_>, flight: &Flight, result: EffectResul
         (Purpose::FetchPullSecrets, Ok(EffectOk::Objects(secrets))) => {
             pull::secrets_known(pass, &secrets);
         }
-        (Purpose::PullImage, Ok(EffectOk::Image(Some(found)))) => {
-            let took = whole_millis(pass.now.mono.since(flight.issued));
+        (Purpose::PullImage, Ok(EffectOk::Pulled { image, took })) => {
             let text = format!(
-                "Successfully pulled image \"{}\" in {took} ({took} including waiting). Image size: {} bytes.",
-                chain.wanted().image,
-                found.size_bytes
+                "Successfully pulled image \"{}\" in {} ({} including waiting). Image size: {} bytes.",
+                chain.wanted().written(),
+                whole_millis(took),
+                whole_millis(pass.now.mono.since(flight.issued)),
+                image.size_bytes
             );
             pass.event(EventKind::Normal, "Pulled", text, pull::about(&chain));
-            pass.state.images.succeeded(&chain.wanted().image);
-            image_ready(pass, found);
+            pass.state.images.forget_expired(pass.now.mono);
+            image_ready(pass, image);
         }
         (Purpose::ContainerFiles, Ok(EffectOk::Files { newest_log: Some(newest) }))
             if is_first(pass.base, &chain.start) && newest >= chain.start.attempt =>
@@ -136,7 +137,8 @@ pub(super) fn answered(pass: &mut Pass<'_>, flight: &Flight, result: EffectResul
         (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create::fetched(pass, objects),
         (Purpose::ReadEnvFiles, Ok(EffectOk::EnvFiles(files))) => create::read(pass, files),
         (Purpose::MountSubPaths, Ok(_)) => create::pre_start(pass, &chain),
-        (Purpose::PreStartDevices, Ok(_)) => create::create(pass, &chain),
+        (Purpose::PreStartDevices, Ok(_)) => create::allocate(pass, &chain),
+        (Purpose::AllocateDevices, Ok(_)) => create::allocated(pass, &chain),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
             pass.event(EventKind::Normal, "Created", "Container created", Some(&name));
             issue_start(pass, id);
@@ -188,19 +190,19 @@ fn inspected(pass: &mut Pass<'_>, chain: &Chain, found: Option<ImageInfo>) {
         (PullDecision::UsePresent, Some(info)) => {
             let text = format!(
                 "Container image \"{}\" already present on machine and can be accessed by the pod",
-                wanted.image
+                wanted.written()
             );
             pass.event(EventKind::Normal, "Pulled", text, pull::about(chain));
             image_ready(pass, info);
         }
         (PullDecision::NeverPull, _) => {
             let text =
-                format!("Container image \"{}\" is not present with pull policy of Never", wanted.image);
+                format!("Container image \"{}\" is not present with pull policy of Never", wanted.written());
             pass.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), pull::about(chain));
             told_error(pass.base, name, "ErrImageNeverPull", pass.out);
             fail(pass, name, "ErrImageNeverPull", text);
         }
-        _ => match pass.state.images.wait(&wanted.image, pass.now.mono) {
+        _ => match pass.state.images.wait(wanted.written(), pass.now.mono) {
             Some(due) => back_off_pull(pass, chain, due),
             None => pull::begin(pass.base, chain, pass.now, pass.out),
         },
@@ -209,14 +211,14 @@ fn inspected(pass: &mut Pass<'_>, chain: &Chain, found: Option<ImageInfo>) {
 
 fn back_off_pull(pass: &mut Pass<'_>, chain: &Chain, due: Mono) {
     let name = &chain.start.slot.name;
-    let text = format!("Back-off pulling image \"{}\"", chain.wanted().image);
+    let image = chain.wanted().written();
+    let text = format!("Back-off pulling image \"{image}\"");
     pass.event(EventKind::Normal, "BackOff", text.clone(), pull::about(chain));
     told_error(pass.base, name, "ImagePullBackOff", pass.out);
-    let cause = pass.state.waiting.get(name).filter(|w| !w.message.starts_with("Back-off")).cloned();
-    let message = match (cause, pass.state.waiting.get(name)) {
-        (Some(w), _) if w.reason != "CrashLoopBackOff" => format!("{text}: {}: {}", w.reason, w.message),
-        (_, Some(w)) if w.reason == "ImagePullBackOff" => w.message.clone(),
-        _ => text,
+    // Whichever container of the pod saw the pull fail.
+    let message = match pass.state.images.why(image) {
+        Some(why) => format!("{text}: {why}"),
+        None => text,
     };
     pass.state.waiting.insert(name.clone(), WaitingReason { reason: "ImagePullBackOff".to_owned(), message });
     pass.base.tracker.hold(&Target::Container(name.clone()), due);
@@ -238,26 +240,31 @@ fn failed(pass: &mut Pass<'_>, chain: &Chain, purpose: &Purpose, e: &EffectError
     let name = chain.start.slot.name.as_str();
     let (reason, text) = match purpose {
         Purpose::InspectImage => {
-            let text = format!("Failed to inspect image \"{}\": {}", chain.wanted().image, e.message);
+            // Upstream leaves the name empty in this message.
+            let text = format!("Failed to inspect image \"{}\": {}", chain.wanted().written(), e.message);
             pass.event(EventKind::Warning, "InspectFailed", text.clone(), pull::about(chain));
             ("ImageInspectError", text)
         }
         Purpose::PullImage => {
-            let text = format!("Failed to pull image \"{}\": {}", chain.wanted().image, e.message);
+            let image = chain.wanted().written();
+            let text = format!("Failed to pull image \"{image}\": {}", e.message);
             pass.event(EventKind::Warning, "Failed", text, pull::about(chain));
-            let due = pass.state.images.failed(&chain.wanted().image, pass.now.mono);
+            let (reason, message) = pull_error(image, &e.message);
+            let why = format!("{reason}: {message}");
+            let due = pass.state.images.failed(image, why, pass.now.mono);
             // First the status shows ErrImagePull for a moment, then the back-off with its end.
             let look = pass.now.mono.after(std::time::Duration::from_secs(2)).min(due);
             pass.base.tracker.release(&Target::Container(name.to_owned()), look);
-            (pull_reason(&e.message), e.message.clone())
+            (reason, message)
         }
         Purpose::ContainerFiles => {
             let text = format!("error making container files: {}", e.message);
             (CREATE_CONTAINER_CONFIG_ERROR, text)
         }
-        Purpose::MountSubPaths | Purpose::ReadEnvFiles | Purpose::PreStartDevices => {
-            (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone())
-        }
+        Purpose::MountSubPaths
+        | Purpose::ReadEnvFiles
+        | Purpose::PreStartDevices
+        | Purpose::AllocateDevices => (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone()),
         Purpose::Create => ("CreateContainerError", e.message.clone()),
         _ => ("RunContainerError", e.message.clone()),
     };
@@ -267,12 +274,18 @@ fn failed(pass: &mut Pass<'_>, chain: &Chain, purpose: &Purpose, e: &EffectError
     pass.state.chain = None;
 }
 
-/// Runtimes put the kind of a pull failure in front of their message.
-fn pull_reason(message: &str) -> &'static str {
-    ["RegistryUnavailable", "SignatureValidationFailed"]
-        .into_iter()
-        .find(|known| message.contains(known))
-        .unwrap_or("ErrImagePull")
+/// Waiting reason and message of a pull that failed. A runtime (CRI-O) begins its message with the kind of the failure,
+/// if it knows it. Upstream: `evalCRIPullErr` of pkg/kubelet/images/image_manager.go.
+fn pull_error(image: &str, message: &str) -> (&'static str, String) {
+    let kinds = [
+        ("RegistryUnavailable", "the registry is unavailable"),
+        ("SignatureValidationFailed", "the signature validation failed"),
+    ];
+    let known = kinds.into_iter().find_map(|(kind, what)| {
+        let detail = message.strip_prefix(kind)?;
+        Some((kind, format!("image pull failed for {image} because {what}{detail}")))
+    });
+    known.unwrap_or_else(|| ("ErrImagePull", message.to_owned()))
 }
 
 /// The duration as Go prints it, without parts of a millisecond (upstream: `Truncate(time.Millisecond)`).

@@ -140,11 +140,18 @@ pub(super) struct Chain {
 pub(super) struct RequiredImage {
     /// The volume for which the image is mounted; `None`: the container runs the image.
     pub(super) volume: Option<String>,
-    /// Normalised when the chain began.
+    /// Normalised when the chain began: for the runtime. Messages and the back-off have the written form.
     pub(super) image: String,
     pub(super) policy: PullPolicy,
     /// The pod as it wanted the image then.
     pub(super) user: ImageUser,
+}
+
+impl RequiredImage {
+    /// The image as the pod spells it.
+    pub(super) fn written(&self) -> &str {
+        &self.user.written
+    }
 }
 
 impl Chain {

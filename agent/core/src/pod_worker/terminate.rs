@@ -121,16 +121,19 @@ fn had_ended(t: &Terminating, b: &mut Base, now: Now) -> bool {
     p.is_some_and(|p| b.ended(p, &t.waiting, Stage::default(), now).is_some())
 }
 
-/// Pulls are cancelled and not waited for: they change nothing of the pod. Stops that were given more time
-/// than is left now are cancelled and repeated once they are answered.
+/// Pulls are cancelled and not waited for: they change nothing of the pod. No container needs devices any more. Stops that were given
+/// more time than is left now are cancelled and repeated once they are answered.
 fn drop_what_nobody_wants(b: &mut Base, grace_s: u32, out: &mut Outbox<PodAction>) {
     for id in b.tracker.abandon_pulls() {
         out.push(PodAction::Cancel(id));
     }
     for (id, flight) in b.tracker.flights_mut().filter(|(_, f)| !f.cancelled) {
-        if let Purpose::Stop { grace_s: given, .. } = &flight.purpose
-            && *given > grace_s.max(MINIMUM_STOP_GRACE_S)
-        {
+        let is_unwanted = match &flight.purpose {
+            Purpose::Stop { grace_s: given, .. } => *given > grace_s.max(MINIMUM_STOP_GRACE_S),
+            Purpose::AllocateDevices => true,
+            _ => false,
+        };
+        if is_unwanted {
             flight.cancelled = true;
             out.push(PodAction::Cancel(*id));
         }

@@ -64,6 +64,7 @@ pub(super) enum Purpose {
     ReadEnvFiles,
     MountSubPaths,
     PreStartDevices,
+    AllocateDevices,
     /// For the sandbox of this attempt.
     PrepareClaims(u32),
     FindClaims,
@@ -110,6 +111,7 @@ impl Purpose {
                 | Purpose::ReadEnvFiles
                 | Purpose::MountSubPaths
                 | Purpose::PreStartDevices
+                | Purpose::AllocateDevices
                 | Purpose::PrepareClaims(_)
                 | Purpose::FindClaims
                 | Purpose::UnprepareClaims

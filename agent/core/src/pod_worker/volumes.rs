@@ -247,6 +247,14 @@ fn tell_resize(b: &mut Base, name: &str, resize: &Resize, out: &mut Outbox<PodAc
             let fact = b.fact(EventKind::Normal, "FileSystemResizeSuccessful", text, None);
             out.push(PodAction::Event(EventFact { claim: Some(claim.clone()), ..fact }));
         }
+        // Upstream: `expandVolumeDuringMount` of pkg/volume/util/operationexecutor/operation_generator.go.
+        Resize::ReadOnly { claim } => {
+            let text = format!(
+                "MountVolume.NodeExpandVolume failed for volume {of:?} requested read-only file system"
+            );
+            let fact = b.fact(EventKind::Warning, "FileSystemResizeFailed", text, None);
+            out.push(PodAction::Event(EventFact { claim: Some(claim.clone()), ..fact }));
+        }
         Resize::Failed(why) => {
             let text = agent_volumes::step_failed("NodeExpandVolume.NodeExpandVolume", of, why);
             b.event(EventKind::Warning, "VolumeResizeFailed", text, None, out);

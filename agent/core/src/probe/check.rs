@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
 
+use super::handler_url::{self, HandlerUrl, target};
 use crate::container_spec::expansion::expand;
 
 /// `httpGet.scheme`.
@@ -40,7 +41,7 @@ pub struct HttpGet {
     pub host: String,
     /// Port to connect to.
     pub port: u16,
-    /// Path and query, percent-encoded, beginning with `/`.
+    /// Path and query, percent-encoded, beginning with `/`. Otherwise it is an opaque URL, which names no server: the request fails.
     pub target: String,
     /// `httpHeaders` in order; a name may come more than once.
     pub headers: Vec<(String, String)>,
@@ -53,9 +54,18 @@ impl HttpGet {
         authority(&self.host, self.port)
     }
 
+    /// The URL names no server, as upstream reads a path like `localhost:8080/healthz`.
+    #[must_use]
+    pub fn is_opaque(&self) -> bool {
+        !self.target.starts_with('/')
+    }
+
     /// The whole URL.
     #[must_use]
     pub fn url(&self) -> String {
+        if self.is_opaque() {
+            return format!("{}:{}", self.scheme.as_str(), self.target);
+        }
         format!("{}://{}{}", self.scheme.as_str(), self.authority(), self.target)
     }
 
@@ -175,14 +185,27 @@ pub fn http_get(action: &HTTPGetAction, container: &Container, pod_ip: &str) -> 
         given => parse_scheme(given).ok_or_else(|| format!("unsupported protocol scheme \"{given}\""))?,
     };
     let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(pod_ip);
+    let HandlerUrl { target, authorization } = handler_url::read(action.path.as_deref().unwrap_or(""));
     let headers = action.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone()));
     Ok(HttpGet {
         scheme,
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
         port: port(&action.port, container)?,
-        target: target(action.path.as_deref().unwrap_or("")),
-        headers: headers.collect(),
+        target,
+        headers: authorized(headers.collect(), authorization),
     })
+}
+
+/// The headers with this `Authorization`, unless the handler has one of its own. Upstream: `send` of Go's net/http.
+fn authorized(mut headers: Vec<(String, String)>, authorization: Option<String>) -> Vec<(String, String)> {
+    const AUTHORIZATION: &str = "Authorization";
+    let Some(value) = authorization else { return headers };
+    let is_it = |(name, _): &(String, String)| name.eq_ignore_ascii_case(AUTHORIZATION);
+    if headers.iter().find(|header| is_it(header)).is_none_or(|(_, own)| own.is_empty()) {
+        headers.retain(|header| !is_it(header));
+        headers.push((AUTHORIZATION.to_owned(), value));
+    }
+    headers
 }
 
 /// Static variables of the container only: others count as empty, as upstream.
@@ -210,27 +233,6 @@ fn port(given: &IntOrString, container: &Container) -> Result<u16, String> {
 
 fn port_number(number: i64) -> Result<u16, String> {
     u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("invalid port number: {number}"))
-}
-
-/// Path and query as they go on the wire: nothing that would end the request line, no fragment.
-fn target(path: &str) -> String {
-    let path = path.split('#').next().unwrap_or("");
-    let mut out = String::with_capacity(path.len() + 1);
-    if !path.starts_with('/') {
-        out.push('/');
-    }
-    for byte in path.bytes() {
-        match byte {
-            0..=0x20 | 0x7f.. | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' => {
-                out.push('%');
-                for nibble in [byte >> 4, byte & 15] {
-                    out.extend(char::from_digit(u32::from(nibble), 16).map(|c| c.to_ascii_uppercase()));
-                }
-            }
-            _ => out.push(char::from(byte)),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -265,10 +267,34 @@ mod tests {
             ),
             (json!({"port": 80, "host": "[fd00::1]"}), "http://[fd00::1]:80/"),
             (json!({"port": 80, "host": "", "path": "/ä"}), "http://10.0.0.7:80/%C3%A4"),
+            // A URL: the host in it is replaced, and so is the scheme.
+            (json!({"port": 80, "path": "//foo/bar?q#f"}), "http://10.0.0.7:80/bar?q"),
+            (json!({"port": 81, "path": "https://localhost:8080/healthz"}), "http://10.0.0.7:81/healthz"),
+            // An opaque URL has no host.
+            (json!({"port": 80, "path": "localhost:8080/healthz", "scheme": "HTTPS"}), "https:8080/healthz"),
+            // No URL: a path as it is written.
+            (json!({"port": 80, "path": "//foo:bar/x"}), "http://10.0.0.7:80//foo:bar/x"),
         ];
         for (action, url) in table {
             assert_eq!(get(action).as_deref(), Ok(url));
         }
+    }
+
+    #[test]
+    fn a_user_in_the_path_is_a_header_unless_the_handler_has_one() {
+        let headers = |own: Value| match checked(
+            json!({"httpGet": {"port": 80, "path": "http://u:p@h/", "httpHeaders": own}}),
+        ) {
+            Ok(Check::HttpGet(get)) => get.headers,
+            other => panic!("a GET, not {other:?}"),
+        };
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let basic = header("Authorization", "Basic dTpw");
+        assert_eq!(headers(json!([])), std::slice::from_ref(&basic));
+        let own = json!([{"name": "authorization", "value": ""}, {"name": "X", "value": "y"}]);
+        assert_eq!(headers(own), [header("X", "y"), basic]);
+        let own = json!([{"name": "authorization", "value": "Bearer t"}]);
+        assert_eq!(headers(own), [header("authorization", "Bearer t")]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! docs/agent/probes-and-hooks.md.
 
 pub mod check;
+mod handler_url;
 mod slot;
 
 #[cfg(test)]
@@ -108,6 +109,8 @@ pub enum Outcome {
     Failure(String),
     /// The probe itself failed.
     Error(String),
+    /// The answer broke off: it counts for nothing, like [`Outcome::Error`], and the event calls it a failure.
+    Broken(String),
 }
 
 /// A request of the machine to its shell.
@@ -393,6 +396,9 @@ fn event(container: &str, kind: Kind, outcome: &Outcome, instance: &str) -> Opti
         Outcome::Failure(text) => ("Unhealthy", format!("{kind} probe failed: {text}")),
         Outcome::Error(text) => {
             ("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {text}"))
+        }
+        Outcome::Broken(text) => {
+            ("Unhealthy", format!("{kind} probe errored and resulted in failure state: {text}"))
         }
     };
     if !instance.is_empty() {

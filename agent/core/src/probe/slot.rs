@@ -198,8 +198,8 @@ impl Slot {
         let Some(w) = self.watched.as_mut() else { return ProbeUpdate::Stale };
         let Some((_, tries)) = w.flight.filter(|(asked, _)| *asked == id) else { return ProbeUpdate::Stale };
         let good = match outcome {
-            Outcome::Error(_) if tries < TRIES_MAX => return ProbeUpdate::Again,
-            Outcome::Error(_) => {
+            Outcome::Error(_) | Outcome::Broken(_) if tries < TRIES_MAX => return ProbeUpdate::Again,
+            Outcome::Error(_) | Outcome::Broken(_) => {
                 w.flight = None;
                 return ProbeUpdate::Taken(false);
             }

@@ -316,6 +316,18 @@ fn an_answer_about_an_earlier_instance_is_nobodys() {
 }
 
 #[test]
+fn an_answer_that_breaks_off_is_called_a_failure_and_counts_for_nothing() {
+    let mut w = World::with(json!({"livenessProbe": exec(json!({"failureThreshold": 1}))}));
+    w.run("c", 0);
+    w.until_asked(9).unwrap();
+    for _ in 0..3 {
+        assert!(!w.answer(Kind::Liveness, &Outcome::Broken("unexpected EOF".to_owned())));
+    }
+    assert_eq!(w.events, ["Unhealthy: Liveness probe errored and resulted in failure state: unexpected EOF"]);
+    assert!(w.probes.verdicts().failed.is_empty());
+}
+
+#[test]
 fn a_prober_that_fails_is_asked_three_times_and_nothing_follows() {
     let mut w = World::with(json!({"livenessProbe": exec(json!({"failureThreshold": 1}))}));
     w.run("c", 0);

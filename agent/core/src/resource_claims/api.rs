@@ -19,7 +19,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PluginId(pub u64);
 
-/// What the owner of resource claims reacts to.
+/// Events of the owner of resource claims.
 #[derive(Clone, Debug)]
 pub enum ClaimEvent {
     /// A pod is about to get a sandbox: prepare its claims. Answered by [`ClaimAction::Answer`].
@@ -37,7 +37,7 @@ pub enum ClaimEvent {
         /// Claims of the pod.
         pod: Arc<ClaimsOfPod>,
     },
-    /// The containers of the pod have ended: give back all claims that it uses. Answered by [`ClaimAction::Answer`] with empty claims.
+    /// The containers of the pod have ended: unprepare all its claims. Answered by [`ClaimAction::Answer`] with empty claims.
     Unprepare {
         /// Number of the question.
         ask: u64,
@@ -67,7 +67,7 @@ pub enum ClaimEvent {
         /// Name of the driver.
         driver: String,
     },
-    /// The connection to the plugin is there.
+    /// The plugin is connected.
     Connected(PluginId),
     /// The connection to the plugin ended; the shell connects again.
     Disconnected(PluginId),
@@ -82,10 +82,10 @@ pub enum ClaimEvent {
     },
     /// The plugin's stream of health reports ended, or could not be opened.
     HealthEnded(PluginId),
-    /// UIDs of the active pods ([`crate::pod_manager::PodManager::active_pods`]), while all sources are ready: claims of other pods are given back.
-    /// The shell sends it every 60 seconds if [`super::ResourceClaims::has_references`].
+    /// UIDs of the active pods ([`crate::pod_manager::PodManager::active_pods`]), while all sources are ready: the claims of other pods
+    /// are unprepared. The shell sends it every 60 seconds if [`super::ResourceClaims::has_references`].
     ActivePods(BTreeSet<PodUid>),
-    /// The deadline came.
+    /// The deadline has come.
     Tick,
 }
 
@@ -120,11 +120,11 @@ pub struct ReportedHealth {
     pub pool: String,
     /// Name of the device in its pool.
     pub device: String,
-    /// The driver's judgement.
+    /// The reported health.
     pub health: DeviceHealth,
-    /// Time after which the report is void; `None`: 30 s.
+    /// Time after which the report expires; `None`: 30 s.
     pub timeout: Option<Duration>,
-    /// The driver's words, as they came.
+    /// The driver's message, unchanged.
     pub message: String,
 }
 
@@ -135,7 +135,7 @@ pub enum DeviceHealth {
     Healthy,
     /// The device does not work.
     Unhealthy,
-    /// Nobody knows.
+    /// The health is not known.
     #[default]
     Unknown,
 }
@@ -158,7 +158,7 @@ pub enum ClaimAction {
         call: u64,
         /// Registration to call.
         plugin: PluginId,
-        /// Which of both.
+        /// The method.
         method: ClaimMethod,
         /// Claims of the call.
         claims: Vec<CalledClaim>,
@@ -179,7 +179,7 @@ pub enum ClaimAction {
         /// Devices for the containers.
         answer: Result<PodClaims, String>,
     },
-    /// Claims of a pod that is gone could not be given back; the next [`ClaimEvent::ActivePods`] tries again. For the log.
+    /// Claims of a pod that is gone could not be unprepared; the next [`ClaimEvent::ActivePods`] tries again. For the log.
     NotGivenBack {
         /// UID of the pod.
         uid: PodUid,
@@ -226,16 +226,16 @@ pub struct ClaimGates {
     pub workload_claims: bool,
 }
 
-/// The claims of the node for readers outside: pod resources API and metrics.
+/// The claims of the node for the pod resources API and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimsView {
     /// Claims with references, by namespace and name.
     pub claims: BTreeMap<(String, String), ClaimView>,
-    /// Prepared claims by driver; `<any>`: all of them, always there.
+    /// Number of prepared claims by driver. The entry `<any>` counts all of them, and always exists.
     pub in_use: BTreeMap<String, u64>,
 }
 
-/// One claim for readers outside.
+/// One claim for the pod resources API and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimView {
     /// UIDs of pods that use it.

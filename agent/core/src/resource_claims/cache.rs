@@ -1,7 +1,7 @@
 //! The node's claims: users, drivers and devices of each.
 //!
-//! In: references and devices. Out: lookups, devices, counts. Invariants: a claim is found by namespace and name; the first reference
-//! makes an entry, and an entry leaves only when its last reference has been given back; "prepared" is never on the disk.
+//! In: references and devices. Out: lookups, devices, counts. Invariants: namespace and name identify a claim; the first reference
+//! creates an entry, and the end of the last reference removes it; "prepared" is never on the disk.
 //! Upstream: pkg/kubelet/cm/dra/claiminfo.go.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub(super) struct CachedClaim {
     pub(super) uid: String,
     /// Pods that use the claim.
     pub(super) pods: BTreeSet<PodUid>,
-    /// Devices by driver; a driver of the allocation has an entry before it gave a device.
+    /// Devices by driver. Each driver of the allocation has an entry, also before it has returned devices.
     pub(super) drivers: BTreeMap<String, Vec<ClaimedDevice>>,
     /// All drivers have prepared the claim, and none has unprepared it since.
     pub(super) prepared: bool,
@@ -37,7 +37,7 @@ pub(super) struct ClaimCache {
 }
 
 impl ClaimCache {
-    /// The cache with these claims, as the checkpoint lists them; of two with the same name the last counts, as upstream.
+    /// The cache with the claims of a checkpoint. If two claims have the same name the last one counts, as upstream.
     pub(super) fn of(claims: impl IntoIterator<Item = (ClaimKey, CachedClaim)>) -> ClaimCache {
         ClaimCache { claims: claims.into_iter().collect() }
     }
@@ -60,10 +60,10 @@ impl ClaimCache {
         self.get(key).map(|claim| CalledClaim { namespace, uid: claim.uid.clone(), name })
     }
 
-    /// Adds the pod to the claim's users; makes the entry if there is none.
+    /// Adds the pod to the claim's users; creates the entry if there is none.
     ///
     /// # Errors
-    /// The entry is of an earlier claim of the same name.
+    /// The entry belongs to an earlier claim of the same name.
     pub(super) fn refer(&mut self, key: &ClaimKey, judged: &JudgedClaim, pod: &PodUid) -> Result<(), String> {
         let fresh = || CachedClaim {
             uid: judged.uid.clone(),
@@ -81,7 +81,7 @@ impl ClaimCache {
         Ok(())
     }
 
-    /// The driver's full answer about the claim's devices; those that it had before.
+    /// Replaces the driver's devices of the claim by its full answer. Returns the earlier devices.
     pub(super) fn set_devices(
         &mut self,
         key: &ClaimKey,
@@ -103,7 +103,7 @@ impl ClaimCache {
         }
     }
 
-    /// Drops the pod's reference from claims with other users. The answer is whether there was one.
+    /// Drops the pod's reference from claims with other users. True if there was one.
     pub(super) fn drop_shared(&mut self, pod: &PodUid) -> bool {
         let mut dropped = false;
         for claim in self.claims.values_mut().filter(|claim| claim.pods.len() > 1) {
@@ -118,7 +118,7 @@ impl ClaimCache {
         self.claims.iter().filter(|(_, claim)| is_sole(claim)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// The pod gave the claim back.
+    /// Removes the pod's reference after the claim is unprepared.
     pub(super) fn give_back(&mut self, key: &ClaimKey, pod: &PodUid) {
         if let Some(claim) = self.claims.get_mut(key) {
             claim.pods.remove(pod);

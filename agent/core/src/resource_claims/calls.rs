@@ -1,8 +1,8 @@
 //! Calls of drivers for one pod: one after the other, the first error ends them.
 //!
-//! In: claims by driver, the drivers' results. Out: calls, devices in the cache, upstream's error texts. Invariants: drivers in sorted
-//! order; a driver's devices of a claim are replaced by its answer, which is the full one (upstream appends, so that a second
-//! preparation doubles them); what a driver sends is bounded. Upstream: pkg/kubelet/cm/dra/manager.go.
+//! In: claims by driver, the drivers' results. Out: calls, devices in the cache, upstream's error texts. Invariants: drivers are called
+//! in sorted order; a driver's answer has all devices of a claim and replaces the earlier ones (upstream appends, so that a second
+//! preparation doubles them); the size of an answer is bounded. Upstream: pkg/kubelet/cm/dra/manager.go.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,13 +13,13 @@ use super::api::{CalledClaim, ClaimAction, ClaimMethod, ClaimResult, ClaimedDevi
 use super::cache::ClaimKey;
 use super::common::Common;
 
-/// Devices of one claim that one driver may answer.
+/// Most devices of one claim in one driver's answer.
 const DEVICES_MAX: usize = 4096;
-/// Bytes of all names of the devices of one claim that one driver may answer.
+/// Most bytes of all names of the devices of one claim in one driver's answer.
 const NAMES_BYTES_MAX: usize = 1 << 20;
-/// Bytes of all names of all claims. A byte takes up to seven in the checkpoint, which is read up to 64 MiB.
+/// Most bytes of all names of all claims. A byte takes up to seven bytes in the checkpoint, which is read up to 64 MiB.
 const ALL_NAMES_BYTES_MAX: usize = 6 << 20;
-/// Bytes of a driver's error text; the rest is cut.
+/// Most bytes of a driver's error text; the rest is cut.
 const ERROR_BYTES_MAX: usize = 4096;
 
 /// A call without an answer yet.
@@ -38,11 +38,24 @@ pub(super) struct DriverCalls {
 }
 
 impl DriverCalls {
-    pub(super) fn new(method: ClaimMethod, batches: BTreeMap<String, Vec<ClaimKey>>) -> DriverCalls {
+    /// The calls for these claims with their drivers: one for each driver, with all of its claims.
+    pub(super) fn new<'a, D>(
+        method: ClaimMethod,
+        claims: impl IntoIterator<Item = (ClaimKey, D)>,
+    ) -> DriverCalls
+    where
+        D: IntoIterator<Item = &'a String>,
+    {
+        let mut batches: BTreeMap<String, Vec<ClaimKey>> = BTreeMap::new();
+        for (key, drivers) in claims {
+            for driver in drivers {
+                batches.entry(driver.clone()).or_default().push(key.clone());
+            }
+        }
         DriverCalls { method, batches: batches.into_iter().collect(), open: None }
     }
 
-    /// Makes the next call; the answer is false if there is none.
+    /// Makes the next call; false if there is none.
     ///
     /// # Errors
     /// The driver is not registered.
@@ -61,7 +74,7 @@ impl DriverCalls {
         Ok(true)
     }
 
-    /// The driver answered: records the devices of good results.
+    /// Handles a driver's answer: records the devices of successful results.
     ///
     /// # Errors
     /// The call failed, or a result of it.
@@ -113,7 +126,7 @@ impl DriverCalls {
     }
 }
 
-/// A driver fills neither the agent's memory nor its disk.
+/// Checks the size of an answer: a driver must not fill the agent's memory or disk.
 fn check_size(devices: &[ClaimedDevice]) -> Result<(), String> {
     if devices.len() > DEVICES_MAX {
         return Err(format!("the driver answered {} devices, more than {DEVICES_MAX}", devices.len()));

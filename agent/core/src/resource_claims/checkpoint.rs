@@ -3,9 +3,9 @@
 //! ```text
 //! {"Data": "<JSON text of the claims>", "Checksum": CRC-32 of the text}
 //! ```
-//! In: the cache, or the text of a file. Out: the text, or the cache. Invariants: an upstream kubelet v1.36 reads the files that are
-//! written here, and its files are read here, so either may follow the other on one disk; claims, pods and drivers are sorted (upstream
-//! writes claims in any order). Kind and version are not looked at, unknown fields are ignored, fields that are not there are empty.
+//! In: the cache, or the text of a file. Out: the text, or the cache. Invariants: an upstream kubelet v1.36 reads the files of this
+//! agent, and this agent reads its files, so either may follow the other on one disk; claims, pods and drivers are sorted (upstream
+//! writes claims in any order). Kind and version are not checked, unknown fields are ignored, missing fields are empty.
 //! Upstream: pkg/kubelet/cm/dra/state.
 
 use std::collections::BTreeMap;
@@ -22,16 +22,16 @@ pub const CLAIMS_STATE: &str = "dra_manager_state";
 const KIND: &str = "DRACheckpoint";
 const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 
-/// Why a file cannot be used. Upstream's kubelet does not start then, with this text: claims of running pods would be lost. The daemon
-/// decides; after a boot of the machine no container runs that has a claim's devices.
+/// Reason for which a file cannot be used. Upstream's kubelet then stops with this text, because claims of running pods would be lost.
+/// The daemon decides: after a boot of the machine no container with a claim's devices runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file is no JSON of this form.
+    /// The file is not JSON of this form.
     #[error(
         "create ResourceClaim cache: GetOrCreate() on checkpoint state: failed to get checkpoint dra_manager_state: {0}"
     )]
     NotJson(String),
-    /// The checksum is another one.
+    /// The checksum does not match.
     #[error(
         "create ResourceClaim cache: GetOrCreate() on checkpoint state: failed to get checkpoint dra_manager_state: checkpoint is corrupted"
     )]
@@ -41,12 +41,12 @@ pub enum CheckpointError {
         /// Checksum of the file's data.
         expected: u32,
     },
-    /// The data is no JSON of this form.
+    /// The data is not JSON of this form.
     #[error("create ResourceClaim cache: GetEntries() on checkpoint: {0}")]
     BadData(String),
 }
 
-/// What upstream's value has before the file is read into it: a file without a field keeps that of an empty list.
+/// Upstream's value before it reads the file: for a missing field the value of an empty list stays.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct File {
@@ -60,7 +60,7 @@ impl Default for File {
     }
 }
 
-/// `None` is Go's nil: no claim was ever there.
+/// `None` is Go's nil: the node never had a claim.
 #[derive(Serialize)]
 struct Data {
     kind: &'static str,
@@ -117,7 +117,7 @@ struct DeviceState {
     cdi_devices: Option<Vec<String>>,
 }
 
-/// The text of the first file: no claim was ever there.
+/// The text of the first file, of a node that never had a claim.
 pub(super) fn first() -> String {
     text(&file(None))
 }
@@ -156,7 +156,7 @@ fn file(claims: Option<Vec<ClaimState>>) -> File {
     File { data, checksum }
 }
 
-/// JSON as Go writes it: these characters are escaped, too; outside of strings JSON has none of them.
+/// JSON as Go writes it. Go also escapes these characters; JSON has none of them outside of strings.
 fn text(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_default();
     let mut text = String::with_capacity(json.len());

@@ -1,8 +1,8 @@
-//! What a pod's claims give its containers: CDI devices, and the health of devices.
+//! The devices of a pod's claims for its containers: CDI devices and their health.
 //!
-//! In: the pod's claims, the node's claims, the reported health. Out: [`PodClaims`]. Invariants: claims in the order of the container,
-//! drivers sorted, devices in the driver's order; a name of a CDI device comes once (upstream: as often as the claim is used, and the
-//! runtime would do the device's edits as often). Upstream: pkg/kubelet/cm/dra/manager.go GetResources,
+//! In: the pod's claims, the node's claims, the reported health. Out: [`PodClaims`]. Invariants: claims are in the order of the
+//! container, drivers are sorted, devices are in the driver's order; each CDI device is named once (upstream names it once for each use
+//! of the claim, and the runtime would apply the device's edits as often). Upstream: pkg/kubelet/cm/dra/manager.go GetResources,
 //! UpdateAllocatedResourcesStatus.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::api::{ClaimGates, ClaimedDevice, DeviceHealth};
 use super::cache::{CachedClaim, ClaimCache};
 use super::health::HealthTables;
 
-/// All that the answers for containers are made from.
+/// Inputs of the answers for containers.
 #[derive(Clone, Copy)]
 pub(super) struct DeviceLookup<'a> {
     pub(super) cache: &'a ClaimCache,
@@ -57,7 +57,7 @@ impl DeviceLookup<'_> {
     /// The entry of the container's status; `None`: the status does not list the use, or it has no devices.
     fn health_of(&self, claim: &CachedClaim, of: &ClaimUse) -> Option<(String, Vec<ClaimedDeviceHealth>)> {
         let name = of.status_name.as_ref().filter(|_| self.gates.health)?;
-        // Devices are listed by their request, whatever part of it (KEP-4816) was chosen.
+        // The status lists devices by their request, without the chosen subrequest (KEP-4816).
         let request = of.request.split('/').next().unwrap_or_default();
         let mut by_id: BTreeMap<String, ClaimedDeviceHealth> = BTreeMap::new();
         for (driver, device) in devices(claim, request) {
@@ -78,7 +78,7 @@ impl DeviceLookup<'_> {
     }
 }
 
-/// The devices of a request with their drivers; the empty request names all.
+/// The devices of a request with their drivers; the empty request has all devices.
 fn devices<'a>(claim: &'a CachedClaim, request: &str) -> impl Iterator<Item = (&'a str, &'a ClaimedDevice)> {
     let is_of = move |device: &ClaimedDevice| {
         request.is_empty() || device.requests.is_empty() || device.requests.iter().any(|name| name == request)
@@ -88,7 +88,7 @@ fn devices<'a>(claim: &'a CachedClaim, request: &str) -> impl Iterator<Item = (&
     all.filter(move |(_, device)| is_of(device))
 }
 
-/// The health as the pod's status and the health file have it.
+/// The health as the pod's status and the health file spell it.
 pub(super) fn word(health: DeviceHealth) -> &'static str {
     match health {
         DeviceHealth::Healthy => "Healthy",

@@ -1,4 +1,4 @@
-//! Plugins of drivers: which one is called, and which drivers can be used.
+//! Plugins of drivers: selects the plugin to call, and the drivers that can be used.
 //!
 //! In: registrations and connections. Out: the plugin of a driver. Invariants: a driver may have several plugins (rolling update); the
 //! most recently registered one that is connected is called, otherwise the most recently registered one. Upstream:
@@ -25,14 +25,14 @@ impl Drivers {
         self.plugins.insert(plugin, Plugin { driver: driver.to_owned(), connected: false });
     }
 
-    /// The answer is the driver; `None`: the plugin is not registered.
+    /// Returns the driver; `None`: the plugin is not registered.
     pub(super) fn connect(&mut self, plugin: PluginId, connected: bool) -> Option<String> {
         let plugin = self.plugins.get_mut(&plugin)?;
         plugin.connected = connected;
         Some(plugin.driver.clone())
     }
 
-    /// The answer is the driver; `None`: the plugin was not registered.
+    /// Returns the driver; `None`: the plugin was not registered.
     pub(super) fn deregister(&mut self, plugin: PluginId) -> Option<String> {
         self.plugins.remove(&plugin).map(|plugin| plugin.driver)
     }
@@ -46,7 +46,7 @@ impl Drivers {
         self.plugins.iter().rev().filter(move |(_, plugin)| plugin.driver == driver).map(|(id, _)| *id)
     }
 
-    /// The plugin that is called for the driver.
+    /// The plugin to call for the driver.
     ///
     /// # Errors
     /// No plugin of the driver is registered: upstream's text.
@@ -61,7 +61,7 @@ impl Drivers {
             .ok_or_else(|| format!("DRA driver {driver} is not registered"))
     }
 
-    /// A plugin of the driver is connected.
+    /// True if a plugin of the driver is connected.
     pub(super) fn is_usable(&self, driver: &str) -> bool {
         self.plugins.values().any(|plugin| plugin.driver == driver && plugin.connected)
     }

@@ -6,9 +6,9 @@
 //!                       └── the stream ends: the table is gone
 //! file of an earlier agent ──► table of the driver, until a plugin of it reports
 //! ```
-//! In: reports, the time. Out: health of a device, drivers with changes, the file's text. Invariants: a report changes the devices that
-//! it lists and no others; a table belongs to one plugin, so that a rolling update does not wipe it; sizes are bounded. Departures from
-//! upstream: tables are per plugin; a report that becomes void is a change at that moment, not at the next report.
+//! In: reports, the time. Out: health of a device, drivers with changes, the file's text. Invariants: a report changes only the devices
+//! that it lists; a table belongs to one plugin, so that a rolling update does not clear it; sizes are bounded. Differences from
+//! upstream: tables are per plugin; a report that expires is a change at that moment, not at the next report.
 //! Upstream: pkg/kubelet/cm/dra/healthinfo.go; KEP-4680.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,15 +22,15 @@ mod file;
 
 pub use file::HEALTH_STATE;
 
-/// A report without a timeout is void after this time.
+/// A report without a timeout expires after this time.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Devices of one plugin; further ones are not kept.
+/// Most devices of one plugin; further devices are ignored.
 const DEVICES_MAX: usize = 4096;
-/// Devices of all plugins; further ones are not kept. One pod can be many plugins.
+/// Most devices of all plugins; further devices are ignored. One pod can register many plugins.
 const ALL_DEVICES_MAX: usize = 16 * 1024;
-/// Bytes of the name of a pool or a device; devices with longer names, which the API does not allow, are not kept.
+/// Most bytes of the name of a pool or a device. Devices with longer names, which the API does not allow, are ignored.
 const NAME_BYTES_MAX: usize = 253;
-/// Bytes of a message in a pod's status.
+/// Most bytes of a message in a pod's status.
 const MESSAGE_BYTES_MAX: usize = 1024;
 /// The end of a message that was cut.
 const CUT: &str = "...";
@@ -40,7 +40,7 @@ struct Report {
     health: DeviceHealth,
     message: String,
     timeout: Duration,
-    /// The report is void after this time.
+    /// The report expires after this time.
     until: Mono,
     /// Time of receipt.
     received: Wall,
@@ -51,7 +51,7 @@ impl Report {
         now > self.until
     }
 
-    /// It says nothing that could become void.
+    /// True if the report has no content that could expire.
     fn is_blank(&self) -> bool {
         self.health == DeviceHealth::Unknown && self.message.is_empty()
     }
@@ -64,21 +64,21 @@ impl Report {
 /// Reports by pool and device.
 type Table = BTreeMap<(String, String), Report>;
 
-/// All tables of the node.
+/// The tables of all plugins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HealthTables {
     plugins: BTreeMap<PluginId, (String, Table)>,
-    /// By driver: what an earlier agent left.
+    /// Tables of an earlier agent, by driver.
     restored: BTreeMap<String, Table>,
 }
 
 impl HealthTables {
-    /// The tables of a file of an earlier agent; a file that cannot be read counts as none.
+    /// The tables from the file of an earlier agent. A file that cannot be read counts as missing.
     pub(super) fn restore(text: &str, now: Now) -> HealthTables {
         HealthTables { plugins: BTreeMap::new(), restored: file::read(text, now) }
     }
 
-    /// The plugin reports these devices. The answer is whether something changed.
+    /// Takes a plugin's report about these devices. True if it changed something.
     pub(super) fn report(
         &mut self,
         plugin: PluginId,
@@ -108,31 +108,31 @@ impl HealthTables {
         changed | expire(table, now)
     }
 
-    /// The plugin's stream ended. The answer is whether a report is gone.
+    /// The plugin's stream ended. True if reports were removed.
     pub(super) fn end(&mut self, plugin: PluginId, driver: &str) -> bool {
         let table = match self.plugins.remove(&plugin) {
             Some((_, table)) => Some(table),
-            // A plugin that cannot tell the health voids what an earlier agent was told, as upstream.
+            // The end of a plugin without reports removes the reports that an earlier agent received, as upstream.
             None => self.restored.remove(driver),
         };
         table.is_some_and(|table| !table.is_empty())
     }
 
-    /// Makes void reports blank. The answer is the drivers with such reports.
+    /// Clears expired reports. Returns the drivers with such reports.
     pub(super) fn expire(&mut self, now: Now) -> BTreeSet<String> {
         let restored = self.restored.iter_mut();
         let tables = self.plugins.values_mut().map(|(driver, table)| (&*driver, table)).chain(restored);
         tables.filter_map(|(driver, table)| expire(table, now).then(|| driver.clone())).collect()
     }
 
-    /// The next moment at which a report becomes void.
+    /// The next time at which a report expires.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let tables = self.plugins.values().map(|(_, table)| table).chain(self.restored.values());
         let reports = tables.flat_map(BTreeMap::values).filter(|report| !report.is_blank());
         reports.map(|report| report.until.after(Duration::from_nanos(1))).min()
     }
 
-    /// Health and message of the device, as the newest plugin of the driver that knows the device told them.
+    /// Health and message of the device from the newest plugin of the driver that has reported the device.
     pub(super) fn get(&self, driver: &str, pool: &str, device: &str, now: Mono) -> (DeviceHealth, &str) {
         let key = (pool.to_owned(), device.to_owned());
         let of_driver =
@@ -149,7 +149,7 @@ impl HealthTables {
     }
 }
 
-/// The answer is whether the device is new or differs.
+/// Inserts a report. True if the device is new or its report differs.
 fn insert(table: &mut Table, key: (String, String), report: Report, has_room: bool) -> bool {
     let changed = match table.get(&key) {
         Some(known) => report.differs(known),
@@ -166,7 +166,7 @@ fn insert(table: &mut Table, key: (String, String), report: Report, has_room: bo
     changed
 }
 
-/// Makes void reports blank. The answer is whether there were some.
+/// Clears expired reports. True if there were some.
 fn expire(table: &mut Table, now: Now) -> bool {
     let mut changed = false;
     for report in table.values_mut().filter(|report| report.is_void(now.mono) && !report.is_blank()) {
@@ -177,7 +177,7 @@ fn expire(table: &mut Table, now: Now) -> bool {
     changed
 }
 
-/// The message, cut to what a pod's status takes.
+/// The message, cut to its limit in a pod's status.
 fn cut(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX - CUT.len()));

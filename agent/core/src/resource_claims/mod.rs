@@ -1,4 +1,4 @@
-//! Resource claims of the node's pods: which drivers are there, which claims are prepared, what their devices are.
+//! Resource claims of the node's pods: registered drivers, prepared claims, and the devices of the claims.
 //!
 //! ```text
 //! worker: Prepare ──► queue of the pod ──► Fetch ─► Write ─► Call … ─► Write ──► Answer with devices
@@ -7,10 +7,10 @@
 //! health reports ──► tables ──► Changed, WriteHealth
 //! ```
 //! In: [`ClaimEvent`]. Out: [`ClaimAction`]. Invariants: each question is answered once, after its calls and writes were answered; one
-//! work per pod at a time; one call per claim at a time, so a driver that hangs holds only pods that use its claims; the references of a
-//! pod are on the disk before a driver is called for it; nothing is random. Departures from upstream are in the modules' headers, and:
-//! a pod that was told its devices since the last [`ClaimEvent::ActivePods`] is not taken for one that is gone, because that list may be
-//! older than the pod. Upstream: pkg/kubelet/cm/dra.
+//! work per pod at a time; one call per claim at a time; each work gets its turn on the claims that it needs (module turns); the
+//! references of a pod are on the disk before a driver is called for it; nothing is random. The modules' headers have the differences
+//! from upstream. One more: a pod that got its devices since the last [`ClaimEvent::ActivePods`] does not count as gone, because that
+//! list may be older than the pod. Upstream: pkg/kubelet/cm/dra.
 
 pub mod api;
 mod cache;
@@ -25,6 +25,7 @@ mod news;
 mod preparing;
 mod queue;
 mod slices;
+mod turns;
 mod unpreparing;
 mod writes;
 
@@ -59,9 +60,9 @@ pub struct ResourceClaims {
     slices: SliceTimers,
     health: HealthTables,
     news: HealthNews,
-    /// Pods that were told their devices since the last list of active pods.
+    /// Pods that got their devices since the last list of active pods.
     recent: BTreeSet<PodUid>,
-    /// The first step is over.
+    /// True after the first step.
     begun: bool,
 }
 
@@ -83,8 +84,8 @@ impl ResourceClaims {
         }
     }
 
-    /// The claims that an earlier agent left: texts of [`CLAIMS_STATE`] and [`HEALTH_STATE`], `None`: no file. A health file that cannot
-    /// be read counts as none.
+    /// The claims of an earlier agent: texts of [`CLAIMS_STATE`] and [`HEALTH_STATE`]; `None`: no file. A health file that cannot be read
+    /// counts as missing.
     ///
     /// # Errors
     /// The checkpoint cannot be used. Upstream's kubelet does not start then.
@@ -105,16 +106,10 @@ impl ResourceClaims {
         Ok(claims)
     }
 
-    /// A pod uses a claim: the shell sends [`ClaimEvent::ActivePods`].
+    /// True if a pod uses a claim. Then the shell sends [`ClaimEvent::ActivePods`].
     #[must_use]
     pub fn has_references(&self) -> bool {
         self.common.cache.iter().any(|(_, claim)| !claim.pods.is_empty())
-    }
-
-    /// The pod uses a claim: its object is not deleted from the API.
-    #[must_use]
-    pub fn references(&self, pod: &PodUid) -> bool {
-        self.common.cache.references(pod)
     }
 
     /// The claims for the pod resources API and for metrics.
@@ -142,7 +137,7 @@ impl ResourceClaims {
         out.push(ClaimAction::Answer { ask, answer: Ok(claims) });
     }
 
-    /// The pod's work gets an event; after its end the next work of the pod begins.
+    /// Passes an event to the pod's work. After the end of this work the next work of the pod begins.
     fn go_on(&mut self, uid: &PodUid, mut event: WorkEvent, now: Now, out: &mut Outbox<ClaimAction>) {
         while let Some(work) = self.queue.current(uid) {
             let outcome = match work.go_on(event, &mut self.common, out) {
@@ -150,7 +145,7 @@ impl ResourceClaims {
                 Ok(Progress::Done) => Ok(()),
                 Err(error) => Err(error),
             };
-            self.common.hold_only(&BTreeSet::new(), uid);
+            self.common.turns.keep_only(&BTreeSet::new(), uid);
             if let Some(work) = self.queue.end(uid) {
                 self.ended(uid, work, outcome, now, out);
             }
@@ -192,7 +187,7 @@ impl ResourceClaims {
         }
     }
 
-    /// The answer to a question goes to the work that asked.
+    /// Passes the answer to a question to the work that asked.
     fn answered(&mut self, question: u64, event: WorkEvent, now: Now, out: &mut Outbox<ClaimAction>) {
         if let Some(uid) = self.common.answered(question) {
             self.go_on(&uid, event, now, out);
@@ -209,7 +204,7 @@ impl ResourceClaims {
         }
     }
 
-    /// Pods that are gone give their claims back.
+    /// Unprepares the claims of pods that are gone.
     fn reconcile(&mut self, active: &BTreeSet<PodUid>, now: Now, out: &mut Outbox<ClaimAction>) {
         let recent = std::mem::take(&mut self.recent);
         let mut gone = self.common.cache.pods();
@@ -220,14 +215,14 @@ impl ResourceClaims {
         }
     }
 
-    /// A plugin came, went, or changed its connection; `None`: it is not registered.
+    /// A plugin of the driver registered, ended, or changed its connection; `None`: the plugin is not registered.
     fn changed_driver(&mut self, driver: Option<String>, now: Now) {
         if let Some(driver) = driver {
             self.slices.note(&driver, self.common.drivers.is_usable(&driver), now.mono);
         }
     }
 
-    /// The plugin tells no health any more.
+    /// The plugin's health reports have ended.
     fn end_health(&mut self, plugin: PluginId) {
         let Some(driver) = self.common.drivers.driver(plugin) else { return };
         if self.health.end(plugin, driver) {
@@ -285,16 +280,16 @@ impl ResourceClaims {
         }
     }
 
-    /// Work that waits for claims looks whether it gets them.
+    /// Lets work that waits for claims ask whether it is its turn.
     fn use_freed(&mut self, now: Now, out: &mut Outbox<ClaimAction>) {
-        while self.common.take_freed() {
+        while self.common.turns.take_freed() {
             for uid in self.queue.pods() {
                 self.go_on(&uid, WorkEvent::Freed, now, out);
             }
         }
     }
 
-    /// Tells workers and the disk about changes of the health.
+    /// Passes changes of the health to workers and to the disk.
     fn tell_health(&mut self, now: Now, out: &mut Outbox<ClaimAction>) {
         let Some(drivers) = self.news.take_due(now.mono) else { return };
         out.push(ClaimAction::WriteHealth(self.health.text()));

@@ -1,8 +1,8 @@
 //! Changes of the devices' health on their way to the pods' workers and to the disk.
 //!
-//! In: drivers with changes, what workers were told. Out: pods to tell. Invariants: a worker hears of a change once, and of no change
-//! that it knows; a driver that reports without end makes no more than one round a second. Upstream: pkg/kubelet/cm/dra/manager.go
-//! HandleWatchResourcesStream (a queue of 100, and what does not fit is lost).
+//! In: drivers with changes, the claims that workers have. Out: pods with changed claims. Invariants: a worker gets each change once, and
+//! no change that it has already; a driver that reports without end causes at most one round in a second. Upstream:
+//! pkg/kubelet/cm/dra/manager.go HandleWatchResourcesStream (a queue of 100, further changes are lost).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const ROUND: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 struct User {
     pod: Arc<ClaimsOfPod>,
-    /// What the worker was told last.
+    /// The last claims that the worker got.
     told: PodClaims,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct HealthNews {
 }
 
 impl HealthNews {
-    /// The worker was told this in an answer.
+    /// The worker got these claims in an answer.
     pub(super) fn told(&mut self, uid: PodUid, pod: Arc<ClaimsOfPod>, told: PodClaims) {
         self.users.insert(uid, User { pod, told });
     }
@@ -49,19 +49,19 @@ impl HealthNews {
         self.changed.extend(drivers);
     }
 
-    /// When the next round is due.
+    /// Time of the next round.
     pub(super) fn deadline(&self) -> Option<Mono> {
         (!self.changed.is_empty()).then_some(self.not_before)
     }
 
-    /// The drivers of a round that is due; once.
+    /// The drivers of a due round; a second call returns `None`.
     pub(super) fn take_due(&mut self, now: Mono) -> Option<BTreeSet<String>> {
         self.deadline().filter(|at| *at <= now)?;
         self.not_before = now.after(ROUND);
         Some(std::mem::take(&mut self.changed))
     }
 
-    /// The pod's claims if the worker knows others; it counts as told then.
+    /// The pod's claims if the worker has others; the worker counts as informed then.
     pub(super) fn news_for(
         &mut self,
         uid: &PodUid,

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! fetch and judge each claim ─► hold the claims ─► reference, checkpoint ─► call the drivers ─► devices, checkpoint ─► done
-//!         nothing is changed yet ┘     └ another pod's work on one of them is waited for
+//!         nothing is changed yet ┘     └ the work's turn is waited for
 //! ```
 //! In: events of the work. Out: questions, and progress or upstream's error text. Invariants: the checkpoint has the pod's references
-//! before a driver is called; the first error ends the work; a claim that is prepared is not prepared again; a claim that the pod names
-//! twice counts once (upstream asks the driver twice in one call, counts one answer, and the pod never starts). Upstream:
+//! before a driver is called; the first error ends the work; a prepared claim is not prepared again; a claim that the pod names twice
+//! counts once (upstream has it twice in one call, counts one answer, and the pod never starts). Upstream:
 //! pkg/kubelet/cm/dra/manager.go prepareResources.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agent_types::ids::PodUid;
@@ -28,9 +28,9 @@ use super::writes::failed;
 #[derive(Clone, Debug)]
 enum Stage {
     Beginning,
-    /// The claim after those that are judged.
+    /// The next claim that is not checked yet.
     Fetching,
-    /// Claims that are held for other pods.
+    /// The work's turn on its claims.
     Holding,
     /// The write with the references.
     Recording(u64),
@@ -47,9 +47,9 @@ pub(super) struct Preparing {
     uid: PodUid,
     /// Claims of the pod, each once.
     wanted: Vec<NamedClaim>,
-    /// The first ones of `wanted`.
+    /// The checked claims: the first ones of `wanted`.
     judged: Vec<JudgedClaim>,
-    /// Claims that the drivers were asked for.
+    /// Claims that the drivers must prepare.
     called: BTreeSet<ClaimKey>,
     stage: Stage,
 }
@@ -67,12 +67,12 @@ impl Preparing {
         Preparing { pod, uid, wanted, judged: Vec::new(), called: BTreeSet::new(), stage: Stage::Beginning }
     }
 
-    /// The work is for the same claims.
+    /// True if the work is for the same claims.
     pub(super) fn is_for(&self, pod: &ClaimsOfPod) -> bool {
         self.pod.claims == pod.claims && self.pod.scheduling_group == pod.scheduling_group
     }
 
-    /// The work goes on with an event; events that it does not wait for change nothing.
+    /// Continues the work with an event. An event for which it does not wait changes nothing.
     ///
     /// # Errors
     /// Upstream's text; the work is over.
@@ -105,7 +105,7 @@ impl Preparing {
         }
     }
 
-    /// Asks for the next claim; after the last one the node's state is changed.
+    /// Fetches the next claim; after the last one the work changes the node's state.
     fn fetch(&mut self, common: &mut Common, out: &mut Outbox<ClaimAction>) -> Result<Progress, String> {
         let Some(claim) = self.wanted.get(self.judged.len()) else { return self.record(common, out) };
         let fetch = common.question(&self.uid);
@@ -119,7 +119,7 @@ impl Preparing {
         let Some(named) = self.wanted.get(self.judged.len()) else { return Ok(()) };
         let claim = answer.map_err(|error| format!("fetch ResourceClaim {}: {error}", named.name))?;
         let judged = judge(&self.pod, named, &claim, common.workload_claims)?;
-        // A pod whose driver was never on this node can be deleted without it.
+        // Without this check a pod whose driver was never on this node could not be deleted.
         for driver in &judged.drivers {
             common.drivers.to_call(driver)?;
         }
@@ -135,15 +135,15 @@ impl Preparing {
         (self.pod.namespace.clone(), claim.name.clone())
     }
 
-    /// Adds the pod to its claims, and puts that on the disk.
+    /// Adds the pod to its claims, and writes the references to the disk.
     fn record(&mut self, common: &mut Common, out: &mut Outbox<ClaimAction>) -> Result<Progress, String> {
-        if !common.hold(&self.keys(), &self.uid) {
+        if !common.turns.take(&self.keys(), &self.uid) {
             self.stage = Stage::Holding;
             return Ok(Progress::Waits);
         }
         let refer = |claim: &JudgedClaim| common.cache.refer(&self.key(claim), claim, &self.uid);
         let referred = self.judged.iter().try_for_each(refer);
-        // References before the refused one stay, as upstream: the file has them, too.
+        // References before the refused one stay, as upstream, also in the file.
         let write = common.writes.ask(&common.cache);
         referred?;
         match write {
@@ -160,20 +160,15 @@ impl Preparing {
         common: &mut Common,
         out: &mut Outbox<ClaimAction>,
     ) -> Result<Progress, String> {
-        let mut batches: BTreeMap<String, Vec<ClaimKey>> = BTreeMap::new();
-        for claim in &self.judged {
-            let key = self.key(claim);
-            if common.cache.get(&key).is_some_and(|claim| claim.prepared) {
-                continue;
-            }
-            for driver in &claim.drivers {
-                batches.entry(driver.clone()).or_default().push(key.clone());
-            }
-            self.called.insert(key);
-        }
-        // Other pods go on with the claims that are prepared, however long a driver takes with the rest.
-        common.hold_only(&self.called, &self.uid);
-        self.stage = Stage::Calling(DriverCalls::new(ClaimMethod::Prepare, batches));
+        let is_prepared = |key: &ClaimKey| common.cache.get(key).is_some_and(|claim| claim.prepared);
+        let claims = self.judged.iter().map(|claim| (self.key(claim), &claim.drivers));
+        let claims: Vec<_> = claims.filter(|(key, _)| !is_prepared(key)).collect();
+        let called = claims.iter().map(|(key, _)| key.clone()).collect();
+        let calls = DriverCalls::new(ClaimMethod::Prepare, claims);
+        self.called = called;
+        // Other pods can use the prepared claims, however long a driver takes for the rest.
+        common.turns.keep_only(&self.called, &self.uid);
+        self.stage = Stage::Calling(calls);
         self.call(common, out)
     }
 

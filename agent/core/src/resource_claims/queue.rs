@@ -1,8 +1,8 @@
-//! Work of each pod, one after the other.
+//! The work of each pod, in order.
 //!
-//! In: questions of workers. Out: the work that is next. Invariants: the works of one pod go on one after the other, those of different
-//! pods side by side; a question joins the last work of its pod if that is the same work; a question belongs to one work, whose end
-//! answers it.
+//! In: questions of workers. Out: the next work. Invariants: the works of one pod run one after the other, those of different pods at
+//! the same time; a question joins the last work of its pod if that is the same work; a question belongs to one work, whose end answers
+//! it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::unpreparing::Unpreparing;
 /// One work, and the questions that its end answers.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    /// The questions have the claims as their workers know them.
+    /// A preparation, and its questions with the claims that their workers named.
     Prepare(Preparing, Vec<(u64, Arc<ClaimsOfPod>)>),
     Unprepare(Unpreparing, Vec<u64>),
 }
@@ -45,7 +45,7 @@ pub(super) struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// A worker asks for a preparation. The answer is whether its work is the first one and begins now.
+    /// A worker requests a preparation. True if its work is the first one and begins now.
     pub(super) fn prepare(&mut self, ask: u64, pod: Arc<ClaimsOfPod>) -> bool {
         let works = self.pods.entry(PodUid::from(pod.uid.as_str())).or_default();
         match works.back_mut() {
@@ -55,7 +55,7 @@ impl WorkQueue {
         works.len() == 1
     }
 
-    /// A worker asks for an unpreparation, or nobody does. The answer is whether its work is the first one and begins now.
+    /// A worker (`ask`) or the reconciliation (`None`) requests an unpreparation. True if its work is the first one and begins now.
     pub(super) fn unprepare(&mut self, ask: Option<u64>, uid: &PodUid) -> bool {
         let works = self.pods.entry(uid.clone()).or_default();
         match works.back_mut() {
@@ -68,12 +68,12 @@ impl WorkQueue {
         works.len() == 1
     }
 
-    /// The pod's work that is under way.
+    /// The current work of the pod.
     pub(super) fn current(&mut self, uid: &PodUid) -> Option<&mut Work> {
         self.pods.get_mut(uid)?.front_mut()
     }
 
-    /// The work that is under way ended. The answer is that work.
+    /// Ends the current work of the pod and returns it.
     pub(super) fn end(&mut self, uid: &PodUid) -> Option<Work> {
         let works = self.pods.get_mut(uid)?;
         let ended = works.pop_front();

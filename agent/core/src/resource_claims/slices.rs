@@ -4,7 +4,7 @@
 //! not usable ──30 s──► DeleteSlices
 //!      └── usable again: the timer is gone
 //! ```
-//! In: whether a driver can be used, the time. Out: drivers whose slices are to be deleted. Invariants: a running timer is not started
+//! In: whether a driver can be used, the time. Out: drivers whose slices must be deleted. Invariants: a running timer is not started
 //! again; the number of timers is bounded. Departure from upstream: a driver whose slices were
 //! deleted, and that registers again without a connection, gets a new timer; upstream keeps its name for ever and never deletes again.
 //! Upstream: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go sync.
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use agent_types::time::Mono;
 
-/// A driver has this time to come back.
+/// A driver may return within this time.
 pub(super) const SLICES_KEPT: Duration = Duration::from_secs(30);
 /// Timers at one time: a plugin can invent names of drivers.
 const TIMERS_MAX: usize = 256;
@@ -26,7 +26,7 @@ pub(super) struct SliceTimers {
 }
 
 impl SliceTimers {
-    /// A plugin of the driver came, went, or changed its connection.
+    /// A plugin of the driver registered, ended, or changed its connection.
     pub(super) fn note(&mut self, driver: &str, is_usable: bool, now: Mono) {
         if is_usable {
             self.until.remove(driver);
@@ -35,7 +35,7 @@ impl SliceTimers {
         }
     }
 
-    /// Drivers whose time is over; once.
+    /// Drivers whose time is over; a second call does not return them.
     pub(super) fn take_due(&mut self, now: Mono) -> Vec<String> {
         let due = self.until.iter().filter(|(_, until)| **until <= now);
         let due: Vec<String> = due.map(|(driver, _)| driver.clone()).collect();

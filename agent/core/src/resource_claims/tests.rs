@@ -2,6 +2,7 @@
 
 mod health;
 mod texts;
+mod turns;
 mod walk;
 
 use agent_types::runtime::claims::{ClaimUse, ClaimUser, NamedClaim};
@@ -91,7 +92,7 @@ impl Node {
         Node { claims, now, asks: 0, file: None, open: Vec::new(), drivers: BTreeMap::new() }
     }
 
-    /// The start is over, and drivers `d1` (plugin 1) and `d2` (plugin 2) are connected.
+    /// A node after its first step, with the connected drivers `d1` (plugin 1) and `d2` (plugin 2).
     fn new() -> Node {
         let mut node = Node::of(ResourceClaims::new(GATES));
         node.step(ClaimEvent::Tick);
@@ -161,12 +162,17 @@ impl Node {
         self.step(ClaimEvent::ActivePods(uids.iter().map(|uid| PodUid::from(*uid)).collect()))
     }
 
+    /// The pod uses a claim.
+    fn references(&self, uid: &str) -> bool {
+        self.claims.common.cache.references(&PodUid::from(uid))
+    }
+
     fn take(&mut self, is_it: impl Fn(&ClaimAction) -> bool) -> ClaimAction {
         let at = self.open.iter().position(is_it).expect("an open question");
         self.open.remove(at)
     }
 
-    /// The oldest fetch is answered.
+    /// Answers the oldest fetch.
     fn fetched(&mut self, answer: Result<Arc<ResourceClaim>, String>) -> String {
         let ClaimAction::Fetch { fetch, .. } = self.take(|of| matches!(of, ClaimAction::Fetch { .. })) else {
             unreachable!()
@@ -174,7 +180,7 @@ impl Node {
         self.step(ClaimEvent::Fetched { fetch, answer })
     }
 
-    /// The oldest call is answered; `None`: the driver works.
+    /// Answers the oldest call; `None`: with success.
     fn called(&mut self, answer: Option<Result<BTreeMap<String, ClaimResult>, String>>) -> String {
         let ClaimAction::Call { call, plugin, method, claims } =
             self.take(|of| matches!(of, ClaimAction::Call { .. }))
@@ -195,7 +201,7 @@ impl Node {
         self.step(ClaimEvent::Written(outcome.map_err(str::to_owned)))
     }
 
-    /// All questions are answered well, oldest first; claim `c…` is of driver `d1`, `e…` of `d2`, `f…` of both.
+    /// Answers all questions with success, oldest first. Claim `c…` belongs to driver `d1`, `e…` to `d2`, `f…` to both.
     fn settle(&mut self) -> String {
         let mut words = Vec::new();
         while let Some(action) = self.open.first() {
@@ -212,7 +218,7 @@ impl Node {
         words.join(" ")
     }
 
-    /// Another agent starts over the files.
+    /// Another agent starts with the same files.
     fn restart(&mut self) {
         self.claims = ResourceClaims::restore(GATES, self.file.as_deref(), None, self.now).unwrap();
         self.open.clear();
@@ -252,7 +258,7 @@ fn a_pod_gets_its_devices_after_references_calls_and_devices_are_on_the_disk() {
     assert_eq!(node.prepare("a", &["c", "f"]), "fetch:c");
     assert_eq!(node.fetched(Ok(object_of("c"))), "fetch:f");
     assert_eq!(node.fetched(Ok(object_of("f"))), "write");
-    assert!(node.claims.references(&PodUid::from("a")) && node.claims.has_references());
+    assert!(node.references("a") && node.claims.has_references());
     assert_eq!(node.written(Ok(())), "prepare@1:c+f");
     assert!(node.file.as_ref().unwrap().contains(r#"\"PodUIDs\":{\"a\":{}}"#), "before the first call");
     assert_eq!(node.called(None), "prepare@2:f");
@@ -354,7 +360,7 @@ fn a_pod_that_comes_while_a_claim_is_given_back_prepares_it_anew() {
     assert_eq!(node.called(None), "write", "without the claim");
     assert_eq!(node.written(Ok(())), "ok2[] write");
     assert_eq!(node.settle(), "prepare@1:c write ok3[d1/x=c]");
-    // The driver fails to give it back: the next pod does not rely on the devices.
+    // The driver fails to unprepare the claim: the next pod must not rely on the devices.
     assert_eq!(node.unprepare("b"), "unprepare@1:c");
     assert_eq!(node.called(Some(Err("no".to_owned()))), "failed4[NodeUnprepareResources: no]");
     node.prepare("c", &["c"]);
@@ -367,7 +373,7 @@ fn a_restarted_agent_has_the_devices_and_prepares_again_for_a_new_sandbox() {
     node.prepare("a", &["c"]);
     node.settle();
     node.restart();
-    assert!(node.claims.references(&PodUid::from("a")));
+    assert!(node.references("a"));
     assert_eq!(node.claims.view().in_use["<any>"], 0);
     assert_eq!(node.step(ClaimEvent::Find { ask: 7, pod: pod("a", &["c"]) }), "ok7[d1/x=c]");
     node.prepare("a", &["c"]);

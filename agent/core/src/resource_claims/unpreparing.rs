@@ -1,14 +1,14 @@
-//! Giving back all claims of one pod.
+//! Unprepares all claims of one pod.
 //!
 //! ```text
 //! drop the references of shared claims ─► hold the others ─► call the drivers ─► delete the entries, checkpoint ─► done
 //! ```
-//! In: events of the work. Out: calls, and progress or upstream's error text. Invariants: only claims that this pod refers to are
-//! touched (upstream takes the claims that the pod names, so that a pod that never got a claim can take it from another pod); an entry
-//! is deleted after all of its drivers succeeded; from the first call on a claim counts as not prepared (upstream: as prepared, so that
-//! a pod that comes then gets no devices). Upstream: pkg/kubelet/cm/dra/manager.go unprepareResources.
+//! In: events of the work. Out: calls, and progress or upstream's error text. Invariants: only claims with a reference of this pod
+//! change (upstream uses the claims that the pod names, so a pod that never got a claim can unprepare that of another pod); an entry is
+//! deleted after all of its drivers have succeeded; from the first call on a claim counts as not prepared (upstream: as prepared, so a
+//! pod that comes then gets no devices). Upstream: pkg/kubelet/cm/dra/manager.go unprepareResources.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use agent_types::ids::PodUid;
 use agent_types::machine::Outbox;
@@ -23,7 +23,7 @@ use super::writes::failed;
 #[derive(Clone, Debug)]
 enum Stage {
     Beginning,
-    /// Claims that are held for other pods.
+    /// The work's turn on its claims.
     Holding,
     /// A driver's answer.
     Calling(DriverCalls),
@@ -45,7 +45,7 @@ impl Unpreparing {
         Unpreparing { uid, claims: BTreeSet::new(), stage: Stage::Beginning }
     }
 
-    /// The work goes on with an event; events that it does not wait for change nothing.
+    /// Continues the work with an event. An event for which it does not wait changes nothing.
     ///
     /// # Errors
     /// Upstream's text; the work is over.
@@ -79,25 +79,24 @@ impl Unpreparing {
         if self.claims.is_empty() && !common.is_unsaved(&self.uid) {
             return Ok(Progress::Done);
         }
-        if !common.hold(&self.claims, &self.uid) {
+        if !common.turns.take(&self.claims, &self.uid) {
             self.stage = Stage::Holding;
             return Ok(Progress::Waits);
         }
-        let mut batches: BTreeMap<String, Vec<ClaimKey>> = BTreeMap::new();
-        for key in &self.claims {
-            let drivers = common.cache.get(key).into_iter().flat_map(|claim| claim.drivers.keys());
-            for driver in drivers {
-                batches.entry(driver.clone()).or_default().push(key.clone());
-            }
-        }
+        let cache = &common.cache;
+        let claims = self
+            .claims
+            .iter()
+            .map(|key| (key.clone(), cache.get(key).into_iter().flat_map(|claim| claim.drivers.keys())));
+        let calls = DriverCalls::new(ClaimMethod::Unprepare, claims);
         for key in &self.claims {
             common.cache.set_prepared(key, false);
         }
-        self.stage = Stage::Calling(DriverCalls::new(ClaimMethod::Unprepare, batches));
+        self.stage = Stage::Calling(calls);
         self.call(common, out)
     }
 
-    /// Makes the next call; after the last one the entries leave.
+    /// Makes the next call; after the last one the entries are deleted.
     fn call(&mut self, common: &mut Common, out: &mut Outbox<ClaimAction>) -> Result<Progress, String> {
         if let Stage::Calling(calls) = &mut self.stage
             && calls.next(&self.uid, common, out)?

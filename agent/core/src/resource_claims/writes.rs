@@ -1,34 +1,35 @@
 //! Writes of the checkpoint: one at a time, the newest text wins.
 //!
-//! In: requests for a write, the ends of writes. Out: texts, the version that is on the disk. Invariants: a request is met by a write
-//! that began after it; a text that is on the disk already needs no write. Upstream: pkg/kubelet/cm/dra/claiminfo.go syncToCheckpoint.
+//! In: requests for a write, the ends of writes. Out: texts, the version that is on the disk. Invariants: a write satisfies the requests
+//! that came before it began; a text that is on the disk already needs no write. Upstream: pkg/kubelet/cm/dra/claiminfo.go
+//! syncToCheckpoint.
 
 use super::cache::ClaimCache;
 use super::checkpoint::{self, CLAIMS_STATE};
 
-/// The file and what is on its way to it.
+/// The file's text, and the writes that are requested or in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CheckpointWrites {
-    /// Counts the requests.
+    /// Number of requests.
     asked: u64,
     /// The last request whose write ended.
     ended: u64,
-    /// Requests that the current write meets, and its text.
+    /// The last request that the current write satisfies, and its text.
     writing: Option<(u64, String)>,
     /// The file's text; `None`: there is no file, or the last write failed.
     on_disk: Option<String>,
-    /// No file was ever there.
+    /// True if there was no file at the start.
     is_first: bool,
 }
 
 impl CheckpointWrites {
-    /// With the text of the file; without a file one is written at once.
+    /// Starts with the text of the file. Without a file the first one is written at once.
     pub(super) fn new(on_disk: Option<String>) -> CheckpointWrites {
         let is_first = on_disk.is_none();
         CheckpointWrites { asked: u64::from(is_first), on_disk, is_first, ..CheckpointWrites::default() }
     }
 
-    /// The file is to have these claims. The answer is the number to wait for; `None`: the file has them.
+    /// Requests a write of these claims. Returns the number to wait for; `None`: the file has these claims.
     pub(super) fn ask(&mut self, cache: &ClaimCache) -> Option<u64> {
         let is_idle = self.writing.is_none() && self.asked == self.ended;
         if is_idle && self.on_disk.as_ref() == Some(&checkpoint::write(cache)) {
@@ -38,7 +39,7 @@ impl CheckpointWrites {
         Some(self.asked)
     }
 
-    /// The text to write now, if one is asked for and none is being written.
+    /// The text to write now, if a write is requested and none is in progress.
     pub(super) fn begin(&mut self, cache: &ClaimCache) -> Option<String> {
         if self.writing.is_some() || self.asked == self.ended {
             return None;
@@ -49,7 +50,7 @@ impl CheckpointWrites {
         Some(text)
     }
 
-    /// The current write ended. The answer is the last request that it met.
+    /// Ends the current write. Returns the last request that it satisfied.
     pub(super) fn end(&mut self, succeeded: bool) -> Option<u64> {
         let (met, text) = self.writing.take()?;
         self.ended = met;

@@ -1,12 +1,12 @@
-//! Dealings with device plugins as plain values, and the devices of containers for the pods' workers.
+//! Events of device plugins and requests to them as plain values, and the devices of containers for the pods' workers.
 //!
 //! ```text
 //! plugins ──DeviceEvent──► pod manager ──DeviceAction──► plugins, checkpoint
 //!                               └──ContainerDevices in the placement──► pod workers
 //! ```
 //! In: connections, lists and answers of plugins. Out: questions, the checkpoint's text, [`ContainerDevices`]. Invariants: a question
-//! has a number that comes back with its answer, so that an answer that came too late is not taken for another one; the numbers of
-//! connections grow. Upstream: pkg/kubelet/cm/devicemanager.
+//! has a number that its answer repeats, so that a late answer is never used for another question; the numbers of connections grow.
+//! Upstream: pkg/kubelet/cm/devicemanager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,12 +29,12 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{ResourceManagers, pod_request};
 
-/// A plugin has this time for `Allocate` and for `GetPreferredAllocation`; upstream waits without end, and all admissions with it.
+/// Time limit of a plugin for `Allocate` and for `GetPreferredAllocation`. Upstream waits without end, and all admissions wait too.
 pub const ASK_TIME: Duration = Duration::from_secs(120);
-/// Error of a call that took longer, as gRPC spells it.
+/// Error text of gRPC for a call that took longer.
 pub const ASK_TIMED_OUT: &str = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
 
-/// News of device plugins.
+/// An event of a device plugin.
 #[derive(Clone, Debug)]
 pub enum DeviceEvent {
     /// A plugin registered.
@@ -83,7 +83,7 @@ pub enum DeviceEvent {
 /// Requests of the device manager to its shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceAction {
-    /// Call `GetPreferredAllocation`; after [`ASK_TIME`] no answer is waited for.
+    /// Call `GetPreferredAllocation`, within [`ASK_TIME`].
     AskPreferred {
         /// Number of the question.
         ask: u64,
@@ -92,7 +92,7 @@ pub enum DeviceAction {
         /// Content of the question.
         question: PreferredQuestion,
     },
-    /// Call `Allocate`; after [`ASK_TIME`] no answer is waited for.
+    /// Call `Allocate`, within [`ASK_TIME`].
     AskAllocate {
         /// Number of the question.
         ask: u64,
@@ -111,10 +111,10 @@ fn since_zero(at: Mono) -> Duration {
 }
 
 impl ResourceManagers {
-    /// The same managers with the state of the device manager that an earlier agent left.
+    /// The same managers with the device manager's state of an earlier agent.
     #[must_use]
     pub fn with_devices(mut self, earlier: Option<DeviceState>, now: Now) -> ResourceManagers {
-        // Without a topology manager no hint is asked for.
+        // Without a topology manager nothing uses hints.
         let nodes = self.managers.topology.as_ref().map(|topology| topology.nodes.mask()).unwrap_or_default();
         self.managers.devices = DeviceManager::start(nodes, earlier, since_zero(now.mono));
         self.note_amounts(now);
@@ -151,7 +151,7 @@ impl ResourceManagers {
         self.note_amounts(now)
     }
 
-    /// When [`ResourceManagers::remove_expired`] has something to do.
+    /// Time at which [`ResourceManagers::remove_expired`] removes the next resource.
     #[must_use]
     pub fn next_removal(&self) -> Option<Mono> {
         let at = self.managers.devices.next_removal()?;
@@ -163,15 +163,15 @@ impl ResourceManagers {
         let NodeDevices { capacity, allocatable, removed } =
             self.managers.devices.node_devices(since_zero(now.mono));
         let any_removed = !removed.is_empty();
-        // A name stays here until its plugin returns: the Node's status has to show the zero, however often it is computed.
+        // A name stays here until its plugin returns: each Node status must show the amount zero.
         self.node_devices.removed.extend(removed);
         self.node_devices.removed.retain(|name| !capacity.contains_key(name));
         (self.node_devices.capacity, self.node_devices.allocatable) = (capacity, allocatable);
         any_removed
     }
 
-    /// A plugin answered, or the checkpoint was written: goes on with the pod's placement; `None` if it waits for nothing. A refused pod
-    /// loses all that it was given, unless its containers run (`runs`): then [`ResourceManagers::keep_only`] takes that back.
+    /// A plugin answered, or the checkpoint was written: continues the pod's placement; `None` if it did not wait for this. A refused pod
+    /// loses all its resources, unless its containers run (`runs`): then [`ResourceManagers::keep_only`] frees them later.
     pub fn answered(
         &mut self,
         uid: &PodUid,
@@ -185,18 +185,50 @@ impl ResourceManagers {
         Some(step)
     }
 
-    /// The pod wants nothing any more before it was placed: takes back all that it was given.
+    /// Begins to allocate the devices that a container of an admitted pod lacks when it is about to be created.
+    pub fn allocate_at_start(&mut self, p: &Pod, container: &str) -> AllocationStep {
+        self.managers.begin_at_start(&pod_request(p), container)
+    }
+
+    /// A plugin answered, or the checkpoint was written: continues the allocation for the start of a container.
+    pub fn answered_at_start(
+        &mut self,
+        uid: &PodUid,
+        answer: impl FnOnce(&mut DeviceManager, &str) -> AllocationStep,
+    ) -> AllocationStep {
+        self.managers.answered_at_start(uid.as_str(), |devices| answer(devices, uid.as_str()))
+    }
+
+    /// Resources of which the container has devices.
+    #[must_use]
+    pub fn resources_of(&self, uid: &PodUid, container: &str) -> BTreeSet<String> {
+        let records = self.managers.devices.records().container(uid.as_str(), container);
+        records.into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
+    /// The container does not start: it has devices of these resources only, as before [`ResourceManagers::allocate_at_start`].
+    pub fn undo_start(&mut self, uid: &PodUid, container: &str, had: &BTreeSet<String>) {
+        self.managers.devices.undo(uid.as_str(), container, had);
+    }
+
+    /// Gives up the placement of a pod that is not wanted any more, and frees its resources.
     pub fn give_up(&mut self, uid: &PodUid) {
         self.managers.take_back(uid.as_str());
     }
 
-    /// The checkpoint of the device manager as it is to be.
+    /// True if a container has devices.
+    #[must_use]
+    pub fn has_devices(&self) -> bool {
+        self.managers.devices.records().iter().next().is_some()
+    }
+
+    /// The content for the device manager's checkpoint.
     #[must_use]
     pub fn device_checkpoint(&self) -> String {
         checkpoint::devices::write(&self.managers.devices.state())
     }
 
-    /// Names among the pod's limits that the device manager counts: no other check of amounts applies to them.
+    /// Resources among the pod's limits that the device manager counts. No other check of amounts applies to them.
     #[must_use]
     pub fn managed_resources<'p>(&self, p: &'p Pod) -> BTreeSet<&'p str> {
         if self.managers.devices.is_unused() {
@@ -206,9 +238,9 @@ impl ResourceManagers {
         limits.filter(|name| self.managers.devices.manages(name)).collect()
     }
 
-    /// Containers of a pod that ran when the agent started (`ran`): they go on with what they have, without a question. One without devices was
-    /// admitted before its plugin registered (simulation, devices, seed 3). Upstream asks which containers run; here the containers of a
-    /// pod with running ones count, because the first list of the runtime has no names.
+    /// Containers of a pod that ran when the agent started (`ran`): they keep their devices, and no plugin is asked. A container without
+    /// devices was admitted before its plugin registered (simulation, devices, seed 3). Upstream uses the running containers; here all
+    /// containers of a pod with a running one count, because the first list of the runtime has no names.
     pub(super) fn running_containers(p: &Pod, ran: bool) -> BTreeSet<String> {
         let containers = pod::init_containers(p).iter().chain(pod::containers(p)).filter(|_| ran);
         containers.map(|c| c.name.clone()).collect()
@@ -247,13 +279,14 @@ fn container_devices(devices: &DeviceManager, uid: &str, container: &ContainerRe
         host_path: node.host_path,
         permissions: node.permissions,
     };
-    // A pod that has a worker is active until its containers have ended, and creates none after that.
+    // A pod with a worker is active until its containers have ended; after that the worker creates no container.
     let pre_start = devices.start_work(uid, container, true).map_err(|error| error.to_string());
     let call = |question: agent_managers::devices::start::PreStartQuestion| PreStartCall {
         connection: question.connection.0,
         resource: question.resource,
         ids: question.ids,
     };
+    let lacks_some = pre_start.as_ref().is_ok_and(|work| work.allocate);
     ContainerDevices {
         envs,
         mounts: mounts.into_iter().map(mount).collect(),
@@ -261,6 +294,7 @@ fn container_devices(devices: &DeviceManager, uid: &str, container: &ContainerRe
         annotations,
         cdi_devices,
         pre_start: pre_start.map(|work| work.pre_start.into_iter().map(call).collect()),
+        lacks_some,
         health: devices.health(uid, &container.name),
     }
 }

@@ -1,4 +1,4 @@
-//! resource_managers: the processors, the memory and the devices that pods of this node have for themselves.
+//! resource_managers: the exclusive processors, memory and devices of the pods of this node.
 //!
 //! ```text
 //! pod ──judge──► refusal, or the managers as they are with the pod ──give──► placement of its containers, records for the disk
@@ -6,9 +6,9 @@
 //! pods that are not active any more ──keep_only──► more for the others
 //! ```
 //! In: pods in admission, the set of active pods. Out: refusals, placements, records. Pure. Invariants: [`ResourceManagers::judge`]
-//! changes nothing, so admission may ask as often as it likes; a pod that is given its parts again keeps them; a refused pod leaves
-//! nothing behind. The pod manager owns the value. The decisions are agent-managers'. Upstream: pkg/kubelet/cm/topologymanager,
-//! cpumanager, memorymanager, devicemanager.
+//! changes nothing, so admission may call it at any time; a pod that is placed again keeps its resources; a refused pod keeps nothing.
+//! The pod manager owns the value. agent-managers makes the decisions. Upstream: pkg/kubelet/cm/topologymanager, cpumanager,
+//! memorymanager, devicemanager.
 
 mod devices;
 mod request;
@@ -43,7 +43,7 @@ pub const CPU_STATIC: &str = "static";
 /// `memoryManagerPolicy: Static`, as the state file spells it.
 pub const MEMORY_STATIC: &str = "Static";
 
-/// The contents of the state files; `None`: the policy has no state, and the file does not change.
+/// Contents of the state files; `None`: the policy has no state, and the file does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerRecords {
     /// [`CPU_STATE`].
@@ -53,7 +53,7 @@ pub struct ManagerRecords {
 }
 
 impl ManagerRecords {
-    /// The states that differ from those that were written.
+    /// The contents that differ from the written ones.
     #[must_use]
     pub fn since(&self, written: &ManagerRecords) -> ManagerRecords {
         let news = |now: &Option<String>, then: &Option<String>| {
@@ -63,7 +63,7 @@ impl ManagerRecords {
     }
 }
 
-/// The managers of this node, with the parts that pods have.
+/// The managers of this node, with the resources of its pods.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceManagers {
     managers: Managers,
@@ -71,15 +71,15 @@ pub struct ResourceManagers {
     node_devices: NodeDevices,
 }
 
-/// The outcome of giving a pod its parts.
+/// Outcome of the placement of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GiveOutcome {
-    /// The pod has its parts.
+    /// The pod has its resources.
     Parts {
         /// The records of processors or memory changed.
         changed: bool,
     },
-    /// A plugin has to be asked, or the checkpoint written, before [`ResourceManagers::answered`].
+    /// A plugin must be asked, or the checkpoint written; then call [`ResourceManagers::answered`].
     Waits(PlaceStep),
 }
 
@@ -90,23 +90,23 @@ impl From<Managers> for ResourceManagers {
 }
 
 impl ResourceManagers {
-    /// No manager assigns anything: there is nothing to give, to record or to take back.
+    /// True if no manager assigns anything.
     #[must_use]
     pub fn are_idle(&self) -> bool {
         self.managers.cpus.is_none() && self.managers.memory.is_none() && self.managers.devices.is_unused()
     }
 
-    /// The managers themselves, for what others read of them.
+    /// The managers.
     #[must_use]
     pub fn managers(&self) -> &Managers {
         &self.managers
     }
 
-    /// Whether the pod gets its parts as far as that is known without its plugins, without giving them. `ran`: containers of the pod
-    /// ran when the agent started.
+    /// Checks whether the pod can get its resources, as far as this is known without its plugins. Changes nothing. `ran`: containers of the
+    /// pod ran when the agent started.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason for which the pod cannot get them.
     pub fn judge(&self, pod: &Pod, ran: bool) -> Result<(), Refusal> {
         if self.wants_nothing(pod) {
             return Ok(());
@@ -117,13 +117,13 @@ impl ResourceManagers {
         }
     }
 
-    /// Gives the pod its parts, or begins to. A pod that is refused at once gets nothing; the attempt is counted.
+    /// Gives the pod its resources, or starts to. A pod that is refused at once gets nothing; the attempt counts in the metrics.
     ///
     /// # Errors
-    /// Why it gets none.
+    /// The reason for which the pod gets none.
     pub fn give(&mut self, pod: &Pod, ran: bool) -> Result<GiveOutcome, Refusal> {
         if self.wants_nothing(pod) {
-            // Nothing can refuse the pod; it is counted.
+            // No manager can refuse this pod. The call counts the pod in the metrics.
             self.managers.begin(pod_request(pod), BTreeSet::new());
             return Ok(GiveOutcome::Parts { changed: false });
         }
@@ -143,25 +143,24 @@ impl ResourceManagers {
         Ok(GiveOutcome::Parts { changed })
     }
 
-    /// No manager has anything for the pod.
+    /// True if no manager assigns anything to the pod.
     fn wants_nothing(&self, pod: &Pod) -> bool {
         let Managers { cpus, memory, .. } = &self.managers;
         cpus.is_none() && memory.is_none() && self.managed_resources(pod).is_empty()
     }
 
-    /// Takes back the parts of containers that no active pod has; true if there were any. Without a container the question is for the
-    /// pod.
+    /// Frees the resources of containers that no active pod has; true if there were any. `is_active` gets `None` for the pod as a whole.
     pub fn keep_only(&mut self, is_active: impl Fn(&str, Option<&str>) -> bool) -> bool {
         self.managers.keep_only(is_active)
     }
 
-    /// A container is about to be created: memory of the init containers before it is free. True if there was any.
+    /// A container is about to be created: frees the memory of the init containers before it. True if there was any.
     pub fn creates(&mut self, pod: &Pod, container: &str) -> bool {
         let memory = self.managers.memory.as_mut();
         memory.is_some_and(|memory| memory.release_earlier(&pod_request(pod), container))
     }
 
-    /// Where the containers of the pod `uid` run, and their devices.
+    /// The processors, memory and devices of the containers of the pod `uid`.
     #[must_use]
     pub fn placement(&self, uid: &str, pod: Option<&Pod>) -> Placement {
         let text = |set: &dyn std::fmt::Display| Arc::from(set.to_string());
@@ -183,7 +182,7 @@ impl ResourceManagers {
         }
     }
 
-    /// The state files as they are to be.
+    /// The contents for the state files.
     #[must_use]
     pub fn records(&self) -> ManagerRecords {
         let Managers { cpus, memory, .. } = &self.managers;
@@ -199,7 +198,7 @@ impl ResourceManagers {
         &self.managers.counts
     }
 
-    /// What others read: the pod resources API, metrics.
+    /// The view for the pod resources API and metrics.
     #[must_use]
     pub fn view(&self) -> ResourcesView {
         let Managers { cpus, memory, devices, counts, .. } = &self.managers;
@@ -251,16 +250,16 @@ pub struct MemoryPart {
     pub resource: String,
     /// Amount.
     pub bytes: u64,
-    /// NUMA nodes of it.
+    /// NUMA nodes of the memory.
     pub nodes: NodeMask,
 }
 
-/// The managers as others see them.
+/// The managers' state for the pod resources API and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourcesView {
     /// Processors that may be exclusive; empty without static policy.
     pub allocatable_cpus: CpuSet,
-    /// Those that may become exclusive now.
+    /// Processors that may become exclusive now.
     pub available_cpus: CpuSet,
     /// Processors of containers: pod UID, container name.
     pub cpus: BTreeMap<String, BTreeMap<String, CpuSet>>,

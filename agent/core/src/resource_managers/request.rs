@@ -1,6 +1,6 @@
-//! A Pod as the managers see it.
+//! A Pod as a request to the managers.
 //!
-//! In: a pod with its allocated amounts. Out: [`PodRequest`]. Invariant: ephemeral containers take no part, as upstream.
+//! In: a pod with its allocated amounts. Out: [`PodRequest`]. Invariant: ephemeral containers do not count, as upstream.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use agent_types::resources::requests::{
 use agent_types::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// What the pod asks of the managers.
+/// The pod's request to the managers.
 #[must_use]
 pub fn pod_request(p: &Pod) -> PodRequest {
     let init = pod::init_containers(p).iter().map(|c| {

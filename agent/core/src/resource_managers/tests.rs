@@ -1,4 +1,4 @@
-//! Pods as requests, and what others read of the managers.
+//! Pods as requests, and the view for the pod resources API and metrics.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn placements_are_texts_of_the_kernel() {
         "the pod has its parts"
     );
     let placement = all.placement("u", None);
-    // The init container has ended when the others run: the sidecar may have its processor.
+    // The init container has ended when the others run, so the sidecar may get its processor.
     assert_eq!((placement.cpus_of("i"), placement.cpus_of("s"), placement.cpus_of("c")), ("1", "1", "2"));
     assert_eq!((placement.cpus_of("ephemeral"), placement.mems_of("c")), ("0,3-5", "0"));
     assert_eq!(all.placement("other", None).cpus_of("c"), "0,3-5");

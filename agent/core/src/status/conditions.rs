@@ -37,7 +37,7 @@ impl Finding {
     }
 }
 
-/// All conditions of the pod, the node's own first.
+/// All conditions of the pod in upstream's order: those of other owners, resizes, `DisruptionTarget`, the node's own.
 pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Vec<PodCondition> {
     let containers_ready = containers_ready(inputs, phase, status);
     let findings = [
@@ -47,29 +47,28 @@ pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodSt
         containers_ready,
         Finding::yes(),
     ];
-    let mut out: Vec<PodCondition> =
-        OWNED.iter().zip(findings).map(|(name, finding)| condition(inputs, name, finding)).collect();
-    if may_restart_all(inputs.pod) {
-        let (truth, reason, message) = reset::condition(inputs, phase);
-        out.push(condition(inputs, reset::CONDITION, Finding { truth, reason, message: message.to_owned() }));
-    }
     let disruption = inputs.verdict.and_then(|verdict| verdict.disruption.clone());
-    let disrupted = disruption.is_some();
-    if let Some(message) = disruption {
-        let finding = Finding { truth: true, reason: "TerminationByKubelet", message };
-        out.push(condition(inputs, DISRUPTION_TARGET, finding));
-    }
-    if !phase.is_terminal() {
-        resizes(inputs, &mut out);
-    }
     let own = |name: &str| {
         [PENDING_RESIZE, PROGRESS_OF_RESIZE].contains(&name)
             || OWNED.contains(&name)
             || name == reset::CONDITION
-            || (disrupted && name == DISRUPTION_TARGET)
+            || (disruption.is_some() && name == DISRUPTION_TARGET)
     };
     let foreign = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-    out.extend(foreign.into_iter().flatten().filter(|c| !own(&c.type_)).cloned());
+    let mut out: Vec<PodCondition> =
+        foreign.into_iter().flatten().filter(|c| !own(&c.type_)).cloned().collect();
+    if !phase.is_terminal() {
+        resizes(inputs, &mut out);
+    }
+    if let Some(message) = disruption {
+        let finding = Finding { truth: true, reason: "TerminationByKubelet", message };
+        out.push(condition(inputs, DISRUPTION_TARGET, finding));
+    }
+    out.extend(OWNED.iter().zip(findings).map(|(name, finding)| condition(inputs, name, finding)));
+    if may_restart_all(inputs.pod) {
+        let (truth, reason, message) = reset::condition(inputs, phase);
+        out.push(condition(inputs, reset::CONDITION, Finding { truth, reason, message: message.to_owned() }));
+    }
     out
 }
 
@@ -97,16 +96,20 @@ fn resizes(inputs: &StatusInputs<'_>, out: &mut Vec<PodCondition>) {
         (PROGRESS_OF_RESIZE, reason.to_owned(), p.error.clone().unwrap_or_default(), p.generation)
     });
     for (name, reason, message, generation) in pending.into_iter().chain(progress) {
-        let before = before(inputs, name).filter(|c| c.reason.as_deref().unwrap_or_default() == reason);
+        let (reason, message) =
+            (Some(reason).filter(|r| !r.is_empty()), Some(message).filter(|m| !m.is_empty()));
+        let before = before(inputs, name).filter(|c| c.reason == reason);
         let kept = before.and_then(|c| c.last_transition_time.clone());
+        let same = before.filter(|c| c.message == message && c.observed_generation == generation);
+        let probed = same.and_then(|c| c.last_probe_time.clone());
         out.push(PodCondition {
             type_: name.to_owned(),
             status: "True".to_owned(),
-            reason: Some(reason).filter(|r| !r.is_empty()),
-            message: Some(message).filter(|m| !m.is_empty()),
+            reason,
+            message,
             last_transition_time: kept.or_else(|| api_time(inputs.now)),
             observed_generation: generation,
-            last_probe_time: None,
+            last_probe_time: probed.or_else(|| api_time(inputs.now)),
         });
     }
 }

@@ -240,6 +240,7 @@ fn absent(
     let Some(b) = before else { return status };
     if let Some(over) = b.state.as_ref().and_then(|s| s.terminated.clone()) {
         // Its end is known; the removal of the container does not change that.
+        status.image.clone_from(&b.image);
         status.image_id.clone_from(&b.image_id);
         status.container_id.clone_from(&b.container_id);
         status.ready = b.ready && slot.kind == SlotKind::Init;

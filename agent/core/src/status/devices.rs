@@ -89,6 +89,7 @@ mod tests {
             annotations: BTreeMap::new(),
             cdi_devices: Vec::new(),
             pre_start: Ok(Vec::new()),
+            lacks_some: false,
             health: BTreeMap::from([("example.com/gpu".to_owned(), health)]),
         };
         BTreeMap::from([("c".to_owned(), devices)])

@@ -13,7 +13,8 @@ const LOST: &str = "ContainerStatusUnknown";
 const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
 /// `status` of `pod` once none of its containers can run any more. A container without a known end counts as
-/// failed, because its success is unknown. Containers behind an unfinished init container stay waiting.
+/// failed, because its success is unknown. Containers behind an unfinished init container stay waiting. Of a container only the
+/// state changes, not `ready` and `started`, as upstream.
 #[must_use]
 pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut out = status.clone();
@@ -43,8 +44,6 @@ fn end(container: &mut ContainerStatus) {
             ..ContainerStateTerminated::default()
         };
         *state = ContainerState { terminated: Some(terminated), ..ContainerState::default() };
-        container.ready = false;
-        container.started = container.started.map(|_| false);
     }
 }
 

@@ -331,6 +331,67 @@ fn readiness_gates_and_foreign_conditions() {
         )
     );
     assert_eq!(condition(&s, "x/z").status, "False", "carried over");
+    let order: Vec<&str> = s.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
+    assert_eq!(
+        order,
+        ["x/z", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
+    );
+}
+
+#[test]
+fn a_condition_of_a_resize_has_the_time_at_which_it_was_set() {
+    let p = two("Always");
+    let later = Wall(NOW.0 + 60_000_000_000);
+    let of = |message: &str, previous: Option<&PodStatus>, now: Wall| {
+        let pending = PendingResize {
+            reason: "Deferred".to_owned(),
+            message: message.to_owned(),
+            generation: Some(3),
+            event: String::new(),
+        };
+        let mut status = None;
+        shown(&p, previous, PodCgroupState::default(), |inputs| {
+            let resize = ResizeShown { pending: Some(&pending), ..inputs.resize };
+            status = Some(generate(&StatusInputs { resize, now, ..*inputs }));
+        });
+        status.unwrap()
+    };
+    let times = |s: &PodStatus| {
+        let c = condition(s, "PodResizePending");
+        (c.last_probe_time.clone(), c.last_transition_time.clone())
+    };
+    let first = of("no room", None, NOW);
+    assert_eq!(times(&first), (api_time(NOW), api_time(NOW)));
+    assert_eq!(times(&of("no room", Some(&first), later)), (api_time(NOW), api_time(NOW)));
+    assert_eq!(times(&of("less room", Some(&first), later)), (api_time(later), api_time(NOW)));
+}
+
+#[test]
+fn an_ended_container_whose_record_is_gone_keeps_the_image_that_it_ran() {
+    let p = two("Always");
+    let ended = Case::of(&p, both(St::Exited, 0, 1)).status();
+    let later = Case { previous: Some(ended), ..Case::of(&p, vec![]) }.status();
+    for c in later.container_statuses.unwrap() {
+        assert_eq!(
+            (c.image.as_str(), c.image_id.as_str()),
+            ("docker.io/i:latest", "i@sha256:1"),
+            "{}",
+            c.name
+        );
+    }
+}
+
+#[test]
+fn the_last_status_changes_nothing_of_a_container_but_its_state() {
+    let p = two("Always");
+    let before: PodStatus = serde_json::from_value(json!({"phase": "Running", "containerStatuses": [
+        {"name": "a", "image": "i", "imageID": "", "ready": true, "started": true, "restartCount": 0,
+            "state": {"running": {}}}]}))
+    .unwrap();
+    let a = terminated_status(&p, &before).container_statuses.unwrap().remove(0);
+    assert_eq!((a.ready, a.started), (true, Some(true)));
+    let over = a.state.unwrap().terminated.unwrap();
+    assert_eq!((over.exit_code, over.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
 }
 
 #[test]

@@ -66,6 +66,7 @@ pub fn merge(inputs: &MergeInputs<'_>, mut status: PodStatus) -> PodStatus {
     if terminal(&status) {
         not_ready(inputs, before, &mut status);
     }
+    keep_order(before, &mut status);
     status
 }
 
@@ -91,14 +92,22 @@ fn conditions(
             let same = old.filter(|old| old.status == new.status);
             new.last_transition_time =
                 same.map_or_else(|| api_time(inputs.now), |old| old.last_transition_time.clone());
-            all.retain(|c| c.type_ != DISRUPTION_TARGET);
-            all.push(new);
+            match all.iter_mut().find(|c| c.type_ == DISRUPTION_TARGET) {
+                Some(old) => *old = new,
+                None => all.push(new),
+            }
         }
     }
-    // In the API's order: a list that only stands in another order is no change worth a patch.
-    let place = |c: &PodCondition| shown.iter().position(|old| old.type_ == c.type_).unwrap_or(usize::MAX);
-    all.sort_by_key(place);
     all
+}
+
+/// A list of conditions that only stands in another order is no change worth a patch: it keeps the API's order.
+fn keep_order(before: &PodStatus, status: &mut PodStatus) {
+    let shown = before.conditions.as_deref().unwrap_or(&[]);
+    let all = status.conditions.as_deref().unwrap_or(&[]);
+    if all.len() == shown.len() && all.iter().all(|c| shown.contains(c)) {
+        status.conditions = Some(shown.to_vec());
+    }
 }
 
 fn not_ready(inputs: &MergeInputs<'_>, before: &PodStatus, status: &mut PodStatus) {
@@ -113,5 +122,36 @@ fn not_ready(inputs: &MergeInputs<'_>, before: &PodStatus, status: &mut PodStatu
             let since = old.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.clone());
             condition.last_transition_time = since.or_else(|| api_time(inputs.now));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(conditions: &[(&str, &str)]) -> PodStatus {
+        let all: Vec<Value> =
+            conditions.iter().map(|(name, is)| json!({"type": name, "status": is})).collect();
+        serde_json::from_value(json!({"phase": "Running", "conditions": all})).unwrap()
+    }
+
+    #[test]
+    fn conditions_stand_in_upstreams_order_as_soon_as_one_of_them_changes() {
+        let merged = |shown: PodStatus| {
+            let shown = Pod { status: Some(shown), ..Pod::default() };
+            let inputs = MergeInputs { shown: &shown, mirror: false, may_run: true, now: Wall(0) };
+            let said = status(&[("Initialized", "True"), ("Ready", "True"), ("PodScheduled", "True")]);
+            let all = merge(&inputs, said).conditions.unwrap();
+            all.into_iter().map(|c| c.type_).collect::<Vec<_>>()
+        };
+        let first = merged(status(&[("PodScheduled", "True"), ("x/gate", "False")]));
+        assert_eq!(first, ["x/gate", "Initialized", "Ready", "PodScheduled"]);
+        let changes =
+            merged(status(&[("PodScheduled", "True"), ("Ready", "False"), ("Initialized", "True")]));
+        assert_eq!(changes, ["Initialized", "Ready", "PodScheduled"]);
+        let same = merged(status(&[("PodScheduled", "True"), ("Ready", "True"), ("Initialized", "True")]));
+        assert_eq!(same, ["PodScheduled", "Ready", "Initialized"], "the order alone is worth no patch");
     }
 }

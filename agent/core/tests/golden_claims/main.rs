@@ -234,7 +234,16 @@ impl Node {
     fn text(&mut self) -> String {
         let mut out = String::new();
         for (uid, pod) in self.pods.clone() {
-            writeln!(out, "{uid} {}", self.claims.references(&PodUid::from(uid.as_str()))).unwrap();
+            writeln!(
+                out,
+                "{uid} {}",
+                self.claims
+                    .view()
+                    .claims
+                    .values()
+                    .any(|claim| claim.pods.contains(&PodUid::from(uid.as_str())))
+            )
+            .unwrap();
             let claims = pod.claims();
             let found =
                 self.ask(|ask| ClaimEvent::Find { ask, pod: claims }, &BTreeMap::new()).expect("devices");

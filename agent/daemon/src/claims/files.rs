@@ -1,7 +1,7 @@
 //! The files of resource claims: the checkpoint and the health of devices.
 //!
-//! In: texts. Out: files below the kubelet's root. Invariants: the checkpoint is on the disk before its success is reported; of several
-//! texts of health only the last is written. Upstream: pkg/kubelet/cm/dra/state, pkg/kubelet/cm/dra/healthinfo.go.
+//! In: texts. Out: files below the kubelet's root. Invariants: the checkpoint is on the disk before its success is reported; if several
+//! texts of health wait, only the last one is written. Upstream: pkg/kubelet/cm/dra/state, pkg/kubelet/cm/dra/healthinfo.go.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ pub(super) fn write_claims(path: &Path, text: &str) -> Result<(), String> {
 pub(super) async fn write_health(path: PathBuf, mut texts: watch::Receiver<String>, tasks: Tasks) {
     while texts.changed().await.is_ok() {
         let (text, path) = (texts.borrow_and_update().clone(), path.clone());
-        // The first report after a start makes the file anew, so nothing is lost with it.
+        // The first report after a start writes the file again, so the loss of the file does no harm.
         let write = move || files::write_atomic(&path, text.as_bytes(), FILE_MODE, Durability::Rebuildable);
         if let Some(Err(error)) = tasks.blocking(write).await {
             tracing::warn!(error = %chain(&error), "the health of DRA devices is not written");

@@ -1,4 +1,4 @@
-//! The way to the owner of resource claims for pod workers and readers.
+//! The handle of the owner of resource claims, for pod workers and readers.
 //!
 //! In: claims of pods. Out: events for the owner, its answers, its view. Invariant: every question gets one answer.
 
@@ -20,7 +20,7 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 use crate::tasks::stops::AgentStops;
 
-/// Period in which claims of pods that are not active are given back. Upstream: pkg/kubelet/cm/dra/manager.go.
+/// Period of the check that unprepares claims of pods that are not active. Upstream: pkg/kubelet/cm/dra/manager.go.
 const RECONCILE: Duration = Duration::from_secs(60);
 
 /// Questions that wait for the owner.
@@ -31,7 +31,7 @@ pub(super) struct Asks {
 }
 
 impl Asks {
-    /// The asker of this question.
+    /// The channel for the answer to this question.
     pub(super) fn take(&mut self, ask: u64) -> Option<oneshot::Sender<Result<PodClaims, String>>> {
         self.waiting.remove(&ask)
     }
@@ -44,13 +44,13 @@ pub struct ClaimsHandle {
     pub(super) asks: Arc<Lock<Asks>>,
     pub(super) plugins: DraPlugins,
     pub(super) view: watch::Receiver<Arc<ClaimsView>>,
-    /// Some claim has a reference.
+    /// True if a claim has a reference.
     pub(super) referenced: watch::Receiver<bool>,
     pub(super) tasks: Tasks,
 }
 
 impl ClaimsHandle {
-    /// Has the claims of a pod prepared, before its sandbox is made.
+    /// Prepares the claims of a pod, before its sandbox is created.
     ///
     /// # Errors
     /// Upstream's text after `prepare dynamic resources: `.
@@ -59,7 +59,7 @@ impl ClaimsHandle {
         self.ask(|ask| ClaimEvent::Prepare { ask, pod }).await
     }
 
-    /// The devices of a pod's claims, for a container in a sandbox that lives.
+    /// The devices of a pod's claims, for a container in an existing sandbox.
     ///
     /// # Errors
     /// Upstream's text.
@@ -68,7 +68,7 @@ impl ClaimsHandle {
         self.ask(|ask| ClaimEvent::Find { ask, pod }).await
     }
 
-    /// Gives the claims of a pod back, after its containers have ended.
+    /// Unprepares the claims of a pod, after its containers have ended.
     ///
     /// # Errors
     /// Upstream's text after `unprepare dynamic resources: `.
@@ -76,7 +76,7 @@ impl ClaimsHandle {
         self.ask(|ask| ClaimEvent::Unprepare { ask, uid }).await.map(drop)
     }
 
-    /// The node's claims for readers outside.
+    /// The node's claims for the pod resources API and metrics.
     #[must_use]
     pub fn view(&self) -> Arc<ClaimsView> {
         self.view.borrow().clone()
@@ -88,11 +88,11 @@ impl ClaimsHandle {
         &self.plugins
     }
 
-    /// Gives claims of pods that are not active back, every 60 s while claims have references.
+    /// Unprepares claims of pods that are not active, every 60 s while claims have references.
     pub fn follow(&self, active: watch::Receiver<ActivePods>) {
         let (to, mut referenced, tasks) = (self.to.clone(), self.referenced.clone(), self.tasks.clone());
         self.tasks.start(async move {
-            // Without references the node does not wake up. An error means that the owner has ended.
+            // Without references there is no timer. An error means that the owner has ended.
             while referenced.wait_for(|referenced| *referenced).await.is_ok() {
                 tasks.wait_until(tasks.now().mono.after(RECONCILE)).await;
                 let pods = active.borrow().clone();

@@ -1,56 +1,48 @@
-//! How much of the agent's memory and time plugins of DRA drivers can take. A plugin is a pod, and what it sends is kept.
+//! Limits of the agent's memory and time for plugins of DRA drivers. A plugin is a pod, and the agent keeps data that it sends.
 //!
 //! The size of a message is limited in agent-plugins.
 
 use std::time::Duration;
 
-use agent_types::lock::Lock;
-use agent_types::time::Mono;
+use agent_core::resource_claims::api::ReportedHealth;
+use agent_types::token_bucket::TokenBucket;
 
-/// Registered plugins. A node has a handful of drivers, each of them with two plugins during an update.
+/// Most registered plugins. A node has a handful of drivers, each of them with two plugins during an update.
 pub(super) const PLUGINS_MAX: usize = 64;
-/// Plugins of one driver.
+/// Most plugins of one driver.
 pub(super) const PLUGINS_OF_DRIVER_MAX: usize = 8;
-/// Devices in one report of health. A driver of a large node has some hundred.
+/// Most devices in one report of health. A driver of a large node has some hundred.
 pub(super) const REPORTED_MAX: usize = 4096;
-/// The next report is read after this time, so that a plugin that reports without end takes little of the processors.
+/// Reports that come within this time are passed on as one, so that a plugin that reports without end takes little of the processors.
 pub(super) const REPORT_GAP: Duration = Duration::from_millis(100);
-/// The health of devices is written at most as often: reports without end must not wear the disk out.
+/// Bytes that the reading of a report costs in addition to its own bytes. Each of its devices costs the same.
+const READ_UNIT: usize = 64;
+/// Units of the reports of one stream that are read at once, and the time for one more: 4 MB each second.
+const READS: (u32, Duration) = (64_000, Duration::from_nanos(15_625));
+/// Time between two writes of the health: reports without end must not wear out the disk.
 pub(super) const WRITE_GAP: Duration = Duration::from_secs(1);
 /// Wait between two streams of health reports. Upstream: pkg/kubelet/cm/dra/plugin.
 pub(super) const STREAM_AGAIN: Duration = Duration::from_secs(5);
-/// Files that are read: the claims of 500 pods have a few hundred bytes each.
+/// Largest file that is read: the claims of 500 pods have a few hundred bytes each.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A plugin's repeated news have one line of the log in this time.
-const LINE_GAP: Duration = Duration::from_secs(60);
-/// Lines that come without a gap: the usual start and end of a plugin.
-const LINES_MAX: u32 = 8;
+/// Time for one more log line about repeated events of one plugin.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+/// Log lines that come at once: the usual start and end of a plugin.
+const LINES_BURST: u32 = 8;
 
-/// Limits the lines that one plugin causes in the log.
-#[derive(Debug, Default)]
-pub(super) struct LogLimit(Lock<(Mono, u32)>);
-
-impl LogLimit {
-    /// Whether a line may be written now.
-    pub(super) fn allows(&self, now: Mono) -> bool {
-        let mut state = self.0.lock();
-        let (since, lines) = &mut *state;
-        if now.since(*since) >= LINE_GAP {
-            (*since, *lines) = (now, 0);
-        }
-        *lines = lines.saturating_add(1);
-        *lines <= LINES_MAX
-    }
+/// Units of a stream's reports that are read, [`read_units`].
+pub(super) fn reads() -> TokenBucket {
+    TokenBucket::new(READS.1, READS.0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Cost of reading a report, in units.
+pub(super) fn read_units(devices: &[ReportedHealth]) -> u32 {
+    let bytes = |of: &ReportedHealth| of.pool.len() + of.device.len() + of.message.len();
+    let units = devices.iter().fold(1, |units: usize, of| units.saturating_add(1 + bytes(of) / READ_UNIT));
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
 
-    #[test]
-    fn a_plugin_has_some_lines_a_minute() {
-        let limit = LogLimit::default();
-        let lines = |at| (0..100).filter(|_| limit.allows(Mono(0).after(Duration::from_secs(at)))).count();
-        assert_eq!([lines(0), lines(59), lines(60)], [8, 0, 8]);
-    }
+/// Limits the lines that one plugin causes in the log.
+pub(super) fn lines() -> TokenBucket {
+    TokenBucket::new(LINE_INTERVAL, LINES_BURST)
 }

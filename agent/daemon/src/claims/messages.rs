@@ -39,7 +39,7 @@ fn device(device: Device) -> ClaimedDevice {
     }
 }
 
-/// A report about no device is left out.
+/// `None` for a report without a device.
 pub(super) fn reported(report: health::DeviceHealth) -> Option<ReportedHealth> {
     let health = match report.health() {
         HealthStatus::Healthy => DeviceHealth::Healthy,

@@ -13,6 +13,7 @@ mod handle;
 mod limits;
 mod messages;
 pub mod plugins;
+mod reports;
 mod shell;
 mod slices;
 
@@ -41,7 +42,7 @@ use slices::SliceDeletions;
 pub struct ClaimsPlan {
     /// Feature gates.
     pub gates: ClaimGates,
-    /// No agent ran before on this boot: no container has devices of an earlier checkpoint.
+    /// True if no agent ran before on this boot: no container has devices of an earlier checkpoint.
     pub first_of_boot: bool,
 }
 
@@ -66,8 +67,8 @@ pub struct Deps<'a, A> {
 /// Starts the owner with the claims of an earlier agent, or of an upstream kubelet.
 ///
 /// # Errors
-/// The checkpoint cannot be used. As upstream, the agent must not start then, because running pods would lose their claims. The first agent
-/// of a boot starts without them.
+/// The checkpoint cannot be used. As upstream, the agent must not start then, because running pods would lose their claims. The first
+/// agent of a boot starts without the checkpoint.
 pub fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ClaimsHandle> {
     let Deps { root_dir, node_name, plan, caller, changed, called, tasks } = deps;
     let (checkpoint, health) = shell::paths(root_dir);
@@ -106,7 +107,7 @@ fn restore(
     tasks: &Tasks,
 ) -> anyhow::Result<ResourceClaims> {
     let ClaimsPlan { gates, first_of_boot } = plan;
-    // Drivers report the health of their devices anew.
+    // Without the file the agent starts all the same: drivers report the health of their devices again.
     let health = files::read(health).unwrap_or_else(|error| {
         tracing::warn!(error = %chain(&error), "the health of DRA devices is not known");
         None

@@ -4,25 +4,29 @@
 //! plugin watcher ─► register ─► connection ─┬─► Registered, Connected, Disconnected, Deregistered ─► owner of claims
 //!                                           └─► health stream, again after 5 s ─► Health, HealthEnded ─┘
 //! ```
-//! In: plugins that the watcher found. Out: [`ClaimEvent`]s, clients for calls. Invariants: the owner learns of registrations in the order
-//! of their numbers, and of nothing about a plugin after its end; an endpoint of a driver has one registration, because a plugin must not
-//! take another one's calls; a plugin that does not offer health reports is not asked (upstream asks it every 5 s). Upstream:
+//! In: plugins that the watcher found. Out: [`ClaimEvent`]s, clients for calls. Invariants: the owner gets registrations in the order of
+//! their numbers, and no event of a plugin after its end; an endpoint of a driver has one registration, because a plugin must not receive
+//! the calls of another one; a plugin that does not offer health reports is not asked for them (upstream asks every 5 s). Upstream:
 //! pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_core::plugin_registrations::dra::{self, DraService};
 use agent_core::plugin_registrations::refusals::Refusal;
-use agent_core::resource_claims::api::{ClaimEvent, PluginId};
+use agent_core::resource_claims::api::{ClaimEvent, PluginId, ReportedHealth};
 use agent_plugins::dra::{Connectivity, DraPlugin, DraVersion, HealthReports};
 use agent_types::lock::Lock;
+use agent_types::time::Mono;
+use agent_types::token_bucket::TokenBucket;
 use agent_volumes::csi::plugin::PluginInfo;
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{LogLimit, PLUGINS_MAX, PLUGINS_OF_DRIVER_MAX, REPORT_GAP, REPORTED_MAX, STREAM_AGAIN};
+use super::limits::{PLUGINS_MAX, PLUGINS_OF_DRIVER_MAX, REPORTED_MAX, STREAM_AGAIN, lines};
 use super::messages;
+use super::reports::GatheredReports;
 use crate::tasks::actor::Tasks;
 use crate::tasks::mailbox::Sender;
 
@@ -52,11 +56,19 @@ pub(super) struct Registered {
     pub(super) plugin: DraPlugin,
     endpoint: Arc<str>,
     end: CancellationToken,
-    log: Arc<LogLimit>,
+    /// Lines of the log about the plugin.
+    lines: Arc<Lock<TokenBucket>>,
+}
+
+impl Registered {
+    /// Whether a line about the plugin may be written now.
+    fn may_log(&self, now: Mono) -> bool {
+        self.lines.lock().reserve(now, Duration::ZERO).is_ok()
+    }
 }
 
 impl DraPlugins {
-    /// No plugin yet; events go to `to`.
+    /// An empty table of plugins, whose events go to `to`.
     #[must_use]
     pub(super) fn new(to: Sender<ClaimEvent>, wants_health: bool, tasks: Tasks) -> DraPlugins {
         DraPlugins { plugins: Arc::default(), to, wants_health, tasks }
@@ -65,7 +77,7 @@ impl DraPlugins {
     /// Registers a plugin that the watcher found at `socket`, and returns the number of the registration.
     ///
     /// # Errors
-    /// Upstream's words about why the plugin cannot be registered.
+    /// The reason for which the plugin cannot be registered, with upstream's text.
     pub fn register(&self, info: &PluginInfo, socket: &str) -> Result<u64, Refusal> {
         let found = dra::check(info, socket).map_err(Refusal::Invalid)?;
         let version = match found.service {
@@ -97,7 +109,7 @@ impl DraPlugins {
             plugin: plugin.clone(),
             endpoint: found.endpoint.as_str().into(),
             end: CancellationToken::new(),
-            log: Arc::default(),
+            lines: Arc::new(Lock::new(lines())),
         };
         plugins.by_id.insert(id, registered.clone());
         self.to.send(ClaimEvent::Registered { plugin: id, driver: found.driver.clone() });
@@ -112,7 +124,7 @@ impl DraPlugins {
         let asks_health = found.has_health && self.wants_health;
         self.tasks.start(async move {
             tokio::select! {
-                // Dropping the keeper closes the connection, and the stream of health with it.
+                // Dropping the keeper closes the connection and the stream of health.
                 biased;
                 () = registered.end.cancelled() => {}
                 () = keeper.run() => {}
@@ -149,7 +161,7 @@ impl DraPlugins {
 
     async fn follow_connection(&self, id: PluginId, of: &Registered, mut connectivity: Connectivity) {
         while let Some(connected) = connectivity.next().await {
-            if of.log.allows(self.tasks.now().mono) {
+            if of.may_log(self.tasks.now().mono) {
                 tracing::info!(driver = %of.driver, plugin = id.0, connected, "connection of a DRA plugin");
             }
             let event = if connected { ClaimEvent::Connected(id) } else { ClaimEvent::Disconnected(id) };
@@ -157,10 +169,10 @@ impl DraPlugins {
         }
     }
 
-    /// Passes the plugin's reports on, from one stream after the other.
+    /// Forwards the plugin's reports, from one stream after the other.
     async fn follow_health(&self, id: PluginId, of: &Registered) {
         let mut is_known_ended = false;
-        // Without a connection there is nothing to ask, and no timer.
+        // Without a connection the loop waits for one and needs no timer.
         while of.plugin.connected().await {
             let why = match of.plugin.health().await {
                 Ok(reports) => {
@@ -169,7 +181,7 @@ impl DraPlugins {
                 }
                 Err(error) => error.words(),
             };
-            if of.log.allows(self.tasks.now().mono) {
+            if of.may_log(self.tasks.now().mono) {
                 tracing::info!(driver = %of.driver, plugin = id.0, why, "no health reports of a DRA plugin");
             }
             // The owner forgets the health of the plugin's devices once.
@@ -180,23 +192,37 @@ impl DraPlugins {
         }
     }
 
-    /// Passes reports on until the stream ends; the reason of the end.
+    /// Forwards reports until the stream ends. Returns the reason of the end.
     async fn pass_on(&self, id: PluginId, mut reports: HealthReports) -> String {
+        let mut gathered = GatheredReports::new();
         loop {
-            let devices = match reports.next().await {
-                Ok(Some(devices)) => devices,
-                Ok(None) => return "the stream ended".to_owned(),
-                Err(error) => return error.words(),
-            };
-            if devices.len() > REPORTED_MAX {
-                return format!(
-                    "a report has {} devices, and at most {REPORTED_MAX} are accepted",
-                    devices.len()
-                );
+            let now = self.tasks.now().mono;
+            if let Some(devices) = gathered.take_due(now) {
+                self.send(id, ClaimEvent::Health { plugin: id, devices });
             }
-            let devices = devices.into_iter().filter_map(messages::reported).collect();
-            self.send(id, ClaimEvent::Health { plugin: id, devices });
-            self.tasks.wait_until(self.tasks.now().mono.after(REPORT_GAP)).await;
+            let (read_at, due_at) = (gathered.read_at(now), gathered.due_at());
+            tokio::select! {
+                // Both branches can be dropped at any await without loss.
+                read = self.read(&mut reports, read_at) => match read {
+                    Ok(devices) => gathered.read(devices, self.tasks.now().mono),
+                    Err(why) => return why,
+                },
+                () = self.tasks.wait_for_deadline(due_at) => {}
+            }
         }
+    }
+
+    /// Reads the next report, at this time at the earliest; the error is the reason of the stream's end.
+    async fn read(&self, reports: &mut HealthReports, at: Mono) -> Result<Vec<ReportedHealth>, String> {
+        self.tasks.wait_until(at).await;
+        let devices = reports.next().await.map_err(|error| error.words())?;
+        let devices = devices.ok_or("the stream ended")?;
+        if devices.len() > REPORTED_MAX {
+            return Err(format!(
+                "a report has {} devices, and at most {REPORTED_MAX} are accepted",
+                devices.len()
+            ));
+        }
+        Ok(devices.into_iter().filter_map(messages::reported).collect())
     }
 }

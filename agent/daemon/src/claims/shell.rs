@@ -1,7 +1,7 @@
-//! Surroundings of the owner of resource claims: carries its actions out.
+//! The shell of the owner of resource claims: carries out its actions.
 //!
 //! In: [`ClaimAction`]s. Out: requests to the API server, calls of plugins, files, answers, [`ClaimEvent`]s. Invariants: each question of
-//! the owner has one answer; no action waits. Upstream: pkg/kubelet/cm/dra/manager.go.
+//! the owner has one answer; no action blocks. Upstream: pkg/kubelet/cm/dra/manager.go.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub type OnChanged = Box<dyn Fn(PodUid, PodClaims) + Send>;
 /// Receives calls of plugins: driver, path of the method, gRPC code as Go prints it, duration.
 pub type OnCalled = Arc<dyn Fn(&str, &str, &str, Duration) + Send + Sync>;
 
-/// The owner's surroundings.
+/// The shell of the owner.
 pub(super) struct ClaimsShell<A> {
     pub(super) own: Sender<ClaimEvent>,
     /// `None` on a node without a cluster.
@@ -50,7 +50,7 @@ pub(super) struct ClaimsShell<A> {
     pub(super) called: OnCalled,
     pub(super) view: watch::Sender<Arc<ClaimsView>>,
     pub(super) referenced: watch::Sender<bool>,
-    /// An event came that may change the view.
+    /// True after an event that may change the view.
     pub(super) stale: bool,
     pub(super) tasks: Tasks,
 }
@@ -69,7 +69,7 @@ impl<A: ApiServer> Shell for ClaimsShell<A> {
                     self.deletions.end(&registered.driver);
                 }
             }
-            // Plugins and their reports come often, and the view has nothing of them.
+            // These events are frequent, and the view does not depend on them.
             ClaimEvent::Registered { .. }
             | ClaimEvent::Disconnected(_)
             | ClaimEvent::Deregistered(_)
@@ -113,7 +113,7 @@ impl<A: ApiServer> Shell for ClaimsShell<A> {
             ClaimAction::DeleteSlices { driver } => self.deletions.start(driver),
             ClaimAction::Answer { ask, answer } => {
                 if let Some(tell) = self.asks.lock().take(ask) {
-                    // The worker may have given up.
+                    // The worker may have stopped waiting.
                     let _ = tell.send(answer);
                 }
             }

@@ -67,7 +67,7 @@ impl<A: ApiServer> SliceDeletions<A> {
                 () = end.cancelled() => {}
                 () = delete(&caller, &call, &tasks) => {}
             }
-            // After its early end another deletion may have this place.
+            // After an early end another deletion may have taken this entry.
             let mut running = running.lock();
             if !end.is_cancelled() {
                 running.remove(&driver);
@@ -75,7 +75,7 @@ impl<A: ApiServer> SliceDeletions<A> {
         });
     }
 
-    /// The driver is usable again.
+    /// Ends the deletion for a driver that can be used again.
     pub(super) fn end(&self, driver: &str) {
         if let Some(end) = self.running.lock().remove(&Some(driver.to_owned())) {
             end.cancel();
@@ -84,9 +84,9 @@ impl<A: ApiServer> SliceDeletions<A> {
 }
 
 async fn delete<A: ApiServer>(caller: &Caller<A>, call: &ApiCall, tasks: &Tasks) {
-    // Nodes that start together do not repeat together: the times of their clocks differ.
+    // The seed spreads the retries of nodes that start at the same time: their clocks differ.
     let mut entropy = Entropy::new(tasks.now().mono.0);
-    // The node's identity may take long; waiting for it is no failure.
+    // The node may wait long for its identity. This wait does not count as a failure.
     for failures in 0..REQUESTS_MAX {
         let Some(client) = caller.client().await else { return };
         match client.call(call).await {

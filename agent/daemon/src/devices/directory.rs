@@ -1,7 +1,7 @@
 //! The directory of device plugins, with the device manager's checkpoint.
 //!
-//! In: the directory. Out: a directory without sockets, the checkpoint. Invariant: sockets of an earlier time vanish before the new one
-//! is there, because a plugin sees by that that the agent started again; all else stays. Upstream: plugin/v1beta1/server.go,
+//! In: the directory. Out: a directory without sockets, the checkpoint. Invariant: old sockets are removed before the registration socket
+//! is created, because their removal shows a plugin that the agent has restarted; other files stay. Upstream: plugin/v1beta1/server.go,
 //! pkg/kubelet/checkpointmanager.
 
 use std::os::unix::fs::FileTypeExt;
@@ -24,7 +24,7 @@ const DIR_MODE: u32 = 0o750;
 /// Mode of the checkpoint, as upstream's.
 const FILE_MODE: u32 = 0o600;
 
-/// Makes the directory and removes the sockets in it.
+/// Creates the directory and removes the sockets in it.
 pub(super) fn prepare(directory: &Path) -> anyhow::Result<()> {
     files::make_dir(directory, DIR_MODE)?;
     if selinux::is_enabled()
@@ -46,7 +46,7 @@ pub(super) fn prepare(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The state in the checkpoint; `None` without one that can be used.
+/// The state in the checkpoint; `None` if there is no checkpoint that can be used.
 pub(super) fn read_checkpoint(path: &Path) -> Option<DeviceState> {
     let bytes = match files::read_capped(path, CHECKPOINT_BYTES_MAX) {
         Ok(bytes) => bytes,

@@ -1,7 +1,7 @@
 //! Messages of the device plugin API as the device manager's values.
 //!
-//! In: decoded messages. Out: values. Invariant: the bytes of an answer are those that a checkpoint gets and from which a later agent, or
-//! an upstream kubelet, reads the same answer.
+//! In: decoded messages. Out: values. Invariant: the checkpoint gets the bytes of an answer, and a later agent or an upstream kubelet
+//! decodes them to the same answer.
 
 use agent_managers::devices::plugin::{AllocateResponse, PluginDevice, PluginOptions};
 use agent_managers::devices::run_options::{DeviceMount, DeviceNode, RunOptions};
@@ -11,7 +11,7 @@ use orlop_proto::device_plugin::v1beta1::{ContainerAllocateResponse, Device, Dev
 
 use super::limits::ListSize;
 
-/// A device; a topology without nodes is none.
+/// A device; a topology without nodes counts as none.
 pub(super) fn device(message: Device) -> PluginDevice {
     let nodes = message.topology.into_iter().flat_map(|topology| topology.nodes);
     // Other numbers belong to no NUMA node, and a plugin may send any number of them.
@@ -36,7 +36,7 @@ pub(super) fn response(message: ContainerAllocateResponse) -> AllocateResponse {
     AllocateResponse { encoded: device_plugin::encode(&message), options: run_options(message) }
 }
 
-/// The content of an answer in a checkpoint; `None`: the bytes are no answer.
+/// The content of an answer in a checkpoint; `None`: the bytes are not an answer.
 pub(super) fn decode(bytes: &[u8]) -> Option<RunOptions> {
     device_plugin::decode(bytes).ok().map(run_options)
 }

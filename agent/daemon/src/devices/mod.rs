@@ -5,15 +5,17 @@
 //!                                    ▲     Allocate, GetPreferredAllocation ◄──DeviceAction──┘ └─► checkpoint
 //!                                    └──── PreStartContainer ◄── executor of a pod worker's effects
 //! ```
-//! In: calls of plugins, [`DeviceAction`]s. Out: gRPC to plugins, [`DeviceEvent`]s, the file. Invariants: connections are numbered in the
-//! order in which the pod manager learns of them; a plugin that registers again replaces its earlier connection; a plugin is a pod, so
-//! the number of plugins and the size of what they send is bounded (module limits). Decisions are in agent-managers and agent-core.
-//! Upstream: pkg/kubelet/cm/devicemanager.
+//! In: calls of plugins, [`DeviceAction`]s. Out: gRPC to plugins, [`DeviceEvent`]s, the file. Invariants: connections have numbers in the
+//! order in which the pod manager gets them; a plugin that registers again replaces its earlier connection; a plugin is a pod, so the
+//! number of plugins, and the size and the rate of their messages, are bounded (module limits). Decisions are in agent-managers and
+//! agent-core. Upstream: pkg/kubelet/cm/devicemanager.
 
 mod client;
 mod directory;
 mod limits;
 mod messages;
+mod newest_list;
+mod registrations;
 mod server;
 pub mod watched;
 
@@ -24,14 +26,14 @@ use agent_core::pod_manager::ManagerEvent;
 use agent_core::resource_managers::{DeviceAction, DeviceEvent, ResourceManagers};
 use agent_managers::devices::allocation::CHECKPOINT;
 use agent_types::lock::Lock;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use client::Clients;
 
 use crate::node::NodeHandles;
 
-/// The directory of the registration socket, of the plugins' sockets and of the checkpoint: plugins have it in their code, so it does
-/// not depend on `--root-dir`.
+/// The directory of the registration socket, of the plugins' sockets and of the checkpoint. Plugins have this path in their code, so it
+/// does not depend on `--root-dir`.
 pub const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
 
 /// The node's device plugins; clones share them.
@@ -40,31 +42,45 @@ pub struct DevicePlugins {
     directory: Arc<Path>,
     node: NodeHandles,
     clients: Arc<Lock<Clients>>,
-    /// Registrations at one time.
+    /// Bounds the registrations in progress, of resources that have registered before.
     registering: Arc<Semaphore>,
+    /// The same of other resources.
+    registering_new: Arc<Semaphore>,
+    /// Whether plugins can register.
+    health: Arc<watch::Sender<Result<(), String>>>,
 }
 
 impl DevicePlugins {
-    /// Plugins with their sockets in this directory; nothing is served yet.
+    /// A handle for plugins in this directory; [`DevicePlugins::start`] serves the registration socket.
     #[must_use]
     pub fn new(directory: PathBuf, node: &NodeHandles) -> DevicePlugins {
         DevicePlugins {
             directory: directory.into(),
             node: node.clone(),
-            clients: Arc::default(),
-            registering: Arc::new(Semaphore::new(limits::REGISTRATIONS_MAX)),
+            clients: Arc::new(Lock::new(Clients::new())),
+            registering: Arc::new(Semaphore::new(limits::REGISTERING_MAX.0)),
+            registering_new: Arc::new(Semaphore::new(limits::REGISTERING_MAX.1)),
+            health: Arc::new(watch::channel(Ok(())).0),
         }
     }
 
-    /// The managers with the device manager of an earlier agent, or of an upstream kubelet. A checkpoint that cannot be used is reported
-    /// and not used, as upstream.
+    /// The check `device-plugin` of `/healthz`: an error once the registration server has ended.
+    #[must_use]
+    pub fn health(&self) -> watch::Receiver<Result<(), String>> {
+        self.health.subscribe()
+    }
+
+    /// The managers with the device manager's state of an earlier agent or of an upstream kubelet. A checkpoint that cannot be used is
+    /// logged and ignored, as upstream.
     #[must_use]
     pub fn restore(&self, managers: ResourceManagers) -> ResourceManagers {
         let earlier = directory::read_checkpoint(&self.directory.join(CHECKPOINT));
+        let resources = earlier.iter().flat_map(|state| state.registered.keys());
+        self.clients.lock().registrations.restore(resources);
         managers.with_devices(earlier, self.node.tasks.now())
     }
 
-    /// Does what the pod manager asks for, and sends it the answer.
+    /// Carries out an action of the pod manager, and sends the answer to the pod manager.
     pub fn perform(&self, action: DeviceAction) {
         match action {
             DeviceAction::AskPreferred { ask, uid, question } => self.ask_preferred(ask, uid, question),

@@ -51,8 +51,8 @@ pub struct KnownPods {
     pub workers: BTreeSet<PodUid>,
     /// Those that a source wants. One that waits for its worker may run since before this agent.
     pub wanted: BTreeSet<PodUid>,
-    /// Those that have one and have not ended.
-    pub active: Vec<Arc<Pod>>,
+    /// Those whose requests admission counts.
+    pub admitted: Vec<Arc<Pod>>,
     /// Every source was read and the runtime listed: others are nobody's.
     pub synced: bool,
 }
@@ -63,14 +63,14 @@ impl KnownPods {
         self.workers.iter().chain(&self.wanted).any(is_it)
     }
 
-    /// Takes over which pods are active; true if that is news.
-    pub fn see<'a>(&mut self, active: impl Iterator<Item = &'a Arc<Pod>>) -> bool {
-        let active: Vec<&Arc<Pod>> = active.collect();
+    /// Takes over which pods are admitted; true if that is news.
+    pub fn see<'a>(&mut self, admitted: impl Iterator<Item = &'a Arc<Pod>>) -> bool {
+        let admitted: Vec<&Arc<Pod>> = admitted.collect();
         let is_same = |(a, b): (&&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(a, b);
-        if active.len() == self.active.len() && active.iter().zip(&self.active).all(is_same) {
+        if admitted.len() == self.admitted.len() && admitted.iter().zip(&self.admitted).all(is_same) {
             return false;
         }
-        self.active = active.into_iter().cloned().collect();
+        self.admitted = admitted.into_iter().cloned().collect();
         true
     }
 }
@@ -277,7 +277,7 @@ async fn follow(
     loop {
         let (sums, now_synced) = {
             let known = known.borrow_and_update();
-            (Sums::of(&known.active), known.synced)
+            (Sums::of(&known.admitted), known.synced)
         };
         count(sums);
         if now_synced {

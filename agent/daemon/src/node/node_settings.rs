@@ -14,8 +14,7 @@ use agent_core::events::Fact;
 use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
 use agent_linux::kernel_defaults::{self, Differs};
-use agent_linux::{machine, network, node_info, process, selinux};
-use agent_types::backoff::Backoff;
+use agent_linux::{machine, network, node_info, process, selinux, volumes};
 use agent_types::event::EventKind;
 use agent_types::node_context::{
     CgroupContext, CgroupDriver, DnsContext, Features, MachineContext, MemoryQos, NodeContext, ResolvConf,
@@ -37,6 +36,9 @@ use crate::settings::Settings;
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
      Please migrate to cgroup v2. More information at \
      https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
+
+const SWAPPED_VOLUMES: &str = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) \
+     might be swapped to disk and should no longer be considered secure.";
 
 /// Facts that do not change while the agent runs.
 #[derive(Clone, Debug)]
@@ -119,10 +121,10 @@ impl NodeFacts {
             specs: Arc::new(node),
             request_timeout: kubelet.runtime_request_timeout.to_std(),
             cpus_again: kubelet.cpu_manager_reconcile_period.to_std(),
-            crash_loop: Backoff {
-                max: cap.map_or(restart::SERIES.max, orlop_config::Duration::to_std),
-                ..restart::SERIES
-            },
+            crash_loop: restart::series(
+                self.settings.gates.reduce_default_crash_loop_back_off_decay,
+                cap.map(orlop_config::Duration::to_std),
+            ),
             runtime_name: self.runtime_name.clone(),
             agent_started: self.started,
         })
@@ -261,6 +263,8 @@ impl NodeFacts {
         if !machine::has_cgroup_v2() {
             warnings.push(Fact::of_node(EventKind::Warning, "CgroupV1", CGROUP_V1));
         }
+        let root = Path::new(&self.settings.options.root_dir);
+        warnings.extend(swapped_volumes(&machine::swaps(), || volumes::has_tmpfs_noswap(root)));
         let path = kubelet.resolv_conf.as_str();
         if !path.is_empty() {
             let problem = match std::fs::read_to_string(path) {
@@ -350,6 +354,12 @@ pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
         );
     }
     check_kernel(kubelet.protect_kernel_defaults, &kernel_defaults::differing(Path::new("/proc/sys")))
+}
+
+/// The warning about volumes in memory on a machine with `swaps`, if its kernel may write them there.
+fn swapped_volumes(swaps: &[String], has_noswap: impl FnOnce() -> bool) -> Option<Fact> {
+    let swapped = !swaps.is_empty() && !has_noswap();
+    swapped.then(|| Fact::of_node(EventKind::Warning, "PossibleMemoryBackedVolumesOnDisk", SWAPPED_VOLUMES))
 }
 
 /// With `protected` (protectKernelDefaults), a kernel parameter with another value is an error; otherwise the log has a
@@ -490,6 +500,19 @@ mod tests {
         assert!(!knows_supplemental_groups_policy(&runtime("1.7.28")));
         let context = || format!("{:?}", facts.worker_context(&[], &[]).unwrap());
         assert_eq!(context(), context());
+    }
+
+    #[test]
+    fn volumes_in_memory_are_warned_of_where_the_kernel_may_swap_them() {
+        let swaps = ["/dev/vdb".to_owned()];
+        assert_eq!(swapped_volumes(&[], || false), None);
+        assert_eq!(swapped_volumes(&swaps, || true), None);
+        let fact = swapped_volumes(&swaps, || false).unwrap();
+        assert_eq!(
+            (fact.kind, fact.reason.as_str()),
+            (EventKind::Warning, "PossibleMemoryBackedVolumesOnDisk")
+        );
+        assert!(fact.message.starts_with("The tmpfs noswap option is not supported."), "{}", fact.message);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The plugin watcher: finds plugins by their registration sockets, and has the owners of their kinds register them.
+//! The plugin watcher: finds plugins by their registration sockets, and passes them to the owners of their kinds.
 //!
 //! ```text
-//! inotify, rescan ─► Registrations ─► ask, register, tell (a task for each plugin) ─► answers ─► Registrations
+//! inotify, rescan ─► Registrations ─► ask, register, notify (a task for each plugin) ─► answers ─► Registrations
 //!                                             └─► CSI drivers, device plugins, DRA plugins
 //! ```
-//! In: sockets in `<root>/plugins_registry`. Out: gRPC, calls of the owners. Invariants: a plugin that hangs delays no other plugin; a
-//! conversation is with the socket that was found, and not with what a link leads to. Upstream: pkg/kubelet/pluginmanager.
+//! In: sockets in `<root>/plugins_registry`. Out: gRPC, calls of the owners. Invariants: a plugin that hangs delays no other plugin;
+//! all calls of a registration go to the socket that was found, and not to the target of a link. Upstream: pkg/kubelet/pluginmanager.
 
 mod registry;
 
@@ -33,7 +33,7 @@ use crate::volumes::csi::CsiRegistrar;
 
 /// Period of a scan without an event: inotify may lose events.
 const RESCAN: Duration = Duration::from_secs(60);
-/// The registry is looked at again after this time at the earliest.
+/// Least time between two scans of the registry.
 const SCAN_GAP: Duration = Duration::from_millis(100);
 /// Capacity of the channel of answers; a sender waits until there is room.
 const ANSWERS_MAX: usize = 16;
@@ -56,7 +56,7 @@ pub fn start(root: PathBuf, handlers: Handlers, tasks: &Tasks) -> watch::Receive
     sockets
 }
 
-/// The end of a registration, well or not.
+/// The end of a registration, with success or failure.
 struct RegistrationAnswer {
     path: String,
     id: SocketId,
@@ -151,17 +151,17 @@ impl Watcher {
             Ok(plugin) => tracing::info!(name = plugin.name, path, "plugin is registered"),
             Err(why) => tracing::warn!(path, %why, "plugin is not registered"),
         }
-        let outcome = outcome.map_err(drop);
+        let outcome = outcome.map_err(|refusal| refusal.retry());
         let actions = self.registrations.answered(&path, id, outcome, self.tasks.now().mono);
         self.perform(actions);
     }
 }
 
 impl Handlers {
-    /// Asks the plugin at a socket for its information, has it registered, and tells it.
+    /// Asks the plugin at a socket for its information, registers it, and sends it the result.
     async fn converse(&self, socket: &str) -> Result<RegisteredPlugin, Refusal> {
         let dial = |why: String| Refusal::Dial { socket: socket.to_owned(), why };
-        // Both calls go to the socket that was found, whatever the path leads to meanwhile.
+        // Both calls go to the socket that was found, even if the path leads elsewhere by now.
         let pinned = PinnedSocket::at(Path::new(socket)).map_err(|error| dial(chain(&error)))?;
         let info = agent_plugins::plugin_info(&pinned.path()).await.map_err(|error| match error {
             PluginError::Dial { why, .. } => dial(why),
@@ -175,7 +175,7 @@ impl Handlers {
                 self.forget(&plugin, socket);
                 Err(Refusal::Untold { socket: socket.to_owned(), why: error.words() })
             }
-            // The notification of a refusal may fail as well: the plugin is asked again later.
+            // If the notification of a refusal fails, the refusal counts: the agent tries the plugin again later.
             (registered, _) => registered,
         }
     }
@@ -191,7 +191,7 @@ impl Handlers {
             }
             PluginKind::Device => {
                 let found = self.devices.look(info, Path::new(socket)).await?;
-                self.devices.take(found)
+                self.devices.take(found)?
             }
             PluginKind::Dra => self.claims.as_ref().ok_or_else(unknown)?.register(info, socket)?,
         };

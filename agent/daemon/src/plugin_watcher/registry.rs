@@ -1,8 +1,8 @@
 //! The directory of registration sockets, `<root>/plugins_registry`: its sockets, and hints that they changed.
 //!
-//! In: the directory. Out: sockets with their identities. Invariants: no link is followed, because plugins write here; the number of
-//! entries, sockets and levels that are looked at is bounded; a directory that is new is looked at again once it is watched, so that no
-//! socket in it is missed. Upstream: pkg/kubelet/pluginmanager/pluginwatcher.
+//! In: the directory. Out: sockets with their identities. Invariants: a scan follows no link, because plugins write here; the number of
+//! scanned entries, sockets and levels is bounded; a new directory is scanned again after its watch begins, so that no socket in it is
+//! missed. Upstream: pkg/kubelet/pluginmanager/pluginwatcher.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,22 +18,22 @@ use futures_util::future::select_all;
 
 use crate::pods::pod_dirs::chain;
 
-/// Below the kubelet's root.
+/// Name of the registry below the kubelet's root.
 pub(super) const REGISTRY: &str = "plugins_registry";
 /// Directory of the plugins' own sockets.
 pub(super) const PLUGINS: &str = "plugins";
 /// Mode of both directories, as upstream's.
 const DIR_MODE: u32 = 0o750;
-/// Sockets that are looked at; a node has some ten.
+/// Most scanned sockets; a node has some ten.
 const SOCKETS_MAX: usize = 256;
-/// Entries of all directories that are looked at.
+/// Most scanned entries of all directories.
 const ENTRIES_MAX: usize = 4096;
-/// Levels of directories below the registry.
+/// Most levels of directories below the registry.
 const DEPTH_MAX: usize = 4;
-/// Directories with a watch; others are looked at by the timer.
+/// Most directories with a watch; the timer scans the others.
 const WATCHES_MAX: usize = 16;
 
-/// What is in the registry.
+/// Result of a scan of the registry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FoundSockets {
     pub(super) sockets: BTreeMap<String, SocketId>,
@@ -41,7 +41,7 @@ pub(super) struct FoundSockets {
     entries: usize,
 }
 
-/// Makes both directories.
+/// Creates both directories.
 pub(super) fn make_directories(root: &Path) -> Result<(), FilesError> {
     for directory in [root.join(REGISTRY), root.join(PLUGINS)] {
         files::make_dir(&directory, DIR_MODE)?;
@@ -74,7 +74,7 @@ impl FoundSockets {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            // The entry vanished meanwhile.
+            // The entry has vanished since the listing.
             let Ok(meta) = std::fs::symlink_metadata(entry.path()) else { continue };
             if meta.file_type().is_socket() {
                 let changed = meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec());
@@ -85,7 +85,7 @@ impl FoundSockets {
         }
         if depth < DEPTH_MAX {
             for path in below {
-                // A directory that vanished, or that cannot be read, has no plugins; the others have.
+                // A directory that has vanished or cannot be read counts as empty; the scan continues with the others.
                 let _ = self.look_into(&path, depth + 1);
             }
         }
@@ -97,7 +97,7 @@ impl FoundSockets {
 #[derive(Default)]
 pub(super) struct Hints {
     watches: BTreeMap<PathBuf, PathWatch>,
-    /// Directories whose watch broke: they are looked at by the timer.
+    /// Directories whose watch broke: the timer scans them.
     broken: BTreeSet<PathBuf>,
 }
 

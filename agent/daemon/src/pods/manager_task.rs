@@ -86,6 +86,7 @@ pub fn start<R: Runtime, I: ImageService>(deps: Deps<'_, R, I>) -> ManagerHandle
         known,
         plugins,
         is_synced_now: false,
+        active_revision: 0,
         unused_deleted,
         resources: resources_view,
         resources_revision: 0,
@@ -114,6 +115,8 @@ struct ManagerShell<R, I> {
     plugins: DevicePlugins,
     /// All is known since this step.
     is_synced_now: bool,
+    /// The revision of the active pods that readers have.
+    active_revision: u64,
     /// How often dead containers that nobody needs were all removed.
     unused_deleted: watch::Sender<u64>,
     /// For readers of the managers' assignments.
@@ -174,6 +177,16 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
         self.workers.insert(key.uid, own);
     }
 
+    fn show_active(&self, machine: &PodManager) {
+        self.known.send_if_modified(|known| known.see(machine.admitted()));
+        let active = ActivePods { uids: machine.active_pods(), synced: machine.is_synced() };
+        self.active.send_if_modified(|shown| {
+            let differs = *shown != active;
+            *shown = active;
+            differs
+        });
+    }
+
     fn note_placement_times(&mut self, now: Now, machine: &PodManager) {
         let step = self.tasks.now().mono.since(now.mono);
         let judged = machine.resource_managers().managers().counts.admissions.all;
@@ -204,13 +217,10 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             self.desired.send_replace(machine.desired().clone());
             self.known.send_modify(|known| known.wanted = machine.desired().keys().cloned().collect());
         }
-        self.known.send_if_modified(|known| known.see(machine.active()));
-        let active = ActivePods { uids: machine.active_pods(), synced: machine.is_synced() };
-        self.active.send_if_modified(|shown| {
-            let differs = *shown != active;
-            *shown = active;
-            differs
-        });
+        if self.active_revision != machine.active_revision() {
+            self.active_revision = machine.active_revision();
+            self.show_active(machine);
+        }
         if self.resources_revision != machine.resources_revision() {
             self.resources_revision = machine.resources_revision();
             self.note_placement_times(now, machine);

@@ -10,7 +10,7 @@ use agent_core::pod_worker::effect::Effect;
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker};
 use agent_core::probe::{ProbeCall, ProbeId};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_types::ids::PodKey;
+use agent_types::ids::{PodKey, PodUid};
 use agent_types::machine::EffectId;
 use agent_types::time::{Mono, Now};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ pub struct WorkerShell<R, I> {
     manager: Sender<ManagerEvent>,
     node_events: NodeEvents,
     /// The cancellation of each effect in progress.
-    cancels: BTreeMap<EffectId, CancellationToken>,
+    cancels: BTreeMap<EffectId, Cancel>,
     /// The same for each probe in progress.
     probes: BTreeMap<ProbeId, RunningProbe>,
     rounds: Rounds,
@@ -39,6 +39,27 @@ pub struct WorkerShell<R, I> {
     /// The worker was requested to remove dead containers, and has not finished.
     stripping: bool,
     finished: bool,
+}
+
+/// How an effect in progress is cancelled.
+enum Cancel {
+    /// The executor performs the effect.
+    Token(CancellationToken),
+    /// The pod manager allocates devices.
+    Manager,
+}
+
+impl Cancel {
+    /// Cancels effect `id` of the pod; the answer is what the pod manager has to learn.
+    fn cancel(&self, uid: &PodUid, id: EffectId) -> Option<ManagerEvent> {
+        match self {
+            Cancel::Token(token) => {
+                token.cancel();
+                None
+            }
+            Cancel::Manager => Some(ManagerEvent::GiveUpStart { uid: uid.clone(), id }),
+        }
+    }
 }
 
 /// A probe that is being asked.
@@ -153,16 +174,23 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
 
     fn perform(&mut self, now: Now, action: PodAction) {
         match action {
+            PodAction::Effect { id, effect: Effect::AllocateDevices { container }, .. } => {
+                self.rounds.begin(now.mono);
+                // The pod manager answers, also if the worker cancels.
+                self.cancels.insert(id, Cancel::Manager);
+                self.manager.send(ManagerEvent::LacksDevices { uid: self.key.uid.clone(), container, id });
+            }
             PodAction::Effect { id, effect, deadline } => {
                 self.rounds.begin(now.mono);
                 let cancel = CancellationToken::new();
-                self.cancels.insert(id, cancel.clone());
+                self.cancels.insert(id, Cancel::Token(cancel.clone()));
                 self.report_creation(&effect);
                 self.executor.start(&self.key, id, effect, deadline, cancel, self.own.clone());
             }
             PodAction::Cancel(id) => {
-                if let Some(cancel) = self.cancels.get(&id) {
-                    cancel.cancel();
+                let cancel = self.cancels.get(&id);
+                if let Some(event) = cancel.and_then(|cancel| cancel.cancel(&self.key.uid, id)) {
+                    self.manager.send(event);
                 }
             }
             PodAction::Probe { id, call } => {
@@ -274,6 +302,15 @@ mod tests {
             rounds.begin(at(8));
             assert_eq!(rounds.after(at(9), state, true), took(about, 1));
         }
+    }
+
+    #[test]
+    fn a_cancelled_effect_ends_where_it_is_performed() {
+        let (uid, token) = (PodUid::from("u"), CancellationToken::new());
+        assert!(Cancel::Token(token.clone()).cancel(&uid, EffectId(7)).is_none());
+        assert!(token.is_cancelled());
+        let told = Cancel::Manager.cancel(&uid, EffectId(7));
+        assert!(matches!(&told, Some(ManagerEvent::GiveUpStart { uid: of, id: EffectId(7) }) if *of == uid));
     }
 
     #[test]

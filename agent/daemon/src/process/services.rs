@@ -101,6 +101,7 @@ fn views(node: &Node<CriClient, CriClient>, process: &Process, csi: &Csi, kubepo
         desired: node.desired(),
         statuses: node.statuses(),
         health: node.health(),
+        device_plugins: node.device_plugins().health(),
         addresses: node.addresses(),
         kubepods,
         metrics: process.metrics.clone(),

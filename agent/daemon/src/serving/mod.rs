@@ -67,6 +67,8 @@ pub struct Views {
     pub statuses: StatusStore,
     /// Whether PLEG is healthy.
     pub health: watch::Receiver<Result<(), String>>,
+    /// Whether device plugins can register.
+    pub device_plugins: watch::Receiver<Result<(), String>>,
     /// Addresses of the Node; `None` on a standalone node.
     pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
     /// The cgroup in which all pods' cgroups are.
@@ -206,6 +208,7 @@ fn alarm(settings: &Settings, node_events: NodeEvents) -> Option<Alarm> {
                     container: None,
                     list: ContainerList::default(),
                     claim: None,
+                    resource_version: None,
                 },
             );
         };
@@ -239,6 +242,7 @@ fn paths(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> Paths {
         profiling: kubelet.enable_profiling_handler,
         debug_flags: kubelet.enable_debug_flags_handler,
         split_logs: gates.pod_logs_query_split_streams,
+        checkpoint: gates.container_checkpoint,
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) struct NodeView<R> {
     desired: watch::Receiver<DesiredPods>,
     statuses: StatusStore,
     health: watch::Receiver<Result<(), String>>,
+    device_plugins: watch::Receiver<Result<(), String>>,
     pub(super) runtime: Arc<R>,
     about: Arc<NodeConstants>,
     hints: DirectoryHints,
@@ -78,12 +79,13 @@ impl<R: Runtime> NodeView<R> {
         statistics: Statistics<R>,
         tasks: Tasks,
     ) -> NodeView<R> {
-        let Views { desired, statuses, health, metrics, claims, .. } = views;
+        let Views { desired, statuses, health, device_plugins, metrics, claims, .. } = views;
         NodeView {
             process,
             desired,
             statuses,
             health,
+            device_plugins,
             runtime,
             about: Arc::new(about),
             hints,
@@ -128,7 +130,9 @@ fn running_pod(key: &PodKey, containers: Vec<Container>) -> Pod {
 
 impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
     async fn health(&self) -> Vec<Check> {
-        vec![("ping", Ok(())), ("log", Ok(())), ("syncloop", self.health.borrow().clone())]
+        let device_plugins = self.device_plugins.borrow().clone();
+        let syncloop = self.health.borrow().clone();
+        vec![("ping", Ok(())), ("log", Ok(())), ("syncloop", syncloop), ("device-plugin", device_plugins)]
     }
 
     async fn pods(&self) -> Vec<Pod> {

@@ -204,6 +204,14 @@ impl Tasks {
         }
     }
 
+    /// Waits for a deadline; never returns without one.
+    pub async fn wait_for_deadline(&self, deadline: Option<Mono>) {
+        match deadline {
+            Some(deadline) => self.wait_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits for all tasks to end, at most `within`; false if some did not.
     pub async fn drain(&self, within: Duration) -> bool {
         self.tracker.close();
@@ -242,7 +250,7 @@ async fn run<S: Shell>(
         let event = tokio::select! {
             // `recv` and `wait_until` are cancel-safe: neither takes anything before it returns.
             event = inbox.recv() => event,
-            () = wait_for(&tasks, deadline) => shell.tick(),
+            () = tasks.wait_for_deadline(deadline) => shell.tick(),
         };
         let now = tasks.now();
         shell.before(now, &event);
@@ -253,13 +261,6 @@ async fn run<S: Shell>(
         if !shell.after(now, &machine) {
             return;
         }
-    }
-}
-
-async fn wait_for(tasks: &Tasks, deadline: Option<Mono>) {
-    match deadline {
-        Some(deadline) => tasks.wait_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -23,6 +23,8 @@ pub const ANNOTATION: &str = "example.com/ids";
 /// A plugin that answers as its script says; clones share it.
 #[derive(Clone)]
 pub struct ScriptedPlugin {
+    /// Lists that it sends one after the other before it ends the stream; empty: those of `lists`.
+    pub script: Vec<Vec<Device>>,
     /// Its devices.
     pub lists: watch::Sender<Vec<Device>>,
     /// Calls with their ids.
@@ -34,25 +36,37 @@ pub struct ScriptedPlugin {
 impl ScriptedPlugin {
     /// A plugin with these healthy devices, on a socket until the test ends.
     pub fn serve(socket: &Path, ids: &[&str], refuses: bool) -> ScriptedPlugin {
-        let device =
-            |id: &&str| Device { id: (*id).to_owned(), health: "Healthy".to_owned(), topology: None };
-        let lists = watch::Sender::new(ids.iter().map(device).collect());
-        let plugin = ScriptedPlugin { lists, calls: Arc::default(), refuses };
+        let lists = watch::Sender::new(ids.iter().map(|id| healthy_device(id)).collect());
+        ScriptedPlugin { script: Vec::new(), lists, calls: Arc::default(), refuses }.start(socket)
+    }
+
+    /// A plugin that sends these lists as fast as it can, and ends the stream.
+    pub fn serve_lists(socket: &Path, script: Vec<Vec<Device>>) -> ScriptedPlugin {
+        let lists = watch::Sender::new(Vec::new());
+        ScriptedPlugin { script, lists, calls: Arc::default(), refuses: false }.start(socket)
+    }
+
+    fn start(self, socket: &Path) -> ScriptedPlugin {
         let listener = UnixListener::bind(socket).unwrap();
         let incoming = stream::unfold(listener, |listener| async move {
             Some((listener.accept().await.map(|(stream, _)| stream), listener))
         });
         let server = Server::builder()
-            .add_service(DevicePluginServer::new(plugin.clone()))
+            .add_service(DevicePluginServer::new(self.clone()))
             .serve_with_incoming(incoming);
         drop(tokio::spawn(server));
-        plugin
+        self
     }
 
     fn called(&self, call: &str, mut ids: Vec<String>) {
         ids.sort();
         self.calls.lock().unwrap().push(format!("{call} {}", ids.join(",")));
     }
+}
+
+/// A healthy device without topology.
+pub fn healthy_device(id: &str) -> Device {
+    Device { id: id.to_owned(), health: "Healthy".to_owned(), topology: None }
 }
 
 /// Calls `Register` as a plugin does.
@@ -83,6 +97,11 @@ impl DevicePlugin for ScriptedPlugin {
     type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        if !self.script.is_empty() {
+            let lists = self.script.clone().into_iter();
+            let messages = stream::iter(lists.map(|devices| Ok(ListAndWatchResponse { devices })));
+            return Ok(Response::new(Box::pin(messages)));
+        }
         let lists = self.lists.subscribe();
         let messages = stream::unfold((lists, true), |(mut lists, first)| async move {
             if !first {

@@ -7,7 +7,6 @@
 pub mod api;
 pub mod cgroups;
 pub mod device_plugin;
-pub mod dra_driver;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

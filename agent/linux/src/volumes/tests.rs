@@ -322,3 +322,15 @@ fn host_paths_are_what_they_are_said_to_be() {
     }
     assert!(check("no/file", HostPathType::FileOrCreate).unwrap_err().starts_with("open "));
 }
+
+#[test]
+fn a_try_of_noswap_leaves_nothing_and_goes_on_from_what_a_crash_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |path: &Path| fs::read_dir(path).unwrap().count();
+    let first = has_tmpfs_noswap(dir.path());
+    assert_eq!(of(dir.path()), 0);
+    fs::create_dir(dir.path().join("tmpfs-noswap-test")).unwrap();
+    assert_eq!(has_tmpfs_noswap(dir.path()), first);
+    assert_eq!(of(dir.path()), 0);
+    assert!(!has_tmpfs_noswap(&dir.path().join("absent")));
+}

@@ -58,7 +58,7 @@ pub fn write(policy: &str, state: &CpuState) -> String {
 /// The state of a file that `policy` may use. A checksum of 0 is accepted, as upstream accepts it.
 ///
 /// # Errors
-/// The file cannot be used. Upstream ends then, and so does the agent: the administrator drains the node and removes the file.
+/// The file cannot be used. The agent then ends, as upstream: the administrator drains the node and removes the file.
 pub fn read(policy: &str, bytes: &str) -> Result<CpuState, CheckpointError> {
     let file: File =
         serde_json::from_str(bytes).map_err(|error| CheckpointError::NotJson(error.to_string()))?;

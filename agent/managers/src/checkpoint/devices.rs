@@ -1,7 +1,7 @@
 //! `kubelet_internal_checkpoint`, the device manager's file.
 //!
 //! In: the state, or bytes. Out: bytes, or the state. Invariants: those of [`super`], but a checksum of 0 is not accepted. Lists are
-//! sorted (upstream: in any order). A file that cannot be used is reported and the agent goes on without it, as upstream.
+//! sorted (upstream: in any order). A file that cannot be used is logged, and the agent continues without it, as upstream.
 //! Upstream: devicemanager/checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,12 +132,12 @@ pub fn write(state: &DeviceState) -> String {
             state.registered.iter().map(|(name, ids)| (name.clone(), list(ids))).collect(),
         ),
     };
-    // The numbers and the base64 text are this function's own.
+    // This function wrote the numbers and the base64 text itself, so the checksum cannot fail.
     let checksum = data.checksum().unwrap_or_default().into();
     escaped(&serde_json::to_string(&File { data, checksum }).unwrap_or_default())
 }
 
-/// Go's JSON escapes these characters too; outside of strings JSON has none of them.
+/// Escapes the characters that Go's JSON also escapes. JSON has none of them outside of strings.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -154,14 +154,14 @@ fn escaped(json: &str) -> String {
 pub struct ReadDevices {
     /// The state.
     pub state: DeviceState,
-    /// Entries whose bytes are no `ContainerAllocateResponse`: pod UID, container name, resource. The state does not have them.
+    /// Entries whose bytes are not a `ContainerAllocateResponse`: pod UID, container name, resource. The state omits them.
     pub left_out: Vec<(String, String, ResourceName)>,
 }
 
 /// The state of a file. `decode` reads the message `ContainerAllocateResponse`.
 ///
 /// # Errors
-/// The file cannot be used. The agent reports so and starts without it.
+/// The file cannot be used. The agent logs this and starts without it.
 pub fn read(
     bytes: &str,
     decode: impl Fn(&[u8]) -> Option<RunOptions>,

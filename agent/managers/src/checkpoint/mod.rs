@@ -1,37 +1,37 @@
 //! The managers' state files (`cpu_manager_state`, `memory_manager_state`, `kubelet_internal_checkpoint`), byte for byte as upstream's.
 //!
-//! In: a state, or the bytes of a file. Out: the bytes, or the state. Invariant: an upstream kubelet v1.36 reads the files that are written
-//! here, and its files are read here, so either may follow the other on one disk. The checksum is FNV-1a over the text by which
-//! Go's spew prints the value, with checksum 0 and sorted keys. Upstream: pkg/kubelet/checkpointmanager/checksum,
+//! In: a state, or the bytes of a file. Out: the bytes, or the state. Invariant: an upstream kubelet v1.36 reads the files of this
+//! agent, and this agent reads its files, so either may follow the other on one disk. The checksum is FNV-1a over the text that Go's
+//! spew prints for the value, with checksum 0 and sorted keys. Upstream: pkg/kubelet/checkpointmanager/checksum,
 //! cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go, devicemanager/checkpoint.
 
 pub mod cpus;
 pub mod devices;
 pub mod memory;
 
-/// Why a file is not used.
+/// Reason for which a file is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file is no JSON of this form.
+    /// The file is not JSON of this form.
     #[error("{0}")]
     NotJson(String),
-    /// The checksum is another one.
+    /// The checksum does not match.
     #[error("checkpoint is corrupted")]
     Corrupted,
-    /// The file is of another policy.
+    /// The file belongs to another policy.
     #[error("{prefix}configured policy \"{configured}\" differs from state checkpoint policy \"{found}\"")]
     OtherPolicy {
         /// `[memorymanager] ` for memory.
         prefix: &'static str,
-        /// The policy that is configured.
+        /// The configured policy.
         configured: String,
         /// The policy of the file.
         found: String,
     },
-    /// The shared set is no list of processors.
+    /// The shared set is not a list of processors.
     #[error("could not parse default cpu set \"{0}\": {1}")]
     BadShared(String, String),
-    /// A container's set is no list of processors.
+    /// A container's set is not a list of processors.
     #[error("could not parse cpuset \"{cpus}\" for container \"{container}\" in pod \"{pod}\": {error}")]
     BadOwn {
         /// UID.

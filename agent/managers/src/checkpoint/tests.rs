@@ -1,4 +1,4 @@
-//! Files that upstream v1.36.3 wrote, and the way there and back.
+//! Files that upstream v1.36.3 wrote, and files that are written and read again.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Which processors a request for `n` exclusive ones gets: whole NUMA nodes and sockets first, then whole caches and cores, then
+//! Selects the processors for a request for `n` exclusive ones: whole NUMA nodes and sockets first, then whole caches and cores, then
 //! single processors.
 //!
-//! In: the topology, the processors that may be given, their number, the options. Out: a set of exactly this size, or the reason why there
-//! is none. Invariants: each order is ascending by free processors of the group, then by id, so that small remains are used up
-//! first; the same request on the same machine gets the same processors as upstream's (golden data in `tests/golden.rs`).
+//! In: the topology, the free processors, the requested number, the options. Out: a set of exactly this size, or the reason why there is
+//! none. Invariants: each order is ascending by free processors of the group, then by id, so that groups with few free processors are
+//! used first; a request gets the same processors as upstream's on the same machine (golden data in `tests/golden.rs`).
 //! Upstream: pkg/kubelet/cm/cpumanager/cpu_assignment.go (`takeByTopologyNUMAPacked`).
 
 use std::collections::BTreeMap;
@@ -21,15 +21,15 @@ pub enum Sorting {
     Spread,
 }
 
-/// Why a request gets no processors; the texts are upstream's.
+/// Reason for which a request gets no processors; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TakeError {
     /// Fewer processors are free.
     #[error("not enough cpus available to satisfy request: requested={requested}, available={available}")]
     NotEnough {
-        /// Wanted.
+        /// Requested number.
         requested: usize,
-        /// Free.
+        /// Number of free processors.
         available: usize,
     },
     /// The machine's description contradicts itself.
@@ -71,10 +71,10 @@ pub fn take_packed(
     if run.is_satisfied() { Ok(run.taken) } else { Err(TakeError::Failed) }
 }
 
-/// A request that is being served.
+/// The state of a request in progress.
 pub(super) struct Run<'t> {
     topology: &'t CpuTopology,
-    /// Processors that may still be taken.
+    /// Processors that are still free.
     pub(super) free: Cpus,
     needed: usize,
     taken: CpuSet,
@@ -97,7 +97,7 @@ impl<'t> Run<'t> {
         self.needed == 0
     }
 
-    /// Processors that are still to be taken.
+    /// Number of processors that are still needed.
     pub(super) fn needed(&self) -> usize {
         self.needed
     }
@@ -117,7 +117,7 @@ impl<'t> Run<'t> {
         let (all, free) = (self.topology.cpus(), self.free.sizes(unit));
         let whole = |id: &u32| {
             let size = match unit {
-                // These two are compared with the machine's average.
+                // Sockets and cores are compared with the machine's average.
                 Unit::Socket => self.topology.cpus_per_socket(),
                 Unit::Core => self.topology.cpus_per_core(),
                 Unit::Node | Unit::Uncore => all.in_group(unit, *id).len(),
@@ -149,7 +149,7 @@ impl<'t> Run<'t> {
         }
     }
 
-    /// All that is needed from the lowest cores of one cache, or nothing.
+    /// Takes all needed processors from the lowest cores of one cache, or none.
     fn take_part_of(&mut self, uncore: u32) {
         let per_core = self.topology.cpus_per_core();
         if per_core == 0 {
@@ -201,7 +201,7 @@ impl<'t> Run<'t> {
         }
     }
 
-    /// For each group of the outer kind in its order, the groups in it in theirs.
+    /// Groups of the kind `unit`, by the order of the outer groups and then by their own order.
     fn order_within(&self, unit: Unit, outer: Unit) -> Vec<u32> {
         let sizes = self.free.sizes(unit);
         let inner = |id| sorted(self.free.ids_within(unit, outer, id), &sizes);

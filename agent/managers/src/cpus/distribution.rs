@@ -1,10 +1,10 @@
 //! Processors spread evenly over as few NUMA nodes as hold them (`distribute-cpus-across-numa`).
 //!
 //! In: as for [`super::accumulator`], and the size of the groups that stay together. Out: as there. Invariant: among the combinations of
-//! the fewest nodes that can serve the request, the one is used after which the free processors of all nodes differ least.
-//! Different from upstream, on purpose: upstream keeps the best combination by reference while its search goes on overwriting it, so
-//! combinations of 4, 6 and 7 nodes may end with another last node than the one that was judged (kubernetes v1.36.3,
-//! `iterateCombinations`); here the judged combination is used. Upstream: cpu_assignment.go (`takeByTopologyNUMADistributed`).
+//! the fewest nodes that can serve the request, the chosen one leaves the most even numbers of free processors on all nodes. A
+//! deliberate difference from upstream: upstream keeps a reference to the best combination, and its search overwrites it later, so
+//! combinations of 4, 6 and 7 nodes may end with another last node than the evaluated one (kubernetes v1.36.3,
+//! `iterateCombinations`); here the evaluated combination is used. Upstream: cpu_assignment.go (`takeByTopologyNUMADistributed`).
 
 use super::accumulator::{Run, Sorting, TakeError, take_packed};
 use crate::cpu_set::CpuSet;
@@ -14,7 +14,7 @@ use crate::topology::{CpuTopology, Unit};
 /// `full-pcpus-only`, else 1).
 ///
 /// # Errors
-/// Fewer are free, or the distribution does not add up.
+/// Fewer processors are free, or the distribution does not add up.
 pub fn take_distributed(
     topology: &CpuTopology,
     available: &CpuSet,
@@ -71,11 +71,11 @@ pub fn take_distributed(
 
 /// Nodes of a distribution, by their place in the order of nodes.
 struct Plan {
-    /// Each gives the same number.
+    /// Each of these nodes gives the same number.
     nodes: Vec<usize>,
-    /// These give the remainder, a group at a time.
+    /// These nodes give the remainder, a group at a time.
     rest: Vec<usize>,
-    /// How much the nodes' free processors differ afterwards, in thousandths.
+    /// Deviation of the nodes' free processors afterwards, in thousandths.
     balance: u64,
 }
 
@@ -95,7 +95,7 @@ impl Search {
         needed.div_ceil(groups_of_node)..=needed.min(self.free.len())
     }
 
-    /// What each of `count` nodes gives.
+    /// Number of processors that each of `count` nodes gives.
     fn each(&self, count: usize) -> usize {
         self.requested / count / self.group * self.group
     }
@@ -160,7 +160,7 @@ impl Search {
         best.map(|(balance, rest)| Plan { nodes: nodes.to_vec(), rest, balance })
     }
 
-    /// How much the free processors differ once the subset has given the rest, round robin; `None` if it cannot.
+    /// Deviation of the free processors after the subset has given the rest, round robin; `None` if it cannot.
     fn hand_out(&self, after: &[usize], subset: &[usize], mut rest: usize) -> Option<u64> {
         let mut after = after.to_vec();
         let can: usize = subset
@@ -201,12 +201,12 @@ fn deviation(values: &[usize]) -> u64 {
     thousandths
 }
 
-/// Exact: processors are fewer than 2^32.
+/// The conversion is exact, because there are fewer than 2^32 processors.
 fn to_f64(value: usize) -> f64 {
     f64::from(u32::try_from(value).unwrap_or(u32::MAX))
 }
 
-/// Calls `visit` with each combination of `count` items, in lexicographic order of their places, until it answers false.
+/// Calls `visit` with each combination of `count` items, in lexicographic order of their positions, until it returns false.
 fn combinations(items: &[usize], count: usize, visit: &mut dyn FnMut(&[usize]) -> bool) {
     let mut chosen = Vec::with_capacity(count);
     if count > 0 {

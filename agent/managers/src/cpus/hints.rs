@@ -1,7 +1,7 @@
 //! The NUMA nodes on which a request for exclusive processors can be served.
 //!
-//! In: the pod, the state. Out: hints for the topology manager. Invariant: a hint is preferred if no smaller number of nodes could ever
-//! hold the request, used or not. Upstream: policy_static.go (`GetTopologyHints`, `GetPodTopologyHints`).
+//! In: the pod, the state. Out: hints for the topology manager. Invariant: a hint is preferred if no smaller number of nodes could hold
+//! the request, even with all processors free. Upstream: policy_static.go (`GetTopologyHints`, `GetPodTopologyHints`).
 
 use super::manager::CpuManager;
 use crate::cpu_set::CpuSet;
@@ -48,7 +48,7 @@ impl CpuManager {
         vec![Hints::On(self.nodes_for(&self.available(), &reusable, requested))]
     }
 
-    /// Sets of nodes that have all of `reusable`, and with it enough of `available`.
+    /// Sets of nodes that have all of `reusable`, and together with it enough of `available`.
     fn nodes_for(&self, available: &CpuSet, reusable: &CpuSet, requested: usize) -> Vec<Hint> {
         let cpus = self.topology().cpus();
         let nodes: Vec<u32> = cpus.ids(Unit::Node).into_iter().collect();

@@ -1,9 +1,9 @@
-//! The static CPU policy: containers of Guaranteed pods with whole processors have them for themselves.
+//! The static CPU policy: containers of Guaranteed pods that request whole processors get exclusive ones.
 //!
-//! In: pods to admit, containers that are gone. Out: processors of each container. Invariants: reserved processors are nobody's own; a
-//! container's processors change only while it is admitted anew; processors of an init container may serve later containers of
-//! its pod, those of a sidecar none. Nothing is taken back on failure: [`CpuManager::keep_only`] does so once the pod is not
-//! active. Upstream: pkg/kubelet/cm/cpumanager/policy_static.go.
+//! In: pods to admit, containers that are gone. Out: processors of each container. Invariants: reserved processors are never exclusive;
+//! only a new admission changes a container's processors; later containers of a pod may use the processors of its init containers, but
+//! not those of its sidecars. A failure frees nothing: [`CpuManager::keep_only`] does so after the pod is not active any more.
+//! Upstream: pkg/kubelet/cm/cpumanager/policy_static.go.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::node_mask::NodeMask;
 use crate::request::{ContainerRequest, Kind, PodRequest};
 use crate::topology::{CpuTopology, Unit};
 
-/// Why a container gets no processors; the texts are upstream's.
+/// Reason for which a container gets no processors; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
     /// `full-pcpus-only`, and the number is not one of whole cores.
     #[error("SMT Alignment Error: requested {requested} cpus not multiple cpus per core = {per_core}")]
     NotWholeCores {
-        /// Wanted.
+        /// Requested number.
         requested: usize,
         /// Processors of a core.
         per_core: usize,
@@ -35,12 +35,12 @@ pub enum AllocateError {
     TooFewCores {
         /// Processors of free cores.
         available: usize,
-        /// Wanted.
+        /// Requested number.
         requested: usize,
         /// Processors of a core.
         per_core: usize,
     },
-    /// Too few are free.
+    /// Too few processors are free.
     #[error(transparent)]
     Take(#[from] TakeError),
 }
@@ -71,7 +71,7 @@ impl CpuManager {
         CpuManager { topology, options, reserved, reserved_cores, state, reusable: None }
     }
 
-    /// The machine.
+    /// The machine's processors.
     #[must_use]
     pub fn topology(&self) -> &CpuTopology {
         &self.topology
@@ -116,7 +116,7 @@ impl CpuManager {
             .sizes(Unit::Node)
     }
 
-    /// The container has processors for itself, and all of them share one uncore cache.
+    /// True if the container has exclusive processors that all share one uncore cache.
     #[must_use]
     pub fn is_in_one_uncore(&self, uid: &str, container: &str) -> bool {
         let own = self.state.own(uid, container);
@@ -127,10 +127,10 @@ impl CpuManager {
         self.reusable.as_ref().filter(|(of, _)| of == uid).map(|(_, cpus)| cpus.clone()).unwrap_or_default()
     }
 
-    /// Gives a container its processors, on these NUMA nodes if that is possible. A container that has some keeps them.
+    /// Gives a container its processors, on these NUMA nodes if that is possible. A container with exclusive processors keeps them.
     ///
     /// # Errors
-    /// Too few are free, or they cannot be whole cores.
+    /// Too few processors are free, or the request cannot get whole cores.
     pub fn allocate(
         &mut self,
         pod: &PodRequest,
@@ -221,7 +221,7 @@ impl CpuManager {
         }
     }
 
-    /// Takes back the processors of all containers that no active pod has. True if something changed.
+    /// Frees the processors of all containers that no active pod has. True if something changed.
     pub fn keep_only(&mut self, is_active: impl Fn(&str, &str) -> bool) -> bool {
         let all = self.state.assignments.iter();
         let gone =
@@ -234,7 +234,7 @@ impl CpuManager {
     }
 }
 
-/// Takes processors as the options say.
+/// Takes processors according to the options.
 pub(super) fn take(
     topology: &CpuTopology,
     options: CpuOptions,

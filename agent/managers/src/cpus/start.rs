@@ -1,7 +1,7 @@
-//! The start of the static CPU policy: reserved processors, and whether an earlier state fits this machine.
+//! The start of the static CPU policy: reserved processors, and the check of an earlier state against this machine.
 //!
 //! In: the machine, options, reservation, the state of an earlier agent (or an upstream kubelet). Out: a [`CpuManager`], or the reason
-//! why the agent must not start, in upstream's words. Invariant: a state that is used accounts for each processor of the machine.
+//! why the agent must not start, with upstream's text. Invariant: an accepted state has each processor of the machine.
 //! Upstream: policy_static.go (`NewStaticPolicy`, `validateState`), cpu_manager.go (`NewManager`).
 
 use super::manager::{CpuManager, take};
@@ -10,20 +10,20 @@ use super::state::CpuState;
 use crate::cpu_set::CpuSet;
 use crate::topology::CpuTopology;
 
-/// Why the policy cannot start.
+/// Reason for which the policy cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// Neither systemReserved nor kubeReserved nor reservedSystemCPUs has processors.
     #[error("[cpumanager] unable to determine reserved CPU resources for static policy")]
     NothingReserved,
-    /// The reservation cannot be had.
+    /// The machine cannot provide the reservation.
     #[error(
         "new static policy error: [cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {wanted})"
     )]
     CannotReserve {
-        /// Those that were found.
+        /// Processors that were found.
         reserved: CpuSet,
-        /// Number that was wanted.
+        /// Requested number.
         wanted: usize,
     },
     /// A reserved processor does not exist.
@@ -36,13 +36,13 @@ pub enum StartError {
         "new static policy error: Align by socket is not compatible with hardware where number of sockets are more than number of NUMA"
     )]
     SocketsPerNode,
-    /// Containers have processors and nobody else has any.
+    /// The state has processors of containers and no shared ones.
     #[error("default cpuset cannot be empty")]
     NoShared,
     /// The state is from before `strict-cpu-reservation`.
     #[error("some of strictly reserved cpus: \"{wrong}\" are present in defaultCpuSet: \"{shared}\"")]
     ReservedShared {
-        /// Reserved and shared.
+        /// Processors that are reserved and shared.
         wrong: CpuSet,
         /// The shared set.
         shared: CpuSet,
@@ -50,19 +50,19 @@ pub enum StartError {
     /// The state is from another reservation.
     #[error("not all reserved cpus: \"{reserved}\" are present in defaultCpuSet: \"{shared}\"")]
     ReservedAway {
-        /// Reserved ones.
+        /// Reserved processors.
         reserved: CpuSet,
         /// The shared set.
         shared: CpuSet,
     },
-    /// A processor is shared and somebody's own.
+    /// A processor is both shared and exclusive.
     #[error("pod: {pod}, container: {container} cpuset: \"{own}\" overlaps with default cpuset \"{shared}\"")]
     Overlap {
         /// UID.
         pod: String,
         /// Name.
         container: String,
-        /// Its processors.
+        /// Processors of the container.
         own: CpuSet,
         /// The shared set.
         shared: CpuSet,
@@ -129,8 +129,8 @@ impl CpuManager {
         Ok(CpuManager::with_state(topology, options, reserved, state))
     }
 
-    /// Starts after a boot of the machine. No container runs, so a state that does not fit is a wish: pods keep the processors that are
-    /// still free, the others get new ones when they are admitted. Upstream does not start then.
+    /// Starts after a boot of the machine. No container runs, so the policy also accepts a state that does not fit: pods keep processors that
+    /// are still free, and get new ones at their admission otherwise. Upstream does not start then.
     ///
     /// # Errors
     /// The reservation does not fit the machine.

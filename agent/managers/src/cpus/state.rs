@@ -1,7 +1,7 @@
-//! Which container has which processors.
+//! Processors of containers.
 //!
-//! In: assignments and releases. Out: the shared set and each container's own. Invariant (kept by [`super::manager`]): no processor is in
-//! the shared set and in a container's, and containers of two pods have none in common. Upstream: pkg/kubelet/cm/cpumanager/state.
+//! In: assignments and releases. Out: the shared set and each container's exclusive set. Invariant (kept by [`super::manager`]): no
+//! processor is both shared and exclusive, and containers of two pods have none in common. Upstream: pkg/kubelet/cm/cpumanager/state.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::cpu_set::CpuSet;
 /// The assignments of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuState {
-    /// Processors of all containers without their own.
+    /// Shared processors, for containers without exclusive ones.
     pub shared: CpuSet,
-    /// Containers with their own processors: pod UID, container name.
+    /// Exclusive processors of containers: pod UID, container name.
     pub assignments: BTreeMap<String, BTreeMap<String, CpuSet>>,
 }
 
 impl CpuState {
-    /// The container's own processors.
+    /// The container's exclusive processors.
     #[must_use]
     pub fn own(&self, uid: &str, container: &str) -> Option<&CpuSet> {
         self.assignments.get(uid)?.get(container)
@@ -28,7 +28,7 @@ impl CpuState {
         self.assignments.entry(uid.to_owned()).or_default().insert(container.to_owned(), cpus);
     }
 
-    /// Takes the container's processors back; those that other containers of its pod have stay theirs.
+    /// Frees the container's processors, except those that other containers of its pod also have.
     pub(super) fn release(&mut self, uid: &str, container: &str) {
         let Some(of_pod) = self.assignments.get_mut(uid) else { return };
         let Some(cpus) = of_pod.remove(container) else { return };

@@ -1,11 +1,10 @@
 //! The allocation of a container's devices, step by step.
 //!
 //! In: a container, answers of plugins, the outcome of writing the checkpoint. Out: the next step, which the caller takes. Invariants: a
-//! pod has one allocation at a time, and several pods may have one each, so that a plugin that hangs holds only the pods that want its
-//! resource; chosen devices are reserved until the plugin answers; a refusal
-//! frees the devices whose plugin did not allocate them; devices that a plugin did allocate stay the container's until its pod is not
-//! active; the container does not start before the checkpoint has its devices. Upstream: manager.go
-//! (`Allocate`, `allocateContainerResources`).
+//! pod has one allocation at a time, and several pods may have one each, so that a plugin that hangs delays only pods that request its
+//! resource; chosen devices are reserved until the plugin answers; a refusal frees devices that no plugin has allocated; the container
+//! keeps devices that a plugin has allocated until its pod is not active; the container does not start before the checkpoint has its
+//! devices. Upstream: manager.go (`Allocate`, `allocateContainerResources`).
 //!
 //! ```text
 //! begin ─┬─> AskPreferred ── preferred ──┐
@@ -26,7 +25,7 @@ use crate::request::{ContainerRequest, Kind, ResourceName};
 /// The file's name in the directory of device plugins.
 pub const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
-/// The next thing for the caller to do.
+/// The next step of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationStep {
     /// Ask the plugin, then call [`DeviceManager::preferred`]. The call has no deadline.
@@ -60,17 +59,17 @@ pub(super) struct Allocation {
     kind: Kind,
     nodes: Option<NodeMask>,
     runs_already: bool,
-    /// Resources to go through, the next one last.
+    /// Resources that are not allocated yet, the next one last.
     left: Vec<(ResourceName, usize)>,
     waits_for: Waits,
-    /// The container got devices that the checkpoint does not have.
+    /// True if the container got devices that the checkpoint lacks.
     is_dirty: bool,
 }
 
 /// The event that an allocation waits for.
 #[derive(Clone, Debug)]
 enum Waits {
-    /// None: the allocation goes on.
+    /// No event: the allocation continues.
     Nothing,
     /// The plugin's preference.
     Preferred(OpenChoice),
@@ -81,7 +80,7 @@ enum Waits {
 }
 
 impl Allocation {
-    /// Devices of the resource that are chosen and in no record.
+    /// Chosen devices of the resource that no record has.
     pub(super) fn reserved(&self, resource: &str) -> Option<&BTreeSet<String>> {
         match &self.waits_for {
             Waits::Preferred(open) if open.resource == resource => Some(&open.chosen),
@@ -135,7 +134,7 @@ impl DeviceManager {
         }
     }
 
-    /// Another pod has one of these devices that were free when the plugin was asked.
+    /// True if another pod has got one of these devices since the question.
     fn are_taken(&self, open: &OpenChoice, ids: &BTreeSet<String>) -> bool {
         let (in_use, reserved) = (self.records.in_use(&open.resource), self.reserved(&open.resource));
         ids.difference(&open.chosen).any(|id| in_use.contains(id) || reserved.contains(id))
@@ -152,7 +151,7 @@ impl DeviceManager {
         };
         let response = match answer {
             Ok(Some(response)) => response,
-            // Upstream prints the answer at the end, and that of an empty answer is no text.
+            // Upstream prints the answer at the end; an empty answer has no text.
             Ok(None) => {
                 return AllocationStep::Refused("no containers return in allocation response ".to_owned());
             }
@@ -164,7 +163,7 @@ impl DeviceManager {
         self.advance(allocation)
     }
 
-    /// The checkpoint was written, or the error.
+    /// The checkpoint was written, or could not be written.
     pub fn written(&mut self, uid: &str, outcome: Result<(), String>) -> AllocationStep {
         let Some((allocation, Waits::Written)) = self.resume(uid) else { return out_of_turn() };
         match outcome {
@@ -175,12 +174,12 @@ impl DeviceManager {
         }
     }
 
-    /// The caller will bring no answer for the pod: frees the devices that were chosen and that no plugin allocated.
+    /// Gives up the pod's allocation: frees chosen devices that no plugin has allocated.
     pub fn give_up(&mut self, uid: &str) {
         self.allocations.remove(uid);
     }
 
-    /// The pod's admission begins or is over: no later container uses devices of its init containers again.
+    /// The pod's admission begins or ends: later containers cannot use the devices of its init containers any more.
     pub fn forget_reusable(&mut self, uid: &str) {
         self.reusable.remove(uid);
     }
@@ -197,7 +196,7 @@ impl DeviceManager {
         step
     }
 
-    /// Goes through the resources until a plugin has to be asked.
+    /// Allocates resource after resource until a plugin must be asked.
     fn advance(&mut self, mut allocation: Allocation) -> AllocationStep {
         while let Some((resource, required)) = allocation.left.pop() {
             if !self.manages(&resource) {
@@ -246,7 +245,7 @@ impl DeviceManager {
         self.wait(allocation, waits_for, AllocationStep::AskAllocate(question))
     }
 
-    /// Notes which devices later containers of the pod may have.
+    /// Ends the allocation, and notes the devices that later containers of the pod may use.
     fn finish(&mut self, allocation: &Allocation) -> AllocationStep {
         let records = self.records.container(&allocation.uid, &allocation.container);
         let of_pod = self.reusable.entry(allocation.uid.clone()).or_default();
@@ -263,7 +262,7 @@ impl DeviceManager {
     }
 }
 
-/// The manager did not wait for this answer: the unfinished allocation is given up, and nothing else changes.
+/// The refusal for an answer that the manager did not wait for: the allocation is given up, and nothing else changes.
 fn out_of_turn() -> AllocationStep {
     AllocationStep::Refused("the device manager did not wait for this answer".to_owned())
 }

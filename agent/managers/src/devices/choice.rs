@@ -1,7 +1,7 @@
 //! The choice of devices for one resource of one container.
 //!
 //! In: lists and records, the topology hint. Out: ids, or a question about the plugin's preference. Invariants: devices of init
-//! containers of the same pod come first, then devices on the nodes of the hint; the plugin's preference chooses only among
+//! containers of the same pod come first, then devices on the nodes of the hint; the plugin's preference decides only among
 //! devices of equal rank. Upstream: manager.go (`devicesToAllocate`, `filterByAffinity`), KEP-2043 and KEP-693.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,10 @@ use super::records::{NO_NODE, PodRecords};
 use crate::node_mask::NodeMask;
 use crate::request::ResourceName;
 
-/// Why a container gets no devices; the texts are upstream's.
+/// Reason for which a container gets no devices; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
-    /// The container has another number of devices than it asks for.
+    /// The container has another number of devices than it requests.
     #[error(
         "pod {uid:?} container {container:?} changed request for resource {resource:?} from {from} to {to}"
     )]
@@ -28,7 +28,7 @@ pub enum ChoiceError {
         resource: ResourceName,
         /// Devices that the container has.
         from: usize,
-        /// Devices that it asks for.
+        /// Requested number of devices.
         to: usize,
     },
     /// The resource is removed, and pods still have devices of it.
@@ -40,16 +40,16 @@ pub enum ChoiceError {
     /// A device that the container has is not healthy.
     #[error("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}")]
     NoLongerHealthy(ResourceName),
-    /// Too few are free.
+    /// Too few devices are free.
     #[error(
         "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {available}"
     )]
     TooFew {
         /// Resource.
         resource: ResourceName,
-        /// Devices still needed, without those used again.
+        /// Number of devices still needed, without those of init containers.
         needed: usize,
-        /// Devices that are free.
+        /// Number of free devices.
         available: usize,
     },
     /// The plugin's endpoint is unknown.
@@ -61,9 +61,9 @@ pub enum ChoiceError {
     /// The devices did not suffice after all.
     #[error("unexpectedly allocated less resources than required. Requested: {required}, Got: {got}")]
     Short {
-        /// Devices that the container asks for.
+        /// Requested number of devices.
         required: usize,
-        /// Devices chosen.
+        /// Number of chosen devices.
         got: usize,
     },
 }
@@ -92,7 +92,7 @@ pub(super) struct ChoiceRequest<'r> {
     pub(super) required: usize,
     /// Nodes of the topology hint.
     pub(super) nodes: Option<NodeMask>,
-    /// The container runs since before the agent's start.
+    /// The container ran before the agent's start.
     pub(super) runs_already: bool,
     /// Devices of init containers of the same pod.
     pub(super) reusable: &'r BTreeSet<String>,
@@ -103,11 +103,11 @@ pub(super) struct ChoiceRequest<'r> {
 /// The outcome of a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The container needs nothing, or nothing more.
+    /// The container needs no (further) devices.
     Nothing,
-    /// These devices.
+    /// The chosen devices.
     Devices(BTreeSet<String>),
-    /// The plugin has a say.
+    /// The plugin must state its preference.
     Ask(PreferredQuestion, OpenChoice),
 }
 
@@ -116,10 +116,10 @@ pub(super) enum Choice {
 pub(super) struct OpenChoice {
     pub(super) resource: ResourceName,
     pub(super) required: usize,
-    /// Still to choose.
+    /// Number of devices that are not chosen yet.
     needed: usize,
     pub(super) chosen: BTreeSet<String>,
-    /// Devices to take the rest from, the better ones first.
+    /// Candidates for the rest, the better ones first.
     candidates: Vec<BTreeSet<String>>,
 }
 
@@ -178,7 +178,7 @@ pub(super) fn choose(
 }
 
 impl OpenChoice {
-    /// Takes devices until none is needed any more. True if so.
+    /// Takes devices as long as some are needed. True if none is needed any more.
     fn take<'d>(&mut self, from: impl IntoIterator<Item = &'d String>) -> bool {
         for id in from {
             if self.needed > 0 && self.chosen.insert(id.clone()) {
@@ -223,7 +223,7 @@ impl OpenChoice {
         Ok(Choice::Ask(question, self))
     }
 
-    /// Takes the devices that the plugin prefers as far as they are candidates, then others.
+    /// Takes the candidates that the plugin prefers, then other candidates.
     pub(super) fn finish(mut self, preferred: &BTreeSet<String>) -> Result<BTreeSet<String>, ChoiceError> {
         let candidates = std::mem::take(&mut self.candidates);
         let is_candidate = |id: &&String| candidates.iter().any(|of| of.contains(*id));
@@ -248,7 +248,7 @@ pub(super) struct Split {
     pub(super) aligned: BTreeSet<String>,
     /// On other nodes.
     pub(super) unaligned: BTreeSet<String>,
-    /// Without topology, or all of them if topology does not matter.
+    /// Devices without topology, or all devices if topology does not matter.
     pub(super) rest: BTreeSet<String>,
 }
 

@@ -1,7 +1,7 @@
-//! The NUMA nodes on which devices for a container can be had.
+//! The NUMA nodes that have devices for a container.
 //!
-//! In: the pod, lists and records. Out: hints for the topology manager, one list a resource. Invariants: only nodes that have devices of
-//! the resource count; a hint is preferred if no smaller number of nodes has as many devices, free or not. Upstream:
+//! In: the pod, lists and records. Out: hints for the topology manager, one list for each resource. Invariants: only nodes with devices
+//! of the resource count; a hint is preferred if no smaller number of nodes has as many devices, free or in use. Upstream:
 //! topology_hints.go, KEP-693.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::node_mask::NodeMask;
 use crate::request::{ContainerRequest, PodRequest, ResourceName};
 
 impl DeviceManager {
-    /// Hints for one container; none if it wants no devices. Resources that a claim provides count, as upstream counts them.
+    /// Hints for one container; none if it requests no devices. Resources that a claim provides count too, as upstream.
     #[must_use]
     pub fn container_hints(&self, pod: &PodRequest, container: &ContainerRequest) -> Vec<Hints> {
         let limits = container.devices.limits.iter().filter(|(resource, _)| self.manages(resource));
@@ -63,7 +63,7 @@ impl DeviceManager {
         Hints::On(self.nodes_for(resource, &available, reusable, requested))
     }
 
-    /// Sets of nodes that have all of `reusable`, and with it enough of `available`.
+    /// Sets of nodes that have all of `reusable`, and together with it enough of `available`.
     fn nodes_for(
         &self,
         resource: &str,

@@ -1,8 +1,8 @@
 //! The resources of device plugins: connections, device lists, and the amounts for the node status.
 //!
 //! In: connections, lists, ends of connections, the time. Out: capacity and allocatable. Invariants: a resource has one connection, the
-//! newest; a resource without a connection has no healthy device; a resource whose plugin is gone for [`STOP_GRACE`] is removed
-//! when the node status is computed next, and reported as removed once. Upstream: manager.go (`GetCapacity`,
+//! newest; a resource without a connection has no healthy device; a resource whose plugin is away for [`STOP_GRACE`] is removed
+//! when the node status is computed next, and appears as removed once. Upstream: manager.go (`GetCapacity`,
 //! `genericDeviceUpdateCallback`, `markResourceUnhealthy`), endpoint.go.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +11,17 @@ use std::time::Duration;
 use super::plugin::{Connection, HEALTHY, PluginDevice, PluginOptions};
 use crate::request::ResourceName;
 
-/// A plugin may be away so long before its resource is removed.
+/// Time after the end of a plugin until its resource is removed.
 pub const STOP_GRACE: Duration = Duration::from_secs(5 * 60);
 
 /// The plugin of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// `None`: a resource of the checkpoint; its plugin did not register since the agent's start.
+    /// `None`: a resource of the checkpoint, whose plugin has not registered since the agent's start.
     pub(super) connection: Option<Connection>,
     /// `None`: not known.
     pub(super) options: Option<PluginOptions>,
-    /// When the connection ended.
+    /// Time at which the connection ended.
     pub(super) stopped_at: Option<Duration>,
 }
 
@@ -35,15 +35,15 @@ impl Endpoint {
 /// Amounts of device plugins' resources for the node status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeDevices {
-    /// Devices, healthy or not.
+    /// Number of all devices.
     pub capacity: BTreeMap<ResourceName, i64>,
-    /// Healthy devices.
+    /// Number of healthy devices.
     pub allocatable: BTreeMap<ResourceName, i64>,
-    /// Resources that were removed just now: capacity 0. The checkpoint has to be written if there are some.
+    /// Resources that this call removed: capacity 0. The caller must write the checkpoint if there are some.
     pub removed: BTreeSet<ResourceName>,
 }
 
-/// The changes that a list made.
+/// The changes of a new list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListChange {
     pub(super) resource: ResourceName,
@@ -63,7 +63,7 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// The resources of a checkpoint: no devices until the plugins register.
+    /// The resources of a checkpoint, without devices until the plugins register.
     pub(super) fn restored(resources: impl IntoIterator<Item = ResourceName>, now: Duration) -> Inventory {
         let mut inventory = Inventory::default();
         for name in resources {
@@ -83,13 +83,13 @@ impl Inventory {
         connection
     }
 
-    /// The same under a number of the caller's.
+    /// The same with a number that the caller chooses.
     pub(super) fn connect_as(&mut self, connection: Connection, resource: &str, options: PluginOptions) {
         let endpoint = Endpoint { connection: Some(connection), options: Some(options), stopped_at: None };
         self.endpoints.insert(resource.to_owned(), endpoint);
     }
 
-    /// No plugin has registered, nor has the checkpoint a resource.
+    /// True if no plugin has registered and the checkpoint has no resource.
     pub(super) fn is_empty(&self) -> bool {
         self.endpoints.is_empty() && self.devices.is_empty()
     }
@@ -102,7 +102,7 @@ impl Inventory {
         stopped.filter_map(|(_, endpoint)| endpoint.stopped_at).min().map(|at| at.saturating_add(STOP_GRACE))
     }
 
-    /// A new list replaces the old one; `None` if the connection is not open any more.
+    /// Replaces the list; `None` if the new list says the same, or if the connection is not open any more.
     pub(super) fn replace(
         &mut self,
         connection: Connection,
@@ -117,6 +117,13 @@ impl Inventory {
         };
         let (healthy, unhealthy) = (ids(true), ids(false));
         let old = self.devices.get(&resource);
+        // The list of a new connection may be the old one, while the end of the former has changed what is healthy.
+        let is_same = old == Some(&devices)
+            && self.healthy.get(&resource) == Some(&healthy)
+            && self.unhealthy.get(&resource) == Some(&unhealthy);
+        if is_same {
+            return None;
+        }
         let same = |device: &PluginDevice| {
             old.and_then(|old| old.get(&device.id)).is_some_and(|old| old.health == device.health)
         };
@@ -128,7 +135,7 @@ impl Inventory {
         Some(ListChange { resource, changed })
     }
 
-    /// The connection ended: no device is healthy. False if the connection is not open any more.
+    /// Ends the connection: no device is healthy then. False if the connection is not open any more.
     pub(super) fn end(&mut self, connection: Connection, now: Duration) -> bool {
         let Some(resource) = self.resource_of(connection) else { return false };
         if let Some(endpoint) = self.endpoints.get_mut(&resource) {
@@ -145,7 +152,7 @@ impl Inventory {
         open.next().map(|(resource, _)| resource.clone())
     }
 
-    /// Amounts for the node status; removes the resources whose plugins are gone for too long.
+    /// Amounts for the node status; removes the resources whose plugins are away for too long.
     pub(super) fn amounts(&mut self, now: Duration) -> NodeDevices {
         let expired =
             |endpoint: &Endpoint| endpoint.stopped_at.is_some_and(|at| now.saturating_sub(at) > STOP_GRACE);
@@ -170,12 +177,12 @@ impl Inventory {
         self.endpoints.get(resource)
     }
 
-    /// Healthy devices by resource; the checkpoint has them.
+    /// Healthy devices by resource, for the checkpoint.
     pub(super) fn all_healthy(&self) -> &BTreeMap<ResourceName, BTreeSet<String>> {
         &self.healthy
     }
 
-    /// Healthy devices; `None`: no plugin registered the resource, or the plugin is gone for too long.
+    /// Healthy devices; `None`: no plugin has registered the resource, or the plugin is away for too long.
     pub(super) fn healthy(&self, resource: &str) -> Option<&BTreeSet<String>> {
         self.healthy.get(resource)
     }

@@ -22,14 +22,14 @@ pub struct DeviceState {
     pub registered: BTreeMap<ResourceName, BTreeSet<String>>,
 }
 
-/// The manager.
+/// The device manager.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceManager {
     /// NUMA nodes of the machine.
     pub(super) machine: NodeMask,
     pub(super) inventory: Inventory,
     pub(super) records: PodRecords,
-    /// Devices of init containers that later containers of the same pod may have, by pod, during its admission.
+    /// Devices of init containers that later containers of the same pod may use, by pod, during its admission.
     pub(super) reusable: BTreeMap<String, BTreeMap<ResourceName, BTreeSet<String>>>,
     /// Allocations that wait for a plugin or for the checkpoint, by pod.
     pub(super) allocations: BTreeMap<String, Allocation>,
@@ -49,13 +49,14 @@ impl DeviceManager {
         self.inventory.connect(resource, options)
     }
 
-    /// The same under a number that the caller chose; it is larger than all earlier ones.
+    /// The same with a number that the caller chooses, larger than all earlier ones.
     pub fn connect_as(&mut self, connection: Connection, resource: &str, options: PluginOptions) {
         self.inventory.connect_as(connection, resource, options);
     }
 
-    /// A plugin sent its list. The UIDs are those of the pods whose devices changed their health: the agent syncs them. `None`: the
-    /// connection has ended or was replaced, and nothing changes. Otherwise the caller writes the checkpoint.
+    /// A plugin sent its list. Returns the UIDs of the pods whose devices changed their health, which the agent syncs. `None`: nothing
+    /// changes, because the list says the same as the one before, or because the connection has ended or was replaced. Otherwise the
+    /// caller writes the checkpoint.
     pub fn list(
         &mut self,
         connection: Connection,
@@ -65,8 +66,8 @@ impl DeviceManager {
         Some(self.records.holders(&change.resource, &change.changed))
     }
 
-    /// The plugin's stream ended, for any reason, or the watcher saw its socket vanish. False: the connection has ended or was
-    /// replaced before, and nothing changes. The checkpoint stays as it is.
+    /// The plugin's stream ended, or the watcher found its socket removed. False: the connection has ended or was replaced before,
+    /// and nothing changes. The checkpoint does not change.
     pub fn end(&mut self, connection: Connection, now: Duration) -> bool {
         self.inventory.end(connection, now)
     }
@@ -76,11 +77,18 @@ impl DeviceManager {
         self.inventory.amounts(now)
     }
 
-    /// Frees the devices of pods that are not active. The caller does so before an admission, before it asks for hints and before
-    /// it answers podresources' List, once all pod sources are ready. The checkpoint stays as it is. True if something changed.
+    /// Frees the devices of pods that are not active. The caller does this before an admission, before it asks for hints and before
+    /// it answers podresources' List, once all pod sources are ready. The checkpoint does not change. True if something changed.
     pub fn keep_only(&mut self, is_active: impl Fn(&str) -> bool) -> bool {
         self.reusable.retain(|uid, _| is_active(uid));
         self.records.keep_only(is_active)
+    }
+
+    /// Takes back the container's devices of all resources but these, and gives up the pod's unfinished allocation. The caller writes
+    /// the checkpoint.
+    pub fn undo(&mut self, uid: &str, container: &str, kept: &BTreeSet<ResourceName>) {
+        self.give_up(uid);
+        self.records.keep_resources(uid, container, kept);
     }
 
     /// Content for the checkpoint.
@@ -103,13 +111,13 @@ impl DeviceManager {
             || self.allocations.values().any(|allocation| allocation.reserved(resource).is_some())
     }
 
-    /// No plugin has registered, and no container has devices: there is nothing to manage.
+    /// True if no plugin has registered and no container has devices.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.inventory.is_empty() && self.records.iter().next().is_none()
     }
 
-    /// When the next resource is removed for want of its plugin, unless the plugin returns.
+    /// Time at which the next resource is removed unless its plugin returns.
     #[must_use]
     pub fn next_removal(&self) -> Option<Duration> {
         self.inventory.next_removal()
@@ -140,7 +148,7 @@ impl DeviceManager {
         healthy.filter(is_free).cloned().collect()
     }
 
-    /// Devices of init containers of this pod that its next container may have.
+    /// Devices of init containers of this pod that its next container may use.
     pub(super) fn reusable(&self, uid: &str, resource: &str) -> BTreeSet<String> {
         let ids = self.reusable.get(uid).and_then(|of_pod| of_pod.get(resource));
         ids.cloned().unwrap_or_default()

@@ -1,13 +1,13 @@
 //! Values that pass between device plugins and the device manager.
 //!
-//! In: nothing. Out: plain values that an adapter makes of the messages of `v1beta1.DevicePlugin`. Invariant: a number of a connection
-//! is never used again while the agent runs.
+//! In: nothing. Out: plain values that an adapter makes from the messages of `v1beta1.DevicePlugin`. Invariant: the agent never uses
+//! the number of a connection again while it runs.
 
 use std::collections::BTreeSet;
 
 use super::run_options::RunOptions;
 
-/// The health of a device that may be allocated; plugins may use any other word for an unhealthy one.
+/// The health of a device that may be allocated; plugins may use any other text for an unhealthy one.
 pub const HEALTHY: &str = "Healthy";
 
 /// A registration of a plugin, numbered in the order of the registrations.
@@ -15,11 +15,11 @@ pub const HEALTHY: &str = "Healthy";
 pub struct Connection(pub u64);
 
 /// A device of a plugin's list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PluginDevice {
     /// Id, unique within the resource.
     pub id: String,
-    /// [`HEALTHY`] or another word.
+    /// [`HEALTHY`] or another text.
     pub health: String,
     /// NUMA nodes; empty: the plugin names no topology.
     pub nodes: BTreeSet<i64>,

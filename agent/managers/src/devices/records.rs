@@ -1,7 +1,7 @@
-//! Which container has which devices.
+//! Devices of containers.
 //!
-//! In: devices that plugins allocated, pods that are not active any more. Out: the devices of a container, and those of a resource that
-//! are in use. Invariant: the devices in use are always those of the records; containers of one pod may share some. Upstream:
+//! In: devices that plugins allocated, pods that are not active any more. Out: the devices of a container, and the devices in use of a
+//! resource. Invariant: the devices in use are always those of the records; containers of one pod may share devices. Upstream:
 //! pod_devices.go.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ impl DeviceRecord {
         self.ids.values().flatten().cloned().collect()
     }
 
-    /// Files ids under the nodes that `nodes_of` names.
+    /// Sorts the ids by the nodes that `nodes_of` returns.
     pub(super) fn new(
         ids: &BTreeSet<String>,
         nodes_of: impl Fn(&str) -> BTreeSet<i64>,
@@ -125,6 +125,18 @@ impl PodRecords {
     pub fn insert(&mut self, uid: &str, container: &str, resource: &str, record: DeviceRecord) {
         let of_pod = self.0.entry(uid.to_owned()).or_default();
         of_pod.entry(container.to_owned()).or_default().insert(resource.to_owned(), record);
+    }
+
+    /// Drops the container's devices of all resources but these.
+    pub(super) fn keep_resources(&mut self, uid: &str, container: &str, kept: &BTreeSet<ResourceName>) {
+        let Some(of_pod) = self.0.get_mut(uid) else { return };
+        if let Some(records) = of_pod.get_mut(container) {
+            records.retain(|resource, _| kept.contains(resource));
+        }
+        of_pod.retain(|_, records| !records.is_empty());
+        if of_pod.is_empty() {
+            self.0.remove(uid);
+        }
     }
 
     /// Drops the records of all pods that are not active. True if there were some.

@@ -1,20 +1,22 @@
-//! Whether a device plugin may register, by the `Register` call or by the plugin watcher.
+//! Checks whether a device plugin may register, by the `Register` call or by the plugin watcher.
 //!
 //! In: a plugin's version and resource name. Out: nothing, or upstream's message. Invariant: nothing changes before
 //! [`super::manager::DeviceManager::connect`]. Upstream: plugin/v1beta1/server.go, plugin/v1beta1/handler.go.
+
+use std::time::Duration;
 
 use orlop_config::formats::is_qualified_name;
 
 /// The only version of the plugin API.
 pub const API_VERSION: &str = "v1beta1";
 
-/// Why a `Register` call fails; the texts are upstream's (gRPC code Unknown).
+/// Reason for which a `Register` call fails; the texts are upstream's (gRPC code Unknown).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistrationError {
     /// The plugin has another version.
     #[error("requested API version {0:?} is not supported by kubelet. Supported version is [\"v1beta1\"]")]
     Version(String),
-    /// The name is no extended resource.
+    /// The name is not an extended resource.
     #[error("the ResourceName {0:?} is invalid")]
     ResourceName(String),
     /// No process answers on the plugin's socket.
@@ -23,20 +25,30 @@ pub enum RegistrationError {
     /// `GetDevicePluginOptions` failed.
     #[error("failed to get device plugin options: {0}")]
     Options(String),
+    /// The plugin registers in a loop; the time is the wait for its next attempt. Upstream takes every attempt.
+    #[error("device plugin registers too often, and may do so again in {} s", .0.as_secs().saturating_add(1))]
+    TooOften(Duration),
 }
 
-/// Why the plugin watcher does not register a plugin; the texts are upstream's.
+/// Reason for which the plugin watcher does not register a plugin; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginNotValid {
     /// The plugin does not have the version.
     #[error("manager version, v1beta1, is not among plugin supported versions [{}]", .0.join(" "))]
     Versions(Vec<String>),
-    /// The name is no extended resource.
+    /// The name is not an extended resource.
     #[error("invalid name of device plugin socket: {0}")]
     ResourceName(RegistrationError),
 }
 
-/// Judges a `Register` call before the agent dials the plugin.
+/// Upstream's text of the check `device-plugin` of `/healthz` after the registration server has ended.
+#[must_use]
+pub fn server_failed(error: Option<&str>) -> String {
+    let failed = "device registration error: device plugin registration gRPC server failed and no device plugins can register";
+    error.map_or_else(|| failed.to_owned(), |error| format!("{failed}: {error}"))
+}
+
+/// Checks a `Register` call before the agent connects to the plugin.
 ///
 /// # Errors
 /// The version or the name is wrong.
@@ -47,7 +59,7 @@ pub fn check_register(version: &str, resource: &str) -> Result<(), RegistrationE
     check_name(resource)
 }
 
-/// Judges a plugin that the watcher found (`GetInfo` with type `DevicePlugin`).
+/// Checks a plugin that the watcher found (`GetInfo` with type `DevicePlugin`).
 ///
 /// # Errors
 /// The versions or the name are wrong.
@@ -100,6 +112,10 @@ mod tests {
         assert_eq!(
             RegistrationError::Options("gone".to_owned()).to_string(),
             "failed to get device plugin options: gone"
+        );
+        assert_eq!(
+            RegistrationError::TooOften(Duration::from_millis(9_500)).to_string(),
+            "device plugin registers too often, and may do so again in 10 s"
         );
     }
 

@@ -1,14 +1,14 @@
 //! The changes to a container's spec by which the container uses its devices.
 //!
-//! In: the `Allocate` responses of a container's resources. Out: one set of changes. Invariant: among equal keys the one of the first
-//! resource counts, in the order of the resources' names. Upstream: pod_devices.go (`deviceRunContainerOptions`).
+//! In: the `Allocate` responses of a container's resources. Out: one set of changes. Invariant: if several responses have one key, the
+//! response of the first resource by name counts. Upstream: pod_devices.go (`deviceRunContainerOptions`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Changes to a container's spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Environment variables, by name. A variable of the pod's own spec counts more.
+    /// Environment variables, by name. A variable of the pod's own spec takes precedence.
     pub envs: BTreeMap<String, String>,
     /// Bind mounts: private, not relabelled.
     pub mounts: Vec<DeviceMount>,
@@ -27,7 +27,7 @@ pub struct DeviceMount {
     pub container_path: String,
     /// Path on the host.
     pub host_path: String,
-    /// No writing.
+    /// True for a read-only mount.
     pub read_only: bool,
 }
 

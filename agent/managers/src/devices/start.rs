@@ -13,16 +13,16 @@ use super::plugin::Connection;
 use super::run_options::{RunOptions, merged};
 use crate::request::{ContainerRequest, ResourceName};
 
-/// A plugin has this time for `PreStartContainer`.
+/// Time limit of a plugin for `PreStartContainer`.
 pub const PRE_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a container is not created (`CreateContainerConfigError`); the texts are upstream's.
+/// Reason for which a container is not created (`CreateContainerConfigError`); the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// The resource is removed.
     #[error("endpoint not found in cache for a registered resource: {0}")]
     NoEndpoint(ResourceName),
-    /// The plugin wants to know of the start, and the container has no devices.
+    /// The plugin requires `PreStartContainer`, and the container has no devices.
     #[error(
         "no devices found allocated in local cache for pod {uid}, container {container}, resource {resource}"
     )]
@@ -55,7 +55,8 @@ pub struct PreStartQuestion {
 pub struct StartWork {
     /// Calls to plugins, each within [`PRE_START_TIMEOUT`]; a failure is [`StartError::PreStart`].
     pub pre_start: Vec<PreStartQuestion>,
-    /// The container lacks devices: [`DeviceManager::begin`] with the hint of the pod's admission. The plugin registered after it.
+    /// True if the container lacks devices, because the plugin registered after the pod's admission. They are allocated after the calls
+    /// ([`crate::placement::Managers::begin_at_start`]).
     pub allocate: bool,
 }
 
@@ -83,7 +84,7 @@ impl DeviceManager {
                 let connection = endpoint.open().ok_or_else(|| StartError::PreStart(stopped(resource)))?;
                 work.pre_start.push(PreStartQuestion { connection, resource: resource.clone(), ids });
             }
-            work.allocate |= is_active && own.is_none();
+            work.allocate |= is_active && own.is_none() && !container.devices.claimed.contains(resource);
         }
         Ok(work)
     }

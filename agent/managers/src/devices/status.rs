@@ -15,7 +15,7 @@ pub type DeviceNodes = BTreeMap<String, BTreeSet<i64>>;
 
 impl DeviceManager {
     /// `allocatedResourcesStatus` of a container: by resource and id, true if the device is healthy. A device that its plugin does
-    /// not list any more is healthy, and so are the devices of a plugin that went away.
+    /// not list any more counts as healthy, and so do the devices of a plugin that is away.
     #[must_use]
     pub fn health(&self, uid: &str, container: &str) -> BTreeMap<ResourceName, BTreeMap<String, bool>> {
         let is_healthy = |resource: &str, id: &str| {
@@ -32,7 +32,7 @@ impl DeviceManager {
         records.map(|(resource, record)| of_record((resource, record.devices()))).collect()
     }
 
-    /// A container's devices, with the nodes of the time of their allocation.
+    /// A container's devices, with their nodes at the time of the allocation.
     #[must_use]
     pub fn devices_of(&self, uid: &str, container: &str) -> BTreeMap<ResourceName, DeviceNodes> {
         let mut all: BTreeMap<ResourceName, DeviceNodes> = BTreeMap::new();
@@ -48,7 +48,7 @@ impl DeviceManager {
         all
     }
 
-    /// Healthy devices, in use or not, with their present nodes.
+    /// All healthy devices with their present nodes.
     #[must_use]
     pub fn allocatable_devices(&self) -> BTreeMap<ResourceName, DeviceNodes> {
         let of_resource = |(resource, ids): (&ResourceName, &BTreeSet<String>)| {

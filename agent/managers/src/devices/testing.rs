@@ -1,4 +1,4 @@
-//! Made-up plugins and containers for tests.
+//! Invented plugins and containers for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::request::{ContainerRequest, DeviceLimits, Kind, PodRequest};
 
 /// The resource of most tests.
 pub(super) const GPU: &str = "example.com/gpu";
-/// A resource behind [`GPU`] in order.
+/// A resource after [`GPU`] in the order.
 pub(super) const NIC: &str = "example.com/nic";
 
 /// Moments of a test.
@@ -58,7 +58,8 @@ pub(super) fn plug_with(
     list: Vec<PluginDevice>,
 ) -> Connection {
     let connection = manager.connect(resource, options);
-    manager.list(connection, list).expect("the newest connection");
+    manager.list(connection, list);
+    assert_eq!(manager.resource_of(connection).as_deref(), Some(resource), "the newest connection");
     connection
 }
 

@@ -48,7 +48,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..120)
 }
 
-/// The agent with its disk, and the devices that each pod was given.
+/// The agent with its disk, and the devices of each pod.
 struct Agent {
     manager: DeviceManager,
     connections: Vec<Connection>,
@@ -95,7 +95,7 @@ impl Agent {
         self.manager.keep_only(|uid| active.contains_key(uid));
     }
 
-    /// Takes the step that stands open.
+    /// Takes the next step of the unfinished allocation.
     fn answer(&mut self, fails: bool, preferred: &[u8]) {
         let failure = || "no".to_owned();
         self.step = match self.step.clone() {
@@ -132,7 +132,7 @@ impl Agent {
         }
     }
 
-    /// The allocation is through: the container keeps what it has.
+    /// The allocation has ended: the container keeps its devices.
     fn note(&mut self) {
         let Some(of_pod) = self.active.get_mut(&self.allocating) else { return };
         for (uid, container, resource, record) in self.manager.records().iter() {
@@ -196,7 +196,7 @@ impl Agent {
         }
     }
 
-    /// An allocation that was under way is gone with the memory; its pod has no container yet.
+    /// A restart of the agent loses an unfinished allocation; its pod has no container yet.
     fn restart(&mut self, now: std::time::Duration) {
         if self.step != AllocationStep::Done {
             self.active.remove(&self.allocating);

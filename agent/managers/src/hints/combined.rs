@@ -1,4 +1,4 @@
-//! The sets of nodes that all combinations of hints have in common.
+//! The common nodes of all combinations of hints.
 //!
 //! In: lists of hints. Out: each set of nodes that is the common part of one hint from each list, once. Invariant: with up to
 //! [`DENSE_NODES`] nodes the work is `nodes × 2^nodes` for each list, whatever the lists' lengths are: eight nodes have 255 sets, and
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::Hint;
 use crate::node_mask::NodeMask;
 
-/// Machines with more nodes are served pair by pair.
+/// On machines with more nodes the hints are combined pair by pair.
 const DENSE_NODES: u32 = 16;
 
 /// Common parts that are not empty, ascending by mask.
@@ -28,8 +28,8 @@ fn pairwise(a: &BTreeSet<NodeMask>, b: &BTreeSet<NodeMask>) -> BTreeSet<NodeMask
     a.iter().flat_map(|a| b.iter().map(|b| a.and(*b))).collect()
 }
 
-/// The same by counting: how many masks of each side include a mask; the products count the pairs whose common part includes it;
-/// taking out those that include more leaves the pairs whose common part it is.
+/// The same by counting. For each mask: the number of masks of each side that include it; the product is the number of pairs whose common
+/// part includes it; subtracting the pairs with a larger common part leaves the pairs with exactly this common part.
 fn dense(all: NodeMask, a: &BTreeSet<NodeMask>, b: &BTreeSet<NodeMask>) -> BTreeSet<NodeMask> {
     let nodes = all.nodes().max().map_or(0, |last| last + 1);
     let size = 1_usize << nodes;

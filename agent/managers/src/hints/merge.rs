@@ -25,7 +25,7 @@ impl Nodes {
         Nodes { mask: NodeMask::of(ids), distances: BTreeMap::new() }
     }
 
-    /// The same with distances that count among placements of the same size (`prefer-closest-numa-nodes`).
+    /// The same with distances, which decide among placements of the same size (`prefer-closest-numa-nodes`).
     #[must_use]
     pub fn with_distances(self, distances: BTreeMap<(u32, u32), u64>) -> Nodes {
         Nodes { distances, ..self }
@@ -47,16 +47,16 @@ impl Nodes {
         pairs.filter_map(|pair| self.distances.get(&pair)).sum()
     }
 
-    /// The better of two masks first: fewer nodes, then closer ones, then lower ids.
+    /// Order of two masks, the better one first: fewer nodes, then closer ones, then lower ids.
     fn order(&self, a: NodeMask, b: NodeMask) -> Ordering {
         let by_count = a.count().cmp(&b.count());
-        // With as many nodes the sums compare as the averages do.
+        // For the same number of nodes the sums have the same order as the averages.
         let by_distance = || self.spread(a).cmp(&self.spread(b));
         by_count.then_with(by_distance).then(a.cmp(&b))
     }
 }
 
-/// The best placement for all lists; all nodes and not preferred where there is none.
+/// The best placement for all lists; if there is none: all nodes, not preferred.
 #[must_use]
 pub fn merge(nodes: &Nodes, lists: &[Vec<Hint>]) -> Hint {
     let within = |mask: Option<NodeMask>| mask.map_or(nodes.mask, |mask| mask.and(nodes.mask));
@@ -70,7 +70,7 @@ pub fn merge(nodes: &Nodes, lists: &[Vec<Hint>]) -> Hint {
     let wanted = narrowest_of_the_widest(lists);
     let below = all.iter().map(|mask| mask.count()).filter(|count| *count <= wanted).max();
     let best = match below {
-        // As many nodes as the resource with the widest need has to have, or as close to that from below as there is.
+        // The number of nodes that the widest resource needs, or the next smaller number that exists.
         Some(count) => smallest(&mut all.iter().copied().filter(|mask| mask.count() == count)),
         None => smallest(&mut all.iter().copied()),
     };
@@ -94,7 +94,7 @@ fn preferred(lists: &[Vec<Hint>]) -> BTreeSet<Option<NodeMask>> {
     agreed
 }
 
-/// The number of nodes that the narrowest hint of a list has, for the list where that is most.
+/// The largest number of nodes among the narrowest hints of all lists.
 fn narrowest_of_the_widest(lists: &[Vec<Hint>]) -> u32 {
     let narrowest = |list: &Vec<Hint>| list.iter().filter_map(|hint| hint.nodes).map(NodeMask::count).min();
     lists.iter().filter_map(narrowest).max().unwrap_or(0)

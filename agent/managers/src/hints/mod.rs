@@ -9,19 +9,19 @@ pub mod policy;
 
 use crate::node_mask::NodeMask;
 
-/// A set of NUMA nodes on which a resource can be had.
+/// A set of NUMA nodes that can provide a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hint {
     /// The nodes; `None`: any.
     pub nodes: Option<NodeMask>,
-    /// No other set of nodes serves the resource with fewer of them.
+    /// True if no smaller set of nodes can provide the resource.
     pub preferred: bool,
 }
 
 impl Hint {
-    /// Any node will do.
+    /// Any node can provide it.
     pub const ANY: Hint = Hint { nodes: None, preferred: true };
-    /// No node will do.
+    /// No node can provide it.
     pub const NONE: Hint = Hint { nodes: None, preferred: false };
 }
 
@@ -30,11 +30,11 @@ impl Hint {
 pub enum Hints {
     /// The resource has no preference.
     NoPreference,
-    /// The resource can be had on each of these; an empty list: on none.
+    /// Each of these sets can provide the resource; an empty list: none can.
     On(Vec<Hint>),
 }
 
-/// The lists that are merged: one a resource, or one for a manager that answers about none.
+/// The lists to merge: one for each resource, or one for a manager without a resource.
 #[must_use]
 pub fn lists(managers: &[Vec<Hints>]) -> Vec<Vec<Hint>> {
     let of_manager = |resources: &Vec<Hints>| match resources.as_slice() {

@@ -6,7 +6,7 @@
 use super::Hint;
 use super::merge::{Nodes, merge};
 
-/// How strictly placements are judged.
+/// Strictness of the check of placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The best placement is used, whatever it is.
@@ -29,12 +29,12 @@ impl Policy {
     }
 }
 
-/// Hints of several nodes, and those that are not preferred, do not count; nor does the distance.
+/// The placement on one node: hints of several nodes, hints that are not preferred, and distances do not count.
 fn on_one_node(nodes: &Nodes, lists: &[Vec<Hint>]) -> Hint {
     let fits = |hint: &Hint| hint.preferred && hint.nodes.is_none_or(|mask| mask.count() == 1);
     let lists: Vec<Vec<Hint>> =
         lists.iter().map(|list| list.iter().copied().filter(fits).collect()).collect();
     let best = merge(&nodes.without_distances(), &lists);
-    // All nodes of the machine are no placement: on a machine with one node, or where nothing fits.
+    // All nodes of the machine do not count as a placement: the machine has one node, or nothing fits.
     if best.nodes == Some(nodes.mask()) { Hint { nodes: None, ..best } } else { best }
 }

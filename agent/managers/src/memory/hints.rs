@@ -1,7 +1,7 @@
-//! The NUMA nodes on which a request for memory can be served.
+//! The NUMA nodes that can serve a request for memory.
 //!
-//! In: the pod, the state. Out: hints for the topology manager. Invariants: a set of nodes is offered only if it is one node that
-//! belongs to no group, or exactly a group, or nodes that nobody uses; each resource of a request has the same hints. Upstream:
+//! In: the pod, the state. Out: hints for the topology manager. Invariants: a set of nodes is a hint only if it is one node without a
+//! group, or exactly a group, or nodes without any block; each resource of a request has the same hints. Upstream:
 //! pkg/kubelet/cm/memorymanager/policy_static.go (`calculateHints`, `regenerateHints`).
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::request::{ContainerRequest, Kind, PodRequest, ResourceName};
 pub(super) type Amounts = BTreeMap<ResourceName, u64>;
 
 impl MemoryManager {
-    /// Hints for one container, one list a resource.
+    /// Hints for one container, one list for each resource.
     #[must_use]
     pub fn container_hints(&self, pod: &PodRequest, container: &ContainerRequest) -> Vec<Hints> {
         if !pod.is_eligible() {
@@ -42,7 +42,7 @@ impl MemoryManager {
         }
     }
 
-    /// No set of nodes: no preference. The request is refused when it is given memory, as upstream.
+    /// Without a set of nodes there is no preference. The allocation refuses the request later, as upstream.
     fn lists(&self, pod: &PodRequest, wanted: &Amounts) -> Vec<Hints> {
         let hints = self.nodes_for(&pod.uid, wanted);
         if hints.is_empty() { Vec::new() } else { wanted.keys().map(|_| Hints::On(hints.clone())).collect() }
@@ -73,7 +73,7 @@ impl MemoryManager {
             .collect()
     }
 
-    /// No block of another group lies on these nodes.
+    /// True if no block of another group lies on these nodes.
     fn may_span(&self, mask: NodeMask) -> bool {
         if mask.count() > 1 {
             return !self.violates_groups(mask);
@@ -81,7 +81,7 @@ impl MemoryManager {
         mask.nodes().all(|node| self.state().machine.get(&node).is_none_or(|node| node.group.count() <= 1))
     }
 
-    /// Several nodes, and blocks lie on one of them that do not have exactly these nodes.
+    /// True if the mask has several nodes and a block on one of them does not lie on exactly these nodes.
     pub(super) fn violates_groups(&self, mask: NodeMask) -> bool {
         let used = |node: u32| self.state().machine.get(&node).filter(|node| node.assignments > 0);
         mask.count() > 1
@@ -114,7 +114,7 @@ impl<'r> OfResource<'r> {
     }
 }
 
-/// Hints that keep a container where it is; no preference if its request is another one.
+/// Hints that keep a container on its nodes; no preference if its request has changed.
 fn as_they_are(own: &[Block], wanted: &Amounts) -> Vec<Hints> {
     let same = own.len() == wanted.len()
         && own.iter().all(|block| wanted.get(&block.resource) == Some(&block.bytes));
@@ -125,7 +125,7 @@ fn as_they_are(own: &[Block], wanted: &Amounts) -> Vec<Hints> {
     own.iter().map(hint).collect()
 }
 
-/// The most that containers of the pod have at the same time, of the resources that an app container asks for.
+/// The largest amounts that containers of the pod have at one time, of the resources that an app container requests.
 pub(super) fn peak(pod: &PodRequest) -> Amounts {
     let apps = pod.containers.iter().filter(|container| container.kind == Kind::App);
     let names = apps.flat_map(|container| container.memory.keys().cloned());

@@ -1,8 +1,8 @@
-//! The static memory policy: containers of Guaranteed pods have memory of certain NUMA nodes.
+//! The static memory policy: containers of Guaranteed pods have memory on certain NUMA nodes.
 //!
-//! In: pods to admit, containers that are gone. Out: the nodes of each container's memory. Invariants: no node has more reserved than it
-//! may give; memory of init containers serves later containers of their pod. Nothing is taken back on failure:
-//! [`MemoryManager::keep_only`] does so once the pod is not active. Upstream: pkg/kubelet/cm/memorymanager/policy_static.go.
+//! In: pods to admit, containers that are gone. Out: the nodes of each container's memory. Invariants: no node has more reserved than its
+//! allocatable memory; later containers of a pod use the memory of its init containers. A failure frees nothing:
+//! [`MemoryManager::keep_only`] does so after the pod is not active any more. Upstream: pkg/kubelet/cm/memorymanager/policy_static.go.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::hints::Hint;
 use crate::node_mask::NodeMask;
 use crate::request::{ContainerRequest, Kind, PodRequest, ResourceName};
 
-/// Why a container gets no memory; the texts are upstream's.
+/// Reason for which a container gets no memory; the texts are upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
-    /// No set of nodes has as much.
+    /// No set of nodes has enough memory.
     #[error(
         "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
     )]
     NoNodes,
-    /// More nodes are needed than the merged hint promised.
+    /// The request needs more nodes than the merged hint has.
     #[error("[memorymanager] failed to find the default preferred hint")]
     NoDefault,
     /// The hint's nodes have too little, and no larger set of nodes has enough.
@@ -34,7 +34,7 @@ pub enum AllocateError {
     Violates,
 }
 
-/// Memory of init containers of one pod that later containers may have.
+/// Memory of init containers of one pod that later containers may use.
 #[derive(Clone, Debug, Default)]
 struct Reusable {
     uid: String,
@@ -60,7 +60,7 @@ impl MemoryManager {
         &self.state
     }
 
-    /// The nodes that a container's memory must come from; none: any.
+    /// NUMA nodes of a container's memory; empty: any node.
     #[must_use]
     pub fn nodes_of(&self, uid: &str, container: &str) -> NodeMask {
         let own = self.state.own(uid, container).unwrap_or_default();
@@ -74,10 +74,10 @@ impl MemoryManager {
         self.reusable.bytes.get(&(nodes, resource.to_owned())).copied().unwrap_or(0)
     }
 
-    /// Gives a container its memory, on the nodes of the merged hint if that is possible. A container that has some keeps it.
+    /// Gives a container its memory, on the nodes of the merged hint if that is possible. A container with memory keeps it.
     ///
     /// # Errors
-    /// No nodes have it.
+    /// No nodes have enough memory.
     pub fn allocate(
         &mut self,
         pod: &PodRequest,
@@ -131,7 +131,7 @@ impl MemoryManager {
         if self.violates_groups(nodes) { Err(AllocateError::Violates) } else { Ok(nodes) }
     }
 
-    /// Memory that later containers of the same pod may have.
+    /// Notes memory that later containers of the same pod may use.
     fn note_reuse(&mut self, pod: &PodRequest, container: &ContainerRequest, blocks: &[Block]) {
         if self.reusable.uid != pod.uid {
             self.reusable = Reusable { uid: pod.uid.clone(), bytes: BTreeMap::new() };
@@ -145,7 +145,8 @@ impl MemoryManager {
         }
     }
 
-    /// Blocks of earlier init containers lose the memory that the container uses again: a pod's blocks add up to its charge.
+    /// Removes the memory that the container uses again from the blocks of earlier init containers, so that a pod's blocks add up to its
+    /// charge.
     fn shrink_earlier(&mut self, pod: &PodRequest, container: &ContainerRequest, blocks: &[Block]) {
         let Some(of_pod) = self.state.blocks.get_mut(&pod.uid) else { return };
         for block in blocks {
@@ -185,7 +186,7 @@ impl MemoryManager {
         of_pod.insert(container.to_owned(), blocks.to_vec());
     }
 
-    /// A container is about to be created: the init containers before it have ended, and their memory is free. True if something
+    /// A container is about to be created: the init containers before it have ended, and their memory becomes free. True if something
     /// changed.
     pub fn release_earlier(&mut self, pod: &PodRequest, container: &str) -> bool {
         let before = pod.containers.iter().take_while(|other| other.name != container);
@@ -194,7 +195,7 @@ impl MemoryManager {
         ended.into_iter().filter(|name| self.release(&pod.uid, name)).count() > 0
     }
 
-    /// Takes back the memory of all containers that no active pod has. True if something changed.
+    /// Frees the memory of all containers that no active pod has. True if something changed.
     pub fn keep_only(&mut self, is_active: impl Fn(&str, &str) -> bool) -> bool {
         let all = self.state.blocks.iter();
         let gone =
@@ -219,7 +220,7 @@ impl MemoryManager {
     }
 }
 
-/// The preferred one, then the narrowest; the first of equals.
+/// The best hint: a preferred one, then the narrowest; the first of equals.
 fn best(hints: impl IntoIterator<Item = Hint>) -> Option<Hint> {
     let order = |hint: &Hint| {
         let nodes = hint.nodes.unwrap_or_default();

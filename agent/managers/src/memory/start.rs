@@ -1,7 +1,7 @@
-//! The start of the static memory policy: memory of each NUMA node, and whether an earlier state fits this machine.
+//! The start of the static memory policy: memory of each NUMA node, and the check of an earlier state against this machine.
 //!
 //! In: the nodes' memory, `reservedMemory`, the state of an earlier agent (or an upstream kubelet). Out: a [`MemoryManager`], or the
-//! reason why the agent must not start, in upstream's words. Invariant: a state that is used is the one that its blocks give on
+//! reason why the agent must not start, with upstream's text. Invariant: an accepted state has the amounts that its blocks give on
 //! this machine, group by group. Upstream: policy_static.go (`NewPolicyStatic`, `validateState`), memory_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,13 +13,13 @@ use crate::node_mask::NodeMask;
 use crate::request::ResourceName;
 pub use crate::topology::machine::NodeMemory;
 
-/// The resource that is no huge page.
+/// The resource for memory without huge pages.
 pub const MEMORY: &str = "memory";
 
 /// `reservedMemory`: bytes by node and resource.
 pub type Reserved = BTreeMap<u32, BTreeMap<ResourceName, u64>>;
 
-/// An amount as upstream writes it if it was given with a binary suffix: `16Gi`, `1717986918`, `0`.
+/// An amount as upstream prints a quantity with a binary suffix: `16Gi`, `1717986918`, `0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -33,7 +33,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why the policy cannot start.
+/// Reason for which the policy cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// A reservation names a node that does not exist.
@@ -41,7 +41,7 @@ pub enum StartError {
         "the reserved memory configuration references a NUMA node {0} that does not exist on this machine"
     )]
     UnknownNode(u32),
-    /// Nodes' reservations and the node's do not agree.
+    /// The sum of the NUMA nodes' reservations differs from the reservation of the machine.
     #[error(
         "the total amount \"{given}\" of type \"{resource}\" is not equal to the value \"{wanted}\" determined by Node Allocatable feature"
     )]
@@ -117,9 +117,9 @@ impl MemoryManager {
         Ok(MemoryManager::with_state(state))
     }
 
-    /// Starts after a boot of the machine. The kernel itself lies elsewhere in memory at each boot, so the nodes' amounts differ. No
-    /// container runs, so a state that does not fit is a wish: pods keep the blocks that still fit, the others get new ones when
-    /// they are admitted. Upstream does not start then.
+    /// Starts after a boot of the machine. The kernel's own memory lies elsewhere at each boot, so the nodes' amounts differ. No
+    /// container runs, so the policy also accepts a state that does not fit: pods keep the blocks that still fit, and get new ones at
+    /// their admission otherwise. Upstream does not start then.
     ///
     /// # Errors
     /// The reservation does not fit the machine.
@@ -142,7 +142,7 @@ impl MemoryManager {
     }
 }
 
-/// A machine without blocks. A reservation of more than there is leaves nothing (upstream's numbers wrap around).
+/// A machine without blocks. A reservation above the existing memory leaves zero (upstream's numbers wrap around).
 fn machine(nodes: &BTreeMap<u32, NodeMemory>, reserved: &Reserved) -> Machine {
     let mut machine = Machine::new();
     for (id, node) in nodes {
@@ -183,7 +183,7 @@ fn with_blocks(mut machine: Machine, blocks: &Blocks) -> Result<Machine, StartEr
     Ok(machine)
 }
 
-/// The same nodes, resources, totals and groups, and the same sums over each group.
+/// True if both have the same nodes, resources, totals and groups, and the same sums over each group.
 fn agree(real: &Machine, expected: &Machine) -> bool {
     let same_node = |(id, a): (&u32, &NodeState)| {
         let Some(b) = expected.get(id) else { return false };

@@ -13,15 +13,15 @@ use crate::request::ResourceName;
 /// A resource of one node, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryTable {
-    /// All of the node.
+    /// Total amount of the node.
     pub total: u64,
     /// Kept for the system (`reservedMemory`).
     pub system_reserved: u64,
-    /// For pods.
+    /// Amount for pods.
     pub allocatable: u64,
-    /// Of `allocatable`, those that containers have.
+    /// Part of `allocatable` that containers have.
     pub reserved: u64,
-    /// Of `allocatable`, the rest.
+    /// Rest of `allocatable`.
     pub free: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct NodeState {
 /// Memory that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The nodes on which it lies.
+    /// NUMA nodes of the block.
     pub nodes: NodeMask,
     /// The resource.
     pub resource: ResourceName,
@@ -52,7 +52,7 @@ pub type Machine = BTreeMap<u32, NodeState>;
 /// Blocks of containers: pod UID, container name.
 pub type Blocks = BTreeMap<String, BTreeMap<String, Vec<Block>>>;
 
-/// The state of a node of the cluster.
+/// The state of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
     /// NUMA nodes by id.
@@ -80,8 +80,8 @@ pub(super) fn sum(
     tables.fold(0, |sum, table| sum.saturating_add(of(table)))
 }
 
-/// Charges a block to its nodes, the lowest first. `bytes` may be less than the block has, because memory of an init container is used
-/// again.
+/// Charges a block to its nodes, the lowest first. `bytes` may be less than the block's size, because the container uses memory of an
+/// init container again.
 pub(super) fn charge(machine: &mut Machine, nodes: NodeMask, resource: &str, mut bytes: u64) {
     for node in nodes.nodes() {
         let Some(state) = machine.get_mut(&node) else { continue };
@@ -95,7 +95,7 @@ pub(super) fn charge(machine: &mut Machine, nodes: NodeMask, resource: &str, mut
     }
 }
 
-/// Gives a block back.
+/// Frees a block.
 pub(super) fn give_back(machine: &mut Machine, block: &Block) {
     let mut bytes = block.bytes;
     for node in block.nodes.nodes() {

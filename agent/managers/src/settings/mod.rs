@@ -1,10 +1,10 @@
-//! The managers as KubeletConfiguration sets them.
+//! The managers' settings in KubeletConfiguration.
 //!
 //! ```text
 //! KubeletConfiguration ──new──► ManagerSettings ──managers (machine, reservation, states)──► Managers
 //! ```
 //! In: a validated configuration; later the machine, the node's reservation, states of an earlier agent. Out: settings; the managers; or
-//! the reason why the agent must not start, in upstream's words. Upstream: cmd/kubelet/app/server.go (`getReservedCPUs`), the
+//! the reason why the agent must not start, with upstream's text. Upstream: cmd/kubelet/app/server.go (`getReservedCPUs`), the
 //! constructors of the managers.
 
 pub mod start;
@@ -39,7 +39,7 @@ pub struct ManagerSettings {
     pub topology: Option<TopologySettings>,
     /// `reservedSystemCPUs`.
     pub reserved_system_cpus: Option<CpuSet>,
-    /// The same as it was written.
+    /// The text of `reservedSystemCPUs`.
     reserved_text: String,
 }
 
@@ -54,10 +54,10 @@ pub struct TopologySettings {
     pub options: TopologyOptions,
 }
 
-/// A mistake in the settings, whatever the machine is; the texts are upstream's.
+/// A mistake in the settings that does not depend on the machine; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// `reservedSystemCPUs` is no list of processors.
+    /// `reservedSystemCPUs` is not a list of processors.
     #[error("unable to parse reserved-cpus list: {0}")]
     ReservedCpus(#[from] NotACpuList),
     /// An option of the topology policy.
@@ -69,7 +69,7 @@ pub enum SettingsError {
     /// An option of the CPU policy.
     #[error("new static policy error: {0}")]
     CpuOption(#[from] OptionError),
-    /// Sockets may have several nodes.
+    /// `align-by-socket` together with `single-numa-node`: sockets may have several nodes.
     #[error(
         "new static policy error: Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
     )]
@@ -79,7 +79,7 @@ pub enum SettingsError {
         "the reserved memory configuration references a NUMA node {0} that does not exist on this machine"
     )]
     NegativeNode(i32),
-    /// An amount of `reservedMemory` is no number of bytes.
+    /// An amount of `reservedMemory` is not a number of bytes.
     #[error("could not covert a variable of type Quantity to int64")]
     NotBytes,
 }

@@ -1,7 +1,7 @@
-//! The managers of this machine, as they are set.
+//! The managers of this machine, built from the settings.
 //!
 //! In: settings, the machine, the node's reservation, states of an earlier agent. Out: [`Managers`], or the reason why the agent must not
-//! start, in upstream's words. Invariant: a mistake in the settings is reported before a state is looked at, because upstream
+//! start, with upstream's text. Invariant: a mistake in the settings is reported before any state is read, because upstream
 //! constructs all managers before it starts one.
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use crate::placement::{Managers, Topology};
 use crate::request::ResourceName;
 use crate::topology::machine::MachineTopology;
 
-/// Amounts that the node keeps from pods: `systemReserved`, `kubeReserved` and hard eviction together; with `reservedSystemCPUs` its
-/// number of processors. Upstream: `GetNodeAllocatableReservation`.
+/// The node's reservation: the sum of `systemReserved`, `kubeReserved` and the hard eviction threshold; with `reservedSystemCPUs` the
+/// number of these processors. Upstream: `GetNodeAllocatableReservation`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeReservation {
     /// Thousandths of a processor.
@@ -38,7 +38,7 @@ pub struct ManagerStates {
     pub memory: Option<MemoryState>,
 }
 
-/// Why the managers cannot start on this machine; the texts are upstream's.
+/// Reason for which the managers cannot start on this machine; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManagersError {
     /// The machine's topology names no processor.
@@ -129,7 +129,7 @@ impl ManagerSettings {
 }
 
 impl TopologySettings {
-    /// Nodes without processors count, too.
+    /// The topology of this machine, with nodes without processors.
     fn on(&self, machine: &MachineTopology) -> Result<Topology, ManagersError> {
         let mut nodes = Nodes::new(machine.nodes.keys().copied());
         if self.options.prefer_closest {

@@ -60,7 +60,7 @@ fn managers(
 #[test]
 fn policies_that_are_off_have_no_settings() {
     let kubelet = KubeletConfiguration {
-        // Not read without their policies.
+        // Options are not read without their policies.
         topology_manager_policy_options: map(&[("x", "y")]),
         reserved_memory: vec![reservation(-1, &[(MEMORY, "100m")])],
         ..KubeletConfiguration::default()
@@ -261,7 +261,7 @@ fn after_a_boot_pods_keep_the_parts_that_still_fit() {
         cpus: managers.cpus.as_ref().map(|of| of.state().clone()),
         memory: managers.memory.as_ref().map(|of| of.state().clone()),
     };
-    // The kernel lies in the other node's memory now, so that each node has another amount.
+    // The kernel's own memory lies on the other node now, so each node has another amount.
     let mut after = machine();
     for (id, node) in &mut after.nodes {
         node.memory.total -= u64::from(*id) << 20;

@@ -1,7 +1,7 @@
-//! The machine as the agent found it at its start: processors, and NUMA nodes with memory and distances.
+//! The machine at the start of the agent: processors, and NUMA nodes with memory and distances.
 //!
-//! In: nothing. Out: plain values that `agent-linux` makes of sysfs. Invariant: nodes without processors are in the list, because
-//! memory, hints and devices may lie on them. Upstream: cadvisor's `MachineInfo.Topology`.
+//! In: nothing. Out: plain values that `agent-linux` makes from sysfs. Invariant: nodes without processors are in the list, because
+//! they may have memory and devices. Upstream: cadvisor's `MachineInfo.Topology`.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! The machine as the managers see it: processors with core, socket, NUMA node and uncore cache.
+//! The processors of the machine with core, socket, NUMA node and uncore cache.
 //!
-//! In: one description of each processor ([`Cpu`]). Out: groups of processors and the averages by which upstream judges whether a
-//! core or socket is free. Invariants: a core's id is the lowest number of its processors; averages are integer quotients of the
-//! totals, so on a machine with cores of different kinds they fit none of them, as upstream. Upstream:
+//! In: one description of each processor ([`Cpu`]). Out: groups of processors, and the averages that upstream compares with to decide
+//! whether a core or socket is free. Invariants: a core's id is the lowest number of its processors; averages are integer quotients of
+//! the totals, so on a machine with cores of different kinds they fit no core, as upstream. Upstream:
 //! pkg/kubelet/cm/cpumanager/topology.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ impl Cpu {
     }
 }
 
-/// Processors with their places: all of the machine, or those that are free.
+/// Processors with their places: all processors of the machine, or the free ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus(BTreeMap<u32, Cpu>);
 
@@ -73,19 +73,19 @@ impl Cpus {
         self.0.get(&cpu)
     }
 
-    /// Their numbers.
+    /// Numbers of the processors.
     #[must_use]
     pub fn set(&self) -> CpuSet {
         self.0.keys().copied().collect()
     }
 
-    /// Those of a set.
+    /// The processors of a set.
     #[must_use]
     pub fn only(&self, set: &CpuSet) -> Cpus {
         Cpus(self.0.iter().filter(|(cpu, _)| set.contains(**cpu)).map(|(cpu, of)| (*cpu, *of)).collect())
     }
 
-    /// Takes these out.
+    /// Removes these processors.
     pub fn remove(&mut self, set: &CpuSet) {
         for cpu in set.iter() {
             self.0.remove(&cpu);
@@ -136,12 +136,12 @@ pub struct CpuTopology {
 }
 
 impl CpuTopology {
-    /// The machine with these processors. `sockets` counts the physical packages that the machine reports, also those whose
+    /// The machine with these processors. `sockets` is the number of physical packages that the machine reports, including packages whose
     /// processors are all offline.
     #[must_use]
     pub fn new(cpus: BTreeMap<u32, Cpu>, sockets: usize) -> CpuTopology {
         let cpus = Cpus(cpus);
-        // Two nodes may share a core number in the kernel; the id here is a processor's and belongs to one node.
+        // Two nodes may share a core number in the kernel. The id here is a processor's number, so it belongs to one node.
         let cores = cpus.ids(Unit::Core).len();
         CpuTopology { cpus, sockets, cores }
     }

@@ -1,4 +1,4 @@
-//! Made-up machines for tests.
+//! Invented machines for tests.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Made-up device plugins and pods, and the devices that the upstream kubelet's device manager gave: the same devices, amounts, hints,
-//! health, refusals and checkpoints here, over lists that change, plugins that come and go, and restarts.
+//! Invented device plugins and pods, and the allocations of the upstream kubelet's device manager: this manager must give the same
+//! devices, amounts, hints, health, refusals and checkpoints, also after changes of lists, ends of plugins, and restarts.
 //!
 //! In: `fixtures/devices.json.gz`, recorded by `qemu-tests/controlplane/cmd/devices` (docs/testing.md). Each state is compared by the
 //! hash of one text. The recorder ends a course where upstream chooses at random, or crashes.
@@ -106,7 +106,7 @@ impl<'c> Node<'c> {
     ) -> Result<(), String> {
         self.keep_only();
         if self.last != uid {
-            // Upstream's admission is serial: that of another pod ends the use of devices again.
+            // Upstream admits one pod at a time: the admission of another pod ends the reuse of devices.
             self.manager.forget_reusable(&self.last);
             self.last = uid.to_owned();
         }
@@ -167,7 +167,7 @@ impl<'c> Node<'c> {
         out.join(" ")
     }
 
-    /// The recorder's text of all that the manager shows.
+    /// The recorder's text of the manager's whole visible state.
     fn text(&mut self) -> String {
         self.keep_only();
         let mut out = String::new();
@@ -210,7 +210,7 @@ impl<'c> Node<'c> {
         self.running = running.clone();
     }
 
-    /// The first difference to upstream.
+    /// Takes one step and compares it: the error is the first difference from upstream.
     fn take(&mut self, step: &RecordedStep) -> Result<(), String> {
         let mut outcomes = Vec::new();
         if let Some(of) = &step.connect {
@@ -228,7 +228,7 @@ impl<'c> Node<'c> {
                 nodes: of.n.clone(),
             };
             let (connection, _) = self.plugins[&of.r];
-            self.sync.extend(self.manager.list(connection, of.d.iter().map(device)).expect("open"));
+            self.sync.extend(self.manager.list(connection, of.d.iter().map(device)).unwrap_or_default());
             self.file = write(&self.manager.state());
         } else if let Some(name) = &step.disconnect {
             assert!(self.manager.end(self.plugins[name].0, Duration::ZERO));

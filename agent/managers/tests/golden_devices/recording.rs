@@ -1,6 +1,6 @@
 //! The record of `qemu-tests/controlplane/cmd/devices`, and its plugin.
 //!
-//! In: JSON. Out: courses; the plugin's answers, which are those that the recorder's plugin gave to upstream.
+//! In: JSON. Out: courses; the plugin's answers, which equal those that the recorder's plugin gave to upstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,7 +131,7 @@ pub(crate) fn response(question: &AllocateQuestion) -> AllocateResponse {
     AllocateResponse { encoded: field(1, &entry), options: RunOptions { envs, ..RunOptions::default() } }
 }
 
-/// The same bytes read.
+/// Decodes the bytes that `response` writes.
 pub(crate) fn decode(bytes: &[u8]) -> Option<RunOptions> {
     let (_, entry) = bytes.split_at_checked(2)?;
     let (key, rest) = entry.get(2..)?.split_at_checked(usize::from(*entry.get(1)?))?;

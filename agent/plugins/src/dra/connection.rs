@@ -1,8 +1,8 @@
-//! The connection to a plugin of a DRA driver: made, watched, made again.
+//! The connection to a plugin of a DRA driver: connect, watch, connect again.
 //!
-//! In: the path of a socket. Out: [`ConnectionState`]. Invariants: the end of the stream is noticed at once, also without a call; a plugin that
-//! accepts and closes without end costs one attempt in some seconds. tonic has no state of a connection: its stream of bytes is watched
-//! here. Upstream: Go's gRPC (`ClientConn`, its back-off is 1 s, times 1.6, to 120 s).
+//! In: the path of a socket. Out: [`ConnectionState`]. Invariants: the keeper notices the end of the stream at once, also without a call; a
+//! plugin that accepts and closes again and again costs one attempt in some seconds. tonic does not expose the state of a connection, so
+//! this module watches the stream of bytes. Upstream: Go's gRPC (`ClientConn`, its back-off is 1 s, times 1.6, to 120 s).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-/// Time in which a plugin has to send its first bytes.
+/// Time limit for the first bytes of a plugin.
 const CONNECT_MAX: Duration = Duration::from_secs(20);
 /// First and longest wait between two attempts. The longest is far below the 30 s after which a driver's ResourceSlices are deleted.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
-/// A call after the end of the registration, in the words of Go's gRPC.
+/// Error text of Go's gRPC for a call after the end of the registration.
 pub(super) const CLOSING: &str = "grpc: the client connection is closing";
 
 /// The state of a connection.
@@ -29,9 +29,9 @@ pub(super) const CLOSING: &str = "grpc: the client connection is closing";
 pub(super) enum ConnectionState {
     /// An attempt to connect runs.
     Connecting,
-    /// The plugin speaks.
+    /// The plugin has sent bytes.
     Connected(Link),
-    /// There is no connection, and why.
+    /// There is no connection, for this reason.
     Down(String),
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// The stream has ended.
+    /// True if the stream has ended.
     pub(super) fn has_ended(&self) -> bool {
         *self.phase.borrow() == Phase::Ended
     }
@@ -57,13 +57,13 @@ impl Link {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing came yet.
+    /// No bytes came yet.
     Silent,
     Speaking,
     Ended,
 }
 
-/// Keeps the connection to a plugin. The connection closes when the keeper is dropped.
+/// Keeps a connection to a plugin. The connection closes when the keeper is dropped.
 #[derive(Debug)]
 pub struct DraKeeper {
     endpoint: PathBuf,
@@ -75,7 +75,7 @@ impl DraKeeper {
         DraKeeper { endpoint, state }
     }
 
-    /// Connects, and again whenever the connection ends; never returns.
+    /// Connects, and connects again whenever the connection ends; never returns.
     pub async fn run(self) {
         let (first, longest) = AGAIN;
         let mut wait = first;
@@ -88,7 +88,7 @@ impl DraKeeper {
                     self.state.send_replace(ConnectionState::Connected(link));
                     // The sender lives in the stream: an error means that the stream is gone.
                     let _ = phase.wait_for(|phase| *phase == Phase::Ended).await;
-                    // A connection that was of use counts as a success: the next attempt comes at once.
+                    // A connection that lasted counts as a success: the next attempt comes at once.
                     if began.elapsed() >= first {
                         wait = first;
                         continue;
@@ -127,13 +127,13 @@ async fn attempt(endpoint: &Path) -> Result<Link, String> {
         )
     })?;
     let (to, mut phase) = watch::channel(Phase::Silent);
-    // There is one stream for one channel: a second one would be another plugin's, and nobody would watch it.
+    // A channel has one stream. A second stream could belong to another plugin, and nothing would watch it.
     let mut stream = Some(TokioIo::new(WatchedStream { stream, phase: to }));
     let connector = tower::service_fn(move |_| {
         let once = stream.take().ok_or_else(|| io::Error::other("the plugin closed its connection"));
         std::future::ready(once)
     });
-    // The authority is not used on a unix socket, but gRPC servers refuse an odd one.
+    // A UNIX socket does not need the authority, but gRPC servers refuse an unusual one.
     let channel = Endpoint::from_static("http://localhost").connect_with_connector(connector).await;
     let channel = channel.map_err(|error| format!("transport: {error}"))?;
     let ended = || "error reading server preface: EOF".to_owned();
@@ -144,7 +144,7 @@ async fn attempt(endpoint: &Path) -> Result<Link, String> {
     }
 }
 
-/// The system's words as Go has them: in lower case, without the number.
+/// The system's error text as Go prints it: in lower case, without the number.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
@@ -152,7 +152,7 @@ fn words(error: &io::Error) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A stream that tells when the first bytes came, and when it ended.
+/// A stream that reports its first bytes and its end.
 struct WatchedStream {
     stream: UnixStream,
     phase: watch::Sender<Phase>,

@@ -2,7 +2,7 @@
 //!
 //! In: requests that [`crate::auth`] allowed, [`NodeApi`]. Out: answers. Invariants: the router compares the
 //! path as it is on the wire, the same text that was authorized; an endpoint that is not implemented answers
-//! 501; without debugging handlers their paths answer 405, as upstream's do. Upstream:
+//! 501; without debugging handlers their paths answer 405 or 404, as upstream's do. Upstream:
 //! pkg/kubelet/server/server.go.
 
 mod bridged;
@@ -157,21 +157,24 @@ pub struct Paths {
     pub debug_flags: bool,
     /// The gate PodLogsQuerySplitStreams.
     pub split_logs: bool,
+    /// The gate ContainerCheckpoint.
+    pub checkpoint: bool,
 }
 
-/// Paths that debugging handlers have, by their first segment.
-const DEBUGGING: &[&str] = &[
-    "run",
-    "exec",
-    "attach",
-    "portForward",
-    "containerLogs",
-    "runningpods",
-    "configz",
-    "logs",
-    "debug",
-    "checkpoint",
-];
+/// Answer to a request while the debugging handlers are off; `None` for a path that is served in any case. Upstream:
+/// `InstallDebuggingDisabledHandlers`, which names some of the paths; the server does not know the others.
+fn debugging_disabled(segments: &[&str]) -> Option<Response<Body>> {
+    match segments {
+        ["run" | "exec" | "attach" | "portForward" | "containerLogs" | "runningpods" | "logs", ..]
+        | ["debug", "pprof", ..] => {
+            Some(text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n"))
+        }
+        ["configz" | "checkpoint" | "debug" | "statusz" | "flagz", ..] => {
+            Some(text(StatusCode::NOT_FOUND, "404 page not found\n"))
+        }
+        _ => None,
+    }
+}
 
 /// The API behind its guard.
 pub struct Api<N, A> {
@@ -284,9 +287,10 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
 ) -> Response<Body> {
     let RequestHead { method, path, query, accept } = asked;
     let segments: Vec<&str> = path.split('/').skip(1).collect();
-    let first = segments.first().copied().unwrap_or_default();
-    if !paths.debugging && DEBUGGING.contains(&first) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
+    if !paths.debugging
+        && let Some(disabled) = debugging_disabled(&segments)
+    {
+        return disabled;
     }
     let (get, post) = (method == Method::GET, method == Method::POST);
     match segments.as_slice() {
@@ -315,6 +319,7 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         }
         ["logs", rest @ ..] if get => tools::node_logs(node, rest, query, paths.system_log_query).await,
         ["run", rest @ ..] if post => tools::run(node, rest, query).await,
+        ["checkpoint", ..] if !paths.checkpoint => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         ["checkpoint", rest @ ..] if post => tools::checkpoint(node, rest, query).await,
         ["statusz"] if get => zpages::statusz(node, accept, now),
         ["flagz"] if get => zpages::flagz(node, accept),

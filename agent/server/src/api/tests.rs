@@ -120,6 +120,7 @@ const ALL: Paths = Paths {
     profiling: true,
     debug_flags: true,
     split_logs: false,
+    checkpoint: true,
 };
 const NOW: Wall = Wall(1_795_262_400_000_000_000);
 
@@ -223,12 +224,24 @@ async fn what_is_broken_is_said() {
 async fn turned_off_handlers_answer_405() {
     let node = node();
     let off = Paths { debugging: false, ..ALL };
-    for target in ["/containerLogs/default/web/c", "/exec/a/b/c", "/runningpods/", "/logs/", "/configz"] {
+    for target in
+        ["/containerLogs/default/web/c", "/exec/a/b/c", "/runningpods/", "/logs/", "/debug/pprof/heap"]
+    {
         let (status, body) = ask(&node, off, Method::GET, target).await;
         assert_eq!((status, body.as_str()), (405, "Debug endpoints are disabled.\n"), "{target}");
     }
+    for target in ["/configz", "/checkpoint/default/web/c", "/debug/flags/v", "/statusz", "/flagz"] {
+        for method in [Method::GET, Method::POST] {
+            let (status, body) = ask(&node, off, method, target).await;
+            assert_eq!((status, body.as_str()), (404, "404 page not found\n"), "{target}");
+        }
+    }
     assert_eq!(ask(&node, off, Method::GET, "/pods").await.0, 200);
     assert_eq!(ask(&node, off, Method::GET, "/healthz").await.0, 200);
+    let off = Paths { checkpoint: false, ..ALL };
+    for method in [Method::GET, Method::POST] {
+        assert_eq!(ask(&node, off, method, "/checkpoint/default/web/c").await.0, 404);
+    }
     let off = Paths { system_log: false, profiling: false, ..ALL };
     assert_eq!(ask(&node, off, Method::GET, "/logs/").await.1, "logs endpoint is disabled.\n");
     assert_eq!(ask(&node, off, Method::GET, "/debug/pprof/").await.1, "profiling endpoint is disabled.\n");

@@ -1,7 +1,7 @@
-//! DRA drivers in the simulated world: what they have prepared, and how they answer.
+//! DRA drivers in the simulated world: their prepared claims and their answers.
 //!
-//! In: calls. Out: answers, late, wrong or none; registrations and connections that come and go. Invariants: what a driver has prepared
-//! outlives the agent; a driver prepares again what it has prepared.
+//! In: calls. Out: answers, late, wrong or none; registrations and connections that come and go. Invariants: prepared claims survive
+//! the agent; a driver accepts a claim that it has prepared already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,23 +13,23 @@ use agent_core::resource_claims::api::{
 use crate::rng::Rng;
 
 const DRIVERS: [&str; 2] = ["d0", "d1"];
-/// The owner's shell waits as long for an answer.
+/// The owner's shell waits this long for an answer.
 const CALL_TIME: Duration = Duration::from_secs(45);
 
-/// The driver of a claim.
+/// Name of the driver that serves a claim.
 pub(super) fn driver_of(claim: &str) -> &'static str {
     DRIVERS[claim.len() % 2]
 }
 
-/// How a driver takes a call.
+/// Behaviour of a driver for one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {
     Serves,
-    /// It does nothing and says so.
+    /// It does nothing, and answers with an error.
     Fails,
     /// It fails for one claim, and serves the others.
     FailsForOne,
-    /// It serves, and its answer is lost.
+    /// It serves the call, and its answer is lost.
     Silent,
     /// It does nothing, and does not answer.
     Hangs,
@@ -45,11 +45,11 @@ pub(crate) struct DriverCall {
     answers_after: Duration,
 }
 
-/// A served call.
+/// Result of a served call.
 pub(super) struct Served {
     pub(super) answers_after: Duration,
     pub(super) answer: ClaimEvent,
-    /// Claims that were let go.
+    /// Claims that the driver has unprepared.
     pub(super) gone: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Drivers {
 }
 
 impl Drivers {
-    /// All drivers register with a new agent, one of them late.
+    /// All drivers register with a new agent; one of them is late.
     pub(super) fn register(&mut self, rng: &mut Rng, calm: bool) -> Vec<(Duration, ClaimEvent)> {
         self.plugins.clear();
         let mut news = Vec::new();
@@ -78,7 +78,7 @@ impl Drivers {
         news
     }
 
-    /// Now and then a connection breaks, or a device.
+    /// Sometimes a connection breaks, or a device becomes unhealthy.
     pub(super) fn misbehave(&mut self, rng: &mut Rng) -> Vec<(Duration, ClaimEvent)> {
         let all: Vec<PluginId> = self.plugins.keys().copied().collect();
         let Some(plugin) = rng.pick(&all).copied() else { return Vec::new() };
@@ -103,7 +103,7 @@ impl Drivers {
         Vec::new()
     }
 
-    /// A call is sent; it arrives later.
+    /// Sends a call, which arrives later.
     pub(super) fn send(
         &mut self,
         rng: &mut Rng,
@@ -126,7 +126,7 @@ impl Drivers {
         (arrives, DriverCall { call, method, claims, mood, answers_after })
     }
 
-    /// The driver takes the call.
+    /// The driver serves the call.
     pub(super) fn serve(&mut self, call: &DriverCall) -> Served {
         let (mut results, mut gone) = (BTreeMap::new(), Vec::new());
         for (number, claim) in call.claims.iter().enumerate() {
@@ -160,7 +160,7 @@ impl Drivers {
         }
     }
 
-    /// The caller died: a driver that prepares goes on.
+    /// The caller died: the driver still carries out a call that prepares claims.
     pub(super) fn serve_dead(&mut self, call: &DriverCall) {
         if call.method == ClaimMethod::Prepare {
             drop(self.serve(call));

@@ -1,6 +1,6 @@
-//! The agent's dealings with plugins, and what a broken agent makes of them.
+//! Events and questions between the agent and plugins, and the defects of a broken agent.
 //!
-//! In: news of plugins, questions of the pod manager. Out: the same, changed by a [`Defect`].
+//! In: events of plugins, questions of the pod manager. Out: the same events and questions, changed by a [`Defect`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,29 +16,30 @@ use super::answers;
 use crate::defects::Defect;
 use crate::node::{Node, NodeRequest};
 
-/// Devices that a broken agent counts besides.
+/// Number of devices that a broken agent invents.
 const GHOSTS: usize = 12;
 
-/// What a broken agent needs for its defect.
+/// State that a broken agent needs for its defect.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentDevices {
     /// The last question for each pod.
     asked: BTreeMap<PodUid, u64>,
     /// Questions without an answer.
     unanswered: BTreeSet<u64>,
-    /// Devices that were asked for, by resource.
+    /// Requested devices with their resource and pod.
     given: Vec<(String, PodUid, BTreeSet<String>)>,
-    /// Pods that wait because a plugin does not answer.
+    /// Updates that wait because a plugin does not answer.
     held: Vec<PodUpdate>,
 }
 
 impl Node {
-    /// The pod waits for a plugin, or for the checkpoint.
+    /// True if the pod, or the start of a container of it, waits for a plugin or for the checkpoint.
     pub(crate) fn waits(&self, uid: &PodUid) -> bool {
         self.manager.resource_managers().managers().unfinished.contains_key(uid.as_str())
+            || self.manager.allocates_at_start(uid)
     }
 
-    /// News of a plugin, as the configured defect takes it.
+    /// Handles an event of a plugin, changed according to the configured defect.
     pub(crate) fn of_plugin(&mut self, now: Now, mut event: DeviceEvent) {
         if let DeviceEvent::Preferred { ask, .. } | DeviceEvent::Allocated { ask, .. } = &event {
             self.devices.unanswered.remove(ask);
@@ -67,7 +68,7 @@ impl Node {
         }
     }
 
-    /// Pods of a source; a broken agent lets them wait for a plugin that other pods wait for.
+    /// Passes pods of a source to the pod manager; a broken agent holds them back while other pods wait for a plugin.
     pub(crate) fn deliver(&mut self, now: Now, update: PodUpdate) {
         if self.defect == Some(Defect::WaitsForAllPlugins) && !self.devices.unanswered.is_empty() {
             self.devices.held.push(update);
@@ -76,7 +77,7 @@ impl Node {
         }
     }
 
-    /// The pod manager asks plugins, or has the checkpoint written.
+    /// Handles a question of the pod manager to plugins, or a write of the checkpoint.
     pub(crate) fn ask_plugin(&mut self, now: Now, mut action: DeviceAction) {
         let is_write = matches!(action, DeviceAction::WriteCheckpoint(_));
         match &mut action {
@@ -106,7 +107,7 @@ impl Node {
         self.devices.unanswered.insert(ask);
     }
 
-    /// A broken agent leaves the devices out of a container's configuration.
+    /// A broken agent removes the devices from a container's configuration.
     pub(crate) fn strip_devices(&self, effect: &mut Effect) {
         if let (Some(Defect::StartsWithoutDevices), Effect::CreateContainer { config, .. }) =
             (self.defect, effect)

@@ -1,7 +1,7 @@
 //! Answers of plugins to `Allocate`: every part of a container's configuration names the devices.
 //!
-//! In: devices, the number of the question. Out: an answer, and what a container's configuration shows of it. Invariant: the bytes in the
-//! checkpoint give the same content again.
+//! In: devices, the number of the question. Out: an answer, and the parts of it in a container's configuration. Invariant: the bytes in
+//! the checkpoint decode to the same answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use agent_types::runtime::config::ContainerConfig;
 /// Key of the annotation with the number of the question, before the resource.
 const ANSWER: &str = "sim/answer.";
 
-/// The plugin gives these devices.
+/// The plugin's answer for these devices.
 pub(super) fn answer(number: u64, resource: &str, ids: &BTreeSet<String>) -> AllocateResponse {
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let text = format!("{number} {resource} {}", ids.join(","));
     AllocateResponse { options: decode(text.as_bytes()).unwrap_or_default(), encoded: text.into_bytes() }
 }
 
-/// The content of an answer's bytes; an answer may be empty.
+/// Decodes an answer; an answer may be empty.
 pub(super) fn decode(bytes: &[u8]) -> Option<RunOptions> {
     let text = std::str::from_utf8(bytes).ok()?;
     if text.is_empty() {
@@ -52,7 +52,7 @@ fn variable(resource: &str) -> String {
     resource.replace(['.', '/'], "_").to_uppercase()
 }
 
-/// The numbers of the questions whose answers a container has, by resource.
+/// Numbers of the questions whose answers are in a container's configuration, by resource.
 pub(super) fn of(config: &ContainerConfig) -> BTreeMap<String, u64> {
     let number = |(key, text): (&String, &String)| {
         Some((key.strip_prefix(ANSWER)?.to_owned(), text.parse::<u64>().ok()?))
@@ -60,7 +60,7 @@ pub(super) fn of(config: &ContainerConfig) -> BTreeMap<String, u64> {
     config.annotations.iter().filter_map(number).collect()
 }
 
-/// A part of the answer that the container does not have.
+/// A part of the answer that the container's configuration lacks.
 pub(super) fn missing(config: &ContainerConfig, options: &RunOptions) -> Option<String> {
     let RunOptions { envs, mounts, devices, cdi_devices, .. } = options;
     let env = envs.iter().find(|(name, value)| !config.envs.iter().any(|(n, v)| n == *name && v == *value));
@@ -78,7 +78,7 @@ pub(super) fn missing(config: &ContainerConfig, options: &RunOptions) -> Option<
     missing.into_iter().flatten().next()
 }
 
-/// A broken agent leaves the devices out.
+/// A broken agent removes the devices.
 pub(super) fn strip(config: &mut ContainerConfig) {
     for resource in super::RESOURCES {
         config.envs.retain(|(name, _)| *name != variable(resource));

@@ -1,4 +1,4 @@
-//! Answers of plugins to questions: well, late, wrong, or none.
+//! Answers of plugins to questions: correct, late, wrong, or none.
 //!
 //! In: questions of the agent. Out: answers that arrive later. Invariant: a question to a connection that is not open is answered at
 //! once, as the daemon does.
@@ -51,7 +51,7 @@ fn failed() -> String {
 }
 
 impl World {
-    /// How the plugin answers a question: after so many milliseconds, in this manner.
+    /// The plugin's answer to a question: the delay in milliseconds (`None`: no answer) and the manner.
     fn manner(&mut self, resource: &str, connection: Connection) -> Result<(Option<u64>, Manner), String> {
         let (plugin, rng) =
             self.devices.as_mut().and_then(|d| d.plugin(resource)).ok_or_else(|| stopped(resource))?;
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// The plugin does not answer; the daemon may say so when the time is over.
+    /// The plugin does not answer; the daemon may report an error when its time limit has passed.
     fn never<T>(&mut self, event: impl FnOnce(Result<T, String>) -> DeviceEvent) {
         let limit = u64::try_from(ASK_TIME.as_millis()).unwrap_or(u64::MAX);
         if self.rng.chance(500) {
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// The plugins of a container's devices learn of its start.
+    /// Calls PreStartContainer of the plugins of a container's devices.
     pub(crate) fn pre_start(&mut self, calls: &[PreStartCall]) -> (EffectResult, Duration) {
         let refused = |message: String| {
             Err(EffectError { class: Class::Invalid, message: StartError::PreStart(message).to_string() })

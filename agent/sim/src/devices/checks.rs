@@ -1,10 +1,10 @@
 //! The checkers of devices.
 //!
-//! In: questions to plugins, created containers, the checkpoint. Out: broken promises. ALLOC-EXCL: no device serves containers of two
-//! pods, nor is it asked for while another pod has it. ALLOC-CAP: only devices that a plugin lists as healthy are asked for, and a
-//! container has as many as it asks for, with every part of the plugin's answer. ALLOC-DURABLE: the checkpoint on disk has the devices
-//! of every running container, and of a created one before it is created. ASK-OWN: a container has the answer to the last question for
-//! its pod.
+//! In: questions to plugins, created containers, the checkpoint. Out: broken invariants. ALLOC-EXCL: no device belongs to containers
+//! of two pods, and the agent does not request a device that another pod has. ALLOC-CAP: the agent requests only devices that a plugin
+//! lists as healthy, and a container has the requested number of devices with every part of the plugin's answer. ALLOC-DURABLE: the
+//! checkpoint on disk has the devices of every running container, and of a new one before its creation. ASK-OWN: a container has the
+//! answer to the last question for its pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,20 +42,20 @@ impl Devices {
         self.of.iter().flat_map(of)
     }
 
-    /// A running container of another pod that has one of these devices.
+    /// Name of a running container of another pod that has one of these devices.
     fn owner(&self, runtime: &FakeRuntime, uid: &PodUid, of: &str, ids: &BTreeSet<String>) -> Option<String> {
         let mut others = self.owned(runtime).filter(|o| o.container.pod.uid != *uid && o.resource == of);
         let other = others.find(|o| !o.ids.is_disjoint(ids))?;
         Some(format!("{} of {}", other.container.observed.name, other.container.pod))
     }
 
-    /// Devices of the pod that plugins have given before.
+    /// Devices that plugins have allocated to the pod before.
     fn earlier(&self, uid: &PodUid, resource: &str) -> BTreeSet<String> {
         let of = self.questions.values().filter(|q| q.uid == *uid && q.resource == resource);
         of.flat_map(|q| q.ids.iter().cloned()).collect()
     }
 
-    /// Devices of a created container, against its pod and the disk.
+    /// Compares the devices of a created container with its pod and with the checkpoint on disk.
     fn judge(&self, runtime: &FakeRuntime, key: &PodKey, config: &ContainerConfig) -> Option<Report> {
         let text = |why: String| format!("{} of {key}: {why}", config.name);
         let given = answers::of(config);
@@ -83,13 +83,13 @@ impl Devices {
         self.count(key, config, &given).map(|why| ("ALLOC-CAP", text(why)))
     }
 
-    /// A container that has another number of devices than it asks for.
+    /// Reports a container that has another number of devices than it requests.
     fn count(&self, key: &PodKey, config: &ContainerConfig, given: &BTreeMap<String, u64>) -> Option<String> {
         let asking = self.asking.get(&key.uid)?;
         let limits = asking.limits.get(&config.name).cloned().unwrap_or_default();
         for (resource, wanted) in &limits {
             let Some(number) = given.get(resource) else {
-                // A pod may be admitted while no plugin has the resource: then it is no device, as upstream.
+                // A pod may be admitted while no plugin has the resource: then it gets no device, as upstream.
                 let managed = self.plugins.get(resource).is_some_and(|p| p.unknown_at() < asking.since);
                 let mut answered =
                     self.questions.values().filter(|q| q.uid == key.uid && q.resource == *resource);
@@ -125,7 +125,7 @@ impl World {
         devices.of.insert(id.clone(), answers::of(config));
     }
 
-    /// ALLOC-EXCL and ALLOC-DURABLE: after each event.
+    /// Checks ALLOC-EXCL and ALLOC-DURABLE after each event.
     pub(crate) fn look_at_devices(&mut self) {
         let Some(devices) = &self.devices else { return };
         let mut owners: BTreeMap<(&str, &str), &PodKey> = BTreeMap::new();
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// The agent asks which of these devices a plugin prefers.
+    /// Checks a GetPreferredAllocation call of the agent.
     pub(super) fn look_at_preference(&mut self, ask: u64, uid: &PodUid, question: &PreferredQuestion) {
         let Some(devices) = &mut self.devices else { return };
         let PreferredQuestion { connection, resource, available, must_include, size } = question;
@@ -171,7 +171,7 @@ impl World {
         devices.preferred.insert(uid.clone(), available.clone());
     }
 
-    /// The agent has a plugin give these devices.
+    /// Checks an Allocate call of the agent.
     pub(super) fn look_at_allocation(&mut self, ask: u64, uid: &PodUid, question: &AllocateQuestion) {
         let Some(devices) = &mut self.devices else { return };
         let AllocateQuestion { connection, resource, ids } = question;

@@ -1,4 +1,4 @@
-//! One plugin hangs while all else is well: the pods that want its resource wait for two minutes and are refused, all others start.
+//! One plugin hangs and nothing else fails: pods that request its resource wait for two minutes and are rejected; all others start.
 //!
 //! In: a world at rest. Out: LIVENESS. Upstream lets all pods wait without end.
 
@@ -15,11 +15,11 @@ use crate::checks::Violation;
 use crate::scenario::Story;
 use crate::world::World;
 
-/// A pod without a wait has containers after this time.
+/// A pod that does not wait for a plugin has containers after this time.
 const PROMPT: Duration = Duration::from_secs(60);
 
 impl Story {
-    /// Has a plugin hang for a while.
+    /// Makes a plugin hang for a while.
     pub(crate) fn a_plugin_hangs(&mut self, world: &mut World) -> Result<(), Violation> {
         if world.devices.is_none() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Story {
         world.run_for(PROMPT * 3)
     }
 
-    /// Adds a static pod of one container, which asks for a device of `resource`.
+    /// Adds a static pod with one container, which requests a device of `resource`.
     fn add_asking(&mut self, world: &mut World, resource: Option<&str>) -> PodUid {
         let mut pod = self.manifest(world);
         pod["spec"]["initContainers"] = json!([]);
@@ -77,7 +77,7 @@ impl Story {
 }
 
 impl World {
-    /// The resource's plugin does not answer any more, or does again.
+    /// Makes the plugin of the resource hang, or answer again.
     fn hang(&mut self, resource: &str, hangs: bool) {
         let found = self.devices.as_mut().and_then(|devices| devices.plugins.get_mut(resource));
         match found {

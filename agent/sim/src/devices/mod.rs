@@ -1,16 +1,18 @@
-//! Pods that ask for devices, and the plugins that have them: plugins that hang, lie, vanish and come back.
+//! Pods that request devices, and device plugins that hang, lie, vanish and come back.
 //!
 //! ```text
 //! plugins ──DeviceEvent──► agent ──DeviceAction──► plugins (late, wrong, or no answer), checkpoint on disk (late, or not written)
 //!                            └──CreateContainer with the plugin's answer──► checks
 //! ```
-//! In: chances of its own. Out: the checkers of devices (`checks`), a plugin that hangs while all else is well (`hanging`). The plugins
-//! are in `plugins`, their answers in `asking` and `answers`; `agent` breaks the agent. Upstream: pkg/kubelet/cm/devicemanager.
+//! In: random numbers of its own. Out: the checkers of devices (`checks`), one plugin that hangs at rest (`hanging`), and the containers
+//! that LIVENESS does not ask for (`excuses`). The plugins are in `plugins`, their answers in `asking` and `answers`; `agent` has the
+//! defects. Upstream: pkg/kubelet/cm/devicemanager.
 
 mod agent;
 mod answers;
 mod asking;
 mod checks;
+mod excuses;
 mod hanging;
 mod plugins;
 
@@ -48,7 +50,9 @@ const WRITE_SLOW_MS_MAX: u64 = 5_000;
 const REFUSED: &str = "UnexpectedAdmissionError";
 /// Reason of a pod whose devices are on the wrong nodes.
 const UNALIGNED: &str = "TopologyAffinityError";
-/// Parts of upstream's words about refused devices.
+/// Part of upstream's message about a container whose plugin wants to know of its start, and that has no devices.
+const NO_RECORD: &str = "no devices found allocated in local cache";
+/// Parts of upstream's messages about rejected pods.
 const WORDS: [&str; 8] = [
     "cannot allocate unregistered device",
     "no healthy devices present; cannot allocate unhealthy devices",
@@ -60,18 +64,18 @@ const WORDS: [&str; 8] = [
     "rpc error",
 ];
 
-/// News between plugins, agent and disk.
+/// Events between plugins, agent and disk.
 #[derive(Clone, Debug)]
 pub(crate) enum PluginEvent {
     /// A plugin's call or answer reaches the agent.
     Arrive { incarnation: u32, event: DeviceEvent },
     /// A plugin registers.
     Register { resource: String },
-    /// The checkpoint is replaced, and `told` is what the agent learns of it.
+    /// The checkpoint is replaced, and the agent gets the result `told`.
     Write { incarnation: u32, text: String, told: Result<(), String> },
 }
 
-/// Devices that pods ask for, by container and resource.
+/// Devices that a pod requests, by container and resource.
 #[derive(Clone, Debug, Default)]
 struct DeviceLimits {
     limits: BTreeMap<String, BTreeMap<String, usize>>,
@@ -81,27 +85,27 @@ struct DeviceLimits {
 /// A call of `Allocate`.
 #[derive(Clone, Debug)]
 struct Question {
-    /// Number that the agent gave it.
+    /// Number that the agent gave to the question.
     ask: u64,
     incarnation: u32,
     at: Mono,
     uid: PodUid,
     resource: String,
     ids: BTreeSet<String>,
-    /// The answer leaves devices out.
+    /// The answer omits devices.
     is_lie: bool,
-    /// The answer came when the agent waited for another one, or for none.
+    /// The answer came while the agent waited for another answer, or for none.
     is_stale: bool,
 }
 
-/// A run with device plugins.
+/// State of a run with device plugins.
 #[derive(Clone, Debug)]
 pub(crate) struct Devices {
     rng: Rng,
     /// Policy and scope of the topology manager.
     topology: Option<(Policy, Scope)>,
     plugins: BTreeMap<String, FakePlugin>,
-    /// Plugins behave.
+    /// Plugins have no faults.
     calm: bool,
     /// The checkpoint's content.
     text: Option<String>,
@@ -112,7 +116,7 @@ pub(crate) struct Devices {
     questions: BTreeMap<u64, Question>,
     /// The last question for each pod, of any kind.
     open: BTreeMap<PodUid, u64>,
-    /// Devices among which plugins were asked to prefer some.
+    /// Devices that the last GetPreferredAllocation call of each pod named.
     preferred: BTreeMap<PodUid, BTreeSet<String>>,
     asking: BTreeMap<PodUid, DeviceLimits>,
     /// Answers of instances that have devices, by resource.
@@ -120,13 +124,13 @@ pub(crate) struct Devices {
 }
 
 impl World {
-    /// From now on the node has device plugins, and pods ask for devices; in some runs for processors too.
+    /// From now on the node has device plugins, and pods request devices; in some runs processors too.
     pub fn plug_in(&mut self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0xDE71);
         if rng.chance(300) {
             self.place_pods(seed);
         }
-        // Processors of static pods are counted so that none is refused: then no policy may refuse them either.
+        // Static pods request few enough processors that none is rejected, so the policy must not reject them either.
         let policies: &[Policy] = match self.placing {
             Some(_) => &[Policy::BestEffort],
             None => &[Policy::BestEffort, Policy::Restricted, Policy::SingleNumaNode],
@@ -151,7 +155,7 @@ impl World {
         }));
     }
 
-    /// The managers that an agent begins with: `managers` with the devices of the checkpoint.
+    /// The managers of a new agent: `managers` with the devices of the checkpoint.
     pub(crate) fn restore_devices(&mut self, mut managers: Managers) -> ResourceManagers {
         let now = self.now();
         let defect = self.defect;
@@ -177,8 +181,8 @@ impl World {
         ResourceManagers::from(managers).with_devices(earlier, now)
     }
 
-    /// Lets a new pod ask for devices, if this run has some. No record of a refusal outlives the agent, and the API shows a static pod's
-    /// end for ever: only static pods of a node without an API ask.
+    /// Makes a new pod request devices, if this run has some. No record of a rejection survives the agent, and the API keeps the
+    /// terminal phase of a static pod: only static pods of a node without an API request devices.
     pub(crate) fn ask_for_devices(&mut self, pod: &mut Value, is_static: bool) {
         let has_api = self.api.is_some();
         let Some(devices) = &mut self.devices else { return };
@@ -196,7 +200,7 @@ impl World {
         }
     }
 
-    /// A pod was made.
+    /// A pod was created.
     pub(crate) fn note_limits(&mut self, pod: &Pod) {
         let since = self.queue.now();
         let Some(devices) = &mut self.devices else { return };
@@ -206,7 +210,7 @@ impl World {
         devices.asking.entry(PodUid::from(pod::uid(pod))).or_insert(asking);
     }
 
-    /// The agent died: it waits for no answer any more.
+    /// The agent died: no question waits for an answer any more.
     pub(crate) fn forget_questions(&mut self) {
         if let Some(devices) = &mut self.devices {
             devices.open.clear();
@@ -233,7 +237,7 @@ impl World {
         }
     }
 
-    /// The agent asks plugins, or writes.
+    /// Handles a question of the agent to a plugin, or a write of the checkpoint.
     pub(crate) fn devices_ask(&mut self, action: DeviceAction) {
         match action {
             DeviceAction::AskPreferred { ask, uid, question } => self.ask_preferred(ask, uid, question),
@@ -242,7 +246,7 @@ impl World {
         }
     }
 
-    /// The same three crash points as those of every other write.
+    /// Writes the checkpoint, with the same three crash points as every other write.
     fn write_checkpoint(&mut self, text: String) {
         let slow = self.faults.slow_ms_max.min(WRITE_SLOW_MS_MAX);
         let wait = Duration::from_millis(self.rng.between(1, 20) + self.rng.below(slow + 1));
@@ -252,7 +256,7 @@ impl World {
             let event = DeviceEvent::Written(no_space());
             self.queue.after(wait, Event::Plugin(PluginEvent::Arrive { incarnation, event }));
         } else {
-            // The content may be there although the write failed: its directory could not be synchronised.
+            // The new content may be on disk although the write failed: the directory could not be synchronised.
             let told = if self.rng.chance(self.faults.reply_lost) { no_space() } else { Ok(()) };
             self.queue.after(wait, Event::Plugin(PluginEvent::Write { incarnation, text, told }));
         }
@@ -278,7 +282,7 @@ impl World {
         self.queue.after(wait, Event::Plugin(PluginEvent::Arrive { incarnation, event }));
     }
 
-    /// The pod asks for devices, and its status says in upstream's words that it does not get them.
+    /// True if the pod requests devices and its status has upstream's message of a rejection for devices.
     pub(crate) fn lacks_devices(&self, pod: &Pod, status: &PodStatus) -> bool {
         let Some(devices) = &self.devices else { return false };
         let asking = devices.asking.get(&PodUid::from(pod::uid(pod)));
@@ -293,8 +297,8 @@ impl World {
         }
     }
 
-    /// The agent dies. On a node without an API no record of a pod's end outlives it: the next one judges static pods again, and may refuse
-    /// one that has ended, as upstream.
+    /// The agent dies. On a node without an API no record of a pod's end survives the agent: the next agent admits static pods
+    /// again, and may reject a pod that has ended, as upstream.
     pub(crate) fn forget_ends(&mut self) {
         if self.devices.is_none() {
             return;
@@ -307,7 +311,7 @@ impl World {
         }
     }
 
-    /// A later agent would admit static pods that this one has refused: somebody removes them.
+    /// Removes static pods that this agent has rejected, because a later agent would admit them.
     pub(crate) fn remove_refused(&mut self) -> Result<(), Violation> {
         if self.devices.is_none() {
             return Ok(());
@@ -321,13 +325,13 @@ impl World {
         self.run_for(Duration::from_secs(180))
     }
 
-    /// The status that the agent has of a pod.
+    /// The pod's status as the agent computes it.
     pub(crate) fn status_of(&self, uid: &PodUid) -> PodStatus {
         let worker = self.node.as_ref().and_then(|node| node.workers().get(uid));
         worker.and_then(|worker| worker.status()).cloned().unwrap_or_default()
     }
 
-    /// Devices that the agent takes for given, for leak checks.
+    /// Number of devices that the agent has allocated, for leak checks.
     pub(crate) fn devices_left(&self) -> usize {
         let Some(node) = self.node.as_ref().filter(|_| self.devices.is_some()) else { return 0 };
         let managers = node.manager.resource_managers().managers();
@@ -335,7 +339,7 @@ impl World {
     }
 }
 
-/// Lets a container ask for `count` devices.
+/// Makes a container request `count` devices.
 fn ask(container: &mut Value, resource: &str, count: u64) {
     for list in ["requests", "limits"] {
         container["resources"][list][resource] = json!(count.to_string());

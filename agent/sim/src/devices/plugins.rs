@@ -1,7 +1,7 @@
-//! The plugins: registrations, lists, ends.
+//! Device plugins: their registrations, their lists of devices, their ends.
 //!
-//! In: chances. Out: news for the agent. Invariants, as the daemon has them: a registration is told at once, the end of the one that it
-//! replaces after it; lists of a connection come in their order; no news of one agent reaches another.
+//! In: random numbers. Out: events for the agent. Invariants, as in the daemon: a registration reaches the agent before the end of the
+//! registration that it replaces; lists of a connection come in order; no event for one agent reaches the next agent.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::node::NodeEvent;
 use crate::rng::Rng;
 use crate::world::{Event, World};
 
-/// Devices of a plugin that behaves: enough for most pods, too few for all.
+/// Number of devices of a plugin without faults: enough for most pods, too few for all.
 pub(super) const DEVICES: u64 = 8;
-/// The world's look at the time until a resource is removed may be late by so much.
+/// The world may see the removal of a resource later than the agent, by at most this time.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// How a plugin answers.
+/// Behaviour of a plugin for one question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     Well,
-    /// After seconds, at times after the time of a question.
+    /// After seconds, sometimes after the time limit of the question.
     Late,
     Never,
     /// With an error, or without a response.
@@ -34,31 +34,31 @@ pub(super) enum Manner {
     Lies,
 }
 
-/// A plugin, and what the agent has heard of it.
+/// A plugin, and the state of its resource in the agent.
 #[derive(Clone, Debug)]
 pub(super) struct FakePlugin {
     pub(super) manner: Manner,
     options: PluginOptions,
     devices: Vec<PluginDevice>,
     has_nodes: bool,
-    /// Its connection to the agent; `None`: it is away.
+    /// Connection to the agent; `None` while the plugin is away.
     pub(super) connection: Option<Connection>,
     /// No list comes before this time.
     listed_at: Mono,
-    /// As the agent knows it.
+    /// The resource as the agent knows it.
     told: KnownResource,
 }
 
-/// What the agent has heard of a resource.
+/// A resource as the agent knows it.
 #[derive(Clone, Debug, Default)]
 struct KnownResource {
     connection: Option<Connection>,
-    /// Since when its plugin is away, in the agent's eyes.
+    /// Time since which the agent knows that the plugin is away.
     away: Option<Mono>,
     healthy: BTreeSet<String>,
     /// The agent has a list, or a checkpoint that names the resource.
     listed: bool,
-    /// The last time at which the resource may not have been managed.
+    /// The last time at which the resource may have had no plugin.
     unknown_at: Mono,
 }
 
@@ -77,7 +77,7 @@ impl FakePlugin {
         plugin
     }
 
-    /// A list of devices.
+    /// A list of devices as the plugin sends it.
     fn list(&self, rng: &mut Rng, calm: bool) -> Vec<PluginDevice> {
         let count = if calm { DEVICES } else { rng.below(DEVICES + 3) };
         let first = if calm || !rng.chance(200) { 0 } else { DEVICES };
@@ -98,7 +98,7 @@ impl FakePlugin {
         all
     }
 
-    /// Another agent has the checkpoint, which names the resource (`known`) or does not.
+    /// A new agent has read the checkpoint; `known`: the checkpoint names the resource.
     pub(super) fn agent_starts(&mut self, now: Mono, known: bool) {
         let unknown_at = if known { self.told.unknown_at } else { now };
         self.told = KnownResource { away: Some(now), listed: known, unknown_at, ..KnownResource::default() };
@@ -115,22 +115,32 @@ impl FakePlugin {
         }
     }
 
-    /// When the resource may last have been one that no plugin has.
+    /// The last time at which the resource may have had no plugin.
     pub(super) fn unknown_at(&self) -> Mono {
         self.told.unknown_at
     }
 
-    /// The agent may ask this plugin now.
+    /// True if the agent may ask this plugin now.
     pub(super) fn is_open(&self, connection: Connection) -> bool {
         self.told.connection == Some(connection) && self.told.away.is_none()
     }
 
-    /// Healthy devices as the agent knows them.
+    /// The agent is connected to the plugin.
+    pub(super) fn is_there(&self) -> bool {
+        self.connection.is_some_and(|connection| self.is_open(connection))
+    }
+
+    /// The plugin wants `PreStartContainer`.
+    pub(super) fn wants_pre_start(&self) -> bool {
+        self.options.pre_start_required
+    }
+
+    /// Devices that the agent knows as healthy.
     pub(super) fn healthy(&self) -> &BTreeSet<String> {
         &self.told.healthy
     }
 
-    /// It does not answer from now on.
+    /// The plugin does not answer from now on.
     pub(super) fn hang(&mut self) {
         self.manner = Manner::Never;
     }
@@ -160,7 +170,7 @@ impl World {
         self.queue.after(Duration::from_millis(after_ms), Event::Plugin(event));
     }
 
-    /// The agent serves its registration socket: plugins see it sooner or later.
+    /// The agent serves its registration socket: each plugin notices it after some time.
     pub(crate) fn socket_is_served(&mut self) {
         for resource in RESOURCES {
             let Some(devices) = &mut self.devices else { return };
@@ -170,7 +180,7 @@ impl World {
         }
     }
 
-    /// The plugin calls `Register`, if an agent runs; when one starts, all plugins do.
+    /// The plugin calls `Register` if an agent runs. All plugins call it when an agent starts.
     pub(super) fn register(&mut self, resource: &str) {
         let (now, is_up) = (self.queue.now(), self.node.is_some());
         let Some(devices) = self.devices.as_mut().filter(|_| is_up) else { return };
@@ -224,7 +234,7 @@ impl World {
         }
     }
 
-    /// Faults of plugins that strike on their own.
+    /// Faults of plugins that no call causes, once a second.
     pub(crate) fn plugins_second(&mut self) {
         let now = self.queue.now();
         let Some(devices) = &mut self.devices else { return };
@@ -254,14 +264,14 @@ impl World {
         }
     }
 
-    /// Plugins misbehave from now on.
+    /// Plugins have faults from now on.
     pub(crate) fn plugins_go_wild(&mut self) {
         if let Some(devices) = &mut self.devices {
             devices.calm = false;
         }
     }
 
-    /// Plugins are well from now on, and have all their devices.
+    /// Plugins have no faults from now on, and all their devices.
     pub(crate) fn calm_plugins(&mut self) {
         for resource in RESOURCES {
             let Some(devices) = &mut self.devices else { return };
@@ -277,7 +287,7 @@ impl World {
         }
     }
 
-    /// The agent hears something of a plugin.
+    /// An event of a plugin reaches the agent.
     pub(super) fn note_arrival(&mut self, event: &DeviceEvent) {
         let now = self.queue.now();
         let Some(devices) = &mut self.devices else { return };
@@ -288,7 +298,7 @@ impl World {
                 };
                 plugin.note_managed(now);
                 plugin.told.listed = true;
-                // Of several entries of one device the last one counts.
+                // If a list has a device several times, the last entry counts.
                 for device in list {
                     plugin.told.healthy.remove(&device.id);
                     if device.health == HEALTHY {

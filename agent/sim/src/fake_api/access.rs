@@ -45,7 +45,7 @@ pub(super) fn authorize(api: &FakeApi, who: &Requester, key: &Key, verb: &Verb) 
     if allowed { Ok(()) } else { Err(Status::forbidden(key, &cannot(node, verb, key))) }
 }
 
-/// A pod that is bound to the node gets values from this object.
+/// True if a pod that is bound to the node uses this object.
 fn is_used_by_pods_of(api: &FakeApi, node: &str, key: &Key) -> bool {
     let pods = api.list(Resource::Pods, &Selector::node(node)).0;
     let pods = pods.iter().filter_map(|pod| Pod::deserialize(&**pod).ok());
@@ -170,7 +170,7 @@ pub(super) fn admit_update(who: &Requester, key: &Key, old: &Value, new: &Value)
     }
 }
 
-/// NodeRestriction on a removal.
+/// NodeRestriction on a deletion.
 pub(super) fn admit_delete(who: &Requester, key: &Key, old: &Value) -> Result<(), Status> {
     let Requester::Node(node) = who else { return Ok(()) };
     if key.resource == Resource::Pods && text(old, "/spec/nodeName") != node {

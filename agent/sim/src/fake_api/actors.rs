@@ -55,7 +55,7 @@ impl FakeApi {
         self.serve(now, &Requester::Admin, key, &Verb::Delete(options)).map(|_| ())
     }
 
-    /// A controller takes its finalizers off an object; one that waited only for this is gone then.
+    /// A controller removes the finalizers of an object. An object whose deletion waited only for this is gone.
     ///
     /// # Errors
     /// 404.
@@ -64,7 +64,7 @@ impl FakeApi {
         self.serve(now, &Requester::Admin, key, &Verb::Patch(patch)).map(|_| ())
     }
 
-    /// The signer answers a certificate signing request, `Err` with a reason denies it.
+    /// The signer answers a certificate signing request; `Err` denies it with a reason.
     ///
     /// # Errors
     /// 404.

@@ -65,7 +65,7 @@ impl FakeApi {
             Resource::Csrs => ApiReply::Csr(typed(&object)?),
             Resource::ConfigMaps => ApiReply::ConfigMap(typed(&object)?),
             Resource::Secrets => ApiReply::Secret(typed(&object)?),
-            // Nobody calls for one: they are watched.
+            // Agents watch runtime classes; no call reads one.
             Resource::RuntimeClasses => return Err(Status::not_found(&key)),
         })
     }
@@ -84,7 +84,7 @@ impl FakeApi {
         Ok(ApiReply::Pod(typed(pod)?))
     }
 
-    /// A token for a pod of the node that asks, good from `now` for as long as it asks for.
+    /// A token for a pod of the node that asks, valid from `now` for the requested time.
     fn token(
         &self,
         now: Wall,
@@ -121,7 +121,7 @@ impl FakeApi {
     }
 }
 
-/// Which object a call is about and what is asked of it.
+/// The object of a call, and the verb.
 fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
     Ok(match call {
         ApiCall::GetNode { name } => (Key::new(Resource::Nodes, "", name), Verb::Get),

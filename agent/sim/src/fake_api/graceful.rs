@@ -22,7 +22,7 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Read from a request's body; an empty body has no options.
+    /// Parses the options from a request's body; an empty body has no options.
     #[must_use]
     pub fn from_body(body: &Value) -> DeleteOptions {
         let some = |pointer| Some(text(body, pointer)).filter(|t| !t.is_empty()).map(str::to_owned);
@@ -34,17 +34,17 @@ impl DeleteOptions {
     }
 }
 
-/// What becomes of the object.
+/// Effect of a DELETE on the object.
 pub(super) enum Outcome {
-    /// It is being deleted already and nothing changes.
+    /// The object is being deleted already; nothing changes.
     Pending,
-    /// It is marked, somebody else removes it later.
+    /// The object is marked; another client removes it later.
     Marked(Value),
-    /// It goes now; the marked object that watches see before, if any.
+    /// The object is removed now. Watches see the marked object before, if there is one.
     Now(Option<Value>),
 }
 
-/// What a DELETE does.
+/// Decides the effect of a DELETE.
 pub(super) fn before_delete(
     now: Wall,
     key: &Key,
@@ -81,7 +81,7 @@ pub(super) fn before_delete(
     }
 }
 
-/// True if nothing keeps a marked object any more: the update that did this removes it.
+/// True if nothing keeps a marked object any more: then the update also removes the object.
 pub(super) fn is_over(object: &Value) -> bool {
     !text(object, "/metadata/deletionTimestamp").is_empty()
         && number(object, "/metadata/deletionGracePeriodSeconds").unwrap_or(0) == 0
@@ -127,7 +127,8 @@ fn mark(now: Wall, object: &Value, options: &DeleteOptions) -> Mark {
     match asked {
         Some(grace) if grace < before => {
             let moved = Wall(at.0.saturating_add((grace - before).saturating_mul(NS)));
-            // Not into the past; a graceful deletion whose time is over is left to the node with the least grace.
+            // The time of deletion does not move into the past: a graceful deletion whose time is over gets the smallest grace
+            // period, and the node finishes it.
             if moved < now { set(now, grace.min(1), 0) } else { set(moved, grace, 0) }
         }
         _ => Mark::Pending,

@@ -14,7 +14,7 @@ enum ListMerge {
     Primitives,
 }
 
-/// By which field the elements of the list at `path` (names joined by dots, from the object's root) are matched.
+/// The field that identifies elements of the list at `path` (names joined by dots, from the object's root).
 #[must_use]
 pub fn merge_key(path: &str) -> Option<&'static str> {
     match list_merge(path) {
@@ -41,18 +41,18 @@ fn list_merge(path: &str) -> Option<ListMerge> {
     })
 }
 
-/// A patch that makes no sense: 400.
+/// A malformed patch: 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// An element of a merged list has no value for the merge key.
     #[error("map: {path} does not contain declared merge key: {key}")]
     NoMergeKey {
-        /// Which list.
+        /// Path of the list.
         path: String,
         /// The missing field.
         key: &'static str,
     },
-    /// A directive with a value that is none.
+    /// A directive has an unknown value.
     #[error("invalid directive in {0}")]
     Directive(String),
     /// The patch is not an object.
@@ -102,7 +102,7 @@ fn merge_map(
             continue;
         }
         if let Some(list) = field.strip_prefix("$setElementOrder/") {
-            // Together with the list itself if the patch has it.
+            // If the patch has the list itself, the order is applied together with the list.
             if !patch.contains_key(list) {
                 merge_field(&mut object, list, &Value::Array(Vec::new()), Some(value), path)?;
             }
@@ -128,7 +128,7 @@ fn merge_field(
     let merged = match (object.remove(field), value) {
         (_, Value::Null) => return Ok(()),
         (Some(Value::Object(old)), Value::Object(new)) => Value::Object(merge_map(old, new, &path)?),
-        // An object where there was none still has its directives taken out.
+        // A new object is stored without its directives.
         (_, Value::Object(new)) => Value::Object(merge_map(Map::new(), new, &path)?),
         (old, Value::Array(new)) => {
             let old = match old {
@@ -182,7 +182,7 @@ fn merge_list(
             Some(_) => return Err(PatchError::Directive(path.to_owned())),
         }
         let new = item.as_object().ok_or_else(|| PatchError::Directive(path.to_owned()))?;
-        // The first that matches, as upstream: two elements with one key cannot both be patched.
+        // The patch applies to the first element with the key, as upstream: a second element with the same key cannot be patched.
         match merged.iter_mut().find(|m| m.get(key) == Some(&id)) {
             Some(Value::Object(found)) => *found = merge_map(std::mem::take(found), new, path)?,
             _ => merged.push(Value::Object(merge_map(Map::new(), new, path)?)),
@@ -196,7 +196,7 @@ fn merge_list(
     Ok(in_order(merged, &wanted, &old, key))
 }
 
-/// Elements named in `wanted`, in that order; the others stay where the server's order allows.
+/// Elements that `wanted` names get that order; the others keep their places where the server's order allows it.
 fn in_order(merged: Vec<Value>, wanted: &[Value], old: &[Value], key: &str) -> Vec<Value> {
     let place = |item: &Value, list: &[Value]| item.get(key).and_then(|id| list.iter().position(|w| w == id));
     let (mut named, rest): (Vec<Value>, Vec<Value>) =

@@ -47,18 +47,18 @@ pub use watch::{WatchLine, version_of};
 use resource::{put, text};
 use watch::{Change, History};
 
-/// Who asks.
+/// Client that sends a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requester {
     /// Everything is allowed: users, controllers, the test.
     Admin,
     /// `system:node:<name>`: the node authoriser and NodeRestriction are on.
     Node(String),
-    /// A first-boot token or another identity without rights but to ask for a certificate.
+    /// A first-boot token, or another identity that may only request certificates.
     Bootstrapper,
 }
 
-/// What is asked.
+/// Verb of a request with its content.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
     /// GET.
@@ -69,14 +69,14 @@ pub enum Verb {
     Replace(Value),
     /// PATCH, `application/strategic-merge-patch+json`.
     Patch(Value),
-    /// PATCH or PUT of the `status` subresource: what it carries outside of `status` and `metadata` is ignored.
+    /// PATCH or PUT of the `status` subresource: the server ignores fields outside of `status` and `metadata`.
     PatchStatus(Value),
     /// DELETE.
     Delete(DeleteOptions),
 }
 
 impl Verb {
-    /// As RBAC calls it.
+    /// The verb's name in RBAC.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl Verb {
     }
 }
 
-/// Versions a watch may be behind before it is told to list again.
+/// Number of changes that the server remembers: a watch that is farther behind must list again.
 const WINDOW: usize = 1000;
 
 /// The API server.
@@ -100,9 +100,9 @@ pub struct FakeApi {
     version: u64,
     uids: u64,
     names: u64,
-    /// How many changes watches can be behind.
+    /// Number of changes that the server remembers for watches.
     pub window: usize,
-    /// Who may use the nodes' own API.
+    /// Permissions to use the nodes' own API.
     pub reviews: reviews::Reviews,
 }
 
@@ -133,7 +133,7 @@ impl FakeApi {
         self.objects.get(key)
     }
 
-    /// The objects that are selected, by namespace and name, and the version that they are of.
+    /// The selected objects, by namespace and name, and the version of the list.
     #[must_use]
     pub fn list(&self, resource: Resource, selector: &Selector) -> (Vec<Arc<Value>>, u64) {
         let first = Key { resource, namespace: String::new(), name: String::new() };
@@ -142,7 +142,7 @@ impl FakeApi {
         (found, self.version)
     }
 
-    /// What a watch that saw everything up to `version` must be told.
+    /// Changes for a watch that has seen everything up to `version`.
     ///
     /// # Errors
     /// 410: the window has moved on; list again.
@@ -155,7 +155,7 @@ impl FakeApi {
         self.history.since(resource, selector, version)
     }
 
-    /// Whether `who` may list and watch this.
+    /// Checks that `who` may list and watch this resource.
     ///
     /// # Errors
     /// 403.
@@ -163,13 +163,13 @@ impl FakeApi {
         access::watch(self, who, resource, selector)
     }
 
-    /// Forgets the history: watches behind the present get 410.
+    /// Forgets the history: watches that are behind the newest version get 410.
     pub fn forget_history(&mut self) {
         self.history.shrink(0);
     }
 
-    /// Puts everything back to where it was in `backup`, versions included, as a restored etcd does. Names and UIDs that
-    /// were made since are not made again.
+    /// Restores all objects from `backup`, versions included, as a restored etcd does. Names and UIDs that were generated since are
+    /// not generated again.
     pub fn restore(&mut self, backup: &FakeApi) {
         self.objects.clone_from(&backup.objects);
         self.version = backup.version;
@@ -234,7 +234,7 @@ impl FakeApi {
         Ok(self.store(key, object))
     }
 
-    /// The key of a new object: from the path, or made from `generateName`.
+    /// The key of a new object: from the path, or generated from `generateName`.
     fn name(&mut self, key: &Key, object: &Value) -> Result<Key, Status> {
         let (given, generate) = (text(object, "/metadata/name"), text(object, "/metadata/generateName"));
         let namespace = text(object, "/metadata/namespace");
@@ -337,7 +337,7 @@ impl FakeApi {
         options: &DeleteOptions,
     ) -> Result<Arc<Value>, Status> {
         let old = self.existing(key)?;
-        // Admission of a removal comes after its preconditions, and not at all for one that changes nothing.
+        // A deletion passes admission after its preconditions, and only if it changes something.
         let outcome = graceful::before_delete(now, key, &old, options)?;
         if !matches!(outcome, graceful::Outcome::Pending) {
             access::admit_delete(who, key, &old)?;

@@ -26,7 +26,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Resource; 8] = [
         Resource::Pods,
         Resource::Nodes,
@@ -134,7 +134,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Which objects a list or a watch selects.
+/// Selection of objects for a list or a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Only this namespace.
@@ -191,7 +191,7 @@ pub(crate) fn put(object: &mut Value, field: &str, name: &str, value: Option<Val
     };
 }
 
-/// Takes a whole top-level field from `from`, absent if it is absent there.
+/// Copies a whole top-level field from `from`, or removes it if `from` lacks it.
 pub(crate) fn keep(object: &mut Value, from: &Value, field: &str) {
     let Some(object) = object.as_object_mut() else { return };
     match from.get(field) {
@@ -200,7 +200,7 @@ pub(crate) fn keep(object: &mut Value, from: &Value, field: &str) {
     };
 }
 
-/// Takes `metadata.<name>` from `from`, absent if it is absent there.
+/// Copies `metadata.<name>` from `from`, or removes it if `from` lacks it.
 pub(crate) fn keep_meta(object: &mut Value, from: &Value, name: &str) {
     let value = from.get("metadata").and_then(|m| m.get(name)).cloned();
     put(object, "metadata", name, value);

@@ -8,10 +8,10 @@ use agent_types::api::{ApiCall, ApiReply};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewStatus, UserInfo};
 use k8s_openapi::api::authorization::v1::{SubjectAccessReview, SubjectAccessReviewStatus};
 
-/// What the server knows.
+/// Tokens and permissions that the server knows.
 #[derive(Clone, Debug, Default)]
 pub struct Reviews {
-    /// Tokens and whose they are: name and groups.
+    /// Users by token: name and groups.
     pub tokens: BTreeMap<String, (String, Vec<String>)>,
     /// User or group, verb, subresource of nodes.
     pub grants: BTreeSet<(String, String, String)>,
@@ -33,7 +33,7 @@ impl Reviews {
         }
     }
 
-    /// Whose token it is.
+    /// Answers a TokenReview.
     pub fn token(&mut self, mut review: TokenReview) -> TokenReview {
         self.asked += 1;
         let user = self.tokens.get(&review.spec.token).map(|(name, groups)| UserInfo {
@@ -46,7 +46,7 @@ impl Reviews {
         review
     }
 
-    /// Whether the user may.
+    /// Answers a SubjectAccessReview.
     pub fn access(&mut self, mut review: SubjectAccessReview) -> SubjectAccessReview {
         self.asked += 1;
         let spec = &review.spec;

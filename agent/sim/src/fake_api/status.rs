@@ -41,7 +41,7 @@ impl Status {
         Status::new(409, "AlreadyExists", format!("{what} \"{name}\" already exists"))
     }
 
-    /// 409 because the object is not what the caller thought.
+    /// 409 because the object differs from the caller's precondition.
     #[must_use]
     pub fn conflict(key: &Key, why: &str) -> Status {
         let (what, name) = (key.resource.qualified(), &key.name);
@@ -88,7 +88,7 @@ impl Status {
         Status::new(500, "InternalError", format!("Internal error occurred: {why}"))
     }
 
-    /// What the refusal allows.
+    /// Error class of the refusal: whether a retry may help.
     #[must_use]
     pub fn class(&self) -> Class {
         match (self.code, self.reason, self.retry_after_s) {
@@ -115,7 +115,7 @@ impl Status {
         body
     }
 
-    /// As the node's driver reports it.
+    /// The refusal as the node's driver reports it.
     #[must_use]
     pub fn for_call(self, call: &ApiCall) -> ApiError {
         ApiError {

@@ -20,7 +20,7 @@ pub(super) fn timestamp(at: Wall) -> String {
     at.to_string()
 }
 
-/// Back from [`timestamp`].
+/// Parses the text of [`timestamp`].
 #[must_use]
 pub(super) fn parse_timestamp(at: &str) -> Option<Wall> {
     let at: jiff::Timestamp = at.parse().ok()?;
@@ -36,7 +36,7 @@ pub(super) fn before_create(object: &mut Value, key: &Key) -> Result<(), Status>
         Resource::Pods => {
             put(object, "metadata", "generation", Some(json!(1)));
             let mut status = json!({ "phase": "Pending" });
-            // What is no pod keeps its shape: the API server of a test may be hostile.
+            // An object that does not decode as a pod is stored as it is: the API server of a test may be hostile.
             if let Ok(mut pod) = serde_json::from_value::<Pod>(object.clone()) {
                 agent_core::pod_source::defaults::apply(&mut pod);
                 status["qosClass"] = json!(agent_types::resources::qos_class(&pod).to_string());
@@ -63,7 +63,7 @@ pub(super) fn before_create(object: &mut Value, key: &Key) -> Result<(), Status>
     Ok(())
 }
 
-/// Prepares an update; `status` says that it came through the status subresource.
+/// Prepares an update; `status` is true for an update of the status subresource.
 pub(super) fn before_update(key: &Key, old: &Value, new: &mut Value, status: bool) -> Result<(), Status> {
     for field in ["name", "namespace", "uid"] {
         let (was, is) =
@@ -129,7 +129,7 @@ fn pod_status(key: &Key, old: &Value, new: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// What a writer leaves out of `observedGeneration` stays as it was.
+/// Keeps the old `observedGeneration` where a writer omits it.
 fn observed_generations(old: &Value, new: &mut Value) {
     if number(new, "/status/observedGeneration").unwrap_or(0) == 0 {
         let before = old.pointer("/status/observedGeneration").cloned();
@@ -152,7 +152,7 @@ fn conditions(object: &Value) -> &[Value] {
     object.pointer("/status/conditions").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// `podIP` and `podIPs[0]` are one: the singular wins if they differ.
+/// Makes `podIP` and `podIPs[0]` equal: `podIP` wins if they differ.
 fn singular_ip(new: &mut Value) {
     let (one, first) = (text(new, "/status/podIP").to_owned(), text(new, "/status/podIPs/0/ip").to_owned());
     if !one.is_empty() && one != first {
@@ -162,7 +162,7 @@ fn singular_ip(new: &mut Value) {
     }
 }
 
-/// At most one address of each family, and each of them an address.
+/// Checks that a list has at most one address of each family, and only valid addresses.
 fn addresses_are_valid(key: &Key, new: &Value, field: &str) -> Result<(), Status> {
     let list = new.pointer(&format!("/status/{field}")).and_then(Value::as_array);
     let mut families = [0; 2];
@@ -193,13 +193,13 @@ fn addresses_are_distinct(key: &Key, node: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// A container that ended and may not be restarted stays ended.
+/// Rejects an update in which a container that has ended for good runs again.
 fn no_resurrection(key: &Key, old: &Value, new: &Value, list: &str) -> Result<(), Status> {
     let statuses = |v: &Value| -> Vec<Value> {
         v.pointer(&format!("/status/{list}")).and_then(Value::as_array).cloned().unwrap_or_default()
     };
     let specs = if list == "containerStatuses" { "/spec/containers" } else { "/spec/initContainers" };
-    // Where all containers may begin anew, no end is for good.
+    // A rule RestartAllContainers may restart any container.
     if old.pointer("/spec").is_some_and(|spec| spec.to_string().contains("\"RestartAllContainers\"")) {
         return Ok(());
     }

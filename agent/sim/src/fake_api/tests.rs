@@ -204,7 +204,7 @@ fn strategic_merge() {
             "conditions",
             json!([{ "type": "B", "status": "True" }]),
         ),
-        // Both InternalIPs match the first one: why a node replaces its addresses whole.
+        // Both entries of type InternalIP match the first one: this is why a node replaces its addresses as a whole.
         (
             json!({ "addresses": [{ "type": "InternalIP", "address": "3" }, { "type": "InternalIP", "address": "4" }] }),
             "addresses",

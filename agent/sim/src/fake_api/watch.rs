@@ -18,7 +18,7 @@ pub(super) struct Change {
     pub(super) version: u64,
     pub(super) resource: Resource,
     pub(super) before: Option<Arc<Value>>,
-    /// As it is now; for a removal as it was last, with the removal's version.
+    /// The object after the change; for a removal its last state, with the version of the removal.
     pub(super) after: Arc<Value>,
     pub(super) removed: bool,
 }
@@ -26,18 +26,18 @@ pub(super) struct Change {
 /// One line of a watch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchLine {
-    /// It is new, or newly selected.
+    /// The object is new, or newly selected.
     Added(Arc<Value>),
-    /// It changed.
+    /// The object changed.
     Modified(Arc<Value>),
-    /// It is gone, or not selected any more; as it was last.
+    /// The last state of an object that is gone or not selected any more.
     Deleted(Arc<Value>),
     /// Everything up to this version was delivered.
     Bookmark(u64),
 }
 
 impl WatchLine {
-    /// The version after which a watch goes on that saw this line.
+    /// The version at which a watch continues after this line.
     #[must_use]
     pub fn version(&self) -> u64 {
         match self {
@@ -69,7 +69,7 @@ pub fn version_of(object: &Value) -> u64 {
     super::resource::text(object, "/metadata/resourceVersion").parse().unwrap_or(0)
 }
 
-/// The window.
+/// The remembered changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     changes: VecDeque<Change>,
@@ -78,7 +78,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Nothing before `version` is remembered.
+    /// A history without changes, which starts at `version`.
     pub(super) fn starting_at(version: u64) -> History {
         History { changes: VecDeque::new(), forgotten: version }
     }

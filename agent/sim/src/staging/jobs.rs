@@ -1,6 +1,6 @@
 //! The agent in the world of volumes: its table of stages, and the tasks of volumes, one step at a time.
 //!
-//! In: the task that goes on. Out: the state of disk and driver afterwards. Invariant: all state here ends with the
+//! In: a task that takes a step. Out: the state of disk and driver afterwards. Invariant: all state here ends with the
 //! agent; the steps are carried out like those of the daemon's `pods::execute::csi` and `volumes::csi::volume_table`, and the
 //! module decides nothing.
 
@@ -23,7 +23,7 @@ use super::model::{Call, Fate, STAGER, target, volume_of};
 use super::{StagingDefect, World};
 use crate::checks::Violation;
 
-/// Where a task is going.
+/// Goal of a task.
 enum TaskDirection {
     ToPod(Box<Publishing>),
     FromPod { way: Unpublishing, volume: String, data: Option<VolumeData> },
@@ -32,29 +32,29 @@ enum TaskDirection {
 
 /// A task of the agent.
 pub(super) struct Job {
-    /// The pod; `None`: the volume is no pod's.
+    /// The pod; `None` for the unstaging of a volume.
     pub(super) pod: Option<PodUid>,
-    /// Its number in the list of volumes, on the way to a pod.
+    /// Number of the volume in the list of volumes, for the set-up of a pod's volume.
     pub(super) number: Option<usize>,
     way: TaskDirection,
     ticket: Option<Ticket>,
-    /// It waits for its turn.
+    /// The task waits for its turn.
     pub(super) waits: bool,
     /// A call of the driver is under way.
     call: Option<Call>,
 }
 
-/// What dies with the agent.
+/// State that ends with the agent.
 #[derive(Default)]
 pub(super) struct Agent {
     pub(super) table: VolumeTable,
     pub(super) jobs: BTreeMap<u32, Job>,
     next: u32,
-    /// The disk is to be read.
+    /// The table has requested a read of the disk.
     pub(super) reads: bool,
-    /// What the API server was told.
+    /// Volumes in use as the API server knows them.
     pub(super) in_use: BTreeSet<String>,
-    /// Volumes that workers know to be there.
+    /// Volumes that were reported to workers as mounted.
     pub(super) mounted: BTreeSet<(PodUid, usize)>,
 }
 
@@ -70,7 +70,7 @@ fn io_error() -> Failure {
 }
 
 impl World {
-    /// A worker has a volume set up.
+    /// A worker requests the set-up of a volume.
     pub(super) fn set_up(&mut self, pod: &PodUid, number: usize) {
         let csi = volume_of(number, pod, self.label(pod, number));
         let paths = Paths { target: target(pod, &csi.volume), staging: format!("/stages/{}", csi.handle) };
@@ -82,7 +82,7 @@ impl World {
         self.agent.add(Job { pod, number, way, ticket: None, waits: false, call: None });
     }
 
-    /// A worker has all volumes of a pod taken away; true if there are none.
+    /// A worker requests the tear-down of all volumes of a pod. True if none is left.
     pub(super) fn tear_down(&mut self, pod: &PodUid) -> bool {
         let all = self.disk.of_pod(pod);
         if all.is_empty() {
@@ -101,7 +101,7 @@ impl World {
         false
     }
 
-    /// A task is dropped at an await: nobody hears the end of its call.
+    /// Drops a task at an await: no task receives the end of its call.
     pub(super) fn drop_job(&mut self, id: u32) {
         let Some(job) = self.agent.jobs.remove(&id) else { return };
         if let Some(call) = job.call {
@@ -114,7 +114,7 @@ impl World {
         self.carry_out();
     }
 
-    /// Does what the table ordered.
+    /// Carries out the orders of the table.
     pub(super) fn carry_out(&mut self) {
         for order in self.agent.table.orders() {
             match order {
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// The disk is read as the table ordered.
+    /// Reads the disk for the table.
     pub(super) fn read_disk(&mut self) {
         self.agent.reads = false;
         let found = (!self.fails()).then(|| self.disk.on_disk());
@@ -143,7 +143,7 @@ impl World {
         self.carry_out();
     }
 
-    /// A task goes on by one step.
+    /// A task takes one step.
     pub(super) fn go_on(&mut self, id: u32) -> Result<(), Violation> {
         let Some(mut job) = self.agent.jobs.remove(&id) else { return Ok(()) };
         let ended = match &mut job.way {
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    /// The first half of a call, or the second with its answer.
+    /// Takes the first half of a call, or the second half with its answer.
     fn call(&mut self, job: &mut Job, call: Call) -> Result<Option<Result<(), CallFailed>>, Violation> {
         if job.call.is_none() {
             self.driver.begin(&call)?;
@@ -176,7 +176,7 @@ impl World {
         })))
     }
 
-    /// Asks for a turn; the answer is whether it has come.
+    /// Requests a turn; true if the task has it.
     fn turn(&mut self, job: &mut Job, key: &VolumeKey) -> bool {
         if job.ticket.is_none() {
             let ticket = self.agent.table.ask(Subject::Volume(key.clone()));
@@ -230,7 +230,7 @@ impl World {
         Facts { staged, published: self.agent.table.is_published(target), walked: false }
     }
 
-    /// Steps that are over at once.
+    /// Carries out a step that ends at once.
     fn plain_step(
         &mut self,
         step: &PublishStep,
@@ -299,7 +299,7 @@ impl World {
                 self.agent.table.set_published(&target(pod, &csi.volume), Some(of));
                 PublishAnswer::Done
             }
-            // Those of this world have no Secrets, tokens, groups, and do not grow.
+            // Volumes of this world have no Secrets, tokens or groups, and do not grow.
             _ => PublishAnswer::Done,
         }
     }

@@ -2,7 +2,7 @@
 //! own, in which every step of every task, every half of a driver's call and every death of the agent is one event.
 //!
 //! ```text
-//! chance ─► a task goes on │ a call ends: done, refused, lost │ a pod comes, goes │ the agent dies, the power goes
+//! chance ─► a task takes a step │ a call ends: done, refused, lost │ a pod comes or goes │ the agent dies │ the power fails
 //!              └─► Publishing, Unpublishing, Unstaging, VolumeTable ─► a driver that judges, records on disk
 //! ```
 //! In: a seed, a [`StagingDefect`], perhaps the one event at which the agent dies. Out: the first violation. Promises:
@@ -26,42 +26,42 @@ use crate::rng::Rng;
 use jobs::Agent;
 use model::{Disk, Driver, Fate, STAGER, VOLUMES, target, violation};
 
-/// Pods at once, and in all.
+/// Most pods at one time; then the number of pods of a run.
 const PODS: usize = 3;
 const PODS_IN_ALL: u64 = 9;
-/// Events of a storm, and until all has to be calm.
+/// Number of events of a storm; then the most events until the world must be at rest.
 const STORM: u64 = 600;
 const CALM: u64 = 6_000;
 
-/// A deliberate fault, one for each promise.
+/// A planted defect, at least one for each invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StagingDefect {
     /// Publishes without a stage (STAGED-FIRST).
     SkipsStaging,
-    /// Unstages when any pod has released the volume, without a look at the others (UNSTAGED-LAST).
+    /// Unstages a volume when one pod has released it, without regard to other pods (UNSTAGED-LAST).
     UnstagesUnderPods,
     /// Does not wait for a turn (ONE-CALL).
     IgnoresTurns,
-    /// A task that is dropped keeps its turn (PROGRESS).
+    /// A dropped task keeps its turn (PROGRESS).
     KeepsTurns,
-    /// Takes a call without an answer for a refused one (LEFT-OVER).
+    /// Treats a call without an answer as a refused call (LEFT-OVER).
     TakesLostForRefused,
     /// Writes no record of a pod (LEFT-OVER).
     WritesNoTarget,
     /// Writes no record of a stage (LEFT-OVER).
     WritesNoStage,
-    /// Believes what it knew before the power went (POD-HAS).
+    /// Keeps its state over a power loss (POD-HAS).
     RemembersPower,
 }
 
-/// A run that ended well.
+/// Result of a run without violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// How often the agent died.
+    /// Number of crashes of the agent.
     pub crashes: u32,
-    /// Pods in all.
+    /// Number of pods.
     pub pods: u64,
 }
 
@@ -73,7 +73,7 @@ struct Pod {
     leaving: bool,
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Clone, Debug)]
 enum Event {
     GoOn(u32),
@@ -92,7 +92,7 @@ struct World {
     rng: Rng,
     now: Mono,
     defect: Option<StagingDefect>,
-    /// Faults strike.
+    /// Faults happen.
     faults: bool,
     /// The event after which the agent dies.
     dies: Option<u64>,
@@ -107,10 +107,10 @@ struct World {
     crashes: u32,
 }
 
-/// A storm of faults, then calm, then all pods go.
+/// Runs a storm of faults, then a time without faults, then the removal of all pods.
 ///
 /// # Errors
-/// The first broken promise.
+/// The first broken invariant.
 pub fn run(seed: u64, defect: Option<StagingDefect>) -> Result<Outcome, Violation> {
     let mut world = World::new(seed, defect, true);
     for _ in 0..STORM {
@@ -120,10 +120,10 @@ pub fn run(seed: u64, defect: Option<StagingDefect>) -> Result<Outcome, Violatio
     world.end()
 }
 
-/// Two or three pods without faults, and the agent dies once, after `at` events.
+/// Runs two or three pods without faults; the agent dies once, after `at` events.
 ///
 /// # Errors
-/// The first broken promise.
+/// The first broken invariant.
 pub fn run_with_crash(seed: u64, at: u64) -> Result<Outcome, Violation> {
     let mut world = World::new(seed, None, false);
     for _ in 0..seed % 2 + 2 {
@@ -159,7 +159,7 @@ impl World {
         self.pods.get(pod).filter(|_| has).map(|pod| pod.label.clone())
     }
 
-    /// A small fault strikes.
+    /// True if a small fault happens.
     fn fails(&mut self) -> bool {
         self.faults && self.rng.chance(40)
     }
@@ -189,7 +189,7 @@ impl World {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.leaving = true;
         }
-        // Set-ups are dropped wherever they are.
+        // Set-ups are dropped at whatever step they are.
         let jobs = self.agent.jobs.iter().filter(|(_, job)| job.pod.as_ref() == Some(uid));
         for id in jobs.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.drop_job(id);
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// All that may happen now.
+    /// All possible next events.
     fn possible(&self) -> Vec<Event> {
         let jobs = self.agent.jobs.iter().filter(|(_, job)| !job.waits);
         let mut all: Vec<Event> = jobs.map(|(id, _)| Event::GoOn(*id)).collect();
@@ -238,7 +238,7 @@ impl World {
         all
     }
 
-    /// Something happens.
+    /// Chooses the next event and processes it.
     fn event(&mut self) -> Result<(), Violation> {
         self.events += 1;
         let strange = if self.faults { self.rng.below(1_000) } else { 1_000 };
@@ -290,7 +290,7 @@ impl World {
         Ok(())
     }
 
-    /// What holds after every event.
+    /// Checks the invariants that hold after every event.
     fn judge(&self) -> Result<(), Violation> {
         for (pod, number) in &self.agent.mounted {
             let leaves = self.pods.get(pod).is_none_or(|pod| pod.leaving);
@@ -302,7 +302,7 @@ impl World {
         Ok(())
     }
 
-    /// All pods have all their volumes, but for those that disagree about labels.
+    /// True if all pods have all their volumes, except volumes whose pods have different SELinux labels.
     fn all_mounted(&self) -> bool {
         let has = |uid: &PodUid, number: &usize| {
             self.agent.mounted.contains(&(uid.clone(), *number)) || self.label(uid, *number).is_some()
@@ -327,7 +327,7 @@ impl World {
         Ok(())
     }
 
-    /// All becomes calm; then all pods go.
+    /// Checks PROGRESS, removes all pods, and checks LEFT-OVER.
     fn end(mut self) -> Result<Outcome, Violation> {
         self.until(World::all_mounted, "PROGRESS")?;
         for pod in self.pods.keys().cloned().collect::<Vec<_>>() {

@@ -15,7 +15,7 @@ use agent_volumes::key::VolumeKey;
 
 use crate::checks::Violation;
 
-/// The driver that stages, and the one that does not.
+/// The driver that stages volumes; then the driver that does not.
 pub(super) const STAGER: &str = "stager";
 const PLAIN: &str = "plain";
 
@@ -23,7 +23,7 @@ const PLAIN: &str = "plain";
 pub(super) const VOLUMES: [(&str, &str, bool); 4] =
     [(STAGER, "a", false), (STAGER, "b", true), (PLAIN, "c", false), (PLAIN, "d", true)];
 
-/// Broken promises.
+/// A broken invariant.
 pub(super) fn violation(invariant: &'static str, detail: String) -> Violation {
     Violation { invariant, detail }
 }
@@ -60,7 +60,7 @@ pub(super) fn volume_of(number: usize, pod: &PodUid, label: Option<String>) -> C
     }
 }
 
-/// Where a volume is published for a pod.
+/// Target path of a volume for a pod.
 pub(super) fn target(pod: &PodUid, volume: &str) -> String {
     format!("/pods/{pod}/{volume}")
 }
@@ -82,15 +82,15 @@ impl Call {
     }
 }
 
-/// How a call ends.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Done,
-    /// For good: nothing of it was done.
+    /// The driver refuses the call and changes nothing.
     Refused,
-    /// There is no answer; it was done.
+    /// The call is applied; its answer is lost.
     LostDone,
-    /// There is no answer; it was not done.
+    /// The call is not applied, and there is no answer.
     LostUndone,
 }
 
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// It ends.
+    /// A call ends.
     pub(super) fn end(&mut self, call: &Call, fate: Fate) -> Result<(), CallFailed> {
         self.under_way.remove(call.key());
         if matches!(fate, Fate::Done | Fate::LostDone) {
@@ -152,7 +152,7 @@ impl Driver {
         self.published.get(key).is_some_and(|targets| targets.contains(target))
     }
 
-    /// Mounts do not outlive the machine's power.
+    /// The machine loses power: all mounts are gone.
     pub(super) fn power_lost(&mut self) {
         *self = Driver::default();
     }
@@ -165,17 +165,17 @@ impl Driver {
 /// Records on the disk.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    /// Of pods, by pod and PersistentVolume.
+    /// Records of pods, by pod and PersistentVolume.
     targets: BTreeMap<(PodUid, String), VolumeData>,
     stages: BTreeMap<VolumeKey, VolumeData>,
-    /// Of block devices, by PersistentVolume.
+    /// Records of block devices, by PersistentVolume.
     devices: BTreeMap<String, VolumeData>,
     device_stages: BTreeSet<String>,
     links: BTreeSet<(PodUid, String)>,
 }
 
 impl Disk {
-    /// Whose volumes are here; see `PodDirs::csi_on_disk`.
+    /// Volumes on disk with their pods; see `PodDirs::csi_on_disk`.
     pub(super) fn on_disk(&self) -> OnDisk {
         let mut all = OnDisk::new();
         for (key, data) in &self.stages {
@@ -202,7 +202,7 @@ impl Disk {
         all
     }
 
-    /// The pod's record; true if it is new.
+    /// Writes the pod's record; true if it is new.
     pub(super) fn record(&mut self, pod: &PodUid, csi: &CsiVolume, data: VolumeData) -> bool {
         let of = (pod.clone(), csi.volume.clone());
         if csi.block.is_none() {
@@ -218,7 +218,7 @@ impl Disk {
         self.links.remove(&of);
     }
 
-    /// The node's record; true if it is new.
+    /// Writes the node's record; true if it is new.
     pub(super) fn record_stage(&mut self, staged: &StagedAs, data: VolumeData) -> bool {
         match staged {
             StagedAs::Files => self.stages.insert(data.key(), data).is_none(),
@@ -241,13 +241,13 @@ impl Disk {
         self.device_stages.contains(volume)
     }
 
-    /// The device is the node's no more.
+    /// Removes the node's record of a block device.
     pub(super) fn forget_device(&mut self, volume: &str) {
         self.device_stages.remove(volume);
         self.devices.remove(volume);
     }
 
-    /// The records of a pod: PersistentVolume, whose it is, and whether it is a device.
+    /// The records of a pod: PersistentVolume, the data of its record, and whether it is a block device.
     pub(super) fn of_pod(&self, pod: &PodUid) -> Vec<(String, Option<VolumeData>, bool)> {
         let files = self.targets.iter().filter(|((of, _), _)| of == pod);
         let files = files.map(|((_, volume), data)| (volume.clone(), Some(data.clone()), false));

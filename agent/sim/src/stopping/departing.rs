@@ -15,23 +15,23 @@ use crate::defects::Defect;
 use crate::node::NodeEvent;
 use crate::world::{Event, World};
 
-/// The longest stop of the agent's unit.
+/// Longest time for the stop of the agent's unit.
 const UNIT_STOP_MAX: Duration = Duration::from_secs(120);
 
-/// How far the stop of the agent's unit has come.
+/// Progress of the stop of the agent's unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// It runs, or is dead.
+    /// The unit runs, or the agent is dead.
     #[default]
     Up,
     /// The agent ends its pods, and systemd waits.
     Stopping,
-    /// The agent ended by itself, having asked.
+    /// The agent has asked PID 1, and its unit has stopped by itself.
     Stopped,
 }
 
 impl World {
-    /// Nobody is waited for any more: units stop, the agent's after some others.
+    /// The delay is over: units stop, the agent's unit after some others.
     pub(super) fn units_stop(&mut self, stop: u32) {
         let Some(stopping) = &mut self.stopping else { return };
         let after = Duration::from_millis(stopping.rng.between(10, 1_000));
@@ -59,7 +59,7 @@ impl World {
         self.tell(NodeEvent::Shutdown(ShutdownEvent::GoingDown { kind }));
     }
 
-    /// systemd waits no longer.
+    /// systemd does not wait any longer.
     pub(super) fn unit_is_killed(&mut self, stop: u32) {
         if self.leaves_unit(Unit::Up) {
             self.checks.note(self.queue.now(), &TraceEvent::StopNotAwaited);
@@ -67,16 +67,16 @@ impl World {
         }
     }
 
-    /// The agent has ended its pods; true if its unit stops for that.
+    /// The agent has terminated its pods; true if its unit was waiting for this.
     pub(super) fn unit_has_stopped(&mut self) -> bool {
         self.leaves_unit(Unit::Stopped)
     }
 
-    /// The agent died: if its unit was to stop, it has.
+    /// The agent died: a unit that was stopping has stopped.
     pub(crate) fn unit_died(&mut self) {
         let was_stopping = self.leaves_unit(Unit::Up);
         let Some(stopping) = &mut self.stopping else { return };
-        // The simulated one starts again, and may write something else.
+        // The simulated agent starts again, and may write another receipt.
         stopping.unit = Unit::Up;
         let stop = stopping.stops;
         if was_stopping {
@@ -92,7 +92,7 @@ impl World {
         true
     }
 
-    /// STOP-AWAITED, as the power goes.
+    /// Checks STOP-AWAITED when the power fails.
     pub(super) fn ensure_awaited(&mut self) {
         let Some(stopping) = self.stopping.as_ref().filter(|s| s.unit == Unit::Stopped) else { return };
         let written = stopping.receipt.as_ref().is_some_and(|receipt| receipt.is_of(&stopping.boot_id()));

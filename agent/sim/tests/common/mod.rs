@@ -1,12 +1,12 @@
 //! Checks of a run that all files of seeds share.
-#![allow(clippy::print_stdout)] // the figures of a run, for people
+#![allow(clippy::print_stdout)] // prints the figures of a run
 
 use std::collections::BTreeSet;
 
 use agent_sim::defects::Defect;
 use agent_sim::scenario::{Failure, Report};
 
-/// Some seed of the first fifty must trip the checker that the defect is made for.
+/// One of the first fifty seeds must violate the invariant for which the defect is planted.
 pub(crate) fn caught(
     run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure>,
     defect: Defect,
@@ -15,7 +15,7 @@ pub(crate) fn caught(
     caught_within(run, defect, invariant, 50);
 }
 
-/// Some seed of the first `seeds` must trip the checker that the defect is made for.
+/// One of the first `seeds` seeds must violate the invariant for which the defect is planted.
 pub(crate) fn caught_within(
     run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure>,
     defect: Defect,
@@ -34,12 +34,12 @@ pub(crate) fn caught_within(
     panic!("{defect:?} was not caught by {invariant}; others: {others:?}");
 }
 
-/// How many seeds a run has: `ORLOP_SIM_SEEDS`, or what a CI run has.
+/// Number of seeds of a run: `ORLOP_SIM_SEEDS`, or the number of a CI run.
 pub(crate) fn seeds(of_ci: u64) -> u64 {
     std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(of_ci)
 }
 
-/// Every seed below `seeds`, and those that failed once in a survey (docs/testing.md).
+/// Every seed below `seeds`, and the seeds that failed once in a survey (docs/testing.md).
 pub(crate) fn every_seed(
     run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure> + Sync,
     seeds: u64,
@@ -48,7 +48,7 @@ pub(crate) fn every_seed(
     tell_twice(run, &(0..seeds).chain(failed_once.iter().copied()).collect::<Vec<_>>())
 }
 
-/// Each seed, twice, on all processors.
+/// Runs each seed twice, on all processors.
 fn tell_twice(
     run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure> + Sync,
     seeds: &[u64],

@@ -61,8 +61,8 @@ pub enum ApiCall {
     /// PUT a lease (conflicts on `resourceVersion`). Answer: [`ApiReply::Lease`].
     ReplaceLease(Box<Lease>),
     /// LIST the one pod of this name that is bound to this node. Answer: [`ApiReply::Pod`], or `NotFound`.
-    /// Not a GET: for a pod that is gone the node authorizer answers 403, because the pod has no relation to
-    /// the node.
+    /// This is not a GET: for a pod that is gone the node authorizer answers 403, because the pod has no relation
+    /// to the node.
     FindPod {
         /// Pod to find.
         pod: ObjectName,
@@ -85,7 +85,7 @@ pub enum ApiCall {
         pod: ObjectName,
         /// `preconditions.uid`.
         uid: String,
-        /// `preconditions.resourceVersion`: the pod must still be as it was seen.
+        /// `preconditions.resourceVersion`: the pod must not have changed since it was read.
         resource_version: Option<String>,
         /// `gracePeriodSeconds`.
         grace_s: u32,
@@ -154,7 +154,7 @@ pub enum ApiCall {
     },
     /// GET a ResourceClaim. Answer: [`ApiReply::ResourceClaim`].
     GetResourceClaim(ObjectName),
-    /// DELETE the ResourceSlices of a node that are a driver's, or all of them. Answer: [`ApiReply::Done`].
+    /// DELETE the ResourceSlices of a node, of one driver or of all drivers. Answer: [`ApiReply::Done`].
     DeleteResourceSlices {
         /// `spec.nodeName`: this node.
         node: Arc<str>,
@@ -251,14 +251,14 @@ impl ApiCall {
             ApiCall::CreatePodCertificate(request) => {
                 format!("create podcertificaterequest {}", meta(&request.metadata))
             }
-            // Without the token and its owner: both may be secret.
+            // The text omits the token and its owner, because both may be secret.
             ApiCall::ReviewToken(_) => "review a token".to_owned(),
             ApiCall::ReviewAccess(_) => "review an access".to_owned(),
         }
     }
 }
 
-/// What the API server answered.
+/// The answer of the API server to a successful call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiReply {
     /// Current state of the Node.
@@ -307,8 +307,8 @@ pub enum ApiReply {
 pub struct ApiError {
     /// [`ApiCall::describe`].
     pub call: String,
-    /// What it allows. 404 is `NotFound`; 409 `AlreadyExists` or `Conflict` by its reason; 400, 403, 405, 410, 413,
-    /// 415 and 422 are `Invalid`; 429 and 503 with `Retry-After` are `Retryable`; 401, other 5xx and no
+    /// Class of the failure. 404 is `NotFound`; 409 `AlreadyExists` or `Conflict` by its reason; 400, 403, 405, 410,
+    /// 413, 415 and 422 are `Invalid`; 429 and 503 with `Retry-After` are `Retryable`; 401, other 5xx and no
     /// connection are `Unavailable`; no answer in time is `DeadlineExceeded`.
     pub class: Class,
     /// HTTP status, if there was an answer.
@@ -320,7 +320,7 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error about `call` from the node itself: without a status and a reason of the server.
+    /// An error of `call` on the node itself, without a status and a reason of the server.
     #[must_use]
     pub fn without_status(call: &ApiCall, class: Class, message: impl Into<String>) -> ApiError {
         ApiError { call: call.describe(), class, code: None, reason: String::new(), message: message.into() }
@@ -334,11 +334,11 @@ pub type ApiResult = Result<ApiReply, ApiError>;
 /// lists again after 410 or a lost connection, and reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<T> {
-    /// All objects at the moment, at the start and after each relist. An object that is not in it is gone.
+    /// All present objects, at the start and after each relist. An object that the list lacks is gone.
     Listed(Vec<Arc<T>>),
     /// Created or changed.
     Applied(Arc<T>),
-    /// Gone; as it was last.
+    /// The last state of a deleted object.
     Deleted(Arc<T>),
     /// The server cannot be reached; the objects may be stale until the next `Listed` or event.
     Lost(String),

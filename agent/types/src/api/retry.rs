@@ -1,8 +1,8 @@
 //! Retry times of failed calls to the API server.
 //!
 //! In: the class of a failure. Out: the time of the next try. Invariants: no failed call is repeated at once;
-//! a server that returns is noticed within seconds; a refused call is repeated ever more rarely; a delay that
-//! the server requests is kept.
+//! the node notices within seconds that a server is back; a refused call is repeated less and less often; a delay
+//! that the server requests is respected.
 
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ impl Retry {
         self.not_before = now.after(restart::jittered(wait, seed, u64::from(self.failures)));
     }
 
-    /// The series is over.
+    /// Ends the series of failures.
     pub fn succeeded(&mut self) {
         *self = Retry::default();
     }
 
-    /// Whatever was refused has changed: it may be tried now, and a further failure counts on.
+    /// The refused object has changed: the next try may come now, and a further failure continues the series.
     pub fn release(&mut self) {
         self.not_before = Mono(0);
     }
@@ -59,13 +59,13 @@ impl Retry {
         self.not_before = self.not_before.max(until);
     }
 
-    /// Until when to wait, if not over at `now`.
+    /// End of the wait; `None` if it is over at `now`.
     #[must_use]
     pub fn held(&self, now: Mono) -> Option<Mono> {
         (now < self.not_before).then_some(self.not_before)
     }
 
-    /// How many failures in a row.
+    /// Number of consecutive failures.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures

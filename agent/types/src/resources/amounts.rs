@@ -28,7 +28,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// Those of a container's `resources`.
+    /// Amounts of a container's `resources`.
     #[must_use]
     pub fn of(resources: Option<&ResourceRequirements>) -> Amounts {
         let requests = resources.and_then(|r| r.requests.as_ref());
@@ -47,13 +47,13 @@ impl Amounts {
         Amounts::of(Some(&resources_in_pod(p, container)))
     }
 
-    /// Those of the pod itself (`spec.resources`).
+    /// Amounts of the pod itself (`spec.resources`).
     #[must_use]
     pub fn of_pod(p: &Pod) -> Amounts {
         Amounts::of(pod::spec(p).resources.as_ref())
     }
 
-    /// The memory of these, the processor time of `other`.
+    /// These amounts of memory with the processor time of `other`.
     #[must_use]
     pub fn with_cpu_of(self, other: Amounts) -> Amounts {
         Amounts { cpu_request_milli: other.cpu_request_milli, cpu_limit_milli: other.cpu_limit_milli, ..self }
@@ -77,7 +77,7 @@ fn amount(list: Option<&List>, name: &str) -> Quantity {
     list.and_then(|l| l.get(name)).and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default()
 }
 
-/// Keeps the spelling of an amount that is the same.
+/// Writes an amount; an equal amount keeps its spelling.
 fn put(list: &mut Option<List>, name: &str, is: Quantity) {
     if amount(list.as_ref(), name) == is {
         return;

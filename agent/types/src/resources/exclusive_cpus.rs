@@ -1,4 +1,4 @@
-//! Processors that a container has for itself under the static CPU manager policy.
+//! Exclusive processors of a container under the static CPU manager policy.
 //!
 //! In: a pod and one of its containers. Out: their number. Invariant: one rule serves admission, which assigns the processors, and the
 //! limits of containers, sandboxes and pod cgroups, which have no quota then. Upstream: `guaranteedCPUs` of
@@ -13,14 +13,14 @@ use crate::pod;
 
 const MILLI: i64 = 1000;
 
-/// Containers of the pod may have processors or memory for themselves: its class is Guaranteed, and it has no requests of its own
-/// (those need the gate PodLevelResourceManagers, which the agent does not have).
+/// True if containers of the pod may have exclusive processors or memory: its class is Guaranteed, and it has no pod-level requests
+/// (these need the gate PodLevelResourceManagers, which the agent does not have).
 #[must_use]
 pub fn may_have_exclusive(pod: &Pod) -> bool {
     qos_class(pod) == QosClass::Guaranteed && !is_pod_level_set(pod)
 }
 
-/// The number of processors; 0 for a container that shares.
+/// Number of exclusive processors; 0 for a container on the shared ones.
 #[must_use]
 pub fn exclusive_cpus(pod: &Pod, container: &Container) -> u64 {
     let milli = request(container, CPU).unwrap_or_default().milli_value();
@@ -30,13 +30,13 @@ pub fn exclusive_cpus(pod: &Pod, container: &Container) -> u64 {
     u64::try_from(milli / MILLI).unwrap_or(0)
 }
 
-/// The container has no quota, because it has processors for itself.
+/// True if the container has no quota, because it has exclusive processors.
 #[must_use]
 pub fn is_without_quota(pod: &Pod, container: &Container, cgroup: &CgroupContext) -> bool {
     cgroup.no_quota_with_exclusive_cpus && exclusive_cpus(pod, container) > 0
 }
 
-/// The pod's cgroup and sandbox have no quota, because one of its containers has none.
+/// True if the pod's cgroup and sandbox have no quota, because one of its containers has none.
 #[must_use]
 pub fn is_pod_without_quota(p: &Pod, cgroup: &CgroupContext) -> bool {
     let mut all = pod::init_containers(p).iter().chain(pod::containers(p));

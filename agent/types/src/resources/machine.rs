@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::resources::node_allocatable::MachineAmounts;
 
-/// What the machine is and has.
+/// Identity and amounts of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
     /// /etc/machine-id.
@@ -43,6 +43,6 @@ pub struct HostNetwork {
     pub default_v4: Vec<String>,
     /// Interfaces of IPv6 default routes, lowest metric first.
     pub default_v6: Vec<String>,
-    /// What the node's name resolves to.
+    /// Addresses to which the node's name resolves.
     pub resolved: Vec<IpAddr>,
 }

@@ -50,7 +50,7 @@ pub struct MachineAmounts {
     pub ephemeral_storage_bytes: Option<u64>,
 }
 
-/// What is kept from pods, and how many pods there may be.
+/// Reservations of the node, and the largest number of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservations {
     /// `systemReserved` and `kubeReserved` together; cpu is `reservedSystemCPUs` if that is set.
@@ -62,7 +62,7 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// As configured. Amounts that do not parse count as nothing: validation has refused them before.
+    /// Reads the configuration. Amounts that do not parse count as zero: validation has refused them before.
     #[must_use]
     pub fn new(kubelet: &KubeletConfiguration) -> Reservations {
         let mut reserved = Resources::new();
@@ -106,15 +106,15 @@ impl Reservations {
         amounts.iter().map(|(name, amount)| (name.clone(), less(*amount, reserved(name)))).collect()
     }
 
-    /// Amounts that are kept from pods, of each resource of `capacity` that has any: for the system, for Kubernetes and for hard
-    /// eviction. Upstream: `GetNodeAllocatableReservation`.
+    /// Reserved amounts of each resource of `capacity`: for the system, for Kubernetes and for hard eviction. Upstream:
+    /// `GetNodeAllocatableReservation`.
     #[must_use]
     pub fn of_capacity(&self, capacity: &Resources) -> Resources {
         let kept = capacity.iter().map(|(name, amount)| (name.clone(), self.kept(name, *amount)));
         kept.filter(|(_, kept)| !kept.is_zero()).collect()
     }
 
-    /// What is kept from pods of `capacity` of resource `name`.
+    /// Reserved part of `capacity` of resource `name`.
     fn kept(&self, name: &str, capacity: Quantity) -> Quantity {
         let signal = match name {
             MEMORY => "memory.available",
@@ -127,7 +127,7 @@ impl Reservations {
     }
 }
 
-/// What the machine has.
+/// Capacity of the machine.
 #[must_use]
 pub fn capacity(machine: &MachineAmounts, reservations: &Reservations) -> Resources {
     let bytes = |amount: u64| Quantity::from_units(i64::try_from(amount).unwrap_or(i64::MAX));
@@ -147,7 +147,7 @@ pub fn capacity(machine: &MachineAmounts, reservations: &Reservations) -> Resour
     capacity
 }
 
-/// What pods may have of `capacity`.
+/// Allocatable part of `capacity`.
 #[must_use]
 pub fn allocatable(capacity: &Resources, reservations: &Reservations) -> Resources {
     let mut allocatable: Resources = capacity
@@ -174,7 +174,7 @@ fn less(amount: Quantity, taken: Quantity) -> Quantity {
 fn threshold(amount: &str, capacity: i64) -> i64 {
     match amount.strip_suffix('%') {
         Some(percent) => {
-            // Thousandths of a percent, in integers: decisions know no floats.
+            // Thousandths of a percent, in integers: core computes without floats.
             let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
             let part = format!("{part:0<3}");
             let thousandths = |s: &str| s.get(..3).and_then(|s| s.parse::<i128>().ok()).unwrap_or(0);
@@ -262,7 +262,7 @@ mod tests {
             ("memory".to_owned(), Quantity::from_units(101 << 20)),
         ]);
         assert_eq!(kept(&kubelet), wanted);
-        // The set takes the place of the processors of both reservations.
+        // The set replaces the processors of both reservations.
         wanted.insert("cpu".to_owned(), Quantity::from_units(2));
         assert_eq!(kept(&KubeletConfiguration { reserved_system_cpus: "0,3".to_owned(), ..kubelet }), wanted);
     }

@@ -6,7 +6,7 @@ use orlop_config::kubelet::eviction::Signal;
 
 use crate::time::Wall;
 
-/// File systems of the runtime besides the node's own.
+/// File systems of the runtime that differ from the node's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Images are on another file system than the kubelet's root directory.
@@ -15,14 +15,14 @@ pub struct Layout {
     pub split_containers: bool,
 }
 
-/// What was observed of a signal.
+/// An observation of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// Time of the observation.
     pub at: Wall,
-    /// What is left.
+    /// Available amount.
     pub available: i64,
-    /// What there is in all.
+    /// Total amount.
     pub capacity: i64,
 }
 

@@ -65,14 +65,14 @@ pub fn peak_limit(pod: &Pod, resource: &str) -> Quantity {
     peak(pod, resource, limit)
 }
 
-/// What the whole pod is limited to at its peak; zero if nothing limits it. Overhead is added only to a limit.
+/// Limit of the whole pod at its peak; zero if nothing limits it. Overhead is added only to a limit.
 #[must_use]
 pub fn pod_limit(pod: &Pod, resource: &str) -> Quantity {
     let limit = running_limit(pod, resource);
     if limit.is_zero() { limit } else { limit.plus(overhead(pod, resource)) }
 }
 
-/// What the pod is limited to at its peak; zero if nothing limits it. Without overhead.
+/// Limit of the pod at its peak, without overhead; zero if nothing limits it.
 #[must_use]
 pub fn running_limit(pod: &Pod, resource: &str) -> Quantity {
     pod_level_limit(pod, resource).unwrap_or_else(|| peak_limit(pod, resource))
@@ -104,7 +104,7 @@ pub fn is_pod_level_set(pod: &Pod) -> bool {
     own.is_some_and(|r| filled(r.requests.as_ref()) || filled(r.limits.as_ref()))
 }
 
-/// What limits a container: of cpu and memory, its pod's own limit where it has none (KEP-2837).
+/// Limit of a container; a container without a limit of cpu or memory has its pod's own limit (KEP-2837).
 #[must_use]
 pub fn limit_in_pod(pod: &Pod, container: &Container, resource: &str) -> Option<Quantity> {
     let own = limit(container, resource);

@@ -17,20 +17,20 @@ pub const RECORD: &str = "userns";
 /// Ranges are multiples of this many ids.
 pub const UNIT: u32 = 65_536;
 
-/// Why there is no range.
+/// Reason for which a pod gets no range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// All are taken.
+    /// All ranges are taken.
     #[error("could not find an empty slot to allocate a user namespace: all {0} are taken")]
     Exhausted(usize),
-    /// A record is none that this node could have written, or belongs to another pod.
+    /// This node cannot have written the record, or the record belongs to another pod.
     #[error(
         "invalid user namespace record of pod {pod}: {why}; nobody is given ids until it is removed with its pod"
     )]
     Record {
         /// Pod of the range.
         pod: PodUid,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
     /// The node's settings leave no room.
@@ -130,7 +130,7 @@ impl UserRanges {
     /// Takes over a pod's range from the record of an earlier agent.
     ///
     /// # Errors
-    /// It is not a record of this node's ranges; no pod gets a range then, until the pod is released.
+    /// The record does not fit this node's ranges; then no pod gets a range until this pod is released.
     pub fn restore(&mut self, pod: &PodUid, record: &[u8]) -> Result<IdMapping, RangeError> {
         let understood = self.understood(pod, record);
         match understood {

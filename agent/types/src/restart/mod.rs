@@ -28,12 +28,23 @@ pub const REQUEUE: Duration = Duration::from_secs(10);
 /// Delays of restarts and of image pulls. `crashLoopBackOff.maxContainerRestartPeriod` sets another maximum for restarts.
 pub const SERIES: Backoff = Backoff::doubling(Duration::from_secs(10), Duration::from_secs(300));
 
+/// Delays of restarts with the gate ReduceDefaultCrashLoopBackOffDecay.
+pub const REDUCED_SERIES: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(60));
+
+/// Delays of restarts. `cap` is `crashLoopBackOff.maxContainerRestartPeriod`, the maximum of both series. Upstream:
+/// `newCrashLoopBackOff` of pkg/kubelet/kubelet.go.
+#[must_use]
+pub fn series(reduced: bool, cap: Option<Duration>) -> Backoff {
+    let series = if reduced { REDUCED_SERIES } else { SERIES };
+    Backoff { max: cap.unwrap_or(series.max), ..series }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BackOffEntry {
     delay: Duration,
-    /// When the delay was set: the moment of the restart.
+    /// Time at which the delay was set: the time of the restart.
     updated: Wall,
-    /// What waits now.
+    /// The current wait.
     waiting: Option<Wait>,
 }
 
@@ -43,7 +54,7 @@ struct Wait {
     instance: ContainerId,
     /// End of the wait.
     due: Mono,
-    /// When the entry counts no more.
+    /// Time at which the entry expires.
     expires: Mono,
 }
 
@@ -52,7 +63,7 @@ struct Wait {
 pub struct Exit<'a> {
     /// The ended instance.
     pub instance: &'a ContainerId,
-    /// When it ended.
+    /// Time of the end.
     pub finished: Wall,
     /// `None`: the instance ended by itself. Otherwise the agent killed it to replace it, and the value is
     /// the end of the instance before it, if the runtime has one. Its own life then counts as part of the
@@ -143,7 +154,7 @@ impl BackOff {
         self.entries.retain(|k, _| keep(k));
     }
 
-    /// How many containers are tracked.
+    /// Number of tracked containers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -156,33 +167,54 @@ impl BackOff {
     }
 }
 
-/// Image pull back-off: one doubling series for each image of a pod, on the monotonic clock.
+/// A pull that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FailedPull {
+    delay: Duration,
+    at: Mono,
+    why: String,
+}
+
+impl FailedPull {
+    fn is_expired(&self, now: Mono) -> bool {
+        now.since(self.at) > EXPIRY
+    }
+}
+
+/// Image pull back-off: one doubling series for each image of a pod, on the monotonic clock. A series outlasts the success of a
+/// pull; it ends twice the maximum after its last failure. Upstream: `imageManager.backOff` and `prevPullErrMsg`, client-go
+/// util/flowcontrol/backoff.go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageBackOff {
-    entries: BTreeMap<String, (Duration, Mono)>,
+    entries: BTreeMap<String, FailedPull>,
 }
 
 impl ImageBackOff {
-    /// When `image` may be pulled again, if it must wait at `now`.
+    /// Time of the next pull of `image`, if it must wait at `now`.
     #[must_use]
     pub fn wait(&self, image: &str, now: Mono) -> Option<Mono> {
-        self.entries.get(image).map(|(_, due)| *due).filter(|due| now < *due)
+        self.entries.get(image).map(|failed| failed.at.after(failed.delay)).filter(|due| now < *due)
     }
 
-    /// A pull failed at `now`; returns the time of the next one.
-    pub fn failed(&mut self, image: &str, now: Mono) -> Mono {
+    /// Reason and message of the last failure.
+    #[must_use]
+    pub fn why(&self, image: &str) -> Option<&str> {
+        self.entries.get(image).map(|failed| failed.why.as_str())
+    }
+
+    /// A pull failed at `now`, with this reason and message; returns the time of the next one.
+    pub fn failed(&mut self, image: &str, why: String, now: Mono) -> Mono {
         let delay = match self.entries.get(image) {
-            Some((delay, due)) if now.since(*due) <= EXPIRY => SERIES.following(*delay),
+            Some(before) if !before.is_expired(now) => SERIES.following(before.delay),
             _ => SERIES.next(0),
         };
-        let due = now.after(delay);
-        self.entries.insert(image.to_owned(), (delay, due));
-        due
+        self.entries.insert(image.to_owned(), FailedPull { delay, at: now, why });
+        now.after(delay)
     }
 
-    /// The image is there: the series ends.
-    pub fn succeeded(&mut self, image: &str) {
-        self.entries.remove(image);
+    /// Forgets series that have ended, as upstream does after a successful pull.
+    pub fn forget_expired(&mut self, now: Mono) {
+        self.entries.retain(|_, failed| !failed.is_expired(now));
     }
 }
 

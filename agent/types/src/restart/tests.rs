@@ -56,7 +56,7 @@ fn running_longer_than_the_expiry_starts_over() {
     assert_eq!(waits(SERIES, 589, 4), [0, 10, 11, 10]);
 }
 
-/// 600 s after the last restart nothing is known of the series any more, in the middle of a wait as well.
+/// The series is forgotten 600 s after the last restart, also in the middle of a wait.
 #[test]
 fn a_series_ends_while_its_container_waits() {
     let lives = |life: u64, rounds: usize| -> Vec<u64> {
@@ -82,7 +82,7 @@ fn a_series_ends_while_its_container_waits() {
     assert_eq!(lives(600, 2), [0, 0]);
 }
 
-/// Upstream decides about the successor of what it kills from what it saw before: the end of the instance before.
+/// Upstream decides about the successor of a killed instance from the state before the kill: the end of the earlier instance.
 #[test]
 fn what_was_killed_to_be_replaced_has_waited_while_it_ran() {
     let waits = |life: u64, rounds: u64| -> Vec<u64> {
@@ -96,7 +96,7 @@ fn what_was_killed_to_be_replaced_has_waited_while_it_ran() {
                 b.wait("k", &instance, at(t).mono).map_or(0, |(due, _)| due.since(at(t).mono).as_secs());
             t += wait;
             out.push(wait);
-            // One that no other went before is not counted.
+            // An instance without a predecessor does not count.
             if before.is_some() {
                 b.restarted("k", at(t));
             }
@@ -138,15 +138,23 @@ fn a_restored_entry_waits_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn image_series_doubles_and_ends_with_success() {
+fn the_series_of_an_image_doubles_and_outlasts_success_for_twice_the_maximum() {
     let mut b = ImageBackOff::default();
-    assert_eq!(b.wait("i", at(0).mono), None);
-    assert_eq!(b.failed("i", at(0).mono), at(10).mono);
+    let failed = |b: &mut ImageBackOff, s: u64| b.failed("i", format!("at {s}"), at(s).mono);
+    assert_eq!((b.wait("i", at(0).mono), b.why("i")), (None, None));
+    assert_eq!(failed(&mut b, 0), at(10).mono);
     assert_eq!(b.wait("i", at(9).mono), Some(at(10).mono));
     assert_eq!(b.wait("i", at(10).mono), None);
-    assert_eq!(b.failed("i", at(10).mono), at(30).mono);
-    b.succeeded("i");
-    assert_eq!(b.failed("i", at(40).mono), at(50).mono);
+    assert_eq!(failed(&mut b, 10), at(30).mono);
+    assert_eq!(b.why("i"), Some("at 10"));
+    // A pull that succeeded meanwhile collects other series alone.
+    b.forget_expired(at(40).mono);
+    assert_eq!(failed(&mut b, 40), at(80).mono);
+    b.forget_expired(at(640).mono);
+    assert_eq!(failed(&mut b, 640), at(720).mono);
+    assert_eq!(failed(&mut b, 1241), at(1251).mono, "600 s after its last failure a series is over");
+    b.forget_expired(at(1842).mono);
+    assert_eq!(b, ImageBackOff::default());
 }
 
 #[test]
@@ -190,6 +198,16 @@ proptest! {
         prop_assert!(j >= base && j <= base + base / 2);
         prop_assert_eq!(j, jittered(base, &seed, n));
     }
+}
+
+#[test]
+fn the_reduced_series_begins_at_a_second_and_a_shorter_maximum_goes_before_both() {
+    let seconds = Duration::from_secs;
+    assert_eq!(waits(series(true, None), 0, 9), [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+    assert_eq!(series(false, None), SERIES);
+    // The configured maximum counts, with the gate KubeletCrashLoopBackOffMax also its default of 300 s.
+    assert_eq!(series(true, Some(seconds(300))).max, seconds(300));
+    assert_eq!(waits(series(false, Some(seconds(5))), 0, 3), [0, 5, 5]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Resource claims of one pod (dynamic resource allocation), as plain values.
 //!
 //! In: the pod's specification and status ([`ClaimsOfPod`]), answers of DRA drivers. Out: CDI devices and the health of devices for each
-//! container ([`PodClaims`]). Invariants: lists are sorted, so that equal claims give equal values; a claim is named by namespace and
-//! name, and by its UID where a later one of the same name must not be taken for it. Source: KEP-4381, KEP-4680.
+//! container ([`PodClaims`]). Invariants: lists are sorted, so that equal claims give equal values; namespace and name identify a
+//! claim, and its UID does where a later claim of the same name must not be confused with it. Source: KEP-4381, KEP-4680.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct ClaimsOfPod {
 pub struct NamedClaim {
     /// Name of the ResourceClaim.
     pub name: String,
-    /// The claim was made from a template: the pod has to be its owner.
+    /// True if the claim was created from a template: the pod must be its owner.
     pub is_of_template: bool,
 }
 
@@ -55,19 +55,19 @@ pub struct ClaimUse {
     pub status_name: Option<String>,
 }
 
-/// What the claims of a pod give its containers, by container name.
+/// Devices of a pod's claims for its containers, by container name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodClaims {
     /// Containers that use claims.
     pub containers: BTreeMap<String, ContainerClaims>,
 }
 
-/// What the claims of a pod give one container.
+/// Devices of a pod's claims for one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerClaims {
     /// Names of CDI devices, before those of device plugins.
     pub cdi_devices: Vec<String>,
-    /// A claim that is not known on this node, in upstream's words: the container cannot be created.
+    /// Upstream's text about a claim that is not known on this node: the container cannot be created.
     pub missing: Option<String>,
     /// Health of the devices by [`ClaimUse::status_name`]; a use without devices has no entry.
     pub health: BTreeMap<String, Vec<ClaimedDeviceHealth>>,
@@ -80,6 +80,6 @@ pub struct ClaimedDeviceHealth {
     pub resource_id: String,
     /// `Healthy`, `Unhealthy` or `Unknown`.
     pub health: String,
-    /// The driver's words.
+    /// The driver's message.
     pub message: Option<String>,
 }

@@ -184,7 +184,7 @@ pub struct LinuxResources {
 }
 
 impl LinuxResources {
-    /// Nothing is set.
+    /// True if nothing is set.
     #[must_use]
     pub fn is_unset(&self) -> bool {
         *self == LinuxResources::default()
@@ -254,9 +254,9 @@ pub enum MountPropagation {
 /// CRI `Mount`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Where in the container.
+    /// Path in the container.
     pub container_path: String,
-    /// What on the node.
+    /// Path on the node.
     pub host_path: String,
     /// Read-only bind.
     pub readonly: bool,
@@ -274,22 +274,22 @@ pub struct Mount {
 /// CRI `Mount.image` and `Mount.image_sub_path` (KEP-4639).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageMount {
-    /// The image that is there.
+    /// Id of the present image.
     pub id: ImageId,
     /// As the pod spells it.
     pub written: String,
     /// Annotations of the pod.
     pub annotations: BTreeMap<String, String>,
-    /// The directory of it that is mounted, relative; empty for all of it.
+    /// Mounted directory of the image, relative; empty: the whole image.
     pub sub_path: String,
 }
 
 /// CRI `Device`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Where in the container.
+    /// Path in the container.
     pub container_path: String,
-    /// What on the node; it may be a link.
+    /// Path on the node; it may be a link.
     pub host_path: String,
     /// Of `r` (read), `w` (write) and `m` (mknod).
     pub permissions: String,

@@ -11,7 +11,7 @@ use super::observed::ContainerObserved;
 
 /// Instances of a pod's containers, sorted by name, within a name the newest first (attempt, then creation).
 ///
-/// What they are sorted by must not be changed in place.
+/// The fields of the sort order must not be changed in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<ContainerObserved>", into = "Vec<ContainerObserved>")]
 pub struct Containers(Vec<ContainerObserved>);
@@ -26,7 +26,7 @@ impl Containers {
         rest.get(..end).unwrap_or_default()
     }
 
-    /// Forgets those that are not `kept`.
+    /// Removes the instances for which `kept` is false.
     pub fn retain(&mut self, kept: impl FnMut(&ContainerObserved) -> bool) {
         self.0.retain(kept);
     }

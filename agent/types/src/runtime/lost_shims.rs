@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::time::Mono;
 
-/// How long a shim may go on after its bundle.
+/// Longest time that a shim may run without its bundle.
 pub const CONFIRM: Duration = Duration::from_secs(10);
 /// Time between two searches if none is suspected; upstream's `ContainerGCPeriod`.
 pub const EVERY: Duration = Duration::from_mins(1);
@@ -26,7 +26,7 @@ pub const EVERY: Duration = Duration::from_mins(1);
 pub enum Kind {
     /// A containerd shim.
     Shim,
-    /// What was to become a container's first process, left by a shim that died.
+    /// The process of a shim that died, which would have become a container's first process.
     Unstarted,
 }
 
@@ -37,13 +37,13 @@ pub struct Shim {
     pub kind: Kind,
     /// Process id.
     pub pid: i32,
-    /// When it began, clock ticks since the boot (proc(5): `starttime`).
+    /// Start time, clock ticks since the boot (proc(5): `starttime`).
     pub started_ticks: u64,
     /// The sandbox that the shim was started for, or the container (or sandbox) that was being made.
     pub id: String,
 }
 
-/// What is suspected, and since when.
+/// Suspected processes, and the time since which each is suspected.
 #[derive(Clone, Debug, Default)]
 pub struct LostShims(BTreeMap<Shim, Mono>);
 
@@ -61,7 +61,7 @@ impl LostShims {
         self.0.iter().filter(long).map(|(shim, _)| shim.clone()).collect()
     }
 
-    /// When to look again.
+    /// Time of the next search.
     #[must_use]
     pub fn next(&self, now: Mono) -> Mono {
         now.after(if self.0.is_empty() { EVERY } else { CONFIRM })
@@ -86,11 +86,11 @@ mod tests {
         let (none, one): ([Shim; 0], _) = ([], shim(1, 5));
         assert_eq!((lost.look(at(0), none.clone()), lost.next(at(0))), (vec![], at(60)));
         assert_eq!((lost.look(at(60), [one.clone()]), lost.next(at(60))), (vec![], at(70)));
-        // On its way out, and gone.
+        // The shim is ending, and then gone.
         assert_eq!((lost.look(at(70), none), lost.next(at(70))), (vec![], at(130)));
         assert_eq!(lost.look(at(130), [one.clone(), shim(2, 6)]), []);
         assert_eq!(lost.look(at(139), [one.clone(), shim(2, 6)]), []);
-        // The same id, another process: it is looked at from the start.
+        // Another process with the same id is observed from the start.
         assert_eq!(lost.look(at(140), [one.clone(), shim(2, 7)]), std::slice::from_ref(&one));
         assert_eq!(lost.look(at(150), [one.clone(), shim(2, 7)]), [one, shim(2, 7)]);
     }

@@ -13,9 +13,9 @@ use crate::time::{Mono, Wall};
 /// CRI `PodSandboxState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxState {
-    /// Its network and namespaces exist.
+    /// The sandbox's network and namespaces exist.
     Ready,
-    /// It was stopped or died.
+    /// The sandbox was stopped, or died.
     NotReady,
 }
 
@@ -160,7 +160,7 @@ pub struct ResourcesObserved {
 pub struct PodSnapshot {
     /// Name, namespace and UID, from the runtime's labels.
     pub pod: PodKey,
-    /// Read **before** the question was sent: everything that completed earlier is reflected.
+    /// Time **before** the request was sent: the snapshot reflects everything that completed earlier.
     pub as_of: Mono,
     /// Newest attempt first.
     pub sandboxes: Vec<SandboxObserved>,
@@ -208,7 +208,7 @@ pub struct ListedPod {
     pub containers: BTreeMap<ContainerId, i32>,
 }
 
-/// What an entry of the CRI event stream (`GetContainerEvents`) points at. It is a hint to look, never a fact.
+/// The pod of an entry of the CRI event stream (`GetContainerEvents`). It is a hint to inspect the pod, never a fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeHint {
     /// The pod, if the event named one.
@@ -226,10 +226,10 @@ pub enum RuntimeSignal {
     Unsupported,
 }
 
-/// Why hints may be missing.
+/// Reason for which hints may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelistReason {
-    /// The stream is up, for the first time or again: what happened before is unknown.
+    /// The stream is up, for the first time or again: earlier events are unknown.
     Established,
     /// The stream broke: relist on the clock until it is up again.
     Lost,

@@ -1,8 +1,8 @@
 //! The processors, NUMA nodes and devices of a pod's containers, as the managers assigned them.
 //!
-//! In: assignments of the CPU, memory and device managers. Out: the CRI fields `cpuset_cpus` and `cpuset_mems`, what a container needs
-//! to use its devices, calls to plugins before its creation. Invariant: texts are in the
-//! kernel's list form (`0-2,5`); an empty text leaves the container where the runtime puts it.
+//! In: assignments of the CPU, memory and device managers. Out: the CRI fields `cpuset_cpus` and `cpuset_mems`, the configuration
+//! for a container's devices, calls to plugins before its creation. Invariant: texts are in the kernel's list form (`0-2,5`); an
+//! empty text sets no restriction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime::config::{Device, Mount};
 
-/// Where the containers of one pod run; empty on a node without static managers.
+/// Processors, memory and devices of the containers of one pod; empty on a node without static managers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Processors of containers that have some for themselves, by container name.
+    /// Exclusive processors of containers, by container name.
     pub cpus: BTreeMap<String, Arc<str>>,
-    /// Processors of all other containers; `None`: all of the machine.
+    /// Processors of all other containers; `None`: all processors of the machine.
     pub shared_cpus: Option<Arc<str>>,
-    /// NUMA nodes of containers that have memory of their own, by container name.
+    /// NUMA nodes of containers with memory on certain nodes, by container name.
     pub mems: BTreeMap<String, Arc<str>>,
-    /// Devices of containers that ask for some, by container name.
+    /// Devices of containers, by container name.
     pub devices: BTreeMap<String, ContainerDevices>,
 }
 
@@ -38,18 +38,20 @@ pub struct PreStartCall {
 /// Devices of one container, with the changes to its configuration by which it uses them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDevices {
-    /// Environment variables; one of the pod's own with the same name counts more.
+    /// Environment variables; a variable of the pod's own spec with the same name takes precedence.
     pub envs: BTreeMap<String, String>,
     /// Mounts, before the pod's own.
     pub mounts: Vec<Mount>,
     /// Device nodes, before the pod's own.
     pub devices: Vec<Device>,
-    /// Annotations; one of the agent's own with the same key counts more.
+    /// Annotations; an annotation of the agent with the same key takes precedence.
     pub annotations: BTreeMap<String, String>,
     /// Names of CDI devices.
     pub cdi_devices: Vec<String>,
     /// Calls before the container is created, or the reason why it cannot be created now.
     pub pre_start: Result<Vec<PreStartCall>, String>,
+    /// The container lacks devices that it asks for: they are allocated after the calls and before it is created.
+    pub lacks_some: bool,
     /// By resource and id: true if the device is healthy.
     pub health: BTreeMap<String, BTreeMap<String, bool>>,
 }

@@ -16,7 +16,7 @@ pub struct PodFiles {
     pub log_of: Option<String>,
 }
 
-/// What happens to a file that is there already.
+/// Treatment of a file that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileWrite {
     /// Replaced atomically (written aside, then renamed).
@@ -34,6 +34,6 @@ pub struct PodFile {
     pub content: String,
     /// Permission bits, regardless of the umask.
     pub mode: u32,
-    /// What to do if it exists.
+    /// Treatment of an existing file.
     pub write: FileWrite,
 }

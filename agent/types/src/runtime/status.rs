@@ -37,16 +37,16 @@ impl RuntimeStatus {
 pub struct RuntimeHandler {
     /// Empty for the default handler.
     pub name: String,
-    /// It makes read-only mounts read-only all the way down.
+    /// The handler supports recursive read-only mounts.
     pub recursive_read_only_mounts: bool,
-    /// It runs pods in user namespaces.
+    /// The handler runs pods in user namespaces.
     pub user_namespaces: bool,
 }
 
 /// Checks that `handler` supports sandboxes with user namespaces; empty for the default handler (KEP-127).
 ///
 /// # Errors
-/// The reason against it, in upstream's words.
+/// The handler does not support them; the text is upstream's.
 pub fn user_namespaces(handlers: &[RuntimeHandler], handler: &str) -> Result<(), String> {
     let mut why = "can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned();
     if !handler.is_empty() {
@@ -56,13 +56,13 @@ pub fn user_namespaces(handlers: &[RuntimeHandler], handler: &str) -> Result<(),
     }
     match handlers.iter().find(|h| h.name == handler) {
         Some(found) if found.user_namespaces => Ok(()),
-        // A runtime that reports no handlers is an old one.
+        // An old runtime reports no handlers.
         None if !handlers.is_empty() => Err(format!("{why}: the handler {handler:?} is not known")),
         _ => Err(why),
     }
 }
 
-/// What the runtime as a whole can do.
+/// Features of the runtime as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
     /// `supplementalGroupsPolicy` is honoured.

@@ -45,7 +45,7 @@ impl Slot {
         Slot { kind, index, name: name.to_owned() }
     }
 
-    /// How `container_spec` names it.
+    /// The slot as a reference to the container.
     #[must_use]
     pub fn container_ref(&self) -> ContainerRef<'_> {
         match self.kind {
@@ -73,7 +73,7 @@ impl Slot {
 pub struct Slots<'a>(BTreeMap<&'a str, (SlotKind, usize)>);
 
 impl<'a> Slots<'a> {
-    /// Those of the pod.
+    /// The slots of the pod.
     #[must_use]
     pub fn of(p: &'a Pod) -> Slots<'a> {
         let mut all = BTreeMap::new();
@@ -98,7 +98,7 @@ pub fn slots(p: &Pod) -> Vec<Slot> {
     places(p).map(|(kind, index, name)| Slot { kind, index, name: name.to_owned() }).collect()
 }
 
-/// What [`slots`] are made from: kind, position in its list, name.
+/// Kind, position in its list and name of each container of the pod.
 fn places(p: &Pod) -> impl Iterator<Item = (SlotKind, usize, &str)> {
     let init = pod::init_containers(p).iter().enumerate().map(|(index, c)| {
         let kind = if pod::is_sidecar(c) { SlotKind::Sidecar } else { SlotKind::Init };

@@ -15,6 +15,7 @@
 use agent_types::time::Wall;
 use agent_types::{Quantity, api_time};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::{Value, json};
 
 /// What is resized.
@@ -47,17 +48,25 @@ pub struct Growth {
     pub unwanted: bool,
 }
 
+/// True if the volume is larger than its claim's status says.
+#[must_use]
+pub fn is_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let of_claim = claim.status.as_ref().and_then(|s| s.capacity.as_ref()?.get(STORAGE));
+    let of_volume = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get(STORAGE));
+    let size = |q: Option<&ApiQuantity>| q.and_then(|q| Quantity::parse(&q.0).ok());
+    size(of_volume).is_some_and(|of_volume| size(of_claim).is_none_or(|has| has < of_volume))
+}
+
 /// What the node has to do; `None`: nothing, or not yet.
 #[must_use]
 pub fn needed(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Growth> {
+    if !is_larger(claim, volume) {
+        return None;
+    }
     let status = claim.status.clone().unwrap_or_default();
     let size = |text: &str| Quantity::parse(text).ok();
     let of_claim = status.capacity.as_ref().and_then(|all| size(&all.get(STORAGE)?.0));
     let capacity = volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)?;
-    let of_volume = size(&capacity.0)?;
-    if of_claim.is_some_and(|has| has >= of_volume) {
-        return None;
-    }
     let stands = standing(&status);
     let growth = |text: &str, announced: bool, recorded: bool| {
         let bytes = size(text)?;
@@ -170,6 +179,13 @@ mod tests {
         let pending = stands(Some("NodeResizePending"), Some("2Gi"));
         assert_eq!(needed(&pending, &volume("1024Mi")), None, "it is as large already");
         assert_eq!(needed(&claim(json!({})), &volume("much")), None, "no size");
+        for (has, larger) in [
+            (json!({"capacity": {"storage": "1Gi"}}), false),
+            (json!({"capacity": {"storage": "1023Mi"}}), true),
+        ] {
+            assert_eq!(is_larger(&claim(has), &volume("1024Mi")), larger);
+        }
+        assert!(is_larger(&claim(json!({})), &volume("1Gi")), "a claim without a size has none yet");
     }
 
     #[test]

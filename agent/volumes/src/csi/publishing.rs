@@ -389,11 +389,16 @@ impl Publishing {
         request
     }
 
-    /// The volume is a claim's that is written to, and the driver can make it larger.
+    /// The volume is a claim's, and the driver can make it larger.
+    #[must_use]
+    pub fn expandable(&self) -> Option<&Persistent> {
+        self.csi.persistent.as_ref().filter(|p| self.driver.expands && !p.claim.is_empty())
+    }
+
+    /// The same, and it is written to: it may grow.
     #[must_use]
     pub fn growing(&self) -> Option<&Persistent> {
-        let persistent = self.csi.persistent.as_ref();
-        persistent.filter(|p| self.driver.expands && !self.csi.read_only && !p.claim.is_empty())
+        self.expandable().filter(|_| !self.csi.read_only)
     }
 }
 

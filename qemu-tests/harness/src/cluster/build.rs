@@ -1,5 +1,6 @@
-//! Compiles Kubernetes from `qemu-tests/controlplane`, metrics-server from `qemu-tests/metrics-server` and the
-//! end-to-end suite from `qemu-tests/conformance` (each a go.mod with a few lines of Go) and keeps the results.
+//! Compiles Kubernetes from `qemu-tests/controlplane`, metrics-server from `qemu-tests/metrics-server`, CoreDNS from
+//! `qemu-tests/coredns` and the end-to-end suite from `qemu-tests/conformance` (each a go.mod with a few lines of Go) and
+//! keeps the results.
 //!
 //! What comes in: this machine's Go compiler if it is new enough, otherwise Debian's; the module proxy in `go`'s
 //! configuration. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers every
@@ -31,6 +32,7 @@ struct Module {
 
 const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
 const METRICS_SERVER_GO_MOD: &str = include_str!("../../../metrics-server/go.mod");
+const COREDNS_GO_MOD: &str = include_str!("../../../coredns/go.mod");
 const SUITE_GO_MOD: &str = include_str!("../../../conformance/go.mod");
 
 const CONTROL_PLANE: Module = Module {
@@ -40,6 +42,7 @@ const CONTROL_PLANE: Module = Module {
         GO_MOD,
         include_str!("../../../controlplane/go.sum"),
         include_str!("../../../controlplane/cmd/controlplane/main.go"),
+        include_str!("../../../controlplane/cmd/kube-proxy/main.go"),
         include_str!("../../../controlplane/cmd/kubelet/main.go"),
     ],
 };
@@ -51,6 +54,16 @@ const METRICS_SERVER: Module = Module {
         METRICS_SERVER_GO_MOD,
         include_str!("../../../metrics-server/go.sum"),
         include_str!("../../../metrics-server/cmd/metrics-server/main.go"),
+    ],
+};
+
+const COREDNS: Module = Module {
+    dir: "coredns",
+    go_mod: COREDNS_GO_MOD,
+    inputs: &[
+        COREDNS_GO_MOD,
+        include_str!("../../../coredns/go.sum"),
+        include_str!("../../../coredns/cmd/coredns/main.go"),
     ],
 };
 
@@ -73,6 +86,10 @@ pub enum Target {
     ControlPlane,
     /// The upstream kubelet, for comparison.
     Kubelet,
+    /// Routes of Services on a node, for clusters with add-ons.
+    KubeProxy,
+    /// Names of Services, for clusters with add-ons.
+    CoreDns,
     /// The source of `kubectl top`: collects the nodes' metrics.
     MetricsServer,
     /// Upstream's DRA driver for tests.
@@ -93,6 +110,8 @@ pub enum Target {
     NoNewPrivs,
     /// Runs until it is signalled.
     Pause,
+    /// Upstream's sample of an API server behind the aggregation layer.
+    SampleApiServer,
     /// SSH server by which the suite logs in to a node.
     Sshd,
 }
@@ -104,6 +123,8 @@ impl Target {
         match self {
             Target::ControlPlane => "controlplane",
             Target::Kubelet => "kubelet",
+            Target::KubeProxy => "kube-proxy",
+            Target::CoreDns => "coredns",
             Target::MetricsServer => "metrics-server",
             Target::ClaimsDriver => "dra-test-driver",
             Target::DevicePlugin => "sample-device-plugin",
@@ -114,6 +135,7 @@ impl Target {
             Target::Curl => "curl",
             Target::NoNewPrivs => "nonewprivs",
             Target::Pause => "pause",
+            Target::SampleApiServer => "sample-apiserver",
             Target::Sshd => "sshd",
         }
     }
@@ -122,6 +144,8 @@ impl Target {
         match self {
             Target::ControlPlane => "./cmd/controlplane",
             Target::Kubelet => "./cmd/kubelet",
+            Target::KubeProxy => "./cmd/kube-proxy",
+            Target::CoreDns => "./cmd/coredns",
             Target::MetricsServer => "./cmd/metrics-server",
             Target::ClaimsDriver => "k8s.io/kubernetes/test/e2e/dra/test-driver",
             Target::DevicePlugin => "k8s.io/kubernetes/test/images/sample-device-plugin",
@@ -132,6 +156,7 @@ impl Target {
             Target::Curl => "./cmd/curl",
             Target::NoNewPrivs => "k8s.io/kubernetes/test/images/nonewprivs",
             Target::Pause => "./cmd/pause",
+            Target::SampleApiServer => "k8s.io/sample-apiserver",
             Target::Sshd => "./cmd/sshd",
         }
     }
@@ -139,9 +164,12 @@ impl Target {
     fn module(self) -> &'static Module {
         match self {
             // The drivers consist of the control plane's packages.
-            Target::ControlPlane | Target::Kubelet | Target::ClaimsDriver | Target::DevicePlugin => {
-                &CONTROL_PLANE
-            }
+            Target::ControlPlane
+            | Target::Kubelet
+            | Target::KubeProxy
+            | Target::ClaimsDriver
+            | Target::DevicePlugin => &CONTROL_PLANE,
+            Target::CoreDns => &COREDNS,
             Target::MetricsServer => &METRICS_SERVER,
             _ => &SUITE,
         }
@@ -165,6 +193,17 @@ pub fn version() -> Result<&'static str> {
         .lines()
         .find_map(|l| l.trim().strip_prefix("k8s.io/kubernetes ")?.split_whitespace().next())
         .context("go.mod requires no k8s.io/kubernetes")
+}
+
+/// The version of CoreDNS that its go.mod names, for example `v1.15.0`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn coredns_version() -> Result<&'static str> {
+    COREDNS_GO_MOD
+        .lines()
+        .find_map(|l| l.strip_prefix("require github.com/coredns/coredns ")?.split_whitespace().next())
+        .context("go.mod requires no github.com/coredns/coredns")
 }
 
 /// The oldest compiler that go.mod accepts, for example `1.26.0`.
@@ -360,6 +399,13 @@ mod tests {
         }
         assert!(linker_flags(version).contains("version.gitMinor=36"));
         assert_eq!(oldest_go(GO_MOD).unwrap(), "1.26.0");
+    }
+
+    #[test]
+    fn go_mod_names_a_release_of_coredns() {
+        let version = coredns_version().unwrap();
+        assert!(version.starts_with("v1.") && !version.contains('-'), "{version} is no release");
+        assert_eq!(oldest_go(COREDNS_GO_MOD).unwrap(), "1.26.0");
     }
 
     #[test]

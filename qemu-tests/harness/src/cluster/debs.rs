@@ -1,5 +1,6 @@
-//! Programs from Debian: etcd, and a Go compiler for machines without one. Downloaded as files from the suites of the
-//! image's newer packages, checked against `qemu-tests/controlplane/debs.json`, unpacked into the cache.
+//! Programs from Debian: etcd, the tools of kube-proxy, and a Go compiler for machines without one. Downloaded as files
+//! from the suites of the image's newer packages, checked against `qemu-tests/controlplane/debs.json`, unpacked into the
+//! cache.
 //!
 //! What comes in: package names. What goes out: the directory of the unpacked files. Invariant: an existing directory
 //! is complete, because it is renamed into place last.
@@ -64,11 +65,14 @@ fn locked(names: &[&str]) -> Result<Vec<Deb>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::programs::PACKET_TOOLS;
 
     #[test]
     fn the_lock_has_digests() {
         let debs = locked(&["etcd-server", "golang-1.26-src", "golang-1.26-go"]).unwrap();
         assert!(debs.iter().all(|d| d.sha256.len() == 64));
+        let tools = locked(&PACKET_TOOLS).unwrap();
+        assert!(tools.iter().all(|d| d.sha256.len() == 64 && !d.version.is_empty()));
         assert!(locked(&["vim"]).is_err());
     }
 }

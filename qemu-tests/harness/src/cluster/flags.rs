@@ -15,6 +15,10 @@ pub const ADDRESS: &str = "172.30.0.1";
 pub const PORT: u16 = 6443;
 /// First service address: `kubernetes.default`.
 pub const SERVICE_ADDRESS: &str = "10.96.0.1";
+/// Service address of the cluster's DNS.
+pub const DNS_ADDRESS: &str = "10.96.0.10";
+/// Domain of the names of Services.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
 /// Names that the API server's certificate carries.
 pub const SERVER_NAMES: [&str; 7] = [
     ADDRESS,

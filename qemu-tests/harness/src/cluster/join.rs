@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::bootstrap::Token;
-use super::flags::LOG_STREAMS_GATE;
+use super::flags::{CLUSTER_DOMAIN, DNS_ADDRESS, LOG_STREAMS_GATE};
 use super::plane::{Cluster, server_url};
 use crate::native::config;
 use crate::native::node::NativeNode;
@@ -50,8 +50,8 @@ pub fn kubelet_configuration_with([available, inodes]: [&str; 2]) -> String {
         "{}rotateCertificates: true\n\
          serverTLSBootstrap: true\n\
          enableSystemLogQuery: true\n\
-         clusterDNS: [10.96.0.10]\n\
-         clusterDomain: cluster.local\n\
+         clusterDNS: [{DNS_ADDRESS}]\n\
+         clusterDomain: {CLUSTER_DOMAIN}\n\
          authentication:\n  anonymous:\n    enabled: false\n  webhook:\n    enabled: true\n  x509:\n    \
          clientCAFile: /var/lib/kubelet/ca.crt\n\
          authorization:\n  mode: Webhook\n\

@@ -1,7 +1,7 @@
 //! `cargo e2e cluster`: a cluster for a person to play with, until Ctrl-C.
 //!
-//! What comes in: number and kind of nodes, and the kubelet. What goes out: the commands to use the cluster. The run's
-//! own cleaning removes everything after the signal.
+//! What comes in: number and kind of nodes, the kubelet, add-ons or none. What goes out: the commands to use the
+//! cluster. The run's own cleaning removes everything after the signal.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use super::addons::{AddOns, NodeKind, ProxyMode};
 use super::fixture::await_ready;
 use super::flags::Settings;
 use super::join::{self, JoinMethod};
 use super::plane::Cluster;
-use super::programs;
+use super::programs::{self, More};
 use super::vm_node::{READY_LIMIT_S, VmNode};
 use crate::built;
 use crate::native::node::NativeNode;
@@ -31,24 +32,40 @@ pub enum Kind {
     Vm,
 }
 
-/// Starts a cluster, prints how to reach it, and waits.
+/// Limit for the add-ons on native nodes, seconds: their images are large.
+const ADD_ONS_LIMIT_S: u64 = 180;
+
+/// Starts a cluster, with add-ons if kube-proxy has a mode, prints how to reach it, and waits.
 ///
 /// # Errors
 /// The part that did not start, and the path of its log.
-pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind) -> Result<()> {
+pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, proxy: Option<ProxyMode>) -> Result<()> {
     let artefacts = run.dir().join("cluster");
     std::fs::create_dir_all(&artefacts)?;
+    if proxy.is_some() {
+        anyhow::ensure!(nodes > 0, "add-ons need a node");
+        // Together with the control plane, which consists of the same packages.
+        programs::prepare(run, &[More::AddOns])?;
+    }
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let node_kind = if kind == Kind::Vm { NodeKind::Vm } else { NodeKind::Native };
+    let addons = proxy.map(|mode| AddOns::make(&cluster, mode, node_kind)).transpose()?;
     let names: Vec<String> = (1..=nodes).map(|n| format!("node{n}")).collect();
     // The nodes live as long as this function, which only a signal ends.
     let (mut native, mut vms) = (Vec::new(), Vec::new());
     if kind == Kind::Vm {
-        vms.extend(boot(&mut cluster, &artefacts, &names)?);
+        vms.extend(boot(&mut cluster, &artefacts, &names, addons.as_ref())?);
     } else {
         let agent = if kind == Kind::Upstream { programs::kubelet(run)? } else { built::agent(run, true)? };
         for name in &names {
             native.push(start_node(&mut cluster, &artefacts, name, &agent)?);
         }
+    }
+    if let Some(addons) = &addons {
+        native.iter().try_for_each(|node| addons.offer(node))?;
+        let limit_s = if kind == Kind::Vm { READY_LIMIT_S * u64::from(nodes) * 2 } else { ADD_ONS_LIMIT_S };
+        addons.install(&cluster, nodes, limit_s)?;
+        say::line(addons.describe());
     }
     say::line("");
     say::line(format!("export KUBECONFIG={}", cluster.kubeconfig().display()));
@@ -65,11 +82,22 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind) -> Result<()> {
 }
 
 /// Boots all of them side by side.
-fn boot(cluster: &mut Cluster, artefacts: &Path, names: &[String]) -> Result<Vec<VmNode>> {
+fn boot(
+    cluster: &mut Cluster,
+    artefacts: &Path,
+    names: &[String],
+    addons: Option<&AddOns>,
+) -> Result<Vec<VmNode>> {
     let start = Instant::now();
     let mut vms = Vec::new();
+    if let Some(addons) = addons {
+        addons.serve(cluster)?;
+    }
     for name in names {
         let mut vm = VmNode::plug(cluster, artefacts, name)?;
+        if let Some(addons) = addons {
+            addons.prepare(&mut vm);
+        }
         vm.boot(Some(cluster.token()))?;
         vms.push(vm);
     }

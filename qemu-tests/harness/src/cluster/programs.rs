@@ -15,7 +15,7 @@ use super::debs;
 use crate::run::{Run, cache_dir};
 
 /// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd,
-/// kubelet, e2e.test, ginkgo and e2e_node.test, to be used as they are.
+/// kubelet, kube-proxy, coredns, e2e.test, ginkgo and e2e_node.test, to be used as they are.
 pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
 const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
@@ -49,13 +49,46 @@ fn own_dir() -> Option<PathBuf> {
     std::env::var_os(BIN_DIR_VARIABLE).filter(|d| !d.is_empty()).map(PathBuf::from)
 }
 
-/// Programs that only some cases need. They consist of the control plane's packages: built together, all share compiled packages.
+/// The user's own program, if it is there.
+fn own(target: Target) -> Option<PathBuf> {
+    own_dir().map(|d| d.join(target.program())).filter(|program| program.is_file())
+}
+
+/// Debian's packages of the image of kube-proxy: programs after their libraries. The last one names the directory.
+pub(super) const PACKET_TOOLS: [&str; 21] = [
+    "libc6",
+    "libbsd0",
+    "libedit2",
+    "libgmp10",
+    "libip4tc2",
+    "libip6tc2",
+    "libipset13t64",
+    "libjansson4",
+    "libmd0",
+    "libmnl0",
+    "libnetfilter-conntrack3",
+    "libnfnetlink0",
+    "libnftables1",
+    "libnftnl11",
+    "libtinfo6",
+    "libxtables12",
+    "netbase",
+    "conntrack",
+    "ipset",
+    "nftables",
+    "iptables",
+];
+
+/// Programs that only some cases need. All but CoreDNS consist of the control plane's packages: built together, they share
+/// compiled packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
     /// metrics-server.
     MetricsServer,
     /// The DRA driver and the device plugin.
     Drivers,
+    /// kube-proxy and CoreDNS.
+    AddOns,
 }
 
 impl More {
@@ -63,7 +96,13 @@ impl More {
         match self {
             More::MetricsServer => &[Target::MetricsServer],
             More::Drivers => &[Target::ClaimsDriver, Target::DevicePlugin],
+            More::AddOns => &[Target::KubeProxy, Target::CoreDns],
         }
+    }
+
+    /// The programs that must be built: the user's own kube-proxy and CoreDNS are used if they are there.
+    fn to_build(self) -> impl Iterator<Item = Target> {
+        self.targets().iter().copied().filter(move |target| self != More::AddOns || own(*target).is_none())
     }
 }
 
@@ -74,7 +113,7 @@ impl More {
 pub fn prepare(run: &Arc<Run>, more: &[More]) -> Result<()> {
     let of_plane = own_dir().is_none().then_some(Target::ControlPlane);
     let targets: Vec<Target> =
-        of_plane.into_iter().chain(more.iter().flat_map(|more| more.targets()).copied()).collect();
+        of_plane.into_iter().chain(more.iter().flat_map(|more| more.to_build())).collect();
     if !targets.is_empty() {
         build::programs(run, &cache(), &targets)?;
     }
@@ -111,10 +150,37 @@ pub fn find(run: &Arc<Run>) -> Result<Programs> {
 /// # Errors
 /// The build's.
 pub fn kubelet(run: &Arc<Run>) -> Result<PathBuf> {
-    if let Some(kubelet) = own_dir().map(|d| d.join("kubelet")).filter(|k| k.is_file()) {
-        return Ok(kubelet);
+    own_or_built(run, Target::Kubelet)
+}
+
+fn own_or_built(run: &Arc<Run>, target: Target) -> Result<PathBuf> {
+    match own(target) {
+        Some(own) => Ok(own),
+        None => Ok(build::programs(run, &cache(), &[target])?.join(target.program())),
     }
-    Ok(build::programs(run, &cache(), &[Target::Kubelet])?.join(Target::Kubelet.program()))
+}
+
+/// Contents of the add-ons' images.
+#[derive(Clone, Debug)]
+pub struct AddOnPrograms {
+    /// kube-proxy of the control plane's release.
+    pub kube_proxy: PathBuf,
+    /// CoreDNS.
+    pub coredns: PathBuf,
+    /// Directory with Debian's iptables, nftables, conntrack and ipset, and all libraries that they need.
+    pub packet_tools: PathBuf,
+}
+
+/// Programs of the add-ons (built and fetched on first use).
+///
+/// # Errors
+/// The build's, or Debian's archive does not have a package.
+pub fn addons(run: &Arc<Run>) -> Result<AddOnPrograms> {
+    Ok(AddOnPrograms {
+        kube_proxy: own_or_built(run, Target::KubeProxy)?,
+        coredns: own_or_built(run, Target::CoreDns)?,
+        packet_tools: debs::unpacked(&cache(), &PACKET_TOOLS)?,
+    })
 }
 
 /// metrics-server (built on first use).
@@ -161,7 +227,14 @@ pub struct Suite {
 /// The build's.
 pub fn suite(run: &Arc<Run>) -> Result<Suite> {
     let runs = [Target::EndToEnd, Target::Ginkgo];
-    let images = [Target::Agnhost, Target::Curl, Target::NoNewPrivs, Target::Pause, Target::Sshd];
+    let images = [
+        Target::Agnhost,
+        Target::Curl,
+        Target::NoNewPrivs,
+        Target::Pause,
+        Target::SampleApiServer,
+        Target::Sshd,
+    ];
     let own = own_dir().filter(|d| runs.iter().all(|t| d.join(t.program()).is_file()));
     let wanted: Vec<Target> = images.into_iter().chain(runs.into_iter().filter(|_| own.is_none())).collect();
     let built = build::programs(run, &cache(), &wanted)?;

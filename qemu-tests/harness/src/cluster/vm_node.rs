@@ -46,6 +46,10 @@ pub struct VmNode {
     registries: Value,
     /// `storage` of it.
     storage: Value,
+    /// `kernel` of it.
+    kernel: Value,
+    /// Its name servers.
+    name_servers: Vec<String>,
 }
 
 impl VmNode {
@@ -80,6 +84,8 @@ impl VmNode {
             kubelet,
             registries,
             storage,
+            kernel: json!({}),
+            name_servers: Vec::new(),
         })
     }
 
@@ -103,6 +109,19 @@ impl VmNode {
     /// Sets the credential provider plugins, from the next boot on.
     pub fn ask_plugins(&mut self, plugins: impl Into<Value>) {
         self.registries["credentialProviders"] = plugins.into();
+    }
+
+    /// Adds a name server, from the next boot on.
+    pub fn ask_name_server(&mut self, address: &str) {
+        self.name_servers.push(address.to_owned());
+    }
+
+    /// Loads a module of the kernel, from the next boot on.
+    pub fn load_module(&mut self, name: &str) {
+        match self.kernel["modules"].as_array_mut() {
+            Some(modules) => modules.push(name.into()),
+            None => self.kernel["modules"] = json!([name]),
+        }
     }
 
     /// Makes its state partition with project quotas.
@@ -176,7 +195,8 @@ impl VmNode {
             self.wire,
             &self.ca_hash,
             token,
-            [&self.kubelet, &self.registries, &self.storage],
+            &self.name_servers,
+            [&self.kubelet, &self.registries, &self.storage, &self.kernel],
         );
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
@@ -238,13 +258,15 @@ fn node_config(
     wire: Wire,
     ca_hash: &str,
     token: Option<&Token>,
-    [kubelet, registries, storage]: [&Value; 3],
+    name_servers: &[String],
+    [kubelet, registries, storage, kernel]: [&Value; 4],
 ) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
     if let Some(token) = token {
         join["token"] = token.render().into();
     }
-    let interface = json!({"addresses": [format!("{}/24", wire.address())], "gateway": ADDRESS});
+    let addresses = [format!("{}/24", wire.address())];
+    let interface = json!({"addresses": addresses, "gateway": ADDRESS, "dns": name_servers});
     let (label, value) = LABEL;
     json!({
         "apiVersion": "orlop/v1alpha1",
@@ -257,6 +279,7 @@ fn node_config(
         "kubelet": kubelet,
         "registries": registries,
         "storage": storage,
+        "kernel": kernel,
     })
     .to_string()
 }
@@ -272,13 +295,16 @@ mod tests {
         let token = Token { id: "abcdef".into(), secret: "0123456789abcdef".into() };
         let (wire, hash) = (Wire::new(3).unwrap(), format!("sha256:{}", "ab".repeat(32)));
         for token in [Some(&token), None] {
-            let parts = [&json!({"maxPods": 7}), &json!({}), &json!({"projectQuotas": true})];
-            let text = node_config("vm", wire, &hash, token, parts);
+            let kernel = json!({"modules": ["br_netfilter"]});
+            let parts = [&json!({"maxPods": 7}), &json!({}), &json!({"projectQuotas": true}), &kernel];
+            let text = node_config("vm", wire, &hash, token, &[ADDRESS.to_owned()], parts);
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
             assert_eq!(effective.problems, []);
             assert_eq!((effective.config.node.name.as_str(), effective.kubelet.max_pods), ("vm", 7));
             assert!(effective.config.storage.project_quotas);
+            assert_eq!(effective.config.kernel.modules, ["br_netfilter"]);
+            assert_eq!(effective.config.network.interfaces[0].dns, [ADDRESS]);
             let join = effective.config.join.unwrap();
             assert_eq!((join.server, join.token.is_some()), (server_url(), token.is_some()));
         }

@@ -14,6 +14,8 @@ use anyhow::{Context, Result, bail};
 
 use super::flags::ADDRESS;
 
+/// Range of the pods' subnets.
+pub const POD_RANGE: &str = "10.88.0.0/16";
 /// Name of the bridge in the plane.
 pub const BRIDGE: &str = "cluster0";
 

@@ -12,19 +12,18 @@
 //! the read-only port, which the suite uses. Tests that stop a kubelet or write its configuration need a unit of the
 //! suite's own, which they have with `--serial` (`unit.rs`).
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::skips::{self, Skip};
-use super::{NODE, Options, artefacts, boot, images, lines, plugged, unit, write_results};
+use super::selection::Part;
+use super::session::{Session, Watcher};
+use super::{NODE, Options, boot, forget, images, plug, serve_images, tools, unit};
 use crate::built;
-use crate::case::human;
 use crate::cluster::fixture::{await_ready, await_serving};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{JoinMethod, start_kubelet};
@@ -54,64 +53,80 @@ const READ_ONLY_PORT: u16 = 10255;
 const LOOK_S: u64 = 3;
 /// At most so much of its output at once, bytes: the shell is a serial port.
 const PIECE: u64 = 128 * 1024;
+/// Characters of the focus in one command: a line of a terminal is not long.
+const LINE: usize = 800;
+/// Directory of what containerd imports.
+const HANDLERS: &str = "/run/orlop/containerd";
+/// The second runtime handler, which the suite expects on its machine: the image's runtime under another name.
+const HANDLER: (&str, &str) =
+    (include_str!("../../../conformance/suite/test-handler.toml"), "/run/orlop/containerd/test-handler.toml");
 
 /// Runs the tests; returns the counts of those that began.
 ///
 /// # Errors
 /// The part that did not start, or a suite without a report.
-pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
+pub(super) fn run(run: &Arc<Run>, options: &Options, artefacts: &Path, session: Session) -> Result<Counts> {
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
-    let artefacts = artefacts(run)?;
     let wanted = wanted_images(run, &suite)?;
     // As the suite's own API server: a test expects a pod to have exactly the volumes of its spec.
     let settings = Settings { service_account_tokens: false, ..Settings::default() };
-    let mut cluster = Cluster::start(run, &artefacts, settings)?;
+    let mut cluster = Cluster::start(run, artefacts, settings)?;
     let (to, spec) = (format!("{DIR}/e2e_node.test"), format!("{DIR}/spec.yaml"));
-    let texts = [&[(SPEC, spec.as_str())][..], &unit::FILES].concat();
-    let disk = SecondDisk::make(&artefacts, &[(&program, &to)], &texts)?;
-    let mut vm = plugged(&mut cluster, &artefacts, options, (&suite, &wanted))?;
+    let texts = [&[(SPEC, spec.as_str())][..], &unit::FILES, &[HANDLER]].concat();
+    let mut files = vec![(program.as_path(), to.as_str())];
+    files.extend(tools::FILES.map(|(from, to)| (Path::new(from), to)));
+    let disk = SecondDisk::make(artefacts, &files, &texts)?;
+    serve_images(&cluster, &artefacts.join("images"), &suite, &wanted)?;
+    let mut vm = plug(&mut cluster, artefacts, options, NODE)?;
     vm.configure("readOnlyPort", READ_ONLY_PORT);
     vm.add_disk(disk.file());
-    boot(&mut vm, &cluster)?;
+    boot(&mut vm, &cluster, NODE)?;
     await_serving(&cluster, NODE, 60)?;
     let token = administrator(&cluster)?;
     let shell = vm.vm()?.shell()?;
-    shell.must(&unit::directories())?;
+    shell.must(&format!("{} {} {HANDLERS}", unit::directories(), tools::DIR))?;
     disk.unpack(shell)?;
+    // Running pods keep their shims.
+    shell.must("systemctl restart containerd")?;
+    await_serving(&cluster, NODE, 120)?;
     if options.serial {
         unit::start_in_vm(shell)?;
         await_serving(&cluster, NODE, 120)?;
     }
     say::line(format!("agent, tests of the node that match {}", options.focus));
-    skips::say(listed);
-    let start = Instant::now();
-    shell.must(&command(&token, options, listed))?;
-    watch(shell, &artefacts.join("e2e.log"))?;
+    session.note_versions(&cluster)?;
+    let counts = session.play(|part, watcher| {
+        shell.must(&format!("rm -f {DIR}/report.json {DIR}/e2e.log {DIR}/focus"))?;
+        for command in focus(&part.focus) {
+            shell.must(&command)?;
+        }
+        shell.must(&command(&token, options, part))?;
+        watch(shell, watcher)?;
+        disk.fetch(shell, &format!("{DIR}/report.json")).context("the suite left no report")
+    });
     if options.serial {
-        keep_log(&disk, shell, &artefacts);
+        keep_log(&disk, shell, artefacts);
     }
-    let report = disk
-        .fetch(shell, &format!("{DIR}/report.json"))
-        .with_context(|| format!("the suite left no report: see {}/e2e.log", artefacts.display()))?;
-    fs::write(artefacts.join("report.json"), &report).context("write the report")?;
-    let counts = write_results(&artefacts, &report)?;
-    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
     drop(vm);
-    Ok(counts)
+    counts
 }
 
 /// The same on a native node, several tests at once.
 ///
 /// # Errors
 /// The part that did not start, or a suite without a report.
-pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
+pub(super) fn run_native(
+    run: &Arc<Run>,
+    options: &Options,
+    artefacts: &Path,
+    session: Session,
+) -> Result<Counts> {
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
-    let artefacts = artefacts(run)?;
     let wanted = wanted_images(run, &suite)?;
     let settings = Settings { service_account_tokens: false, ..Settings::default() };
-    let mut cluster = Cluster::start(run, &artefacts, settings)?;
+    let mut cluster = Cluster::start(run, artefacts, settings)?;
     let kubelet = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
-    let mut node = cluster.start_node(&artefacts, NODE, kubelet)?;
+    let mut node = cluster.start_node(artefacts, NODE, kubelet)?;
     images::serve(run, &node, &suite, &wanted)?;
     let path = node.inside(config::KUBELET);
     let configuration = fs::read_to_string(&path).context("read the kubelet's configuration")?;
@@ -125,51 +140,52 @@ pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> 
         await_serving(&cluster, NODE, 60)?;
     }
     let output = node.inside(OUTPUT);
-    fs::create_dir_all(&output).with_context(|| format!("make {}", output.display()))?;
-    for (from, name) in [(&program, SUITE), (&suite.ginkgo, GINKGO)] {
+    for dir in [&output, &node.inside(tools::DIR)] {
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    }
+    let mut files = vec![(program.as_path(), SUITE), (suite.ginkgo.as_path(), GINKGO)];
+    files.extend(tools::FILES.map(|(from, to)| (Path::new(from), to)));
+    for (from, name) in files {
         fs::copy(from, node.inside(name)).with_context(|| format!("copy {}", from.display()))?;
     }
     fs::write(node.inside(&format!("{DIR}/spec.yaml")), SPEC).context("write the demands on the machine")?;
     let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
-    let (focus, procs) = (&options.focus, processes(options));
+    let (focus, procs) = (&options.focus, options.whole(&[]).procs);
     say::line(format!("{kubelet}, tests of the node that match {focus}, {procs} at once, on a native node"));
-    skips::say(listed);
-    let start = Instant::now();
-    let mut command = native_command(node.pid(), &administrator(&cluster)?, options, listed);
-    let ended = super::watch(run, &mut command, &artefacts.join("e2e.log"))?;
-    let report = fs::read(output.join("report.json")).with_context(|| {
-        format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
+    session.note_versions(&cluster)?;
+    let (token, report) = (administrator(&cluster)?, output.join("report.json"));
+    let counts = session.play(|part, watcher| {
+        forget(&report)?;
+        let mut command = native_command(node.pid(), &token, options, part);
+        let ended = super::watch(run, &mut command, watcher)?;
+        fs::read(&report).with_context(|| format!("the suite left no report ({ended})"))
     })?;
-    fs::write(artefacts.join("report.json"), &report).context("write the report")?;
-    let counts = write_results(&artefacts, &report)?;
-    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
     drop(node);
     Ok(counts)
 }
 
 /// Command that runs ginkgo with the suite in the namespaces of the node whose first process is `pid`. Pure.
-fn native_command(pid: i32, token: &str, options: &Options, listed: &[Skip]) -> Command {
+fn native_command(pid: i32, token: &str, options: &Options, part: &Part) -> Command {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--target={pid}"))
         .args(["--mount", "--uts", "--ipc", "--net", "--pid", "--", GINKGO]);
     command.args(["-v", "--no-color", "--timeout=4h", "--json-report=report.json"]);
-    command.arg(format!("--output-dir={OUTPUT}")).arg(format!("--procs={}", processes(options)));
-    command.arg(format!("--focus={}", options.focus));
-    command.args(skipped(options, listed).map(|skip| format!("--skip={skip}")));
+    command.arg(format!("--output-dir={OUTPUT}")).arg(format!("--procs={}", part.procs));
+    command.arg(format!("--focus={}", part.focus));
+    command.args(part.skips.iter().map(|skip| format!("--skip={skip}")));
     command.arg(SUITE).arg("--").args(suite_flags(token)).env("HOME", DIR).env_remove("KUBECONFIG");
-    if options.serial {
-        command.env("PATH", unit::PATH);
-    }
+    command.env("PATH", path(options));
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         command.env_remove(proxy);
     }
     command
 }
 
-/// Tests at once on a native node. Pure.
-fn processes(options: &Options) -> u8 {
-    if options.serial { 1 } else { options.procs }
+/// Search path of the suite. Pure.
+fn path(options: &Options) -> String {
+    let unit = if options.serial { format!("{}:", unit::BIN) } else { String::new() };
+    format!("{unit}{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", tools::DIR)
 }
 
 /// The images that the suite lists, and those of its manifests.
@@ -199,11 +215,6 @@ fn suite_flags(token: &str) -> Vec<String> {
     flags
 }
 
-/// Tests that are left out. Pure.
-fn skipped<'a>(options: &'a Options, listed: &'a [Skip]) -> impl Iterator<Item = &'a str> {
-    listed.iter().map(|s| s.skip.as_str()).chain(options.skip.iter().map(String::as_str))
-}
-
 /// A token with all permissions: the suite supports no other credentials.
 fn administrator(cluster: &Cluster) -> Result<String> {
     let (account, subject) = ("suite", "--serviceaccount=kube-system:suite");
@@ -213,8 +224,15 @@ fn administrator(cluster: &Cluster) -> Result<String> {
     Ok(token.trim().to_owned())
 }
 
-/// Command that starts the suite as a unit of the VM. Pure.
-fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
+/// Commands that write the focus for systemd-run to a file, in pieces that fit into a line of the shell. Pure.
+fn focus(focus: &str) -> Vec<String> {
+    let chars: Vec<char> = focus.replace('$', "$$").chars().collect();
+    let pieces = chars.chunks(LINE).map(|piece| piece.iter().collect::<String>());
+    pieces.map(|piece| format!("printf %s {} >>{DIR}/focus", of_shell(&piece))).collect()
+}
+
+/// Command that starts the suite as a unit of the VM; the focus is in its file. Pure.
+fn command(token: &str, options: &Options, part: &Part) -> String {
     let mut args = suite_flags(token);
     let own = [
         "--ginkgo.v",
@@ -224,27 +242,32 @@ fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
         "--ginkgo.json-report=report.json",
     ];
     args.extend(own.map(str::to_owned));
-    args.push(format!("--ginkgo.focus={}", options.focus));
-    args.extend(skipped(options, listed).map(|skip| format!("--ginkgo.skip={skip}")));
+    args.extend(part.skips.iter().map(|skip| format!("--ginkgo.skip={skip}")));
     let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
-    let path = if options.serial { format!("--setenv=PATH={} ", unit::PATH) } else { String::new() };
+    let path = path(options);
+    // A unit that failed would stay, and so would its name.
     format!(
-        "systemd-run --quiet --unit={UNIT} --working-directory={DIR} --setenv=HOME={DIR} {path}\
+        "systemd-run --quiet --collect --unit={UNIT} --working-directory={DIR} --setenv=HOME={DIR} \
+         --setenv=PATH={path} \
          --property=StandardOutput=append:{DIR}/e2e.log --property=StandardError=append:{DIR}/e2e.log \
-         {DIR}/e2e_node.test {}",
+         {DIR}/e2e_node.test {} \"--ginkgo.focus=$(cat {DIR}/focus)\"",
         args.join(" ")
     )
 }
 
 /// One quoted word of a shell command, in which systemd expands no variable. Pure.
 fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''").replace('$', "$$"))
+    of_shell(&word.replace('$', "$$"))
 }
 
-/// Keeps the suite's output, and prints a line for every test that ends, until the suite has ended.
-fn watch(shell: &mut Shell, log: &Path) -> Result<()> {
-    let mut log = BufWriter::new(File::create(log).with_context(|| format!("make {}", log.display()))?);
-    let (mut lines, mut seen) = (lines::Lines::default(), 0);
+/// One quoted word of a shell command. Pure.
+fn of_shell(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Hands the suite's output to `watcher` until the suite has ended.
+fn watch(shell: &mut Shell, watcher: &mut Watcher<'_>) -> Result<()> {
+    let mut seen = 0;
     loop {
         let is_over = !is_active(shell)?;
         loop {
@@ -253,16 +276,10 @@ fn watch(shell: &mut Shell, log: &Path) -> Result<()> {
                 break;
             }
             seen += piece.len();
-            for line in piece {
-                // A disk that is full shows in the missing report.
-                let _ = writeln!(log, "{line}");
-                if let Some(ended) = lines.next(&line) {
-                    say::line(ended);
-                }
-            }
+            piece.iter().for_each(|line| watcher.line(line));
         }
         if is_over {
-            return log.flush().context("write the suite's output");
+            return Ok(());
         }
         shell.run(&format!("sleep {LOOK_S}"), Duration::from_secs(60 + LOOK_S))?;
     }
@@ -290,5 +307,27 @@ mod tests {
     #[test]
     fn words_stay_whole_for_the_shell_and_for_systemd() {
         assert_eq!(quoted(r"\[Slow\] it's$"), r"'\[Slow\] it'\''s$$'");
+    }
+
+    #[test]
+    fn a_long_focus_is_written_in_pieces() {
+        let text = format!("^E2eNode Suite (?:it's {})$", r"\[é\]".repeat(400));
+        let commands = focus(&text);
+        assert!(commands.len() > 2 && commands.iter().all(|c| c.chars().count() < LINE + 100));
+        let dir = std::env::temp_dir().join(format!("orlop-focus-{}", std::process::id()));
+        let script = commands.join("\n").replace(&format!("{DIR}/focus"), &dir.display().to_string());
+        assert!(Command::new("sh").args(["-ec", &script]).status().unwrap().success());
+        // systemd makes one of two.
+        assert_eq!(fs::read_to_string(&dir).unwrap(), text.replace('$', "$$"));
+        fs::remove_file(dir).unwrap();
+    }
+
+    #[test]
+    fn the_handler_is_the_images_runtime_under_another_name() {
+        let image = include_str!("../../../../image/rootfs/common/etc/containerd/config.toml");
+        let lines: Vec<&str> = HANDLER.0.lines().filter(|line| line.contains('=')).collect();
+        assert!(lines.iter().all(|line| image.lines().any(|of_image| of_image == *line)), "{lines:?}");
+        assert!(lines.len() == 4 && HANDLER.0.contains("runtimes.test-handler.options]"));
+        assert!(HANDLER.1.starts_with(HANDLERS) && image.contains(HANDLERS));
     }
 }

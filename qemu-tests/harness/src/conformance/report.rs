@@ -6,12 +6,13 @@
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
 
 /// Result of a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The test passed.
     Passed,
@@ -19,6 +20,28 @@ pub enum Verdict {
     Failed,
     /// The test found that it cannot run here.
     Skipped,
+}
+
+impl Verdict {
+    /// `passed`, `failed` or `skipped`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "failed",
+            Verdict::Skipped => "skipped",
+        }
+    }
+
+    /// This verdict as counts.
+    #[must_use]
+    pub fn counts(self) -> Counts {
+        match self {
+            Verdict::Passed => Counts::one(true),
+            Verdict::Failed => Counts::one(false),
+            Verdict::Skipped => Counts::one_skipped(),
+        }
+    }
 }
 
 /// One test.
@@ -92,13 +115,7 @@ fn outcome(spec: Spec) -> Option<Outcome> {
 /// Counts of the results.
 #[must_use]
 pub fn counts(results: &[Outcome]) -> Counts {
-    results.iter().fold(Counts::default(), |all, r| {
-        all.plus(match r.verdict {
-            Verdict::Passed => Counts::one(true),
-            Verdict::Failed => Counts::one(false),
-            Verdict::Skipped => Counts::one_skipped(),
-        })
-    })
+    results.iter().fold(Counts::default(), |all, r| all.plus(r.verdict.counts()))
 }
 
 /// A line for each, to be compared with another run's.
@@ -106,11 +123,7 @@ pub fn counts(results: &[Outcome]) -> Counts {
 pub fn table(results: &[Outcome]) -> String {
     let mut text = String::new();
     for r in results {
-        let verdict = match r.verdict {
-            Verdict::Passed => "passed",
-            Verdict::Failed => "failed",
-            Verdict::Skipped => "skipped",
-        };
+        let verdict = r.verdict.word();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{verdict}\t{:.1}\t{}", r.seconds, r.name);
     }

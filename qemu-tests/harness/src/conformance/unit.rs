@@ -23,11 +23,8 @@ use crate::native::config;
 use crate::native::node::NativeNode;
 use crate::vm::shell::Shell;
 
-/// Directory of the scripts.
-const BIN: &str = "/var/lib/suite/bin";
-/// Search path of the suite, the scripts first.
-pub(super) const PATH: &str =
-    "/var/lib/suite/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Directory of the scripts, the first of the suite's search path.
+pub(super) const BIN: &str = "/var/lib/suite/bin";
 /// The configuration that the suite writes.
 const CONFIG: &str = "/var/lib/suite/kubelet-config";
 /// The drop-ins that the suite writes.
@@ -202,7 +199,6 @@ mod tests {
         }
         let start = format!("ExecStart=/usr/bin/orlop-agent --config {CONFIG} --config-dir {DROP_INS} ");
         assert!(all.iter().any(|line| line.starts_with(&start)), "{start}");
-        assert!(PATH.starts_with(BIN));
         let scripts = [SUDO, LSCPU, SYSTEMCTL, SERVICE];
         assert!(scripts.iter().all(|(_, to)| to.starts_with(BIN)));
         assert!(SYSTEMCTL.0.contains(STATE) && SERVICE.0.contains(STATE));

@@ -3,6 +3,7 @@
 //! What comes in: trees on disk, configurations. What goes out: `blobs/sha256/<hex>` and `tags/<name>@<tag>`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -61,6 +62,20 @@ impl<'a> Blobs<'a> {
         let blob = self.put(&fs::read(&packed)?)?;
         fs::remove_file(&packed)?;
         Ok(blob)
+    }
+
+    /// A layer of the files that `fill` puts into an empty tree.
+    ///
+    /// # Errors
+    /// Those of `fill`, or of [`Blobs::layer`].
+    pub fn layer_of(&self, run: &Arc<Run>, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Blob> {
+        let tree = self.dir.join("tree");
+        fs::create_dir_all(&tree).with_context(|| format!("make {}", tree.display()))?;
+        fs::set_permissions(&tree, fs::Permissions::from_mode(0o755)).context("set a mode")?;
+        fill(&tree)?;
+        let layer = self.layer(run, &tree)?;
+        fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
+        Ok(layer)
     }
 
     /// Writes an image of these layers with a name and a tag; `config` is its `config` object (entry point,

@@ -1,7 +1,5 @@
 //! Configuration files of a native node: containerd, CNI, agent. Pure.
 
-use super::registry::HOST;
-
 /// Directory of static pods.
 pub const MANIFESTS: &str = "/var/lib/orlop/kubernetes/manifests";
 
@@ -52,11 +50,11 @@ state = "/run/containerd"
     )
 }
 
-/// containerd's `hosts.toml` for the node's registry: plain HTTP.
+/// containerd's `hosts.toml` for the registry at `address` (host and port): plain HTTP.
 #[must_use]
-pub fn registry_hosts() -> String {
+pub fn hosts_of(address: &str) -> String {
     format!(
-        "server = \"http://{HOST}\"\n\n[host.\"http://{HOST}\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+        "server = \"http://{address}\"\n\n[host.\"http://{address}\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
     )
 }
 

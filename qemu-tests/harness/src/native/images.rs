@@ -12,6 +12,8 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::blobs::Blobs;
+use super::config;
+use super::node::NativeNode;
 use super::registry::{HOST, PRIVATE};
 use crate::run::Run;
 
@@ -44,6 +46,9 @@ pub fn model() -> String {
 pub fn stand_in_pause() -> String {
     format!("{HOST}/e2e/pause:1")
 }
+
+/// The directory of the node's own registry, in the node.
+pub const REGISTRY: &str = "/run/e2e/registry";
 
 /// Number of unused images ([`spare`]).
 pub const SPARES: u32 = 60;
@@ -90,6 +95,18 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
         blobs.image("e2e/spare", &number.to_string(), &config, std::slice::from_ref(&layer))?;
     }
     Ok(())
+}
+
+/// Leads the node's containerd to the registry at `address` (host and port) for images of the registry `host`.
+///
+/// # Errors
+/// If the node's directory cannot be written.
+pub fn lead_to_registry(node: &NativeNode, host: &str, address: &str) -> Result<()> {
+    let dir = format!("/run/e2e/certs.d/{host}");
+    fs::create_dir_all(node.inside(&dir)).with_context(|| format!("make {dir} in the node"))?;
+    let file = format!("{dir}/hosts.toml");
+    fs::write(node.inside(&file), config::hosts_of(address))
+        .with_context(|| format!("write {file} in the node"))
 }
 
 /// Puts the host's static busybox into a directory, with a link for each of its programs.

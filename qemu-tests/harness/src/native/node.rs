@@ -150,11 +150,8 @@ impl NativeNode {
             "the image has no /usr/share/orlop/containerd-seed: no sandbox can start"
         );
         let runtime = root::oci_runtime(&self.inside("/"));
-        let hosts = format!("/run/e2e/certs.d/{}", super::registry::HOST);
-        fs::create_dir_all(self.inside(&hosts)).with_context(|| format!("make {hosts} in the node"))?;
-        let hosts = format!("{hosts}/hosts.toml");
+        images::lead_to_registry(self, super::registry::HOST, super::registry::HOST)?;
         for (path, text) in [
-            (hosts.as_str(), config::registry_hosts()),
             ("/run/e2e/containerd.toml", config::containerd(&pause, &runtime)),
             ("/var/lib/orlop/cni/net.d/10-e2e.conflist", config::cni(&self.place.pods)),
             (config::KUBELET, config::kubelet()),

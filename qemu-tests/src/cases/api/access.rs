@@ -71,7 +71,9 @@ fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
         ensure!(body.trim() == words, "{body}");
         expect(Some(&stranger), "/containerLogs/default/x/c", 403)?;
         let admin = cluster.pki().node_admin()?;
-        for path in ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"] {
+        for path in
+            ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop", "/healthz/device-plugin"]
+        {
             ensure!(expect(Some(&admin), path, 200)? == "ok", "{path}");
         }
         let configz: serde_json::Value = serde_json::from_str(&expect(Some(&admin), "/configz", 200)?)?;

@@ -40,6 +40,10 @@ fn happen(m: &mut PodManager, mono: Mono, event: ManagerEvent) -> Vec<String> {
             Some(format!("!{}:{} {}", key.uid, rejection.reason, rejection.message))
         }
         ManagerAction::Tell { uid, event: PodEvent::Desired(_) } => Some(format!("{uid}:desired")),
+        ManagerAction::Tell { uid, event: PodEvent::EffectDone { id, result, .. } } => {
+            let result = result.map_or_else(|error| error.message, |_| "done".to_owned());
+            Some(format!("{uid}#{}:{result}", id.0))
+        }
         ManagerAction::Tell { uid, event: PodEvent::Placed(placement) } => {
             Some(format!("{uid}:{}", placement.devices.values().map(shown).collect::<Vec<_>>().join(" ")))
         }
@@ -53,7 +57,11 @@ fn of_plugin(event: DeviceEvent) -> ManagerEvent {
 }
 
 fn connected(number: u64, resource: &str) -> ManagerEvent {
-    let options = PluginOptions { pre_start_required: true, ..PluginOptions::default() };
+    connected_with(number, resource, true)
+}
+
+fn connected_with(number: u64, resource: &str, pre_start_required: bool) -> ManagerEvent {
+    let options = PluginOptions { pre_start_required, ..PluginOptions::default() };
     of_plugin(DeviceEvent::Connected {
         connection: Connection(number),
         resource: resource.to_owned(),
@@ -96,6 +104,15 @@ fn asks(uid: &str, resource: &str, count: u64) -> Arc<Pod> {
     let resources = json!({"requests": amounts, "limits": amounts});
     p.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
     Arc::new(p)
+}
+
+/// A pod with one container that asks for a device of each of two resources.
+fn asks_both(uid: &str) -> Arc<Pod> {
+    let mut both = (*asks(uid, GPU, 1)).clone();
+    let limits =
+        both.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap().limits.as_mut().unwrap();
+    limits.insert(NIC.to_owned(), serde_json::from_value(json!("1")).unwrap());
+    Arc::new(both)
 }
 
 fn beginning(managers: ResourceManagers) -> PodManager {
@@ -154,11 +171,7 @@ fn a_pod_that_its_plugin_refuses_leaves_nothing() {
     happen(&mut m, at(0), connected(2, NIC));
     happen(&mut m, at(0), list(2, &["n"]));
     happen(&mut m, at(0), written());
-    let mut both = (*asks("p", GPU, 1)).clone();
-    let limits =
-        both.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap().limits.as_mut().unwrap();
-    limits.insert(NIC.to_owned(), serde_json::from_value(json!("1")).unwrap());
-    assert_eq!(happen(&mut m, at(0), file(PodOp::Add, &[&Arc::new(both)])), ["allocate 1 p a"]);
+    assert_eq!(happen(&mut m, at(0), file(PodOp::Add, &[&asks_both("p")])), ["allocate 1 p a"]);
     assert_eq!(happen(&mut m, at(0), allocated(1, "p", Ok("a"))), ["allocate 2 p n"]);
     let words = happen(&mut m, at(0), allocated(2, "p", Err("rpc error: code = Unknown desc = no")));
     let refused = "!p:UnexpectedAdmissionError Allocate failed due to rpc error: code = Unknown desc = no, which is \
@@ -181,6 +194,27 @@ fn too_few_devices_refuse_a_pod_at_once() {
         unknown.contains(&"+q".to_owned()) && !unknown.iter().any(|word| word.starts_with('!')),
         "{unknown:?}"
     );
+}
+
+/// Upstream raises the node's amount to what its pods have (`sanitizeNodeAllocatable` of pkg/kubelet/cm/devicemanager).
+#[test]
+fn a_resize_does_not_ask_again_for_devices_that_the_pod_has() {
+    let mut m = with_plugin();
+    let with_cpu = |cpu: &str| {
+        let mut p = (*asks("p", GPU, 1)).clone();
+        let resources = p.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
+        let cpu = serde_json::from_value(json!(cpu)).unwrap();
+        resources.requests.as_mut().unwrap().insert("cpu".to_owned(), cpu);
+        Arc::new(p)
+    };
+    happen(&mut m, at(0), file(PodOp::Add, &[&with_cpu("1")]));
+    happen(&mut m, at(0), allocated(1, "p", Ok("a")));
+    assert!(happen(&mut m, at(0), written()).contains(&"+p".to_owned()));
+    happen(&mut m, at(0), ManagerEvent::Recorded(true));
+    let extended = [(GPU.to_owned(), agent_types::Quantity::ZERO)].into();
+    happen(&mut m, at(0), ManagerEvent::Node(Some(NodeMarks { extended, ..NodeMarks::default() })));
+    let words = happen(&mut m, at(0), file(PodOp::Update, &[&with_cpu("2")]));
+    assert_eq!(words, ["p:desired", "record"], "granted at once");
 }
 
 #[test]
@@ -247,6 +281,29 @@ fn after_a_restart_a_running_pod_keeps_its_devices_and_an_ended_one_is_refused()
 }
 
 #[test]
+fn a_pod_that_is_over_keeps_its_devices_until_its_containers_have_ended_and_then_leaves_the_checkpoint() {
+    let mut m = with_plugin();
+    let p = asks("p", GPU, 1);
+    happen(&mut m, at(0), file(PodOp::Add, &[&p]));
+    happen(&mut m, at(0), allocated(1, "p", Ok("a")));
+    happen(&mut m, at(0), written());
+    happen(&mut m, at(0), ManagerEvent::Recorded(true));
+    let mut over = (*p).clone();
+    over.status = Some(serde_json::from_value(json!({"phase": "Failed"})).unwrap());
+    let over = Arc::new(over);
+    let mut later = beginning(restarted(&m));
+    happen(&mut later, at(0), ManagerEvent::Running([PodUid::from("p")].into()));
+    happen(&mut later, at(0), listed(&[&over]));
+    happen(&mut later, at(0), file(PodOp::Add, &[&over]));
+    assert_eq!(free(&later), 2);
+    let words = happen(&mut later, at(0), ManagerEvent::Ended(PodUid::from("p")));
+    assert!(words.contains(&"checkpoint".to_owned()), "{words:?}");
+    assert_eq!(free(&later), 3);
+    let text = later.resource_managers().device_checkpoint();
+    assert!(!text.contains("PodUID"), "{text}");
+}
+
+#[test]
 fn a_plugin_vanishes_and_returns() {
     let mut m = with_plugin();
     happen(&mut m, at(0), file(PodOp::Add, &[&asks("p", GPU, 1)]));
@@ -278,4 +335,102 @@ fn a_node_without_plugins_pays_nothing() {
     assert!(m.resource_managers().are_idle());
     assert!(!words.iter().any(|word| word == "checkpoint" || word.starts_with("p:[")), "{words:?}");
     assert_eq!(m.deadline(), None);
+}
+
+fn lacks(uid: &str, id: u64) -> ManagerEvent {
+    ManagerEvent::LacksDevices { uid: PodUid::from(uid), container: "c".to_owned(), id: EffectId(id) }
+}
+
+/// A running pod whose plugin registers after its admission, with two devices.
+fn with_late_plugin() -> PodManager {
+    let mut m = beginning(ResourceManagers::default());
+    happen(&mut m, at(0), listed(&[]));
+    happen(&mut m, at(0), file(PodOp::Add, &[&asks("p", GPU, 1), &asks("q", GPU, 2)]));
+    happen(&mut m, at(0), ManagerEvent::Recorded(true));
+    happen(&mut m, at(0), connected_with(1, GPU, false));
+    let words = happen(&mut m, at(0), list(1, &["a", "b"]));
+    assert!(words.contains(&"p:[] 0".to_owned()), "the worker learns that it lacks devices: {words:?}");
+    happen(&mut m, at(0), written());
+    m
+}
+
+#[test]
+fn a_container_gets_the_devices_of_a_plugin_that_registered_after_its_pod_at_its_start() {
+    let mut m = with_late_plugin();
+    assert_eq!(happen(&mut m, at(0), lacks("p", 7)), ["allocate 1 p a"]);
+    assert!(m.allocates_at_start(&PodUid::from("p")));
+    assert_eq!(happen(&mut m, at(0), allocated(1, "p", Ok("a"))), ["checkpoint"]);
+    assert_eq!(happen(&mut m, at(0), written()), ["p:[\"a\"] 0", "p#7:done"], "the placement comes first");
+    assert!(!m.allocates_at_start(&PodUid::from("p")));
+    let placement = m.resource_managers().placement("p", m.desired().get(&PodUid::from("p")).map(|p| &**p));
+    assert!(!placement.devices["c"].lacks_some);
+    assert_eq!(happen(&mut m, at(0), lacks("p", 8)), ["p#8:done"], "it has them");
+    let refused = "q#9:requested number of devices unavailable for x.io/gpu. Requested: 2, Available: 1";
+    assert_eq!(happen(&mut m, at(0), lacks("q", 9)), [refused]);
+}
+
+#[test]
+fn the_start_of_a_container_ends_with_its_pod_and_with_the_deadline_of_its_plugin() {
+    let gone = |id: u64| format!("p#{id}:the container does not start any more");
+    let mut m = with_late_plugin();
+    happen(&mut m, at(0), lacks("p", 7));
+    assert_eq!(m.deadline(), Some(at(0).after(ASK_TIME)));
+    let late = "p#7:rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
+    assert!(happen(&mut m, at(2), ManagerEvent::Tick).contains(&late));
+    assert_eq!(happen(&mut m, at(2), allocated(1, "p", Ok("a"))), Vec::<String>::new(), "too late");
+    // Another container of the pod begins, and the pod ends.
+    happen(&mut m, at(2), lacks("p", 8));
+    assert!(happen(&mut m, at(2), lacks("p", 9)).contains(&gone(8)));
+    assert!(happen(&mut m, at(2), ManagerEvent::Ended(PodUid::from("p"))).contains(&gone(9)));
+    assert_eq!(happen(&mut m, at(2), allocated(3, "p", Ok("a"))), Vec::<String>::new());
+    assert_eq!(happen(&mut m, at(2), lacks("p", 10)), [gone(10)], "it is not active");
+    assert_eq!(happen(&mut m, at(2), lacks("nobody", 11)), Vec::<String>::new());
+    assert_eq!(m.resource_managers().managers().devices.records().in_use(GPU).len(), 0);
+    assert_eq!(happen(&mut m, at(2), lacks("q", 12)), ["allocate 4 q a,b"], "nothing is reserved");
+    happen(&mut m, at(2), finished("q"));
+    assert!(!m.allocates_at_start(&PodUid::from("q")));
+}
+
+#[test]
+fn a_start_that_its_worker_cancels_is_answered_at_once_and_leaves_nothing() {
+    let give_up = |id: u64| ManagerEvent::GiveUpStart { uid: PodUid::from("p"), id: EffectId(id) };
+    let in_use = |m: &PodManager| m.resource_managers().managers().devices.records().in_use(GPU).len();
+    let mut m = with_late_plugin();
+    assert_eq!(happen(&mut m, at(0), lacks("p", 7)), ["allocate 1 p a"]);
+    assert_eq!(happen(&mut m, at(0), give_up(6)), Vec::<String>::new(), "an earlier effect");
+    assert!(m.allocates_at_start(&PodUid::from("p")));
+    let words = happen(&mut m, at(0), give_up(7));
+    assert!(words.contains(&"p#7:the container does not start any more".to_owned()), "{words:?}");
+    assert!(!m.allocates_at_start(&PodUid::from("p")));
+    assert_eq!(in_use(&m), 0);
+    assert_ne!(m.deadline(), Some(at(0).after(ASK_TIME)), "nobody is asked");
+    assert_eq!(happen(&mut m, at(0), give_up(7)), Vec::<String>::new(), "once");
+    assert_eq!(happen(&mut m, at(0), allocated(1, "p", Ok("a"))), Vec::<String>::new(), "too late");
+    assert_eq!(happen(&mut m, at(0), lacks("p", 8)), ["allocate 2 p a"], "the container may start again");
+    // The devices are on their way to the disk.
+    assert_eq!(happen(&mut m, at(0), allocated(2, "p", Ok("a"))), ["checkpoint"]);
+    let words = happen(&mut m, at(0), give_up(8));
+    assert!(words.contains(&"p#8:the container does not start any more".to_owned()), "{words:?}");
+    happen(&mut m, at(0), written());
+    assert_eq!(in_use(&m), 0);
+}
+
+#[test]
+fn a_start_that_one_plugin_refuses_leaves_nothing_of_the_others() {
+    let mut m = beginning(ResourceManagers::default());
+    happen(&mut m, at(0), listed(&[]));
+    happen(&mut m, at(0), file(PodOp::Add, &[&asks_both("p")]));
+    happen(&mut m, at(0), ManagerEvent::Recorded(true));
+    for (number, resource, id) in [(1, GPU, "a"), (2, NIC, "n")] {
+        happen(&mut m, at(0), connected_with(number, resource, false));
+        happen(&mut m, at(0), list(number, &[id]));
+        happen(&mut m, at(0), written());
+    }
+    let in_use = |m: &PodManager| m.resource_managers().managers().devices.records().in_use(GPU).len();
+    assert_eq!(happen(&mut m, at(0), lacks("p", 7)), ["allocate 1 p a"]);
+    assert_eq!(happen(&mut m, at(0), allocated(1, "p", Ok("a"))), ["allocate 2 p n"]);
+    assert_eq!(in_use(&m), 1);
+    assert!(happen(&mut m, at(0), allocated(2, "p", Err("no"))).contains(&"p#7:no".to_owned()));
+    assert_eq!(in_use(&m), 0);
+    assert_eq!(happen(&mut m, at(0), lacks("p", 8)), ["allocate 3 p a"], "it is tried again");
 }

@@ -11,7 +11,7 @@ fn short_of_disk() -> ManagerEvent {
     ManagerEvent::Pressures(Pressures { disk: true, ..Pressures::default() })
 }
 
-fn victim(uid: &str) -> ManagerEvent {
+pub(super) fn victim(uid: &str) -> ManagerEvent {
     ManagerEvent::Evict(Box::new(Victim {
         key: pod::key(&pod(uid, uid, "api")),
         signal: "nodefs.available",

@@ -113,6 +113,7 @@ fn a_later_agent_gives_a_pod_the_same_processors_and_keeps_those_of_pods_that_no
     let record = r#"{"policyName":"static","defaultCpuSet":"0-1","entries":{"a":{"c":"3"},"o":{"c":"2"}},"checksum":0}"#;
     let mut m = PodManager::new([Source::File].into(), leftovers(Some(record)), Arc::default(), Ok(()));
     let (a, o) = (asks("a", "1"), asks("o", "1"));
+    placements(&mut m, active::containers_run(&["a", "o"]));
     placements(&mut m, listed(&[&a, &o]));
     // `o` still runs, but its manifest is gone.
     let words = placements(&mut m, file(PodOp::Add, &[&a, &asks("b", "1")]));
@@ -148,9 +149,77 @@ fn a_refused_pod_that_runs_keeps_its_processors_until_it_has_ended() {
     let mut a = (*asks("a", "2")).clone();
     a.spec.as_mut().unwrap().node_name = Some("another".to_owned());
     let a = Arc::new(a);
+    placements(&mut m, active::containers_run(&["a"]));
     placements(&mut m, listed(&[&a]));
     let words = placements(&mut m, file(PodOp::Add, &[&a]));
     assert!(words.iter().any(|word| word.starts_with("!a:Predicate NodeName failed")), "{words:?}");
+    let words = placements(&mut m, file(PodOp::Add, &[&asks("b", "2")]));
+    assert!(words.iter().any(|word| word.starts_with("!b:Allocate failed")), "{words:?}");
+    placements(&mut m, ManagerEvent::Ended("a".into()));
+    assert!(placements(&mut m, file(PodOp::Add, &[&asks("c", "2")])).contains(&"write true".to_owned()));
+}
+
+fn over(pod: &Pod) -> Arc<Pod> {
+    let mut over = pod.clone();
+    over.status = Some(serde_json::from_value(json!({"phase": "Failed"})).unwrap());
+    Arc::new(over)
+}
+
+/// The agent stopped after the pod's status reached the API, and before the record of its processors was written anew; the scheduler
+/// has sent the next pod.
+#[test]
+fn dead_containers_of_a_pod_that_has_ended_keep_no_processors_from_a_new_pod() {
+    let (a, b) = (over(&asks("a", "2")), asks("b", "2"));
+    let record = |ended| TerminatingRecord {
+        pod: pod::key(&a),
+        reason: KillReason::Ended,
+        grace_s: 5,
+        since: Wall(1),
+        remove: false,
+        ended,
+    };
+    for ending in [vec![], vec![record(false)], vec![record(true)]] {
+        // The second list: no source wants `a` any more.
+        for wanted in [vec![&b, &a], vec![&b]] {
+            for listed_first in [true, false] {
+                let directories = BTreeSet::from([PodUid::from("a")]);
+                let leftovers = leftovers(Some(&STALE.replace("gone", "a")));
+                let leftovers = Leftovers { records: ending.clone(), directories, ..leftovers };
+                let mut m = PodManager::new([Source::File].into(), leftovers, Arc::default(), Ok(()));
+                let (list, pods) = (listed(&[&a]), file(PodOp::Add, &wanted));
+                let mut words = placements(&mut m, active::containers_run(&[]));
+                let events = if listed_first { [list, pods] } else { [pods, list] };
+                for event in events {
+                    words.extend(placements(&mut m, event));
+                }
+                assert!(!words.iter().any(|word| word.starts_with("!b")), "{words:?}");
+                assert!(records(&m).contains(r#""entries":{"b":{"c":"1-2"}}"#), "{}", records(&m));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_pod_with_dead_containers_keeps_no_processors() {
+    let record = STALE.replace("gone", "a");
+    let mut m = PodManager::new([Source::File].into(), leftovers(Some(&record)), Arc::default(), Ok(()));
+    let mut a = (*asks("a", "2")).clone();
+    a.spec.as_mut().unwrap().node_name = Some("another".to_owned());
+    let a = Arc::new(a);
+    placements(&mut m, listed(&[&a]));
+    let words = placements(&mut m, file(PodOp::Add, &[&a]));
+    assert!(words.iter().any(|word| word.starts_with("!a:Predicate NodeName failed")), "{words:?}");
+    assert!(!records(&m).contains("entries"), "{}", records(&m));
+}
+
+#[test]
+fn a_pod_that_is_over_keeps_its_processors_until_its_containers_have_ended() {
+    let record = STALE.replace("gone", "a");
+    let mut m = PodManager::new([Source::File].into(), leftovers(Some(&record)), Arc::default(), Ok(()));
+    let a = over(&asks("a", "2"));
+    placements(&mut m, active::containers_run(&["a"]));
+    placements(&mut m, listed(&[&a]));
+    placements(&mut m, file(PodOp::Add, &[&a]));
     let words = placements(&mut m, file(PodOp::Add, &[&asks("b", "2")]));
     assert!(words.iter().any(|word| word.starts_with("!b:Allocate failed")), "{words:?}");
     placements(&mut m, ManagerEvent::Ended("a".into()));

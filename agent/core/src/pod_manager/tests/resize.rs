@@ -197,6 +197,36 @@ fn what_waits_is_judged_again_now_and_then_and_when_a_pod_ends() {
 }
 
 #[test]
+fn a_resize_waits_for_a_node_that_would_take_the_pod() {
+    let larger = api(&[&asks("a", "500m")]);
+    let disk = Pressures { disk: true, ..Pressures::default() };
+    let taint = Taint { key: "k".into(), effect: "NoExecute".into(), ..Taint::default() };
+    let tainted = NodeMarks { taints: vec![taint], ..NodeMarks::default() };
+    let cases = [
+        (ManagerEvent::Pressures(disk), ManagerEvent::Pressures(Pressures::default())),
+        (ManagerEvent::Node(Some(tainted)), ManagerEvent::Node(Some(NodeMarks::default()))),
+        (ManagerEvent::Shutdown(ShutdownOrder::Close), ManagerEvent::Shutdown(ShutdownOrder::Open)),
+    ];
+    for (refuses, takes) in cases {
+        let mut m = beginning(&[&asks("a", "400m")], Leftovers::default());
+        act(&mut m, Mono(1), refuses.clone());
+        let words = act(&mut m, Mono(1), larger.clone());
+        assert_eq!(words, [MORE, "a:desired", "a:Deferred"], "{refuses:?}");
+        let words = act(&mut m, Mono(1), takes);
+        assert_eq!(words, ["DeferredAccepted(\"periodic_retry\")", "write1"], "{refuses:?}");
+    }
+}
+
+#[test]
+fn a_critical_pod_makes_no_room_on_a_node_that_would_not_take_it() {
+    let mut m = beside_a_critical_pod();
+    act(&mut m, Mono(1), ManagerEvent::Shutdown(ShutdownOrder::Close));
+    assert_eq!(act(&mut m, Mono(1), api(&[&critical("500m")])), [MORE, "c:desired", "c:Deferred"]);
+    let words = act(&mut m, Mono(1), ManagerEvent::Shutdown(ShutdownOrder::Open)).join(" ");
+    assert!(words.contains("!a:Preempting for cpu"), "{words}");
+}
+
+#[test]
 fn nobody_has_the_room_of_a_pod_that_has_not_shrunk_yet() {
     let (a, b) = (asks("a", "600m"), asks("b", "300m"));
     let mut m = beginning(&[&a], Leftovers::default());

@@ -304,7 +304,7 @@ fn an_orphan_runs_the_hook_that_its_maker_wrote_down() {
     w.crash(Mono(0));
     w.kill(KillReason::Orphan, None);
     w.settle();
-    let HookAction::HttpGet(get) = &w.hooks[0].1.action else { panic!("a GET") };
+    let HookAction::HttpGet { get, .. } = &w.hooks[0].1.action else { panic!("a GET") };
     assert_eq!((get.url().as_str(), w.hooks[0].1.hook), ("http://10.0.0.9:81/bye", Hook::PreStop));
     w.end_hook(FINE);
     assert_eq!(w.finished, Some(false));
@@ -322,7 +322,7 @@ fn a_hook_asks_the_address_that_the_status_shows() {
     assert_eq!(shown.iter().map(|ip| ip.ip.as_str()).collect::<Vec<_>>(), ["10.0.0.9", "fd00::9"]);
     w.kill(KillReason::Removed, None);
     w.settle();
-    let HookAction::HttpGet(get) = &w.hooks[0].1.action else { panic!("a GET") };
+    let HookAction::HttpGet { get, .. } = &w.hooks[0].1.action else { panic!("a GET") };
     assert_eq!(get.url(), "http://10.0.0.9:80/");
 }
 

@@ -187,6 +187,74 @@ fn the_event_of_a_pull_has_its_length_as_go_prints_it() {
         w.now = w.now.after(Duration::from_millis(millis - 3));
         w.perform(pull);
         let told = w.events_of("Pulled");
-        assert!(told[0].contains(&format!(" in {text} ({text} including waiting)")), "{told:?}");
+        // The pull itself took PULL_TOOK: the rest of the time it waited for its turn.
+        assert!(told[0].contains(&format!(" in 1.25s ({text} including waiting)")), "{told:?}");
     }
+}
+
+/// Upstream: `evalCRIPullErr`. CRI-O begins its message with the kind of the failure.
+#[test]
+fn the_kind_of_a_failed_pull_is_told_in_upstreams_words() {
+    let p = make_pod(json!({"containers": [{"name": "a", "image": "r.example/x:1"}]}));
+    let failed = "image pull failed for r.example/x:1 because";
+    let table = [
+        (
+            "SignatureValidationFailed: no policy",
+            "SignatureValidationFailed",
+            format!("{failed} the signature validation failed: no policy"),
+        ),
+        ("RegistryUnavailable", "RegistryUnavailable", format!("{failed} the registry is unavailable")),
+        ("no: RegistryUnavailable", "ErrImagePull", "no: RegistryUnavailable".to_owned()),
+    ];
+    for (answer, reason, message) in table {
+        let mut w = World::new();
+        w.runtime.absent_images.push("r.example/x:1".to_owned());
+        let e = EffectError { class: Class::Invalid, message: answer.to_owned() };
+        w.runtime.refuse.insert("pull_image", e);
+        w.desire(&p);
+        w.wait(Duration::from_secs(3));
+        let told: Vec<(String, String)> = w
+            .statuses
+            .iter()
+            .flat_map(|status| status.container_statuses.iter().flatten())
+            .filter_map(|c| c.state.as_ref()?.waiting.clone())
+            .map(|waiting| (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default()))
+            .collect();
+        let back_off = format!("Back-off pulling image \"r.example/x:1\": {reason}: {message}");
+        assert!(told.contains(&(reason.to_owned(), message)), "{told:?}");
+        assert!(told.contains(&("ImagePullBackOff".to_owned(), back_off)), "{told:?}");
+        let events =
+            [format!("Failed to pull image \"r.example/x:1\": {answer}"), format!("Error: {reason}")];
+        assert_eq!(w.events_of("Failed")[..2], events);
+    }
+}
+
+#[test]
+fn events_name_the_image_as_the_pod_spells_it() {
+    let mut w = World::new();
+    w.desire(&make_pod(json!({"containers": [{"name": "a", "image": "busybox"}]})));
+    w.settle();
+    assert_eq!(w.events_of("Pulling"), ["Pulling image \"busybox\""], "the runtime gets busybox:latest");
+    let told = w.events_of("Pulled");
+    assert!(told[0].starts_with("Successfully pulled image \"busybox\" in 1.25s ("), "{told:?}");
+    let mut w = World::new();
+    let p = json!({"containers": [{"name": "a", "image": "busybox", "imagePullPolicy": "IfNotPresent"}]});
+    w.desire(&make_pod(p));
+    w.settle();
+    let text = "Container image \"busybox\" already present on machine and can be accessed by the pod";
+    assert_eq!(w.events_of("Pulled"), [text]);
+}
+
+#[test]
+fn a_second_container_with_the_same_image_waits_for_the_same_reason() {
+    let image = "m.example/m:1";
+    let p = make_pod(json!({"containers": [{"name": "a", "image": image}, {"name": "b", "image": image}]}));
+    let mut w = World::new();
+    absent_and_refused(&mut w);
+    w.desire(&p);
+    w.settle();
+    let waiting = w.waiting("b").expect("it waits");
+    assert_eq!(waiting.reason.as_deref(), Some("ImagePullBackOff"));
+    let message = "Back-off pulling image \"m.example/m:1\": ErrImagePull: no such manifest";
+    assert_eq!(waiting.message.as_deref(), Some(message));
 }

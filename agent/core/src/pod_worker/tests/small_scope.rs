@@ -17,7 +17,8 @@ use agent_types::runtime::observed::{ContainerState, SandboxState};
 use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::world::{Call, REQUEST_TIMEOUT, Runtime, World};
+use super::runtime::Runtime;
+use super::world::{Call, REQUEST_TIMEOUT, World};
 use super::{one, two};
 use crate::checkers::{AbsorbTerm, Invariant, NoOutlive, OneLive, OneSandbox, StatusMono, TraceEvent};
 use crate::pod_worker::PodEvent;

@@ -1,5 +1,7 @@
 //! Events of a worker that are about neither hooks nor probes: looks that fail, resolvers, features.
 
+use std::sync::Arc;
+
 use agent_types::failure::Class;
 use serde_json::{Value, json};
 
@@ -44,6 +46,16 @@ fn a_new_sandbox_that_cannot_be_looked_at_is_told_as_that() {
     w.wait(secs(60));
     assert_eq!(w.events_of("FailedPodSandBoxStatus"), ["Unable to get pod sandbox status: no"]);
     assert!(w.events_of("FailedSync").is_empty());
+}
+
+#[test]
+fn events_have_the_version_of_the_pod_that_they_are_about() {
+    let mut pod = (*one("Always")).clone();
+    pod.metadata.resource_version = Some("17".to_owned());
+    let mut w = World::with(&Arc::new(pod));
+    changes(&mut w);
+    assert!(!w.events.is_empty(), "it was started");
+    assert!(w.events.iter().all(|e| e.resource_version.as_deref() == Some("17")), "{:?}", w.events);
 }
 
 #[test]

@@ -279,6 +279,11 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
             "FileSystemResizeSuccessful",
             "MountVolume.NodeExpandVolume succeeded for volume \"pv\" n",
         ),
+        (
+            Resize::ReadOnly { claim: claim.clone() },
+            "FileSystemResizeFailed",
+            "MountVolume.NodeExpandVolume failed for volume \"pv\" requested read-only file system",
+        ),
     ] {
         w.step(PodEvent::SourcesChanged);
         let volume = EffectOk::Volume(Mounted { resize: Some(resize), ..Mounted::default() });
@@ -288,7 +293,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     }
     // Of the claim, too, and of no other event.
     let of_claim: Vec<_> = w.events.iter().filter_map(|e| Some((e.reason, e.claim.clone()?))).collect();
-    assert_eq!(of_claim, [("FileSystemResizeSuccessful", claim)]);
+    assert_eq!(of_claim, [("FileSystemResizeSuccessful", claim.clone()), ("FileSystemResizeFailed", claim)]);
 }
 
 #[test]

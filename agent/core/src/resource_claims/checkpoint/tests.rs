@@ -1,4 +1,4 @@
-//! Files that upstream v1.36.3 wrote (its state/checkpointer_test.go), and the way there and back.
+//! Files that upstream v1.36.3 wrote (its state/checkpointer_test.go), and files that are written and read again.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn the_first_file_has_null_and_the_emptied_one_a_list() {
 
 #[test]
 fn files_of_other_versions_are_read() {
-    // Without ShareID and RequestNames; of version v0.
+    // A device without ShareID and RequestNames, in a file of version v0.
     let devices = r#"[{"PoolName":"worker-1","DeviceName":"dev-1","CDIDeviceIDs":["example.com/example=cdi-example"]}]"#;
     let file = upstreams(devices, 1_137_250_765);
     let older = file.replace("io/v1", "io/v0").replace("1137250765", "1284376732");

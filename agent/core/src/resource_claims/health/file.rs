@@ -1,7 +1,7 @@
 //! `dra_health_state`, the file of reported health.
 //!
 //! In: tables, or text. Out: text, or tables. Invariants: the form is upstream's, so that either agent may follow the other on one disk;
-//! a text that cannot be read counts as none; void reports are left out. Upstream: pkg/kubelet/cm/dra/state/state.go.
+//! a text that cannot be read counts as none; expired reports are omitted. Upstream: pkg/kubelet/cm/dra/state/state.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ struct DeviceState {
     message: String,
 }
 
-/// The text of these tables; of two reports about one device the later one in the order counts.
+/// The text of these tables. If two reports are about one device, the later one in the order counts.
 pub(super) fn write<'a>(tables: impl Iterator<Item = (&'a String, &'a Table)>) -> String {
     let mut drivers: BTreeMap<&str, DriverState> = BTreeMap::new();
     for (driver, table) in tables {
@@ -72,13 +72,13 @@ pub(super) fn read(text: &str, now: Now) -> BTreeMap<String, Table> {
     tables.filter(|(_, table)| !table.is_empty()).collect()
 }
 
-/// `None`: the report is void.
+/// The report of a device; `None` if it has expired.
 fn report(device: &DeviceState, now: Now) -> Option<Report> {
     let time: Timestamp = device.last_updated.parse().ok()?;
     let received = Wall(i64::try_from(time.as_nanosecond()).ok()?);
     let timeout = u64::try_from(device.health_check_timeout).ok().filter(|timeout| *timeout > 0);
     let timeout = timeout.map_or(HEALTH_TIMEOUT, Duration::from_nanos);
-    // A clock that was set back makes the report no fresher than new.
+    // If the clock was set back, the report counts as received now.
     let left = timeout.checked_sub(now.wall.since(received))?;
     let health = match device.health.as_str() {
         "Healthy" => DeviceHealth::Healthy,

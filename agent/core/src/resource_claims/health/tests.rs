@@ -1,4 +1,4 @@
-//! Reports, their ends, and the file.
+//! Reports, their expiry, and the file.
 
 use super::*;
 
@@ -114,7 +114,7 @@ fn the_file_is_upstreams_and_outlives_the_agent() {
     tables.report(PLUGIN, "d", vec![report("a", DeviceHealth::Unhealthy, Some(60), "hot")], at(0));
     let file = r#"{"d":{"Devices":{"p/a":{"PoolName":"p","DeviceName":"a","Health":"Unhealthy","LastUpdated":"2026-01-01T00:00:00Z","HealthCheckTimeout":60000000000,"Message":"hot"}}}}"#;
     assert_eq!(tables.text(), file);
-    // The machine was booted: its clock began again.
+    // The machine has booted: its monotonic clock has started again.
     let booted = |seconds| Now { mono: Mono(seconds * SECOND), wall: at(40).wall };
     let mut restored = HealthTables::restore(file, booted(2));
     assert_eq!(restored.text(), file);

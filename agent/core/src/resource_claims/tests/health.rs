@@ -1,4 +1,4 @@
-//! Health of devices on its way to workers.
+//! Health of devices: reports that reach workers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Errors in upstream's words, and their state afterwards.
+//! Errors with upstream's texts, and the state after them.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn a_claim_of_the_same_name_is_not_the_same_claim() {
     let expected = "failed2[old ResourceClaim with same name c and different UID uid-c still exists (previous pod force-deleted?!)] write";
     assert_eq!(words, expected, "the reference to the other claim is recorded, as upstream");
     node.settle();
-    assert!(node.claims.references(&PodUid::from("b")));
+    assert!(node.references("b"));
     assert_eq!(node.unprepare("b"), "unprepare@2:e");
 }
 
@@ -79,12 +79,12 @@ fn errors_of_drivers_have_upstreams_words() {
         let answer: Result<BTreeMap<_, _>, String> = answer;
         assert_eq!(text(&node.called(Some(answer.clone()))), format!("NodePrepareResources{expected}"));
         assert_eq!(node.claims.view().in_use["<any>"], 0);
-        // The whole batch is asked again.
+        // The next preparation calls the driver for all claims again.
         node.prepare("a", &["c", "c2"]);
         assert!(node.settle().ends_with("write ok2[d1/x=c,d1/x=c2]"));
         node.unprepare("a");
         assert_eq!(text(&node.called(Some(answer))), format!("NodeUnprepareResources{expected}"));
-        assert!(node.claims.references(&PodUid::from("a")), "it is tried again");
+        assert!(node.references("a"), "it is tried again");
         node.unprepare("a");
         assert_eq!(node.settle(), "write ok4[]");
     }
@@ -104,7 +104,7 @@ fn the_first_error_ends_the_calls() {
     let devices = &node.claims.view().claims[&("ns".to_owned(), "f".to_owned())].devices;
     assert_eq!((devices["d1"].len(), devices["d2"].len()), (1, 0), "good results are kept");
     node.prepare("a", &["f"]);
-    // The first write has the device that the failed attempt brought.
+    // The first write has the device of the failed attempt.
     assert_eq!(node.settle(), "write prepare@1:f prepare@2:f write ok3[d1/x=f,d2/x=f]", "once, not twice");
 }
 

@@ -8,7 +8,7 @@ use super::*;
 enum Move {
     Prepare(usize, usize),
     Unprepare(usize),
-    /// Answers an open question; the last one says whether well.
+    /// Answers an open question; true: with success.
     Answer(usize, bool),
     Driver(u64, bool),
     Active(usize),
@@ -138,7 +138,7 @@ impl Walk {
         }
     }
 
-    /// All questions are answered well.
+    /// Answers all questions with success.
     fn settle(&mut self) {
         while !self.node.open.is_empty() {
             self.answer(0, true);

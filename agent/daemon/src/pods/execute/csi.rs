@@ -26,8 +26,9 @@ use agent_volumes::csi::source::SecretRef;
 use agent_volumes::csi::{CsiVolume, Terms};
 use agent_volumes::volume_table::Published;
 
+use super::Executor;
+use super::results::error;
 use super::volumes::{RENEW_MIN, answer, given};
-use super::{Executor, error};
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::Csi;
 use crate::volumes::csi::volumes::Turn;

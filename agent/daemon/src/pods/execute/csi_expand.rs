@@ -20,10 +20,11 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         staged: bool,
         in_use: bool,
     ) -> Result<Option<Resize>, String> {
-        let Some(persistent) = way.growing() else { return Ok(None) };
+        let Some(persistent) = way.expandable() else { return Ok(None) };
         let csi = way.volume();
         let (namespace, _, _) = csi.pod.clone();
-        let of = OfClaim { namespace, name: persistent.claim.clone(), node: csi.node.clone() };
+        let (name, node) = (persistent.claim.clone(), csi.node.clone());
+        let of = OfClaim { namespace, name, node, read_only: csi.read_only };
         growth::grow(self.executor, &of, in_use, async |growth| {
             let secrets = match &persistent.expand_secret {
                 Some(of) => self.secret(of).await.map_err(|why| {

@@ -14,8 +14,9 @@ use agent_volumes::csi::failures::Failure;
 use agent_volumes::csi::unpublishing::{UnpublishStep, Unpublishing};
 use futures_util::future::join_all;
 
+use super::Executor;
 use super::csi::{failure, of_disk, refusal};
-use super::{Executor, error};
+use super::results::error;
 use crate::tasks::stops::AgentStops;
 use crate::volumes::csi::volumes::Turn;
 

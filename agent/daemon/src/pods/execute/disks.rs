@@ -42,7 +42,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         let message = format!("{} is being set up for another pod; it is tried again", work.source);
         return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
     };
-    if let Some(claim) = work.claim.as_ref()
+    if let Some(claim) = work.claim.as_ref().filter(|claim| !claim.read_only)
         && executor.local_volumes.has(&key.uid, &volume.name)
     {
         let of = work.clone();
@@ -67,13 +67,14 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         Err(giving) => return Ok(giving),
     };
     let claim = work.claim.as_ref().filter(|_| is_disk);
+    let again = executor.local_volumes.has(&key.uid, &name);
     let resize = match claim {
-        Some(claim) => grown(executor, claim, &work, false).await?,
+        Some(claim) => grown(executor, claim, &work, claim.read_only && again).await?,
         None => None,
     };
     executor.local_volumes.mounted(&key.uid, &name, path);
     // There is no watch on claims: look again later whether the claim has grown.
-    let renew_after = claim.map(|_| AGAIN);
+    let renew_after = claim.filter(|claim| !claim.read_only).map(|_| AGAIN);
     Ok(EffectOk::Volume(Mounted { renew_after, warning, resize, labelled: false }))
 }
 

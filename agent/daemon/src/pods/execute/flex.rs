@@ -27,8 +27,9 @@ use crate::tasks::stops::AgentStops;
 
 use super::csi::{AGAIN, refusal};
 use super::growth::{self, Refused};
+use super::results::error;
 use super::volumes::{answer, given};
-use super::{Executor, disks, error};
+use super::{Executor, disks};
 
 /// Upstream's message for a volume that only one pod may use.
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
@@ -42,19 +43,20 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 ) -> EffectResult {
     let node = executor.sources.csi();
     let in_use = node.flex.has_set_up(&volume.path);
+    let may_grow = flex.claim.as_ref().is_some_and(|claim| !claim.read_only);
     let capabilities = match node.flex.find(&flex.driver, &executor.tasks).await {
         Ok(capabilities) => capabilities,
         // A mounted volume stays mounted.
         Err(why) if in_use => {
             tracing::debug!(volume = flex.volume, why, "nobody knows what a driver can");
-            let again = flex.claim.as_ref().map(|_| AGAIN);
+            let again = may_grow.then_some(AGAIN);
             return Ok(done(Capabilities::default(), None, again));
         }
         Err(why) => {
             return Ok(EffectOk::Unprocessed { why: claim::no_plugin(&flex.volume, &why).to_string() });
         }
     };
-    if in_use && flex.claim.is_none() {
+    if in_use && !may_grow {
         return Ok(done(capabilities, None, None));
     }
     let of = flex.key();
@@ -104,7 +106,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     });
     let resize = growth::or_keep(resize.await, &flex.volume, in_use)?;
     // There is no watch on claims: look again later whether the claim has grown.
-    Ok(done(capabilities, resize, Some(AGAIN)))
+    Ok(done(capabilities, resize, may_grow.then_some(AGAIN)))
 }
 
 fn done(can: Capabilities, resize: Option<Resize>, renew_after: Option<Duration>) -> EffectOk {

@@ -1,7 +1,7 @@
 //! Enlarges the file system of a claim's volume to the size of the volume.
 //!
 //! In: a claim, the driver that can do it. Out: the claim's new status, or the error. Invariant: the driver
-//! gets a call only if the claim is smaller than its volume and the controller is done. The decisions are in
+//! gets a call only if the claim is smaller than its volume, the pod may write to it, and the controller is done. The decisions are in
 //! `agent_volumes::csi::expand`.
 
 use agent_core::pod_worker::effect::EffectError;
@@ -48,6 +48,11 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
         }
         Err(why) => return Err(failed("get PVC failed", &why)),
     };
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    if of.read_only {
+        let told = !in_use && expand::is_larger(&claim, &volume);
+        return Ok(told.then(|| Resize::ReadOnly { claim: ClaimId { name: of.name.clone(), uid } }));
+    }
     let Some(growth) = expand::needed(&claim, &volume) else { return Ok(None) };
     if growth.announced {
         let patched = sources.patch_claim(named.clone(), expand::began(&claim)).await;
@@ -67,7 +72,6 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
         }
     }
     tracing::info!(claim = of.name, bytes = growth.bytes, "volume is larger");
-    let uid = claim.metadata.uid.clone().unwrap_or_default();
     let done = Resize::Done { node: of.node.clone(), claim: ClaimId { name: of.name.clone(), uid } };
     let patched = sources.patch_claim(named, expand::done(&claim, &growth)).await;
     patched.map(|_| Some(done)).map_err(|why| failed("update pvc status failed", &why))

@@ -15,7 +15,8 @@ use agent_types::ids::PodKey;
 use agent_types::runtime::image::ImageInfo;
 use tracing::warn;
 
-use super::{Executor, error, runtime_error};
+use super::Executor;
+use super::results::{error, runtime_error};
 use crate::tasks::stops::AgentStops;
 
 /// Largest credentials file that is read, bytes (upstream's limit for its downloads).
@@ -28,7 +29,7 @@ pub(super) async fn look<R: Runtime, I: ImageService>(
     image: &str,
     mut user: ImageUser,
 ) -> EffectResult {
-    let found = executor.images.image_status(image).await.map_err(error)?;
+    let found = executor.images.image_status(image).await.map_err(runtime_error)?;
     let info = match found {
         Some(info) if !executor.records.is_off() => info,
         found => return Ok(EffectOk::Image(found)),
@@ -59,19 +60,26 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     credentials.extend(of_node.unwrap_or_default());
     credentials.extend(executor.plugins.credentials(&repository, key, &account).await);
     let _permit = executor.pulls.begin(&executor.tasks).await?;
+    let now = || executor.tasks.now();
     if executor.records.is_off() {
-        return attempt_all(executor, image, credentials).await.map(|(info, _)| EffectOk::Image(Some(info)));
+        let began = now().mono;
+        let (image, _) = attempt_all(executor, image, credentials).await?;
+        return Ok(EffectOk::Pulled { image, took: now().mono.since(began) });
     }
     let (begun, (intents, pulled)) = executor.records.begin(written).await.ok_or(AgentStops)?;
     executor.metrics.pull_records(intents, pulled);
     let under_way = begun.map_err(|e| error(e.into()))?;
+    let began = now().mono;
     let result = attempt_all(executor, image, credentials).await;
-    let now = executor.tasks.now().wall;
+    let ended = now();
     let (outcome, told) = match result {
-        Ok((info, source)) => (Ok((info.id.clone(), source)), Ok(EffectOk::Image(Some(info)))),
+        Ok((image, source)) => {
+            let took = ended.mono.since(began);
+            (Ok((image.id.clone(), source)), Ok(EffectOk::Pulled { image, took }))
+        }
         Err(e) => (Err(()), Err(e)),
     };
-    if let Some((intents, pulled)) = under_way.end(outcome, now).await {
+    if let Some((intents, pulled)) = under_way.end(outcome, ended.wall).await {
         executor.metrics.pull_records(intents, pulled);
     }
     told
@@ -113,33 +121,28 @@ fn one_of(failures: Vec<EffectError>) -> EffectError {
     EffectError { class, message }
 }
 
-/// The node's own credentials: the first `config.json` and the first `.dockercfg` that can be read. Read at each pull: a
-/// file that was renewed counts at once.
+/// The node's own credentials: those of the first file that can be read, a `config.json` before a `.dockercfg`. Read at each
+/// pull: a file that was renewed counts at once. Upstream: `ReadDockerConfigFile` of pkg/credentialprovider/config.go.
 fn of_node(root: &Path) -> Keyring {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-    let mut keyring = Keyring::default();
     let docker = home.join(".docker");
-    for (directories, name) in [
-        ([root, Path::new("."), docker.as_path(), Path::new("/.docker")], "config.json"),
-        ([root, Path::new("."), home.as_path(), Path::new("/")], ".dockercfg"),
-    ] {
-        let found = directories.iter().find_map(|directory| {
-            let path = directory.join(name);
-            let short = path.metadata().is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
-            let bytes = if short { std::fs::read(&path).ok() } else { None };
-            bytes.map(|bytes| (path, bytes))
-        });
-        let Some((path, bytes)) = found else { continue };
-        let added = if name == "config.json" {
-            keyring.add_config_json(&bytes)
-        } else {
-            keyring.add_docker_cfg(&bytes)
-        };
-        if let Err(why) = added {
-            warn!(path = %path.display(), why, "the node's credentials for registries are not used");
+    let configs = [root, Path::new("."), docker.as_path(), Path::new("/.docker")]
+        .map(|directory| (directory.join("config.json"), true));
+    let legacy = [root, Path::new("."), home.as_path(), Path::new("/")]
+        .map(|directory| (directory.join(".dockercfg"), false));
+    for (path, is_config) in configs.into_iter().chain(legacy) {
+        let short = path.metadata().is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
+        let Some(bytes) = short.then(|| std::fs::read(&path).ok()).flatten() else { continue };
+        let mut keyring = Keyring::default();
+        let added = if is_config { keyring.add_config_json(&bytes) } else { keyring.add_docker_cfg(&bytes) };
+        match added {
+            Ok(()) => return keyring,
+            Err(why) => {
+                warn!(path = %path.display(), why, "the node's credentials for registries are not used");
+            }
         }
     }
-    keyring
+    Keyring::default()
 }
 
 #[cfg(test)]
@@ -168,12 +171,14 @@ mod tests {
             lookup(),
             [Credential { username: "a".to_owned(), password: "b".to_owned(), source: None }]
         );
-        std::fs::write(root.path().join("config.json"), "{").unwrap();
         std::fs::write(
             root.path().join(".dockercfg"),
             r#"{"r.example": {"username": "c", "password": "d"}}"#,
         )
         .unwrap();
+        assert_eq!(lookup()[0].username, "a", "a .dockercfg beside a config.json does not count");
+        assert_eq!(lookup().len(), 1);
+        std::fs::write(root.path().join("config.json"), "{").unwrap();
         assert_eq!(
             lookup(),
             [Credential { username: "c".to_owned(), password: "d".to_owned(), source: None }]

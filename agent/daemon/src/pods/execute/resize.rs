@@ -14,7 +14,8 @@ use agent_types::runtime::config::LinuxResources;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Executor, error, no_cgroups, runtime_error};
+use super::Executor;
+use super::results::{error, no_cgroups, runtime_error};
 use crate::pods::pod_dirs::ResourcesOwner;
 use crate::tasks::stops::AgentStops;
 

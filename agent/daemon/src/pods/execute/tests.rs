@@ -5,11 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use agent_core::images::pull_records::Policy;
-use agent_core::lifecycle_hooks::{Hook, HookAction, HookCall};
+use agent_core::lifecycle_hooks::{Hook, HookAction, HookCall, HookFailure};
+use agent_core::pod_worker::effect::{EffectOk, ImageUser};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome};
 use agent_kubelet_api::drivers::PodObservation;
 use agent_types::credential::Credential;
+use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{ContainerId, ImageId, PodUid, SandboxId};
 use agent_types::node_context::CgroupDriver;
 use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
@@ -171,7 +173,7 @@ impl Handlers for Hanging {
         })
     }
 
-    fn hook<'a>(&'a self, _: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, String>> {
+    fn hook<'a>(&'a self, _: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, HookFailure>> {
         Box::pin(std::future::pending())
     }
 }
@@ -331,7 +333,7 @@ async fn pulls_are_serialised_when_they_must_be() {
             rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_secs(1))).await;
             rig.driver.pulls_open.notify_one();
             let (_, result, _) = rig.answer().await;
-            assert!(matches!(result, Ok(EffectOk::Image(Some(_)))), "{result:?}");
+            assert!(matches!(result, Ok(EffectOk::Pulled { .. })), "{result:?}");
         }
         assert_eq!(rig.driver.pulling_max.load(Ordering::Acquire), at_once, "{pulls}");
     }
@@ -351,7 +353,7 @@ async fn a_pull_beyond_the_rate_fails_at_once_and_a_later_one_begins() {
         rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_millis(1))).await;
         rig.driver.pulls_open.notify_one();
         let (_, result, _) = rig.answer().await;
-        assert!(matches!(result, Ok(EffectOk::Image(Some(_)))), "{result:?}");
+        assert!(matches!(result, Ok(EffectOk::Pulled { .. })), "{result:?}");
     }
 }
 

@@ -250,7 +250,8 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
             }
             CertificateAction::Tell(key, reason, message) => {
                 let (kind, list) = (EventKind::Warning, ContainerList::default());
-                let fact = EventFact { kind, reason, message, container: None, list, claim: None };
+                let (container, claim, resource_version) = (None, None, None);
+                let fact = EventFact { kind, reason, message, container, list, claim, resource_version };
                 self.listeners.1.event(&key, &fact);
             }
             CertificateAction::Watch(true) => {

@@ -18,7 +18,9 @@ pub(super) async fn probe(
 ) -> Outcome {
     match exec.exec_sync(container, command, Some(timeout)).await {
         Ok(output) if output.exit_code == 0 => Outcome::Success,
-        Ok(output) => Outcome::Failure(text(&output.stdout, &output.stderr)),
+        Ok(output) => {
+            Outcome::Failure(String::from_utf8_lossy(&both(&output.stdout, &output.stderr)).into_owned())
+        }
         Err(error) if error.class == Class::DeadlineExceeded => Outcome::Failure(format!(
             "command timed out: {:?} timed out after {}s",
             command.join(" "),
@@ -29,7 +31,6 @@ pub(super) async fn probe(
 }
 
 /// Both outputs, as far as they are looked at.
-fn text(stdout: &[u8], stderr: &[u8]) -> String {
-    let both: Vec<u8> = stdout.iter().chain(stderr).take(ANSWER_BYTES_MAX).copied().collect();
-    String::from_utf8_lossy(&both).into_owned()
+pub(super) fn both(stdout: &[u8], stderr: &[u8]) -> Vec<u8> {
+    stdout.iter().chain(stderr).take(ANSWER_BYTES_MAX).copied().collect()
 }

@@ -1,12 +1,13 @@
-//! Hooks: only their end matters; their output is dropped.
+//! Hooks: only their end matters; what a failed command printed goes into the failure.
 
 use std::time::Duration;
 
-use agent_core::lifecycle_hooks::{HookAction, HookCall};
+use agent_core::lifecycle_hooks::{HookAction, HookCall, HookFailure};
 use agent_core::probe::check::{HttpGet, Scheme};
 use agent_kubelet_api::drivers::Exec;
 use tokio::time::{Instant, sleep_until};
 
+use super::command::both;
 use super::http::{HttpClient, HttpError};
 
 /// `User-Agent` of hooks.
@@ -17,14 +18,19 @@ pub(super) async fn run(
     exec: &impl Exec,
     http: &HttpClient,
     call: &HookCall,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, HookFailure> {
     match &call.action {
         HookAction::Exec { command } => match exec.exec_sync(&call.container, command, None).await {
             Ok(output) if output.exit_code == 0 => Ok(None),
-            Ok(output) => Err(format!("command {:?} exited with {}", command.join(" "), output.exit_code)),
-            Err(error) => Err(error.to_string()),
+            Ok(output) => {
+                let (code, stderr) = (output.exit_code, both(&[], &output.stderr));
+                let stderr = String::from_utf8_lossy(&stderr);
+                let error = format!("command '{}' exited with {code}: {stderr}", command.join(" "));
+                Err(HookFailure { error, output: both(&output.stdout, &output.stderr) })
+            }
+            Err(error) => Err(error.to_string().into()),
         },
-        HookAction::HttpGet(get) => request(http, get).await,
+        HookAction::HttpGet { get, .. } => request(http, get).await.map_err(HookFailure::from),
         HookAction::Sleep { seconds } => {
             let now = Instant::now();
             // Beyond the range of the clock: forever.

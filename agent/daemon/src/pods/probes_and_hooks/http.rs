@@ -135,7 +135,7 @@ impl HttpClient {
             Err(error @ (HttpError::Get { .. } | HttpError::NoTls { .. })) => {
                 Outcome::Failure(error.to_string())
             }
-            Err(error @ HttpError::Body(_)) => Outcome::Error(error.to_string()),
+            Err(error @ HttpError::Body(_)) => Outcome::Broken(error.to_string()),
         }
     }
 
@@ -206,7 +206,8 @@ async fn exchange<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let shaken = http1::handshake(TokioIo::new(stream)).await;
+    // Names as Go writes them: there are servers that compare them by case.
+    let shaken = http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|e| failed(innermost(&e)))?;
     let talk = async {
         let response = sender.send_request(request).await.map_err(|e| failed(innermost(&e)))?;
@@ -250,6 +251,9 @@ fn redirection(response: &Response<Incoming>) -> Option<&str> {
 }
 
 fn request(get: &HttpGet, agent: &str) -> Result<Request<Empty<Bytes>>, String> {
+    if get.is_opaque() {
+        return Err("http: no Host in request URL".to_owned());
+    }
     let mut headers = HeaderMap::new();
     for (name, value) in &get.headers {
         let bad = |_| format!("net/http: invalid header field {name:?}");

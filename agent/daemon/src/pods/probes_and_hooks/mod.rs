@@ -16,7 +16,7 @@ mod tls;
 
 use std::sync::Arc;
 
-use agent_core::lifecycle_hooks::HookCall;
+use agent_core::lifecycle_hooks::{HookCall, HookFailure};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Outcome, ProbeCall};
 use agent_kubelet_api::drivers::Exec;
@@ -38,8 +38,8 @@ pub trait Handlers: Send + Sync + 'static {
     fn probe<'a>(&'a self, call: &'a ProbeCall) -> BoxFuture<'a, Outcome>;
 
     /// Runs a hook to its end; the caller has the time limit. Returns the server of an https hook that answered in
-    /// plain text and was asked again over http, or the error of the hook.
-    fn hook<'a>(&'a self, call: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, String>>;
+    /// plain text and was asked again over http, or the failure of the hook.
+    fn hook<'a>(&'a self, call: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, HookFailure>>;
 }
 
 /// [`Handlers`] of a real node.
@@ -87,7 +87,7 @@ impl<E: Exec> Handlers for PodHandlers<E> {
         Box::pin(self.ask(call))
     }
 
-    fn hook<'a>(&'a self, call: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, String>> {
+    fn hook<'a>(&'a self, call: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, HookFailure>> {
         Box::pin(hook::run(&*self.exec, &self.http, call))
     }
 }

@@ -120,6 +120,7 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, seen: Arc<Mutex
             let _ = write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_owned()).await;
             std::future::pending().await
         }
+        "/short-body" => write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_owned()).await,
         "/endless-body" => {
             let _ = write("HTTP/1.1 200 OK\r\n\r\n".to_owned()).await;
             while write("x".repeat(65536)).await.is_ok() {}
@@ -166,10 +167,14 @@ async fn statuses_and_redirects() {
 async fn servers_that_misbehave() {
     let port = server(Arc::default()).await;
     assert_eq!(http(port, "/endless-body").await, Outcome::Success, "what was read is enough");
+    let short = http(port, "/short-body").await;
+    assert!(matches!(&short, Outcome::Broken(why) if !why.is_empty()), "{short:?}");
     for path in ["/endless-head", "/garbage", "/close"] {
         let message = failure(http(port, path).await);
         assert!(message.starts_with(&format!("Get \"http://127.0.0.1:{port}{path}\": ")), "{message}");
     }
+    let message = failure(http(port, "8080/healthz").await);
+    assert_eq!(message, "Get \"http:8080/healthz\": http: no Host in request URL");
     let https = HttpGet { scheme: Scheme::Https, ..get(port, "/200") };
     let message = failure(ask(Check::HttpGet(https)).await);
     assert!(message.ends_with("/200\": http: server gave HTTP response to HTTPS client"), "{message}");
@@ -229,6 +234,12 @@ async fn headers_are_the_users_and_the_defaults_beside_them() {
         let head = seen.lock().unwrap().pop().unwrap().to_lowercase();
         assert!(there.iter().all(|line| head.contains(&format!("\r\n{line}\r\n"))), "{head}");
         assert!(absent.iter().all(|name| !head.contains(&format!("\r\n{name}:"))), "{head}");
+    }
+    let headers = vec![("x-foo".to_owned(), "1".to_owned())];
+    ask(Check::HttpGet(HttpGet { headers, ..get(port, "/200") })).await;
+    let head = seen.lock().unwrap().pop().unwrap();
+    for name in ["X-Foo", "User-Agent", "Accept", "Host", "Connection"] {
+        assert!(head.contains(&format!("\r\n{name}: ")), "names as Go writes them: {head}");
     }
     let headers = vec![("X".to_owned(), "a\r\nb: c".to_owned())];
     failure(ask(Check::HttpGet(HttpGet { headers, ..get(port, "/200") })).await);
@@ -359,7 +370,11 @@ async fn questions_that_nobody_answers_keep_nobody_else_waiting_for_ever() {
     }
 }
 
-async fn hook(action: HookAction) -> Result<Option<String>, String> {
+fn asks_for(get: HttpGet) -> HookAction {
+    HookAction::HttpGet { path: get.target.clone(), get }
+}
+
+async fn hook(action: HookAction) -> Result<Option<String>, HookFailure> {
     let (container, name) = (ContainerId::from("c"), "c".to_owned());
     handlers().hook(&HookCall { container, name, hook: Hook::PreStop, action }).await
 }
@@ -369,15 +384,15 @@ async fn hooks_over_http_want_an_answer_and_no_more() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let port = server(seen.clone()).await;
     for path in ["/200", "/500", "/to-200", "/endless-body"] {
-        assert_eq!(hook(HookAction::HttpGet(get(port, path))).await, Ok(None), "{path}");
+        assert_eq!(hook(asks_for(get(port, path))).await, Ok(None), "{path}");
     }
     assert!(seen.lock().unwrap()[0].to_lowercase().contains("\r\nuser-agent: kube-lifecycle/1.36\r\n"));
-    hook(HookAction::HttpGet(get(port, "/close"))).await.unwrap_err();
+    hook(asks_for(get(port, "/close"))).await.unwrap_err();
     // The client expected TLS and got plain text: it asks once more, without the headers for TLS only.
     seen.lock().unwrap().clear();
     let headers = vec![("AUTHORIZATION".to_owned(), "Bearer x".to_owned()), ("X".to_owned(), "1".to_owned())];
     let https = HttpGet { scheme: Scheme::Https, headers, ..get(port, "/200") };
-    assert_eq!(hook(HookAction::HttpGet(https)).await, Ok(Some(format!("127.0.0.1:{port}"))));
+    assert_eq!(hook(asks_for(https)).await, Ok(Some(format!("127.0.0.1:{port}"))));
     let heads = seen.lock().unwrap().join("").to_lowercase();
     assert!(heads.contains("\r\nx: 1\r\n") && !heads.contains("bearer"), "{heads}");
 }
@@ -391,6 +406,8 @@ async fn hooks_that_sleep_and_commands_that_fail() {
     assert_eq!(start.elapsed().as_secs(), 40);
     let run = async |command: &str| hook(HookAction::Exec { command: vec![command.to_owned()] }).await;
     assert_eq!(run("true").await, Ok(None));
-    assert_eq!(run("false").await, Err("command \"false\" exited with 1".to_owned()));
-    assert_eq!(run("other").await, Err("ExecSync c: from the runtime".to_owned()));
+    let (error, output) = ("command 'false' exited with 1: err".to_owned(), b"out err".to_vec());
+    assert_eq!(run("false").await, Err(HookFailure { error, output }));
+    assert_eq!(run("yes").await.unwrap_err().output.len(), ANSWER_BYTES_MAX);
+    assert_eq!(run("other").await, Err("ExecSync c: from the runtime".to_owned().into()));
 }

@@ -285,7 +285,7 @@ impl Metrics {
         let result = match outcome {
             Outcome::Success | Outcome::Warning(_) => "successful",
             Outcome::Failure(_) => "failed",
-            Outcome::Error(_) => "unknown",
+            Outcome::Error(_) | Outcome::Broken(_) => "unknown",
         };
         let (name, namespace) = (&*pod.name, &*pod.namespace);
         let labels = [kind, result, &call.name, name, namespace, pod.uid.as_str()];

@@ -1,4 +1,4 @@
-//! Requests on made-up machines; the answers are upstream's (v1.36.3), computed by its own code.
+//! Requests on invented machines; the answers come from upstream's own code (v1.36.3).
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Distributions on made-up machines; the answers are upstream's (v1.36.3), but for combinations of four nodes.
+//! Distributions on invented machines; the answers are upstream's (v1.36.3), except for combinations of four nodes.
 
 use super::*;
 use crate::cpus::accumulator::tests::{M2, M3, M6};

@@ -52,7 +52,7 @@ fn processors_of_an_init_container_serve_later_ones_and_a_sidecar_keeps_its_own(
     let pod = pod("p", kinds.map(|(name, kind, milli)| container(name, kind, milli)).to_vec());
     let given = admit(&mut manager, &pod).unwrap();
     assert_eq!(given, ["1-2,5-6", "4", "1-2,5", "3,7"]);
-    // Another kubelet would find the same: nothing moves when the pod is admitted again.
+    // A new admission of the pod changes nothing.
     assert_eq!(admit(&mut manager, &pod).unwrap(), given);
     manager.keep_only(|_, name| name != "i");
     assert_eq!(manager.state().shared.to_string(), "0,6", "what others of the pod have stays theirs");

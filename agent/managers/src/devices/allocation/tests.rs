@@ -1,4 +1,4 @@
-//! The steps of an allocation, refusals and their undoing, and devices that containers of one pod use again.
+//! The steps of an allocation, refusals and what they free, and devices that containers of one pod use again.
 
 use super::*;
 use crate::devices::plugin::PluginOptions;

@@ -93,6 +93,40 @@ fn a_replaced_connection_changes_nothing_any_more() {
 }
 
 #[test]
+fn a_list_that_says_the_same_changes_nothing() {
+    let list = || vec![device("a", &[0]), sick(device("b", &[]), "Unhealthy")];
+    let (mut inventory, connection) = plugged(list());
+    assert_eq!(inventory.replace(connection, list()), None);
+    let mut other_order = list();
+    other_order.reverse();
+    assert_eq!(inventory.replace(connection, other_order), None);
+    for differs in [
+        vec![device("a", &[1]), sick(device("b", &[]), "Unhealthy")],
+        vec![device("a", &[1]), sick(device("b", &[]), "hot")],
+        vec![device("a", &[1]), device("b", &[])],
+        vec![device("a", &[1])],
+        vec![],
+    ] {
+        assert!(inventory.replace(connection, differs.clone()).is_some(), "{differs:?}");
+        assert_eq!(inventory.replace(connection, differs), None);
+    }
+    inventory.replace(connection, list()).unwrap();
+    inventory.end(connection, seconds(1));
+    let connection = inventory.connect(GPU, PluginOptions::default());
+    assert!(inventory.replace(connection, list()).is_some(), "a is healthy again");
+    assert_eq!(shown(&mut inventory, 1), (Some(2), Some(1)));
+}
+
+#[test]
+fn an_empty_first_list_is_a_change() {
+    let mut inventory = Inventory::default();
+    let connection = inventory.connect(GPU, PluginOptions::default());
+    assert!(inventory.replace(connection, vec![]).is_some());
+    assert_eq!(inventory.replace(connection, vec![]), None);
+    assert_eq!(shown(&mut inventory, 0), (Some(0), Some(0)));
+}
+
+#[test]
 fn only_the_word_healthy_is_healthy_and_the_last_of_two_devices_counts() {
     let words = ["", "healthy", "Unhealthy", "HEALTHY", "unknown"];
     let list = words.iter().zip(["a", "b", "c", "d", "e"]).map(|(word, id)| sick(device(id, &[]), word));

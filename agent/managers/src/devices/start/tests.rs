@@ -54,6 +54,9 @@ fn an_active_pod_without_devices_gets_them_before_the_start() {
         |manager: &DeviceManager, is_active| manager.start_work("p", &wants, is_active).unwrap().allocate;
     assert!(work(&manager, true));
     assert!(!work(&manager, false));
+    let mut claimed = wants.clone();
+    claimed.devices.claimed.insert(GPU.to_owned());
+    assert_eq!(manager.start_work("p", &claimed, true), Ok(StartWork::default()), "a claim provides it");
     serve(&mut manager, "p", &wants).unwrap();
     assert!(!work(&manager, true));
 }

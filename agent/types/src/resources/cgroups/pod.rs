@@ -47,7 +47,7 @@ pub fn component(uid: &str) -> String {
     format!("pod{uid}")
 }
 
-/// Where the cgroup of the pod `uid` may be: its class is not known any more.
+/// Possible cgroups of the pod `uid`, whose class is not known any more.
 #[must_use]
 pub fn places(kubepods: &CgroupName, uid: &str) -> [CgroupName; 3] {
     [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]
@@ -66,7 +66,7 @@ pub fn of_directory(directory: &str) -> Option<(&str, String)> {
     Some((component, uid))
 }
 
-/// Where the pod's cgroup is.
+/// Name of the pod's cgroup.
 #[must_use]
 pub fn name(p: &Pod, cgroup: &CgroupContext) -> CgroupName {
     let above = of_class(&kubepods(&cgroup.root, cgroup.driver), qos_class(p));
@@ -135,7 +135,7 @@ fn whole_percents(quota_us: u64, period_us: u64) -> u64 {
     a_second.div_ceil(PERCENT_US).saturating_mul(PERCENT_US).saturating_mul(period_us) / SECOND_US
 }
 
-/// The whole pod is limited: by itself, or because each of its containers is.
+/// True if the whole pod is limited: by itself, or because each of its containers is.
 #[must_use]
 pub fn is_limited(p: &Pod, resource: &str) -> bool {
     let has = |c: &Container| limit(c, resource).is_some_and(|limit| !limit.is_zero());

@@ -81,7 +81,7 @@ fn names() {
 
 #[test]
 fn weights_are_a_straight_line_over_shares() {
-    // What `kubepods` of 1, 2 and 4 cores has with upstream, and the ends.
+    // Upstream's values of `kubepods` for 1, 2 and 4 cores, and the ends of the range.
     for (milli, weight) in [(0, 1), (1, 1), (100, 4), (1000, 39), (2000, 79), (4000, 157), (1 << 40, 10_000)]
     {
         assert_eq!(weight_of(milli), weight, "{milli}");
@@ -211,7 +211,7 @@ fn values_of_classes_and_of_all_pods() {
     kubelet.kube_reserved = reserve(&[("cpu", "500m"), ("memory", "24Mi")]);
     kubelet.system_reserved_cgroup = "/system.slice".to_owned();
     kubelet.kube_reserved_cgroup = "/kube.slice".to_owned();
-    // Eviction's share is not taken off: it begins before.
+    // The eviction threshold is not subtracted, because eviction begins before the limit.
     let root = tiers::root(&kubelet, &machine);
     assert_eq!((root.cpu_weight, root.memory_max, root.pids_max), (Some(39), Some(900 << 20), Some(3000)));
     assert_eq!((root.cpus.as_deref(), root.hugetlb["2MB"]), (Some("0-1"), 16 << 20));
@@ -237,7 +237,7 @@ fn values_of_classes_and_of_all_pods() {
     assert_eq!((kube.values.memory_max, kube.values.cpu_weight, kube.compressible), (None, Some(20), true));
 }
 
-/// What follows from pods that nobody knows yet stays as another agent left it; all else is given.
+/// Values that depend on pods stay unchanged while the pods are unknown; all other values are set.
 #[test]
 fn values_before_the_pods_are_known() {
     let reserve = Some(MemoryReserve { allocatable: 100, percent: 100 });

@@ -27,7 +27,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Of these pods.
+    /// Sums of these pods.
     #[must_use]
     pub fn of<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> Sums {
         pods.into_iter().fold(Sums::default(), |mut sums, pod| {
@@ -83,10 +83,10 @@ impl MemoryReserve {
     }
 }
 
-/// What decides on the cgroups of classes.
+/// Settings of the cgroups of classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
-    /// Whether memory is kept for pods.
+    /// Memory reservation for pods.
     pub memory: MemoryQos,
     /// Part that is reserved from other classes.
     pub reserve: Option<MemoryReserve>,
@@ -129,7 +129,7 @@ pub fn tier(class: QosClass, sums: Option<Sums>, rules: &Classes) -> CgroupValue
 /// Amounts of the machine for cgroups that the Node does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// As the Node shows it.
+    /// Amounts as the Node shows them.
     pub amounts: MachineAmounts,
     /// Largest number of tasks; `None` if the kernel does not report it.
     pub pids_max: Option<u64>,
@@ -167,7 +167,7 @@ pub fn root(kubelet: &KubeletConfiguration, machine: &Machine) -> CgroupValues {
     of_amounts(&amounts, &machine.hugepage_sizes, cpus(kubelet, machine))
 }
 
-/// A cgroup of others that a reservation is enforced on.
+/// A cgroup outside the pods' with an enforced reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// `system` or `kube`, for people.
@@ -178,11 +178,11 @@ pub struct Reserved {
     pub name: CgroupName,
     /// Values of its files.
     pub values: CgroupValues,
-    /// Only of the processor.
+    /// True if only the processor's values are set.
     pub compressible: bool,
 }
 
-/// The cgroups that `enforceNodeAllocatable` names besides the pods', in upstream's order.
+/// The cgroups that `enforceNodeAllocatable` names in addition to the pods', in upstream's order.
 #[must_use]
 pub fn reserved(
     kubelet: &KubeletConfiguration,

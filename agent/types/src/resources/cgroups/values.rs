@@ -22,7 +22,7 @@ pub(super) const UNBOUNDED: u64 = 1 << 62;
 /// `cpu.max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuMax {
-    /// Microseconds of processor time in each period; `None`: as much as there is.
+    /// Microseconds of processor time in each period; `None`: no limit.
     pub quota_us: Option<u64>,
     /// Length of the period, microseconds.
     pub period_us: u64,
@@ -76,8 +76,8 @@ impl CgroupValues {
     }
 }
 
-/// The weight that the kubelet gives for shares of the old hierarchy, 2 to 262144: a straight line. What runtimes make of a
-/// container's shares is another formula, and theirs.
+/// The kubelet's linear conversion from shares of the old hierarchy, 2 to 262144, to a weight. Runtimes convert a container's shares
+/// with another formula of their own.
 #[must_use]
 pub fn cpu_weight(shares: i64) -> u64 {
     let shares = u64::try_from(shares).unwrap_or(0).clamp(SHARES_MIN, SHARES_MAX);
@@ -116,7 +116,7 @@ pub(super) fn unbounded(sizes: &[String]) -> BTreeMap<String, u64> {
     sizes.iter().map(|size| (size.clone(), UNBOUNDED)).collect()
 }
 
-/// What a cgroup for `amounts` is given: of the processor its share, of everything else no more.
+/// The values of a cgroup for `amounts`: a share of the processor, and a limit of everything else.
 #[must_use]
 pub fn of_amounts(amounts: &Resources, sizes: &[String], cpus: &str) -> CgroupValues {
     let of = |name: &str| amounts.get(name).copied();

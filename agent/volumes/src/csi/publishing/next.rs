@@ -285,7 +285,9 @@ impl Publishing {
     }
 
     fn grow(&self) -> PublishPosition {
-        if self.growing().is_some() { PublishPosition::Grow } else { PublishPosition::Published }
+        // Of a volume that nobody writes to it is told once that it has grown.
+        let grows = self.growing().is_some() || (self.expandable().is_some() && !self.in_use());
+        if grows { PublishPosition::Grow } else { PublishPosition::Published }
     }
 
     fn grown(&mut self, grown: Result<Option<Resize>, String>) -> NextResult {

@@ -296,6 +296,22 @@ fn what_is_published_is_published_again_only_if_the_driver_wants_it() {
 }
 
 #[test]
+fn a_claim_that_nobody_writes_to_is_looked_at_once() {
+    let driver = Capabilities { expands: true, ..Capabilities::default() };
+    let csi = CsiVolume { read_only: true, ..with(|p| p.claim = "c".to_owned()) };
+    let mut world = World { driver, ..World::default() };
+    assert_eq!(world.run(&csi), published(false));
+    assert_eq!(world.steps[world.steps.len() - 2..], ["grow false false", "published false"]);
+    let facts = Facts { staged: false, published: true, walked: false };
+    let mut world = World { driver, facts, ..World::default() };
+    world.run(&csi);
+    assert_eq!(world.steps.iter().filter(|step| step.starts_with("grow")).count(), 0);
+    let mut world = World { driver, ..World::default() };
+    assert_eq!(world.go(way(&csi).settled()), published(false));
+    assert_eq!(world.steps, ["driver", "capabilities"]);
+}
+
+#[test]
 fn a_settled_volume_is_looked_at_for_growth_alone() {
     let driver = Capabilities { expands: true, ..Capabilities::default() };
     let csi = with(|p| p.claim = "c".to_owned());

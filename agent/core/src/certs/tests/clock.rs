@@ -1,0 +1,28 @@
+//! A clock that is wrong.
+
+use super::*;
+
+#[test]
+fn a_wrong_clock_is_said_once_waited_for_and_then_the_node_joins() {
+    let mut w = World::new(CertKind::Client);
+    w.now.wall = Wall(0);
+    w.token = Some(Ok(()));
+    w.step(CertEvent::Loaded(None), &mut peace());
+    w.run(hours(1), &mut peace());
+    assert!(w.actions().is_empty());
+    assert!(matches!(&w.facts[..], [CertFact::ClockWrong { message }] if message.contains("1970-01-01")));
+    assert!(w.machine.state(w.now.wall).message().contains("this image was built"));
+    w.now.wall = Wall(BUILT.0 + 7 * SECOND);
+    w.run(Duration::from_secs(2), &mut peace());
+    assert_eq!(w.facts[1], CertFact::ClockSet);
+    assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }));
+
+    // A certificate of the future: likely our clock, but not for ever.
+    let mut w = World::with_token();
+    let future = facts(Wall(w.now.wall.0 + 100_000 * SECOND), hours(1), &client_template());
+    w.step(CertEvent::Loaded(Some(future)), &mut peace());
+    w.run(Duration::from_secs(14 * 60), &mut peace());
+    assert!(w.actions().is_empty());
+    w.run(Duration::from_secs(120), &mut peace());
+    assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
+}

@@ -1,0 +1,3 @@
+//! Clusters with the add-ons that every cluster has.
+
+pub mod services;

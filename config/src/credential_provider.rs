@@ -34,7 +34,7 @@ pub struct Provider {
     pub api_version: String,
     /// Arguments of the program.
     pub args: Vec<String>,
-    /// Variables beside those of the agent.
+    /// Variables in addition to those of the agent.
     pub env: Vec<Variable>,
     /// The token that it gets, if it wants one.
     pub token: Option<Token>,

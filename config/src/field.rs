@@ -38,7 +38,7 @@ pub enum Kind {
     Map(&'static Kind),
     /// An object with these fields and no others.
     Object(&'static [Field]),
-    /// Any map, checked by whoever uses it (a static pod).
+    /// Any map, checked by the code that uses it (a static pod).
     AnyMap,
 }
 
@@ -49,7 +49,7 @@ pub struct Field {
     pub name: &'static str,
     /// What it may hold.
     pub kind: &'static Kind,
-    /// A zero value (`0`, `""`, `0s`) means "not set": Go cannot tell these apart for non-pointer fields.
+    /// A zero value (`0`, `""`, `0s`) means "not set": Go cannot distinguish these for non-pointer fields.
     pub zero_is_unset: bool,
     /// Never shown.
     pub secret: bool,

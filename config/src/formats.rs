@@ -22,7 +22,8 @@ pub fn is_dns_label(text: &str) -> bool {
         && text.bytes().last().is_some_and(inner)
 }
 
-/// A DNS-1123 subdomain: labels joined by dots, at most 253.
+/// A DNS-1123 subdomain: labels joined by dots, at most 253. No label is too long by itself, as upstream
+/// (`IsDNS1123Subdomain`).
 #[must_use]
 pub fn is_dns_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -63,13 +64,58 @@ pub fn is_ip(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
+/// An address that a Node object may have (upstream: `validateNodeIP`).
+#[must_use]
+pub fn is_node_address(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || link_local)
+}
+
 /// An address with a prefix length.
 #[must_use]
 pub fn is_cidr(text: &str) -> bool {
-    let Some((ip, bits)) = text.split_once('/') else { return false };
-    let Ok(ip) = ip.parse::<IpAddr>() else { return false };
+    cidr(text).is_some()
+}
+
+/// A network: an address with a prefix length and no bit behind the prefix.
+#[must_use]
+pub fn is_network(text: &str) -> bool {
+    cidr(text).is_some_and(|(ip, length)| address_bits(ip) & behind(length) == 0)
+}
+
+/// Whether an address is in the network of another one that has its prefix length; false if one of them is malformed.
+#[must_use]
+pub fn cidr_contains(network: &str, address: &str) -> bool {
+    let (Some((network, length)), Ok(address)) = (cidr(network), address.parse::<IpAddr>()) else {
+        return false;
+    };
+    let differing = address_bits(network) ^ address_bits(address);
+    network.is_ipv4() == address.is_ipv4() && differing & !behind(length) == 0
+}
+
+fn cidr(text: &str) -> Option<(IpAddr, u32)> {
+    let (ip, length) = text.split_once('/')?;
+    let ip = ip.parse::<IpAddr>().ok()?;
     let max = if ip.is_ipv4() { 32 } else { 128 };
-    bits.len() <= 3 && bits.bytes().all(|b| b.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|b| b <= max)
+    let digits = length.len() <= 3 && length.bytes().all(|b| b.is_ascii_digit());
+    let length = length.parse::<u32>().ok().filter(|length| digits && *length <= max)?;
+    Some((ip, length))
+}
+
+/// An address of either family, its first bit in front.
+fn address_bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(u32::from(ip)) << 96,
+        IpAddr::V6(ip) => u128::from(ip),
+    }
+}
+
+/// The bits behind a prefix of so many.
+fn behind(length: u32) -> u128 {
+    u128::MAX.checked_shr(length).unwrap_or(0)
 }
 
 /// An absolute path without empty, `.` or `..` components and without a trailing slash.
@@ -142,11 +188,39 @@ mod tests {
     #[test]
     fn addresses_and_paths() {
         table(is_ip, &["10.0.0.1", "::1", "fd00::5"], &["", "10.0.0", "10.0.0.1/8", "host"]);
+        let is_node = |text: &str| text.parse::<IpAddr>().is_ok_and(is_node_address);
+        for text in ["192.0.2.1", "10.0.0.1", "2001:db8::1", "fd00::1"] {
+            assert!(is_node(text), "{text}");
+        }
+        for text in ["127.0.1.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "169.254.0.1", "fe80::1"] {
+            assert!(!is_node(text), "{text}");
+        }
         table(
             is_cidr,
             &["10.0.0.1/8", "::/0", "fd00::5/128"],
             &["10.0.0.1", "10.0.0.1/33", "::/129", "10.0.0.1/+8", "10.0.0.1/", "/8"],
         );
+        table(
+            is_network,
+            &["10.0.0.0/8", "0.0.0.0/0", "::/0", "192.0.2.1/32", "fd00::/64", "fd00::1/128"],
+            &["10.0.0.1/8", "192.0.2.1/31", "fd00::1/64", "10.0.0.0", "10.0.0.0/33"],
+        );
+        for (network, address, inside) in [
+            ("192.0.2.10/24", "192.0.2.1", true),
+            ("192.0.2.10/24", "192.0.3.1", false),
+            ("192.0.2.10/32", "192.0.2.1", false),
+            ("192.0.2.10/32", "192.0.2.10", true),
+            ("0.0.0.0/0", "192.0.2.1", true),
+            ("0.0.0.0/0", "::1", false),
+            ("fd00::a/64", "fd00::1", true),
+            ("fd00::a/64", "fd00:0:0:1::1", false),
+            ("::/0", "fd00::1", true),
+            ("::/0", "10.0.0.1", false),
+            ("192.0.2.10", "192.0.2.10", false),
+            ("192.0.2.10/24", "here", false),
+        ] {
+            assert_eq!(cidr_contains(network, address), inside, "{network} {address}");
+        }
         table(is_clean_absolute, &["/", "/var/log"], &["", "var", "/var/", "/var//log", "/./a", "/a/.."]);
         table(
             is_sysctl_name,

@@ -1,5 +1,5 @@
-//! The file by which a node is told which cluster to join: init writes it from NodeConfig's `join`, the agent
-//! reads it (`--join FILE`).
+//! The file that names the cluster to join: init writes it from NodeConfig's `join`, the agent reads it
+//! (`--join FILE`).
 //!
 //! In: text. Out: [`Join`], or everything that is wrong with it; and back. Invariants: the token is never in a
 //! message; a file that is taken names a server and something to know it by. See docs/configuration.md.

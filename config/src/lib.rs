@@ -3,6 +3,7 @@
 //! /proc, chains of errors, FNV-1a. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 pub mod credential_provider;
 pub mod duration;
 pub mod error_chain;

@@ -22,7 +22,8 @@ pub struct ProcessStat {
     pub parent: i32,
     /// Fields 14 and 15: time in user mode and in the kernel, clock ticks.
     pub cpu_ticks: u64,
-    /// Field 22: the start after the machine's, clock ticks. It tells a process from a later one with the same id.
+    /// Field 22: the start after the machine's, clock ticks. It distinguishes a process from a later one with the
+    /// same id.
     pub started_ticks: u64,
 }
 

@@ -1,6 +1,6 @@
 //! JSON schemas of both documents, for editors (feature `schema`).
 //!
-//! In: the types' own schemas. Out: the same with what [`Kind`] knows besides: ranges, required fields, and that
+//! In: the types' own schemas. Out: the same, with further facts of [`Kind`]: ranges, required fields, and that
 //! every field may be left out. The committed copies are in `config/schema/`.
 
 use crate::duration::Duration;
@@ -149,7 +149,7 @@ fn refine(schema: &mut Value, kind: &Kind, definitions: &mut Value) {
     }
 }
 
-/// Name of the definition a schema refers to, directly or as the other choice beside null.
+/// Name of the definition a schema refers to, directly or as the other choice next to null.
 fn reference(schema: &Value) -> Option<String> {
     let choices = schema.get("anyOf").and_then(Value::as_array);
     let direct = std::iter::once(schema).chain(choices.into_iter().flatten());

@@ -1,5 +1,5 @@
 //! The committed JSON schemas are those of the types. `ORLOP_UPDATE_SCHEMA=1 cargo test -p orlop-config --test schema`
-//! writes them anew.
+//! writes them again.
 
 use serde_json::Value;
 use std::{env, fs};

@@ -8,7 +8,7 @@ use crate::format::digest;
 use crate::profile::Profile;
 use std::collections::BTreeMap;
 
-/// The code that makes a step's result: part of its key, so that a changed recipe is cooked anew.
+/// The code that makes a step's result: part of its key, so that a changed recipe runs again.
 fn recipe(step: BuildStep) -> String {
     let sources: &[&str] = match step {
         BuildStep::Debs => &[include_str!("build/debs.rs")],

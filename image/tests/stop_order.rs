@@ -64,8 +64,8 @@ fn the_agent_stops_before_containerd_and_that_before_the_network() {
     assert_eq!(values("orlop-network.target", "DefaultDependencies"), Vec::<String>::new());
 }
 
-/// A stop that nobody delayed: the agent ends the pods in its own, and their containers, the runtime and the bus that it
-/// needs are there until then. Starts do not wait for the bus for it.
+/// A stop without a delay lock: the agent ends the pods in its own, and their containers, the runtime and the bus that
+/// it needs are there until then. Starts do not wait for the bus for it.
 #[test]
 fn what_pods_need_stays_while_the_agent_stops() {
     let units = systemd().join("system");

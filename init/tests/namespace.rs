@@ -6,7 +6,7 @@
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{chdir, chroot, geteuid};
-use orlop_init::exec::{handover, machine_id, steps};
+use orlop_init::exec::{handover, machine_id, state, steps};
 use orlop_init::plan::mounts;
 use orlop_init::plan::step::BootStep;
 use orlop_init::sys::child;
@@ -54,7 +54,7 @@ fn boot() {
     }
     steps::apply_all(&mounts::volatile_state()).expect("volatile /var");
     for _ in 0..2 {
-        steps::apply_all(&mounts::var_layout()).expect("layout, twice");
+        steps::apply_all(&state::layout()).expect("layout, twice");
     }
     let (id, new) = machine_id::persistent(Path::new("/sysroot/var/lib/orlop")).expect("machine id");
     assert!(new);
@@ -71,6 +71,9 @@ fn boot() {
     assert_eq!(fs::read_to_string("/etc/machine-id").expect("kept"), id);
     assert!(!fs::exists("/init").expect("root") && !fs::exists("/sysroot").expect("root"));
     assert!(fs::exists("/var/lib/orlop/kubernetes/manifests").expect("var"));
+    // To /var/opt leads the image's /opt.
+    fs::write("/var/opt/cni/bin/plugin", "").expect("plugins of add-ons");
+    assert!(fs::exists("/var/lib/orlop/cni/bin/plugin").expect("through a link"));
     assert!(fs::exists("/proc/self/mounts").expect("proc") && fs::exists("/dev/null").expect("dev"));
     let left: Vec<_> = nix::dir::Dir::from_fd(initramfs.into())
         .expect("directory")

@@ -8,6 +8,7 @@ pub mod native;
 pub mod peer;
 pub mod peer_vm;
 pub mod projected;
+pub mod rollover;
 pub mod scrape;
 mod scrape_vm;
 pub mod size;

@@ -19,7 +19,9 @@ pub fn all() -> Vec<Case> {
         boot::image::CASES,
         boot::shared_vm::CASES,
         boot::hardening::CASES,
+        boot::network::CASES,
         defence::apparmor::CASES,
+        boot::addon_paths::CASES,
         boot::attached_disks::CASES,
         boot::refused::CASES,
         defence::cgroups::CASES,
@@ -44,6 +46,11 @@ pub fn all() -> Vec<Case> {
         join::runtime_class::CASES,
         join::services::CASES,
         addons::services::CASES,
+        addons::dual_stack::CASES,
+        addons::services_vm::CASES,
+        addons::flannel::CASES,
+        addons::metrics_server::CASES,
+        addons::multus::CASES,
         join::preemption::CASES,
         defence::eviction::CASES,
         defence::blocking::CASES,
@@ -101,6 +108,8 @@ pub fn all() -> Vec<Case> {
         resources::numa::CASES,
         resources::devices::CASES,
         resources::claims::CASES,
+        resources::killed_steps::CASES,
+        resources::devices_vm::CASES,
         shutdown::bus::CASES,
         shutdown::kexec::CASES,
         shutdown::interrupted::CASES,
@@ -122,7 +131,9 @@ mod tests {
 
     use super::*;
     use orlop_harness::case::Level;
-    use orlop_harness::gate::{AREAS, FIXED, NOT_FIXED, Tier, area, tier};
+    use orlop_harness::cluster::programs::More;
+    use orlop_harness::gate::{AREAS, FIXED, NOT_FIXED, Tier, UNTRIED, area, tier};
+    use orlop_harness::prepare::needs_more;
     use orlop_harness::workspace::workspace;
 
     #[test]
@@ -139,17 +150,25 @@ mod tests {
     #[test]
     fn the_fixed_set_has_every_area_at_every_level_that_the_area_has() {
         let cases = all();
-        for name in FIXED {
+        for name in FIXED.iter().chain(UNTRIED) {
             assert!(cases.iter().any(|case| case.name == *name), "{name} is no case");
         }
+        assert!(UNTRIED.iter().all(|name| !FIXED.contains(name)), "every run includes the fixed set");
         let places = |cases: &mut dyn Iterator<Item = &Case>| -> BTreeSet<(&str, Level)> {
             cases.map(|case| (area(case), case.level)).collect()
         };
         let fixed = places(&mut cases.iter().filter(|case| tier(case, &BTreeSet::new()) == Tier::Fixed));
-        let wanted = places(&mut cases.iter().filter(|case| !NOT_FIXED.contains(&area(case))));
+        let wanted = places(&mut cases.iter().filter(|case| !NOT_FIXED.contains(&(area(case), case.level))));
         assert_eq!(fixed, wanted);
         let seconds: u64 = cases.iter().filter(|c| FIXED.contains(&c.name)).map(|c| c.expected_s).sum();
         assert!(seconds < 1250, "one run after another, the fixed set takes {seconds} s");
+    }
+
+    #[test]
+    fn every_case_of_the_add_ons_has_its_programs_before_it_begins() {
+        for case in all().into_iter().filter(|case| area(case) == "addons") {
+            assert!(needs_more(&[case]).contains(&More::AddOns), "{}", case.name);
+        }
     }
 
     #[test]

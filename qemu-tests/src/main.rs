@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use orlop_harness::cluster::addons::ProxyMode;
+use orlop_harness::cluster::addons::{Cni, ProxyMode};
 use orlop_harness::cluster::play::Kind;
 use orlop_harness::counts::Counts;
 use orlop_harness::run::{Run, clean_stale};
@@ -64,12 +64,15 @@ enum Verb {
         /// The upstream kubelet in the agent's place.
         #[arg(long, conflicts_with = "vm")]
         upstream: bool,
-        /// With kube-proxy and CoreDNS.
+        /// With kube-proxy, CoreDNS and metrics-server.
         #[arg(long)]
         addons: bool,
         /// The part of the kernel that kube-proxy uses.
         #[arg(long, value_enum, default_value_t = ProxyMode::Iptables, requires = "addons")]
         proxy_mode: ProxyMode,
+        /// The add-on that brings the pod network. Without it the nodes have the harness's own.
+        #[arg(long, value_enum, requires = "addons")]
+        cni: Option<Cni>,
         /// Take the image as the last build left it.
         #[arg(long)]
         as_built: bool,
@@ -91,11 +94,13 @@ enum Verb {
     /// First process of a native node (used by the harness itself).
     #[command(hide = true)]
     NodeSupervisor,
-    /// Kills a process before its n-th step on a volume (used by the harness itself).
+    /// Kills a process before its n-th step of a kind (used by the harness itself).
     #[command(hide = true)]
     KillBeforeStep {
         /// The process.
         pid: i32,
+        /// The kind of steps.
+        steps: native::steps::Steps,
         /// Number of the step, from 1.
         nth: usize,
     },
@@ -150,6 +155,11 @@ enum Bench {
     Projected {
         #[command(flatten)]
         how: bench::projected::Options,
+    },
+    /// Deployments that are rolled over under requests and kills: the agent, then the upstream kubelet.
+    Rollover {
+        #[command(flatten)]
+        how: bench::rollover::Options,
     },
     /// Sizes of the build output.
     Size,
@@ -277,6 +287,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Scrape { how } => bench::scrape::run(run, how)?,
                 Bench::Projected { how } => bench::projected::run(run, how)?,
+                Bench::Rollover { how } => bench::rollover::run(run, how)?,
                 Bench::Size => bench::size::run(run)?,
                 Bench::Streams { execs, echo_mb, followers, rounds } => {
                     let echo_bytes = echo_mb * 1_000_000;
@@ -295,7 +306,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             }
             Ok(None)
         }),
-        Verb::Cluster { nodes, vm, upstream, addons, proxy_mode, as_built } => counted(|run| {
+        Verb::Cluster { nodes, vm, upstream, addons, proxy_mode, cni, as_built } => counted(|run| {
             prepare::host()?;
             if !as_built && *nodes > 0 {
                 anyhow::ensure!(prepare::image(run)?, "the image does not build");
@@ -305,7 +316,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 (false, true) => Kind::Upstream,
                 (false, false) => Kind::Agent,
             };
-            cluster::play::run(run, *nodes, kind, addons.then_some(*proxy_mode)).map(|()| None)
+            let choice = cluster::play::AddOnChoice { mode: *proxy_mode, cni: *cni };
+            cluster::play::run(run, *nodes, kind, addons.then_some(choice)).map(|()| None)
         }),
         Verb::Conformance { what, as_built } => counted(|run| {
             prepare::host()?;
@@ -317,8 +329,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),
-        Verb::KillBeforeStep { pid, nth } => {
-            native::steps::kill_before(*pid, *nth).map(|()| ExitCode::SUCCESS)
+        Verb::KillBeforeStep { pid, steps, nth } => {
+            native::steps::kill_before(*pid, *steps, *nth).map(|()| ExitCode::SUCCESS)
         }
         Verb::CsiDriver { name } => cluster::csi_here::serve(name).map(|()| ExitCode::SUCCESS),
         Verb::Clean => {

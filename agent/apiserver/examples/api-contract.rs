@@ -17,7 +17,7 @@ struct Cli {
     /// Kubeconfig of `system:node:<node>` in group `system:nodes`.
     #[arg(long)]
     node_kubeconfig: PathBuf,
-    /// Kubeconfig of somebody in `system:masters`.
+    /// Kubeconfig of a user in `system:masters`.
     #[arg(long)]
     admin_kubeconfig: PathBuf,
     /// Kubeconfig of a bootstrap token.
@@ -26,7 +26,7 @@ struct Cli {
     /// Kubeconfig of credentials that the server must not know; several may be given.
     #[arg(long)]
     unknown_kubeconfig: Vec<PathBuf>,
-    /// Name of a node that is nobody else's: its objects are deleted.
+    /// Name of a node that only this suite uses: the suite deletes its objects.
     #[arg(long)]
     node: String,
 }

@@ -99,7 +99,7 @@ pub enum Trust {
     Certificates(Arc<[CertificateDer<'static>]>),
     /// Those of the machine (`/etc/ssl/certs/ca-certificates.crt`), as upstream does without any CA data.
     System,
-    /// Whoever answers is believed. Discovery's first step, or `insecure-skip-tls-verify`.
+    /// Any server that answers is trusted. Discovery's first step, or `insecure-skip-tls-verify`.
     Anyone,
 }
 
@@ -164,7 +164,7 @@ impl Credentials {
     }
 }
 
-/// A private key; not shown, and wiped when the last copy goes.
+/// A private key; not shown, and wiped when the last copy is dropped.
 #[derive(Clone)]
 pub struct KeyPem(Arc<WipedKey>);
 

@@ -40,7 +40,7 @@ const REFUSAL_MAX: usize = 64 * 1024;
 /// A token file is read again after this (client-go does the same).
 const TOKEN_FILE_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Hears of requests, for whoever counts them. Called from the tasks that send them: it must not wait.
+/// Gets each request, for metrics. Called from the tasks that send them: it must not wait.
 pub trait RequestObserver: Send + Sync + 'static {
     /// The server began to answer with `code`, or there was no answer; watches included.
     fn answered(&self, method: &str, host: &str, code: Option<u16>, took: Duration);
@@ -49,7 +49,7 @@ pub trait RequestObserver: Send + Sync + 'static {
     fn waited(&self, method: &str, host: &str, took: Duration);
 }
 
-/// Somebody who hears of requests, or nobody.
+/// The observer of requests, if there is one.
 #[derive(Clone, Default)]
 pub struct Observer(pub Option<Arc<dyn RequestObserver>>);
 
@@ -76,7 +76,7 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// What a client is told at its making.
+/// Options of a new client.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `User-Agent`, `orlop/<version>`.
@@ -134,7 +134,7 @@ pub struct ApiClient(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     /// Of everything but reviews.
     pub(crate) connection: Connection,
-    /// Of reviews ([`Lane::Reviews`]): whatever strangers cause, no heartbeat and no status waits behind it.
+    /// Of reviews ([`Lane::Reviews`]): strangers cause them, and no heartbeat and no status waits behind them.
     reviews: Connection,
     protocol: Protocol,
     user_agent: HeaderValue,

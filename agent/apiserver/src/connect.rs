@@ -48,7 +48,7 @@ pub(crate) type Sender = http2::SendRequest<Full<Bytes>>;
 /// The connection's own work, which must be polled.
 type Task = std::pin::Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
 
-/// No connection: whatever was asked was not sent.
+/// No connection: the request was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -60,7 +60,7 @@ pub enum ConnectError {
         /// The resolver's words.
         reason: String,
     },
-    /// Nobody accepts.
+    /// No server accepts the connection.
     #[error("{server}: cannot connect: {reason}; is the API server running and reachable from this node?")]
     Tcp {
         /// URL.
@@ -137,7 +137,8 @@ pub(crate) struct Dialed<S> {
     pub(crate) task: Task,
 }
 
-/// True if the host still has the address: nothing sent from another one is ever answered, and nobody says so.
+/// True if the host still has the address: nothing sent from another one is ever answered, and the kernel
+/// reports no error.
 pub(crate) fn is_of_host(address: IpAddr) -> bool {
     match std::net::UdpSocket::bind((address, 0)) {
         Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,

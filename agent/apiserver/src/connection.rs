@@ -137,7 +137,7 @@ impl Connection {
         self.generation.subscribe()
     }
 
-    /// Takes a new identity: what comes next goes out on a new connection.
+    /// Takes a new identity: later requests go out on a new connection.
     pub(crate) fn replace(&self, identity: Identity) {
         let mut state = self.state.lock();
         state.access = identity.access;
@@ -146,7 +146,7 @@ impl Connection {
         self.close();
     }
 
-    /// Lets go of the connection: what is under way finishes on it, what comes next dials anew.
+    /// Lets go of the connection: requests under way finish on it, the next request dials again.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.live = None;
@@ -158,7 +158,7 @@ impl Connection {
         self.generation.send_modify(|g| *g += 1);
     }
 
-    /// Changes when a server that did not answer does: whoever waits to try again need not wait any longer.
+    /// Changes when a server that did not answer does: a task that waits to try again need not wait any longer.
     pub(crate) fn returned(&self) -> watch::Receiver<u64> {
         self.returned.subscribe()
     }
@@ -210,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// The same over HTTP/1.1: on a connection that nobody else uses.
+    /// The same over HTTP/1.1: on a connection for this request only.
     async fn send_alone(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
         let mut again = true;
         loop {

@@ -1,6 +1,6 @@
 //! From an HTTP answer, or none, to [`ApiError`]: the one place that knows the class of a failure.
 //!
-//! In: a status code, `Retry-After`, the body of a metav1.Status; or why nothing came. Out: an [`ApiError`].
+//! In: a status code, `Retry-After`, the body of a metav1.Status; or why no answer arrived. Out: an [`ApiError`].
 //! Invariants: the mapping is the one that agent_types::api documents; a body of any shape gives some message, cut
 //! to a line's length; a write whose fate is unknown is `DeadlineExceeded`.
 

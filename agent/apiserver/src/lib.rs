@@ -1,8 +1,8 @@
 //! agent-apiserver: the node's client of the API server.
 //!
-//! What comes in: a kubeconfig or a first-boot token, calls as values ([`agent_types::api::ApiCall`]). What goes
-//! out: answers, watch events, certificates on disk. Decisions (when to ask for a certificate, what to write) are in
-//! agent-core; here is only what touches TCP, TLS and the certificate directory. See docs/join.md.
+//! In: a kubeconfig or a first-boot token, calls as values ([`agent_types::api::ApiCall`]). Out: answers, watch
+//! events, certificates on disk. Decisions (when to ask for a certificate, what to write) are in agent-core; here
+//! is only what touches TCP, TLS and the certificate directory. See docs/join.md.
 //!
 //! ```text
 //! kubeconfig ─► Access ─► ApiClient ─┬─► call() ─► limiter ─┐
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Requests are built by kube's core. Its client is not used: it loses `Retry-After`, fails a whole list for one
-//! object that does not decode, reads lines and bodies without a limit, and owns connections in a pool that
-//! cannot be told that the certificate was replaced. HTTP/2 connections of our own do all four: one for the node's own work,
-//! and one for reviews of callers of the node, which strangers cause.
+//! object that does not decode, reads lines and bodies without a limit, and owns connections in a pool that keeps them
+//! after the certificate was replaced. HTTP/2 connections of our own do all four: one for the node's own work, and one
+//! for reviews of callers of the node, which strangers cause.
 //!
 //! Invariants:
 //! - Nothing the server sends makes this crate panic or hold more than a bounded amount of memory.

@@ -288,7 +288,7 @@ async fn one_bad_object_stands_as_it_was_and_garbage_is_survived() {
     assert_eq!(names(&next(&mut events).await), "listed a");
     assert_eq!(names(&next(&mut events).await), "applied b");
     assert_eq!(names(&next(&mut events).await), "deleted a");
-    // What follows is a stream of garbage without end: left, and listed anew.
+    // What follows is a stream of garbage without end: the client leaves it and lists again.
     assert_eq!(names(&next(&mut events).await), "lost");
     assert_eq!(names(&next(&mut events).await), "listed ");
     drop(events);

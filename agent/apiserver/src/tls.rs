@@ -7,6 +7,7 @@
 
 mod p521;
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -26,11 +27,11 @@ use crate::connect::Protocol;
 /// Where Debian and most others keep the machine's certificate authorities.
 pub const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Why no trusted connection came about.
+/// Why there is no trusted connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The server's certificate is signed by somebody else.
+    /// Another authority signed the server's certificate.
     #[error(
         "{server}: its certificate is signed by an authority that this node does not trust; the address is \
          another cluster's, or the cluster's CA was replaced: compare the CA data of this node with the cluster's"
@@ -145,13 +146,27 @@ pub fn machine_client() -> Result<Arc<ClientConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// Verifies with the certificates of [`SYSTEM_BUNDLE`].
+/// Verifies with the certificates of [`SYSTEM_BUNDLE`], and with those in the directories of `SSL_CERT_DIR`.
 fn machines(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
     let bundle = CertificateDer::pem_file_iter(SYSTEM_BUNDLE).map_err(|error| {
         let reason = format!("none is configured and {SYSTEM_BUNDLE} cannot be read: {error}");
         unusable("certificate-authority", reason)
     })?;
-    verifier(bundle.filter_map(Result::ok), provider)
+    let further = further_authorities(std::env::var_os("SSL_CERT_DIR").as_deref());
+    verifier(bundle.filter_map(Result::ok).chain(further), provider)
+}
+
+/// All certificates of the files in `directories`, which have colons between them: Go's programs read `SSL_CERT_DIR` so,
+/// upstream's kubelet among them. What cannot be read is left out.
+fn further_authorities(directories: Option<&OsStr>) -> Vec<CertificateDer<'static>> {
+    let mut found = Vec::new();
+    for directory in directories.into_iter().flat_map(std::env::split_paths) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let pem = std::fs::read(entry.path()).unwrap_or_default();
+            found.extend(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
+        }
+    }
+    found
 }
 
 fn verifier(
@@ -198,13 +213,14 @@ pub(crate) fn explain(access: &Access, error: &std::io::Error) -> TlsError {
     }
 }
 
-/// Takes every certificate, and every signature: whoever wants the connection to be read by another one than the server can
-/// show a certificate of their own as well, so a signature that is right says nothing. What cannot be read here (version 1)
-/// or has a key that is unknown here (P-521) is taken like the rest, as Go's `InsecureSkipVerify` takes it.
+/// Takes every certificate, and every signature: an attacker between node and server can show a certificate of its own
+/// as well, so a correct signature proves nothing. A certificate that cannot be read here (version 1) or whose key is
+/// unknown here (P-521) is taken like the rest, as Go's `InsecureSkipVerify` takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Unverified;
 
-/// What servers may sign handshakes with, for keys of any kind: as Go offers, and what old servers have besides.
+/// What servers may sign handshakes with, for keys of any kind: those that Go offers, and in addition those of
+/// old servers.
 const SCHEMES: [SignatureScheme; 12] = [
     SignatureScheme::RSA_PSS_SHA256,
     SignatureScheme::ECDSA_NISTP256_SHA256,
@@ -260,7 +276,7 @@ impl ServerCertVerifier for Unverified {
 fn identity(chain: &[CertificateDer<'static>], key: &KeyPem) -> Result<CertifiedKey, rustls::Error> {
     let pair = CertifiedKey::new(chain.to_vec(), ring::sign::any_supported_type(&key.der())?);
     match pair.keys_match() {
-        // A key that does not tell its public half cannot be compared.
+        // A key without a known public half cannot be compared.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(pair),
         Err(rustls::Error::InvalidCertificate(_)) if is_of_its_key(&pair) => Ok(pair),
         Err(error) => Err(error),
@@ -321,6 +337,19 @@ mod tests {
             let (connected, _) = tokio::join!(connector.connect(name, near), acceptor.accept(far));
             assert_eq!(connected.is_ok(), is_trusted, "{:?}", connected.err());
         }
+    }
+
+    #[test]
+    fn authorities_in_directories_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |directories: &str| further_authorities(Some(OsStr::new(directories)));
+        let path = dir.path().to_str().unwrap();
+        assert!(further_authorities(None).is_empty() && of("").is_empty() && of(path).is_empty());
+        let authority = OddCertificate::new(CertificateDefect::P521, "ca");
+        std::fs::write(dir.path().join("ca.crt"), authority.pem()).unwrap();
+        std::fs::write(dir.path().join("readme"), "no certificate").unwrap();
+        assert_eq!(of(path), std::slice::from_ref(&authority.der));
+        assert_eq!(of(&format!("{path}/none:{path}")).len(), 1);
     }
 
     #[test]

@@ -28,7 +28,7 @@ const NAMES_MAX: u32 = 10;
 /// ADD of the whole network.
 ///
 /// # Errors
-/// Whatever was in the way; nothing is left then.
+/// The first failure; nothing of the attachment is left then.
 pub fn add(config: &Config, environment: &Environment) -> Result<Value, Failure> {
     let namespace = container(environment)?;
     let leases = if config.has_addresses() { reserve(config, environment)? } else { Vec::new() };
@@ -67,7 +67,7 @@ pub fn delete(config: &Config, environment: &Environment) -> Result<(), Failure>
     if config.has_addresses() { release(config, environment) } else { Ok(()) }
 }
 
-/// The container's namespace; never the node's own, whose interfaces are nobody's to change.
+/// The container's namespace; never the node's own: the plugin must not change the node's interfaces.
 fn container(environment: &Environment) -> Result<Namespace, Failure> {
     let namespace = Namespace::open(&environment.namespace)?;
     if !environment.own_namespace_too && namespace.is_own()? {

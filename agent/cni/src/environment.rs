@@ -1,4 +1,4 @@
-//! What the caller says besides the configuration: the variables of CNI (specification 1.1, section 2). Pure.
+//! What the caller gives in addition to the configuration: the variables of CNI (specification 1.1, section 2). Pure.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What can go wrong, as the caller is told: an error object of CNI with a code.
+//! What can go wrong, in the form that the caller gets: an error object of CNI with a code.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! Which addresses a container gets. Pure.
 //!
-//! In: range sets, who has which address, the address given last from each set, addresses asked for. Out: one address
-//! for each set. Invariants: never a gateway, never an address of somebody else; a container that has an address of the
-//! set already (its ADD was killed) gets it again; otherwise the search goes round from the address given last, so that
-//! an address rests as long as it can.
+//! In: range sets, the container of each reserved address, the address given last from each set, addresses asked for.
+//! Out: one address for each set. Invariants: never a gateway, never an address of another container; a container that
+//! has an address of the set already (its ADD was killed) gets it again; otherwise the search goes round from the
+//! address given last, so that an address rests as long as it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -145,7 +145,7 @@ fn next(set: &RangeSet, number: usize, known: &Reservations) -> Option<Lease> {
     Some(lease(range, number, ip, false))
 }
 
-/// The first address from `from` to `to` that nobody has.
+/// The first address from `from` to `to` that no container has.
 fn free(range: &Range, from: IpAddr, to: IpAddr, known: &Reservations) -> Option<IpAddr> {
     let mut ip = from;
     loop {

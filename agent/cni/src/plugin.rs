@@ -115,7 +115,7 @@ fn passed_on(name: &str, environment: &Environment, question: &[u8]) -> Result<E
     pass_on::run(&program, question).map_err(|source| Failure::File { action: "run", path: program, source })
 }
 
-/// The version that the caller speaks, as far as it can be told.
+/// The version that the caller speaks; the latest one if the configuration names none.
 fn version_of(question: &[u8]) -> String {
     let value: Value = serde_json::from_slice(question).unwrap_or_default();
     value.get("cniVersion").and_then(Value::as_str).unwrap_or(LATEST).to_owned()

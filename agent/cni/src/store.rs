@@ -5,8 +5,8 @@
 //!                      10.88.0.2             container id, CR LF, interface
 //!                      last_reserved_ip.0    the address given last from range set 0
 //! ```
-//! Invariants: an address file appears with its content (written beside, then renamed), so a kill leaves the whole
-//! reservation or none; a file without content is one that a killed host-local left, and its address is free.
+//! Invariants: an address file appears with its content (written to another file, then renamed), so a kill leaves
+//! the whole reservation or none; a file without content is one that a killed host-local left, and its address is free.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,7 +22,7 @@ use crate::ipam::{Lease, Owner, Reservations};
 
 const LOCK: &str = "lock";
 const LAST: &str = "last_reserved_ip.";
-/// No address, so nobody takes it for a reservation.
+/// No address, so no reader takes it for a reservation.
 const UNFINISHED: &str = ".unfinished";
 
 /// The reservations of one network, locked.
@@ -53,7 +53,7 @@ impl Store {
     /// What is reserved.
     ///
     /// # Errors
-    /// The directory cannot be read; a file that cannot is an address that is taken by somebody unknown.
+    /// The directory cannot be read; a file that cannot be read counts as an address of an unknown container.
     pub fn read(&self) -> Result<Reservations, Failure> {
         let mut known = Reservations::default();
         for name in self.names()? {
@@ -81,7 +81,7 @@ impl Store {
         if lease.kept {
             return Ok(());
         }
-        // First, so that an address that was given is not soon given again, whatever fails after this.
+        // First, so that an address that was given is not soon given again, also if a later step fails.
         self.write(&format!("{LAST}{}", lease.set), &lease.ip.to_string())?;
         self.write(&lease.ip.to_string(), &format!("{container}\r\n{interface}"))
     }
@@ -104,7 +104,7 @@ impl Store {
         self.remove(|owner| owner.is(container, interface))
     }
 
-    /// Gives back what belongs to nobody of these.
+    /// Gives back addresses that belong to none of these.
     ///
     /// # Errors
     /// A file cannot be removed; the others are.
@@ -130,7 +130,7 @@ impl Store {
     }
 }
 
-/// Whom an address file names; nobody if it is empty.
+/// The container that an address file names; `None` if the file is empty.
 fn owner(text: &str) -> Option<Owner> {
     let mut lines = text.trim().lines().map(str::trim);
     let container = lines.next().filter(|id| !id.is_empty())?.to_owned();

@@ -119,7 +119,7 @@ fn a_kill_leaves_what_the_next_call_mends() {
             child.kill().and_then(|()| child.wait()).expect("killed");
             if round % 2 == 0 {
                 let again = node.bridge("ADD", &config, &id, &pod);
-                // The killed one may have come to its end.
+                // The killed one may have finished.
                 assert!(again.is_ok(), "{moment}: {again:?}");
                 reaches(&pod, "10.1.0.1");
                 assert_eq!(node.reserved().len(), 2, "{moment}");
@@ -143,7 +143,7 @@ fn reservations_of_host_local_stay() {
         assert_eq!(result["ips"][0]["address"], "10.1.0.3/24");
         assert_eq!(result["ips"][1]["address"], "fd00:1::45/64");
         assert_eq!(fs::read_to_string(dir.join("10.1.0.3")).expect("a file"), "c1\r\neth0");
-        // The namespace went first.
+        // The namespace was removed first.
         let gone = format!("{}-gone", pod.path());
         node.call("bridge", "DEL", &node.network(""), "c1", &gone).expect("given back");
         node.call("bridge", "DEL", &node.network(""), "c1", "").expect("and without a namespace");

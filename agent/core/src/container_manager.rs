@@ -73,7 +73,7 @@ pub enum ContainerManagerEvent {
     },
     /// The answer to [`ContainerManagerAction::Sweep`].
     Swept,
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 

@@ -1,8 +1,8 @@
 //! agent-core: every decision of the node agent, pure.
 //!
-//! What comes in: events and the time. What goes out: actions, as values. Nothing here does I/O, reads a
-//! clock, spawns or sleeps, so the same code runs in production and in the simulated world (agent-sim).
-//! See docs/architecture.md for the flow and docs/agent/README.md for the machines.
+//! In: events and the time. Out: actions, as values. Nothing here does I/O, reads a clock, spawns or
+//! sleeps, so the same code runs in production and in the simulated world (agent-sim). See
+//! docs/architecture.md for the flow and docs/agent/README.md for the machines.
 //!
 //! # Ranks
 //!

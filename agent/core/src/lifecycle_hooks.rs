@@ -32,7 +32,7 @@ pub enum HookAction {
         /// Program and arguments.
         command: Vec<String>,
     },
-    /// Any answer is a success, whatever its status.
+    /// Any answer is a success, also one with an error status.
     HttpGet {
         /// The request.
         get: HttpGet,

@@ -47,7 +47,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         given: ContainerInputs<'_>,
     ) -> Result<ContainerConfig, SpecError>;
 
-    /// What the container's environment is made from, besides the pod.
+    /// The objects that the container's environment needs in addition to the pod.
     fn objects(&self, pod: &Pod, container: ContainerRef<'_>) -> BTreeSet<objects::ObjectRef>;
 
     /// The files of volumes that the container's environment is made from.

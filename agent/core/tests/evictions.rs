@@ -168,7 +168,7 @@ impl<'a> Node<'a> {
         let disrupts = victim.grace_s.map_or(own, i64::from);
         self.victims.push(VictimOf {
             pod: pod::name(&self.pods[at]).to_owned(),
-            // What is told to go at once has a second, whatever its own grace.
+            // A pod that has to end at once has a second, even if its own grace period is longer.
             grace_s: if self.is_soft(victim) { disrupts.min(own) } else { disrupts },
             message: victim.message.clone(),
             disrupted: victim.disrupted,

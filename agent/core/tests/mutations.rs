@@ -1,5 +1,5 @@
-//! Hostile manifests: fixtures with values replaced at random. Whatever passes validation becomes configurations
-//! without a panic, and no path of it leaves the pod's own directories.
+//! Hostile manifests: fixtures with values replaced at random. Each pod that passes validation becomes
+//! configurations without a panic, and no path of it leaves the pod's own directories.
 
 use std::sync::LazyLock;
 

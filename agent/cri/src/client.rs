@@ -1,6 +1,6 @@
 //! [`CriClient`]: the connection, the deadline around every call, and the log of failures.
 //!
-//! In: requests as CRI messages from the trait implementations beside this file. Out: responses, or a
+//! In: requests as CRI messages from the trait implementations next to this file. Out: responses, or a
 //! [`CallError`] that has been logged. Invariant: no call without a deadline except where `None` is passed.
 
 use std::collections::BTreeMap;
@@ -32,16 +32,16 @@ pub(crate) const EVENTS: &str = "GetContainerEvents";
 /// What the kubelet says of itself in `Version`, and what the runtime must repeat in the field `version`.
 pub(crate) const KUBELET_API_VERSION: &str = "0.1.0";
 
-/// Hears of calls and events, for whoever counts them. Called from the tasks that make the calls: it must not wait.
+/// Gets each call and event, for metrics. Called from the tasks that make the calls: it must not wait.
 pub trait CallObserver: Send + Sync + 'static {
     /// A call ended, by its CRI verb; one that was given up has failed. `GetContainerEvents` lasts as long as its
     /// stream and is no call here.
     fn called(&self, verb: &'static str, took: Duration, failed: bool);
 
-    /// The event stream came up, or broke or did not come up.
+    /// The event stream began, or broke or did not begin.
     fn event_stream(&self, up: bool);
 
-    /// An event came; the runtime made it then (nanoseconds since 1970, by its clock).
+    /// An event arrived; the runtime made it then (nanoseconds since 1970, by its clock).
     fn event(&self, created_ns: i64);
 }
 
@@ -128,7 +128,7 @@ impl CriClient {
         Ok(client)
     }
 
-    /// The same client, whose calls from now on are told to `observer`.
+    /// The same client, whose calls from now on are reported to `observer`.
     #[must_use]
     pub fn observed(self, observer: Arc<dyn CallObserver>) -> CriClient {
         CriClient { observer: Some(observer), ..self }
@@ -246,7 +246,7 @@ impl CriClient {
                     last: failure.to_string(),
                 });
             }
-            // A runtime that comes up announces neither its socket nor, behind that, its CRI.
+            // A runtime that starts announces neither its socket nor, behind that, its CRI.
             tokio::time::sleep_until(Instant::now() + ASK_AGAIN).await;
         }
     }
@@ -255,7 +255,7 @@ impl CriClient {
 fn prepare<Q>(call: Call<'_>, request: Q) -> Request<Q> {
     let mut request = Request::new(request);
     if let Some(deadline) = call.deadline {
-        // Tells the runtime when to give up, should we die while it works.
+        // Gives the runtime the time at which to give up, in case we die while it works.
         request.set_timeout(deadline);
     }
     request

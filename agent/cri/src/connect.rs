@@ -24,7 +24,7 @@ pub(crate) const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(100)
 /// An attempt gets at least this long.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
-/// No connection: whatever was asked was not sent.
+/// No connection: the request was not sent.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("connect to {}: {reason}", path.display())]
 pub(crate) struct ConnectFailed {

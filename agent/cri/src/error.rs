@@ -20,7 +20,7 @@ pub enum CriError {
         /// As configured.
         endpoint: String,
     },
-    /// Nobody answered in time.
+    /// The runtime did not answer in time.
     #[error("container runtime at {endpoint} does not answer after {waited_ms} ms: {last}")]
     NoAnswer {
         /// As configured.
@@ -60,7 +60,7 @@ impl From<CallError> for DriverError {
 }
 
 impl CallError {
-    /// An answer that came but is unusable.
+    /// An answer that arrived but is unusable.
     pub(crate) fn unusable(
         operation: &'static str,
         object: &str,

@@ -2,7 +2,7 @@
 //! cri-client/pkg/remote_runtime.go, `logReduction`).
 //!
 //! In: a time and a message. Out: whether to log it, and how many were suppressed since the last line.
-//! Invariant: memory is bounded; when the table is full its oldest entry goes.
+//! Invariant: memory is bounded; when the table is full its oldest entry is dropped.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -39,8 +39,8 @@ enum End {
 }
 
 impl CriClient {
-    /// The signals, and the future that produces them: spawn it beside the reader. It ends by itself when the
-    /// receiver is dropped, and can be dropped at any time.
+    /// The signals, and the future that produces them: spawn it next to the reader. It ends by itself when
+    /// the receiver is dropped, and can be dropped at any time.
     pub fn events(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + use<>) {
         let (signals, receiver) = mpsc::channel(SIGNALS_MAX);
         (receiver, self.clone().drive_events(signals))
@@ -52,14 +52,14 @@ impl CriClient {
             match self.one_stream(&signals, &mut failures).await {
                 End::ReceiverGone => return,
                 End::Unsupported => {
-                    // The receiver may be gone; then nobody wants to know.
+                    // The receiver may be gone; then no task needs the signal.
                     let _ = signals.send(RuntimeSignal::Unsupported).await;
                     return;
                 }
                 End::Broken => self.observed_stream(false),
             }
             failures.failed(Instant::now(), ());
-            // Until the next attempt, or until nobody listens any more.
+            // Until the next attempt, or until the receiver is gone.
             if timeout(failures.delay(), signals.closed()).await.is_ok() {
                 return;
             }

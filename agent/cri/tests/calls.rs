@@ -19,7 +19,7 @@ use tonic::Code;
 
 use support::{TIMEOUT, pair, pod, until};
 
-/// The call hangs, ends at `deadline` in gRPC's words, and had told the runtime that deadline.
+/// The call hangs, ends at `deadline` in gRPC's words, and had sent the runtime that deadline.
 async fn expires<T: std::fmt::Debug>(
     fake: &FakeCri,
     verb: &'static str,
@@ -229,7 +229,7 @@ async fn answers_up_to_16_mib_are_read() {
         sandbox.annotations.insert("pad".to_owned(), "x".repeat(mib << 20));
         sandbox
     };
-    // Containerd's own limit for requests is beside the point here, so the state is made directly.
+    // Containerd's own limit for requests does not matter here, so the test makes the state directly.
     let put = |mib| {
         let config = Some(convert::sandbox::config(&pad(mib)));
         let request = orlop_proto::cri::v1::RunPodSandboxRequest { config, runtime_handler: String::new() };

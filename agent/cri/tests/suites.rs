@@ -45,7 +45,7 @@ async fn simulated_runtime() {
         move || -> Now { now_at(Mono(clock.fetch_add(1_000_000, std::sync::atomic::Ordering::Relaxed))) };
     let driver = FakeDriver::new(runtime, tick);
     let subject = Subject::new("suite", NamespaceMode::Pod, &present.id, &commands());
-    // The world's part: whoever exits by itself does so when time passes.
+    // The world's part: a container that exits by itself does so when time passes.
     let pause = async || {
         driver.with(|r| {
             let ends: Vec<(ContainerId, i32)> = r

@@ -1,9 +1,9 @@
-//! For tests: what somebody does to files, done again and again, while each time another of its calls that change a file
-//! system fails, or that one and all after it, as in a process that dies there.
+//! For tests: runs an operation on files again and again. Each time another of its calls that change a file system
+//! fails, or that call and all after it, as in a process that dies there.
 //!
 //! In: a directory, a closure that does it. Out: which calls were refused; a panic with the call that it does not survive.
-//! The kernel itself refuses, by a seccomp filter of the thread (and of those it starts) whose listener is this crate: every
-//! write counts, whoever makes it, by whichever library. See seccomp_unotify(2).
+//! The kernel itself refuses, by a seccomp filter of the thread (and of those it starts) whose listener is this crate:
+//! every write counts, from any library. See seccomp_unotify(2).
 //!
 //! Unsafe code lives in `seccomp.rs` alone.
 #![deny(unsafe_code)]
@@ -69,7 +69,7 @@ impl Refusal {
 /// if it makes so many.
 ///
 /// # Panics
-/// If `act` does, or this kernel or sandbox lets nobody listen to a filter.
+/// If `act` does, or this kernel or sandbox does not let a process listen to a filter.
 pub fn refusing<T: Send>(
     root: &Path,
     nth: usize,
@@ -79,7 +79,7 @@ pub fn refusing<T: Send>(
     let (listener, listeners) = mpsc::channel::<nix::Result<OwnedFd>>();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // A thread that cannot be listened to does nothing: the error is told below.
+            // A thread that cannot be listened to does nothing: the error is handled below.
             listener.send(seccomp::listen(calls::NUMBERS)).ok()?;
             Some(act())
         });
@@ -128,13 +128,14 @@ fn below(notification: &Notification, root: &Path) -> Option<Call> {
     Some(Call { name, path })
 }
 
-/// What somebody does to files below a directory.
+/// An operation on files below a directory.
 pub struct FileOperation<'a, T, E> {
     /// Makes what is there before.
     pub prepare: &'a dyn Fn(&Path),
     /// Does it. Done again, it ends as if it had been done once.
     pub act: &'a (dyn Fn(&Path) -> Result<T, E> + Sync),
-    /// Looks at what is there after a refusal, as somebody would who reads it or who begins anew: panics if something is lost.
+    /// Looks at the files after a refusal, as a reader or a new start of the process would: panics if something is
+    /// lost.
     pub look: &'a dyn Fn(&Path),
 }
 
@@ -207,11 +208,11 @@ impl Drop for Naming<'_> {
 struct Scene(tempfile::TempDir);
 
 impl Drop for Scene {
-    /// What is still mounted there goes first, so that nothing is removed through it.
+    /// Ends mounts that are still there first, so that nothing is removed through them.
     fn drop(&mut self) {
         for path in mounted::below(self.root()).into_iter().rev() {
             if let Err(error) = umount2(&path, MntFlags::MNT_DETACH) {
-                // What is mounted there stays: removing the directory would remove what somebody else has.
+                // The mount stays: removing the directory would remove the files of the mounted file system.
                 eprintln!("{} stays mounted: {error}", path.display());
                 self.0.disable_cleanup(true);
             }

@@ -54,7 +54,7 @@ pub(crate) fn listen(numbers: &[c_long]) -> nix::Result<OwnedFd> {
         )
     };
     let listener = i32::try_from(Errno::result(listener)?).expect("a file descriptor");
-    // SAFETY: the call has just made this descriptor, and nobody else has it.
+    // SAFETY: the call has just made this descriptor, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(listener) })
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn answer(listener: &OwnedFd, notification: &Notification, failure: O
         None => (0, u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).expect("a flag of 32 bits")),
     };
     let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags };
-    // SAFETY: the request reads one `seccomp_notif_resp` from where it points. If the thread is gone it fails, and there is
-    // nobody left to answer.
+    // SAFETY: the request reads one `seccomp_notif_resp` from where it points. If the thread is gone it fails, and no
+    // answer is needed.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
 }

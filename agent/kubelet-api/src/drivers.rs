@@ -20,7 +20,7 @@ use crate::stats::RuntimeUsage;
 use crate::stats::disk::Layer;
 use crate::streaming::StreamOptions;
 
-/// What giving a cgroup its values came to.
+/// The result of giving a cgroup its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// It had them.

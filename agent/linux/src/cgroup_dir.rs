@@ -1,8 +1,8 @@
 //! One directory of cgroupfs, held open: its files and those below it are reached from it, not from the root again.
 //!
-//! In: a path. Out: texts, names. Invariants: a file costs an open, a read and a close, whatever the depth of the directory;
-//! what goes away meanwhile is nothing. Linux, fs/kernfs/file.c: a file that is shown by one call comes whole in one read
-//! that is large enough; only lists of processes come in pieces.
+//! In: a path. Out: texts, names. Invariants: a file costs an open, a read and a close at every depth of the directory;
+//! a file that goes away meanwhile counts as absent. Linux, fs/kernfs/file.c: one read that is large enough returns the
+//! whole of a file that the kernel shows by one call; only lists of processes need several reads.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use nix::unistd::read;
 
 /// Larger than any file but a list of very many processes.
 const AT_FIRST: usize = 16 * 1024;
-/// What comes in pieces.
+/// The file that needs several reads.
 const LISTS: [&str; 1] = ["cgroup.procs"];
 
 /// An open directory.

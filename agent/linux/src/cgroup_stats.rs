@@ -1,6 +1,6 @@
-//! What the machine and its cgroups use, read when somebody asks.
+//! What the machine and its cgroups use, read for each request.
 //!
-//! In: where in the hierarchy the pods are. Out: [`Snapshot`]. Invariants: nothing is read between two questions; a
+//! In: where in the hierarchy the pods are. Out: [`Snapshot`]. Invariants: nothing is read between two requests; a
 //! cgroup that goes away meanwhile is left out, a file that it does not have is an amount left out. Linux,
 //! Documentation/admin-guide/cgroup-v2.rst.
 
@@ -30,8 +30,8 @@ const PROC: &str = "/proc";
 const LEVELS: usize = 3;
 /// The list of a cgroup's processes.
 const PROCESSES: &str = "cgroup.procs";
-/// The interface whose figures stand for all of a pod or of the node; one without it tells its interfaces only. Upstream:
-/// `defaultNetworkInterfaceName`.
+/// The interface whose figures stand for all of a pod or of the node; a pod without it has only the list of its
+/// interfaces. Upstream: `defaultNetworkInterfaceName`.
 const DEFAULT_INTERFACE: &str = "eth0";
 
 /// What to read.
@@ -94,7 +94,7 @@ pub fn node(at: Wall) -> (Usage, Option<Network>) {
     (host::usage(at, |name| read(proc, name)), network(proc, "self", at))
 }
 
-/// A container's processes, whatever the hierarchies are.
+/// A container's processes, found by /proc: the cgroup may be in any hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
     /// The cgroup.
@@ -139,7 +139,8 @@ pub fn cgroup_of(process: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix("0::")?.to_owned()))
 }
 
-/// The cgroup of whoever listens on `unix:///…`; `None` without a unified hierarchy, or if nobody does.
+/// The cgroup of the process that listens on `unix:///…`; `None` without a unified hierarchy, or
+/// without such a process.
 #[must_use]
 pub fn cgroup_of_listener(endpoint: &str) -> Option<String> {
     let path = endpoint.strip_prefix("unix://")?;
@@ -246,11 +247,12 @@ impl Reader<'_> {
 
     fn usage_at(&mut self, path: &str) -> Option<Usage> {
         let dir = CgroupDir::open(self.root, path)?;
-        // The summary tells since when the parts of the node are there, of pods and containers it knows by their statuses.
+        // The summary shows since when the parts of the node exist; for pods and containers it takes that from their
+        // statuses.
         Some(Usage { created: dir.created(), ..self.usage(&dir) })
     }
 
-    /// Of cgroups that consist of others, processes are not told: there they are counted.
+    /// A cgroup that consists of others has no number of processes: those are counted in the cgroups below it.
     fn usage(&mut self, dir: &CgroupDir) -> Usage {
         let wanted = self.wants_processes();
         let processes = wanted.then(|| dir.read(PROCESSES, &mut self.buffer)).flatten().map(str::to_owned);

@@ -1,8 +1,9 @@
 //! The agent's own cgroups: made, given their values, removed.
 //!
-//! In: names and values. Out: the unified hierarchy, through systemd's slices or by itself. Invariants: what is as it should
-//! be is not written; with systemd every cgroup that is made is a slice that systemd knows, and what it has no property for
-//! is written beside it; nothing is removed while anything runs in it. Upstream: pkg/kubelet/cm, github.com/opencontainers/cgroups.
+//! In: names and values. Out: the unified hierarchy, through systemd's slices or by itself. Invariants: a value that is
+//! as it should be is not written; with systemd every cgroup that is made is a slice that systemd knows, and the agent
+//! itself writes the values for which systemd has no property; nothing is removed while anything runs in it. Upstream:
+//! pkg/kubelet/cm, github.com/opencontainers/cgroups.
 
 mod directories;
 mod systemd;
@@ -28,12 +29,12 @@ const ROOT: &str = "/sys/fs/cgroup";
 #[derive(Clone)]
 pub struct LinuxCgroups {
     directories: Arc<Directories>,
-    /// Who writes beside us; `None`: nobody.
+    /// systemd, if it writes the hierarchy together with us.
     systemd: Option<Arc<Systemd>>,
 }
 
 impl LinuxCgroups {
-    /// The hierarchy of this machine by `driver`. Connects to nobody yet.
+    /// The hierarchy of this machine by `driver`. Does not connect to systemd yet.
     #[must_use]
     pub fn new(driver: CgroupDriver) -> LinuxCgroups {
         let systemd = (driver == CgroupDriver::Systemd).then(|| Arc::new(Systemd::of_machine()));

@@ -4,9 +4,9 @@
 //! file ─► Selector ─► pieces ─► client (slow clients slow the reading down)
 //!   ▲ at its end: a hint, or the container ended
 //! ```
-//! In: a path, [`LogOptions`]. Out: pieces. Decisions are in [`agent_kubelet_api::logs`]. Invariants: what was written to a file
-//! before it was rotated away is read before the next file; nothing is read on a timer; one piece is in memory at a
-//! time, beside those that wait for the client.
+//! In: a path, [`LogOptions`]. Out: pieces. Decisions are in [`agent_kubelet_api::logs`]. Invariants: the rest of a
+//! file that was rotated away is read before the next file; nothing is read on a timer; one piece is in memory at a
+//! time, in addition to those that wait for the client.
 
 use std::future::Future;
 use std::io::SeekFrom;
@@ -59,7 +59,7 @@ impl ContainerLog {
         Ok(ContainerLog { path, file, selector: Selector::new(options), hint })
     }
 
-    /// Sends everything to `to`; returns when it is sent, when nobody receives any more, or for a followed log some
+    /// Sends everything to `to`; returns when it is sent, when the receiver is gone, or for a followed log some
     /// time after `ended` (the container runs no more) when all is read.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl ContainerLog {
         let mut out = Vec::new();
         self.selector.finish(&mut out);
         if !out.is_empty() {
-            // Nobody to tell is no failure.
+            // A receiver that is gone is no failure.
             let _ = to.send(wrap(out)).await;
         }
         if self.selector.malformed() > 0 {
@@ -103,7 +103,7 @@ impl ContainerLog {
         Ok(())
     }
 
-    /// Reads to the file's present end; false if nobody receives any more.
+    /// Reads to the file's present end; false if the receiver is gone.
     async fn send_rest<T: Send>(
         &mut self,
         to: &mpsc::Sender<T>,
@@ -182,7 +182,7 @@ mod tests {
         file.write_all(record(text).as_bytes()).unwrap();
     }
 
-    /// Runs `test` beside the hints' reader.
+    /// Runs `test` while the hints' reader runs.
     async fn with<F: Future<Output = ()>>(test: impl FnOnce(DirectoryHints) -> F) {
         let (hints, reader) = DirectoryHints::new().unwrap();
         tokio::select! {
@@ -242,7 +242,7 @@ mod tests {
                 assert_eq!(next(&mut pieces).await.unwrap(), "one\n");
                 append(&path, "two");
                 assert_eq!(next(&mut pieces).await.unwrap(), "two\n");
-                // As logs are rotated: moved away, still written to, made anew.
+                // As logs are rotated: moved away, still written to, made again.
                 std::fs::rename(&path, dir.path().join("0.log.20261121")).unwrap();
                 append(&dir.path().join("0.log.20261121"), "late");
                 append(&path, "three");

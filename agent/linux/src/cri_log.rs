@@ -2,7 +2,7 @@
 //! `<RFC 3339 nanoseconds> <stdout|stderr> <tags> <content>`, first tag `F` (whole line) or `P` (part of a
 //! line that the runtime split). Pure. In: bytes as they are read, cut anywhere. Out: whole lines.
 //!
-//! Invariant: memory is bounded whatever a container prints; malformed lines are dropped and counted.
+//! Invariant: memory is bounded for every output of a container; malformed lines are dropped and counted.
 
 use agent_kubelet_api::logs::{Record, Records};
 

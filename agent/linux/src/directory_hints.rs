@@ -3,8 +3,8 @@
 //! ```text
 //! subscribe(dir) ─► Hint ◄─ counts up ─ run() ◄─ kernel
 //! ```
-//! In: directories. Out: hints, never facts. Invariants: hints coalesce; a directory is watched while somebody holds a
-//! [`Hint`] of it; if the kernel lost events everybody is told to look.
+//! In: directories. Out: hints, never facts. Invariants: hints coalesce; a directory is watched while a [`Hint`] of it
+//! exists; if the kernel lost events, every hint counts up.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ struct DirectoryHintsInner {
 #[derive(Clone)]
 pub struct DirectoryHints(Arc<Lock<DirectoryHintsInner>>);
 
-/// Somebody's interest in a directory; ends when dropped.
+/// One subscriber's interest in a directory; ends when dropped.
 pub struct Hint {
     path: PathBuf,
     count: watch::Receiver<u64>,
@@ -44,8 +44,8 @@ pub struct Hint {
 }
 
 impl DirectoryHints {
-    /// An instance, and the future that reads it: nothing is told while that does not run. Must be called inside a
-    /// tokio runtime.
+    /// An instance, and the future that reads it: there are no hints while that does not run. Must be called
+    /// inside a tokio runtime.
     ///
     /// # Errors
     /// No inotify instance is to be had (`fs.inotify.max_user_instances`).
@@ -79,7 +79,7 @@ impl DirectoryHints {
         DirectoryHints(Arc::new(Lock::new(DirectoryHintsInner { watches: None, directories: Vec::new() })))
     }
 
-    /// Begins to watch. What happens from now on is told.
+    /// Begins to watch. The hint reports changes from now on.
     ///
     /// # Errors
     /// The directory is not there, there are too many watches, or there is no inotify instance.
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` beside the reader.
+    /// Runs `test` while the reader runs.
     async fn with<F: Future<Output = ()>>(test: impl FnOnce(DirectoryHints) -> F) {
         let (hints, reader) = DirectoryHints::new().unwrap();
         tokio::select! {

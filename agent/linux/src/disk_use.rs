@@ -37,7 +37,7 @@ pub struct Limits {
 pub const LIMITS: Limits = Limits { entries: 1_000_000, names: 100_000_000 };
 /// How much of a path is opened at once; the kernel takes 4096 (PATH_MAX).
 const STEP_BYTES: usize = 2048;
-/// `st_blocks` counts these, whatever the file system's blocks are.
+/// `st_blocks` counts these; the block size of the file system does not matter.
 const BLOCK_BYTES: u64 = 512;
 
 /// The file system that `path` is on.
@@ -123,12 +123,13 @@ pub fn tree(top: &Path, at: Wall, limits: Limits) -> Result<TreeUsage, FilesErro
         Err(Errno::ENOENT) => return Ok(walk.taken),
         root => root.map_err(failed("read"))?,
     };
-    // Whoever fills a volume chooses how deep it is: a directory that waits has its own name and no other.
+    // The container that fills a volume chooses how deep it is: a waiting directory is stored by its own
+    // name, not by its path.
     let mut waiting: Vec<Option<Rc<TreeDirectory>>> = vec![None];
     while let Some(place) = waiting.pop() {
         match walk.directory(&root, place.as_ref(), &mut waiting) {
             Ok(()) => {}
-            // It went, or is something else by now.
+            // It was removed, or is something else by now.
             Err(Stop::Kernel(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV)) => {}
             Err(Stop::Kernel(e)) => walk.missed("a directory cannot be read", e),
             Err(Stop::Limit) => {
@@ -213,7 +214,7 @@ fn open_below(root: &OwnedFd, names: Vec<&[u8]>) -> Result<OwnedFd, Errno> {
 pub fn files_of(dir: &Path, at: Wall) -> Option<TreeUsage> {
     let mut taken = TreeUsage { at, ..TreeUsage::default() };
     for entry in std::fs::read_dir(dir).ok()?.flatten() {
-        // Links in a log directory lead to the same logs or to somebody else's.
+        // Links in a log directory lead to the same logs or to files outside the directory.
         if let Ok(found) = entry.metadata()
             && !found.is_dir()
         {

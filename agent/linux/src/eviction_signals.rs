@@ -19,7 +19,7 @@ use crate::disk_use;
 
 /// The unified hierarchy and /proc.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/proc"];
-/// What is read of /proc besides meminfo: the rest of the machine's account costs more than all of this.
+/// What is read of /proc in addition to meminfo: the rest of the machine's account costs more than all of this.
 const OF_PROC: [&str; 3] = ["loadavg", "sys/kernel/pid_max", "sys/kernel/threads-max"];
 
 /// Where to look.

@@ -1,8 +1,8 @@
-//! What the machine's watchdogs say of the reset before this boot.
+//! What the machine's watchdogs report about the reset before this boot.
 //!
-//! In: `/sys/class/watchdog`, and whether udev is still at work: drivers of devices are loaded beside the agent. Out: the
-//! boot status of each that has one. Invariant: no watchdog is opened: that would start it, and they are the service
-//! manager's. Kernel: Documentation/ABI/testing/sysfs-class-watchdog, `WDIOF_*` in linux/watchdog.h.
+//! In: `/sys/class/watchdog`, and whether udev is still at work: drivers of devices are loaded while the agent runs.
+//! Out: the boot status of each that has one. Invariant: no watchdog is opened: that would start it, and they are the
+//! service manager's. Kernel: Documentation/ABI/testing/sysfs-class-watchdog, `WDIOF_*` in linux/watchdog.h.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub const UDEV_QUEUE: &str = "/run/udev/queue";
 /// A number has no more, bytes.
 const NUMBER_MAX: u64 = 32;
 
-/// The boot status of each watchdog that tells one, by name; none if there is no watchdog (yet).
+/// The boot status of each watchdog that has one, by name; none if there is no watchdog (yet).
 ///
 /// # Errors
 /// The directory or a status cannot be read.
@@ -39,7 +39,7 @@ pub fn boot_status(class: &Path) -> Result<Vec<u32>, FilesError> {
     Ok(all)
 }
 
-/// udev has carried out whatever it was told of.
+/// udev has handled every event that it got.
 #[must_use]
 pub fn udev_is_idle(queue: &Path) -> bool {
     fs::symlink_metadata(queue).is_err()

@@ -20,10 +20,10 @@ pub const PORT_NAME: &str = "org.orlop.host.0";
 /// Why a message did not get out.
 #[derive(Debug, thiserror::Error)]
 pub enum HostChannelError {
-    /// Somebody else of ours has the port open: try again soon.
+    /// Another process of the appliance has the port open: try again soon.
     #[error("{} is in use by another writer", .0.display())]
     Busy(PathBuf),
-    /// Nobody reads at the other end.
+    /// No reader is at the other end.
     #[error("the host does not read from {}", .0.display())]
     NotRead(PathBuf),
     /// Anything else.

@@ -1,7 +1,7 @@
-//! For tests: a cgroup of the kernel's own to try things in, whatever the machine's other hierarchies are.
+//! For tests: a cgroup of the kernel's own to try things in, next to the machine's other hierarchies.
 //!
-//! In: the right to make a mount namespace. Out: a directory of cgroup2 that looks like a hierarchy's root. Invariants: the
-//! mount is seen by this thread and those that it starts, and nobody else; the cgroup is removed with all below it.
+//! In: the right to make a mount namespace. Out: a directory of cgroup2 that looks like a hierarchy's root. Invariants:
+//! only this thread and those that it starts see the mount; the cgroup is removed with all below it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
 
-/// A cgroup that is removed when this goes.
+/// A cgroup that is removed when this is dropped.
 pub(crate) struct KernelCgroup {
     root: PathBuf,
     place: TempDir,

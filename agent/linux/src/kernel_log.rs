@@ -1,7 +1,7 @@
 //! The kernel's log from now on, record by record.
 //!
-//! In: /dev/kmsg. Out: records as the kernel writes them. Invariants: what was said before is not read, so that nothing is
-//! told twice after a restart; records that were overwritten before they were read are skipped. Linux:
+//! In: /dev/kmsg. Out: records as the kernel writes them. Invariants: earlier records are not read, so that no record
+//! is reported twice after a restart; records that were overwritten before they were read are skipped. Linux:
 //! Documentation/ABI/testing/dev-kmsg.
 
 use std::fs::OpenOptions;
@@ -64,7 +64,7 @@ impl KernelLog {
                     return Ok(String::from_utf8_lossy(self.buffer.get(..length).unwrap_or(&[])).into_owned());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The kernel wrote over what was next: the oldest that is left comes now.
+                // The kernel wrote over what was next: the oldest record that is left is read now.
                 Err(error) if error.raw_os_error() == Some(Errno::EPIPE as i32) => {}
                 Err(error) => return Err(FilesError::at("read", &self.path)(error)),
             }

@@ -246,7 +246,7 @@ mod tests {
         let mut follower = LogFollower::new().unwrap();
         follower.follow(1, &long, StartAt::Beginning).unwrap();
         follower.follow(2, &short, StartAt::Beginning).unwrap();
-        // Also what is read at the end comes in parts.
+        // The text at the end is read in parts, too.
         follower.end(&1);
         let (mut lines, mut answers) = (Vec::new(), Vec::new());
         while lines.len() < 1000 {

@@ -110,7 +110,7 @@ fn write_compressed(from: &mut File, rotated: &Path, temporary: &Path) -> Result
         .map_err(FilesError::at("create", temporary))?;
     let mut encoder = GzEncoder::new(to, Compression::default());
     io::copy(from, &mut encoder).map_err(FilesError::at("compress", rotated))?;
-    // On disk before the original goes: a power cut must not take both.
+    // On disk before the original is removed: a power cut must not take both.
     let to = encoder.finish().map_err(FilesError::at("write", temporary))?;
     to.sync_all().map_err(FilesError::at("sync", temporary))
 }

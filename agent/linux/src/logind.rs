@@ -27,7 +27,7 @@ const DROP_IN: &str = "99-kubelet.conf";
 /// How long logind may take to read its configuration again.
 const RELOAD_MAX: Duration = Duration::from_secs(5);
 /// How long the bus or logind may take to answer; D-Bus' customary limit. A logind that runs and has lost its name is
-/// asked in vain: the bus waits for it to come up.
+/// asked in vain: the bus waits for it to start.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
 
 /// What failed, and why.
@@ -51,7 +51,7 @@ pub enum LogindError {
         #[source]
         source: files::FilesError,
     },
-    /// logind gave a lock and does not list it: nobody would be waited for.
+    /// logind gave a lock and does not list it: logind would not wait for the agent.
     #[error("systemd-logind gave a delay lock that ListInhibitors does not show; it is asked for a new one")]
     NotListed,
     /// The bus or logind went away.
@@ -126,10 +126,10 @@ pub struct Logind {
 }
 
 impl Logind {
-    /// Connects and listens: nothing that is said from now on is missed.
+    /// Connects and listens: no signal from now on is missed.
     ///
     /// # Errors
-    /// There is no bus, or nobody answers on it.
+    /// There is no bus, or logind does not answer on it.
     pub async fn connect() -> Result<Logind, LogindError> {
         let failed = |operation| move |source| LogindError::Bus { operation, source };
         let built =
@@ -223,10 +223,10 @@ impl Logind {
         self.manager.inhibit_delay_max_usec().await.map(Duration::from_micros).map_err(failed)
     }
 
-    /// Waits for what logind says next. Dropping the future loses nothing.
+    /// Waits for logind's next signal. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`LogindError::Gone`]: connect anew.
+    /// [`LogindError::Gone`]: connect again.
     pub async fn next(&mut self) -> Result<Announced, LogindError> {
         tokio::select! {
             // The one with metadata comes first; the other one says the same again.

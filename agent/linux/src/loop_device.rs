@@ -22,7 +22,7 @@ const BLOCKS: &str = "/sys/class/block";
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LOOP_SET_FD: libc::c_ulong = 0x4C00;
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
-/// How often a free device may be taken by somebody else.
+/// How often another process may take a free device first.
 const TRIES: usize = 16;
 
 /// Calls a request whose argument is a number.

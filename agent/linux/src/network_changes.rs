@@ -1,9 +1,10 @@
-//! Tells when an interface, an address or a route may have changed; the reader then looks for itself.
+//! Reports when an interface, an address or a route may have changed; the reader then looks for itself.
 //!
-//! In: rtnetlink's multicast groups. Out: a hint, never a fact: what happened is not even decoded. Invariants: hints
-//! coalesce in the kernel's socket buffer, so a flood of routes costs no memory of ours; a buffer that overflowed is
-//! a hint too. Whoever uses this also looks by a timer. A socket of our own instead of the `rtnetlink` crate: that one
-//! decodes every message into an unbounded queue behind a task of its own, and we would throw the decoded away.
+//! In: rtnetlink's multicast groups. Out: a hint, never a fact: the messages are not even decoded. Invariants: hints
+//! coalesce in the kernel's socket buffer, so a flood of routes costs no memory of ours; a buffer that overflowed is a
+//! hint too. The user of this module also looks by a timer. A socket of our own instead of the `rtnetlink` crate: that
+//! one decodes every message into an unbounded queue behind a task of its own, and we would throw the decoded messages
+//! away.
 
 use std::io;
 use std::os::fd::AsRawFd;

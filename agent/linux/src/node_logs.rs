@@ -1,9 +1,9 @@
 //! Files of the node's log directory, for `/logs/`.
 //!
 //! In: a path below the directory. Out: an open file, or the names in a directory. Invariant: an opened file
-//! is below the directory, whatever links lead there and even if another process changes them in the
-//! meantime: the kernel reports the path of the open descriptor, and only regular files are read. Links that
-//! stay inside are followed: `containers/` is full of them.
+//! is below the directory, also if links lead to it and another process changes them in the meantime: the
+//! kernel reports the path of the open descriptor, and only regular files are read. Links that stay inside
+//! are followed: `containers/` is full of them.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};

@@ -11,13 +11,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Why the service manager could not be told something, or what it asked for makes no sense.
+/// Why a message did not reach the service manager, or why the manager's request makes no sense.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
     /// `NOTIFY_SOCKET` is neither an absolute path nor an abstract name.
     #[error("NOTIFY_SOCKET {0:?} is neither an absolute path nor an abstract name (@name)")]
     Address(String),
-    /// The datagram did not go out.
+    /// The datagram was not sent.
     #[error("notify {state:?} to {socket}")]
     Send {
         /// What was to be said.
@@ -36,9 +36,18 @@ pub enum NotifyError {
         /// Its value.
         value: String,
     },
+    /// The watchdog would fire before the agent can report; the words are upstream's.
+    #[error("configure watchdog timeout too small: {period:?}; the unit's WatchdogSec= sets it")]
+    PeriodTooSmall {
+        /// The period.
+        period: Duration,
+    },
 }
 
-/// A connection to the service manager, or to nobody.
+/// A period must be longer than this, as upstream's (`minimalNotifyInterval`).
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+
+/// A connection to the service manager, or none.
 #[derive(Debug)]
 pub struct Notifier {
     target: Option<(UnixDatagram, SocketAddr, String)>,
@@ -82,7 +91,7 @@ impl Notifier {
         })
     }
 
-    /// True if somebody listens.
+    /// True if there is a service manager that listens.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.target.is_some()
@@ -93,7 +102,7 @@ impl Notifier {
 /// The arguments are the values of `WATCHDOG_USEC` and `WATCHDOG_PID`, and the process's own id.
 ///
 /// # Errors
-/// [`NotifyError::Watchdog`] if a value is no positive number.
+/// [`NotifyError::Watchdog`] if a value is no positive number, [`NotifyError::PeriodTooSmall`] for a period of a second or less.
 pub fn watchdog_interval(
     usec: Option<&str>,
     pid: Option<&str>,
@@ -106,7 +115,11 @@ pub fn watchdog_interval(
     {
         return Ok(None);
     }
-    Ok(Some(Duration::from_micros(micros)))
+    let period = Duration::from_micros(micros);
+    if period <= PERIOD_MIN {
+        return Err(NotifyError::PeriodTooSmall { period });
+    }
+    Ok(Some(period))
 }
 
 fn positive(variable: &'static str, value: &str) -> Result<u64, NotifyError> {
@@ -122,15 +135,17 @@ mod tests {
 
     #[test]
     fn watchdog_values() {
-        let second = Some(Duration::from_secs(1));
+        let period = Some(Duration::from_secs(2));
         type Case = (Option<&'static str>, Option<&'static str>, Result<Option<Duration>, &'static str>);
         let table: &[Case] = &[
             (None, None, Ok(None)),
             (Some(""), None, Ok(None)),
-            (Some("1000000"), None, Ok(second)),
-            (Some("1000000"), Some(""), Ok(second)),
-            (Some("1000000"), Some("42"), Ok(second)),
+            (Some("2000000"), None, Ok(period)),
+            (Some("2000000"), Some(""), Ok(period)),
+            (Some("2000000"), Some("42"), Ok(period)),
             (Some("1000000"), Some("43"), Ok(None)),
+            (Some("1000001"), None, Ok(Some(Duration::from_micros(1_000_001)))),
+            (Some("1000000"), None, Err("configure watchdog timeout too small: 1s")),
             (Some("0"), None, Err("WATCHDOG_USEC")),
             (Some("-5"), None, Err("WATCHDOG_USEC")),
             (Some("soon"), None, Err("WATCHDOG_USEC")),

@@ -60,7 +60,7 @@ struct Armed {
 enum Role {
     /// The watched directory: every event in it counts.
     Content,
-    /// A directory above: only this name in it counts, and the watches are made anew.
+    /// A directory above: only this name in it counts, and the watches are made again.
     Ancestor(OsString),
 }
 
@@ -83,7 +83,7 @@ impl PathWatch {
     /// the next call.
     ///
     /// # Errors
-    /// The kernel's; the watch may be dropped and made anew.
+    /// The kernel's; the watch may be dropped and made again.
     pub async fn changed(&mut self) -> Result<Change, WatchError> {
         loop {
             let mut change = Change::default();
@@ -141,7 +141,7 @@ impl PathWatch {
         Ok(())
     }
 
-    /// Makes the watches anew from what exists now.
+    /// Makes the watches again from the directories that exist now.
     fn arm(&mut self) -> Result<(), WatchError> {
         for old in self.armed.drain(..) {
             // Fails if the kernel removed it already, which is as good.

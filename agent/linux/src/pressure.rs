@@ -1,8 +1,8 @@
-//! The kernel says that tasks wait for memory: a trigger on pressure stall information.
+//! The kernel reports that tasks wait for memory: a trigger on pressure stall information.
 //!
 //! In: how long tasks may wait within a window. Out: a hint each time that they waited longer, at most one a window.
-//! Invariant: whoever uses this also looks by himself, for not every kernel has it, and memory can run short without
-//! anybody waiting yet. Linux: Documentation/accounting/psi.rst.
+//! Invariant: the user of this module also looks by itself, because not every kernel has the triggers, and memory
+//! can run short before a task waits. Linux: Documentation/accounting/psi.rst.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -25,8 +25,8 @@ pub const MEMORY: &str = "/proc/pressure/memory";
 pub struct Trigger {
     /// What the trigger is set on.
     _file: File,
-    /// Has an event when it goes off. tokio cannot wait for what the trigger tells (`EPOLLPRI`) without unsafe code, but
-    /// for this to be readable.
+    /// Has an event when the trigger fires. tokio cannot wait for the trigger's event (`EPOLLPRI`) without unsafe code,
+    /// but it can wait until this is readable.
     epoll: Epoll,
     /// The same, in the clothes of a socket, as in [`crate::network_changes`]: nothing but readiness is used.
     ready: UnixDatagram,
@@ -34,7 +34,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Tells when some task waited for `stall` within `window` (0.5 to 10 s).
+    /// Opens a trigger that fires when some task waited for `stall` within `window` (0.5 to 10 s).
     ///
     /// # Errors
     /// The kernel has no such information, or allows no triggers on it.
@@ -57,7 +57,7 @@ impl Trigger {
     /// Waits until tasks wait.
     ///
     /// # Errors
-    /// The kernel does not tell any more.
+    /// The kernel no longer reports.
     pub async fn pressed(&self) -> Result<(), FilesError> {
         loop {
             self.ready.readable().await.map_err(FilesError::at("wait on", &self.path))?;
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(missing.err().unwrap().operation, "open");
         match Trigger::open(Path::new(MEMORY), Duration::from_millis(900), window) {
             Ok(trigger) => {
-                // Nobody waits that long here; what is seen is that it waits and does not fail.
+                // No task waits that long here; the test shows that the call waits and does not fail.
                 let waited = tokio::time::timeout(Duration::from_millis(50), trigger.pressed()).await;
                 assert!(waited.is_err() || waited.is_ok_and(|pressed| pressed.is_ok()));
             }

@@ -29,8 +29,9 @@ pub fn set_oom_score_adj(adjustment: i32) -> Result<(), FilesError> {
     std::fs::write(path, adjustment.to_string()).map_err(FilesError::at("write", path))
 }
 
-/// Unblocks the signals that end the agent or tell it of children. A starter may have left them blocked, and
-/// the mask is inherited: the agent could then not be stopped. Call it before there is a second thread.
+/// Unblocks the signals that end the agent or report the end of children. The parent process may have left
+/// them blocked, and the mask is inherited: the agent could then not be stopped. Call it before there is a
+/// second thread.
 ///
 /// # Errors
 /// The kernel's refusal, which only a defect can cause.

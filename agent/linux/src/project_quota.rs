@@ -5,10 +5,11 @@
 //!     ▲                                 ids in use ◄──Q_GETNEXTQUOTA
 //!     └──FS_IOC_FSSETXATTR── the first free one
 //! ```
-//! In: paths of directories. Out: ids and amounts. What is to be done is said by [`agent_volumes::project`]. Invariants:
-//! one call tells a directory its project and that of everything below it, so a kill leaves it with or without one; no limit is
-//! ever set, so an id whose last file is gone is free, and the file system forgets it by itself. Needs quotactl_fd(2), Linux
-//! 5.14. See ioctl_xfs_fsgetxattr(2), quotactl(2). Why no crate: nix and rustix have no quotactl_fd.
+//! In: paths of directories. Out: ids and amounts. [`agent_volumes::project`] decides what is to be done. Invariants:
+//! one call sets the project of a directory and of everything below it, so a kill leaves it with or without one; no
+//! limit is ever set, so an id whose last file is gone is free, and the file system forgets it by itself. Needs
+//! quotactl_fd(2), Linux 5.14. See ioctl_xfs_fsgetxattr(2), quotactl(2). Why no crate: nix and rustix have no
+//! quotactl_fd.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;

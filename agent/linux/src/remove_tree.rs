@@ -133,7 +133,7 @@ impl Walk {
         }
     }
 
-    /// Moves it to the top, under a name that nobody has there; the next walk finds it. A mount point stays where it is.
+    /// Moves it to the top, under a name that is free there; the next walk finds it. A mount point stays where it is.
     fn move_up(&mut self, parent: BorrowedFd<'_>, name: &CStr, path: &Path) -> Result<(), FilesError> {
         loop {
             self.moved += 1;
@@ -251,7 +251,7 @@ pub(crate) mod tests {
     }
 
     /// Makes `top`, four times a hundred and one directories under each other in it, and a file of a mebibyte in the innermost.
-    /// Each hundred goes below the one before it, so that nobody ever names all of them: a path is shorter than that.
+    /// Each hundred goes below the one before it, so that no call ever names all of them: a path is shorter than that.
     pub(crate) fn deep_tree(top: &Path) {
         let (new, piece) = (top.with_extension("new"), ["a-directory-with-a-long-name"; 100].join("/"));
         std::fs::create_dir(top).unwrap();
@@ -288,7 +288,7 @@ pub(crate) mod tests {
     fn no_tree_is_too_deep() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("deep");
-        // Longer than a path may be, and several walks deep; somebody has taken a name for what is moved up.
+        // Longer than a path may be, and several walks deep; another file has a name that the walk would use.
         deep_tree(&tree);
         std::fs::write(tree.join(".deep-1"), "x").unwrap();
         remove_tree(&tree).unwrap();

@@ -39,7 +39,7 @@ struct Session {
 }
 
 impl Scsi {
-    /// The sessions of a target. One that goes meanwhile is none.
+    /// The sessions of a target. A session that ends meanwhile does not count.
     fn sessions(&self, iqn: &str) -> Result<Vec<Session>, FilesError> {
         let hosts = self.sys.join(ISCSI_HOSTS);
         let mut found = Vec::new();

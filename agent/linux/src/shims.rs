@@ -1,10 +1,10 @@
 //! The runtime's shims as /proc shows them, and the end of those that the runtime has forgotten.
 //!
-//! In: the runtime's socket. Out: shims whose bundle is gone, and what shims have left unstarted
-//! ([`agent_types::runtime::lost_shims`] says why that matters and decides). Invariants: a shim of another runtime is never
-//! seen: its address, looked up in its own root without leaving it, must be the very socket that the agent speaks to; nor is what another
-//! runtime's shim has left, which PID 1 of its own container inherits, not the machine's; nobody is signalled by a number that
-//! may have become somebody else's.
+//! In: the runtime's socket. Out: shims whose bundle is gone, and processes that shims have left unstarted
+//! ([`agent_types::runtime::lost_shims`] says why that matters and decides). Invariants: a shim of another runtime is
+//! never seen: its address, looked up in its own root without leaving it, must be the very socket that the agent speaks
+//! to; nor are processes that another runtime's shim has left: PID 1 of its own container inherits those, not the
+//! machine's; no process is signalled by a number that may have become another process's.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ pub fn without_bundle(socket: &Path) -> Result<Vec<Shim>, FilesError> {
     Ok(pids()?.into_iter().filter_map(|pid| runtime.lost(pid)).collect())
 }
 
-/// What tells its processes from those of others.
+/// What distinguishes the runtime's processes from those of others.
 struct Runtime {
     socket: (u64, u64),
     bundles: PathBuf,
@@ -51,7 +51,7 @@ impl Runtime {
         Ok(Runtime { socket: found, bundles: bundles(socket) })
     }
 
-    /// The process as one that nobody has any more; `None` for every other.
+    /// The process as one that the runtime has forgotten; `None` for every other.
     fn lost(&self, pid: i32) -> Option<Shim> {
         let command = read_at_most(Path::new(&format!("/proc/{pid}/cmdline")), COMMAND_MAX)?;
         lost_shim(pid, &command, self.socket).or_else(|| self.unstarted(pid, &command))
@@ -75,7 +75,7 @@ impl Runtime {
 pub enum ShimKillResult {
     /// It was killed.
     Shim,
-    /// So many processes of its task were; the shim itself goes at a later call, once it has none.
+    /// So many processes of its task were; a later call ends the shim itself, once it has none.
     Children(usize),
     /// It had ended, or is not without a bundle any more.
     Nothing,
@@ -178,7 +178,7 @@ fn identity_below(root: &Path, path: &str) -> io::Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Device and inode: what a path leads to, whoever looks.
+/// Device and inode: they identify a file across mount namespaces.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|of| (of.dev(), of.ino()))
 }
@@ -285,7 +285,8 @@ mod tests {
         {
             assert_eq!(parse(other), None, "{other}");
         }
-        // Orphans of these tests go to whoever inherits them here: that is PID 1 in a container's first process only.
+        // The parent of these tests' orphans depends on the environment: it is PID 1 only in a container's first
+        // process.
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("c.sock");
         let _listening = UnixListener::bind(&socket).unwrap();

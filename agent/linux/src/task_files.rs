@@ -1,7 +1,7 @@
 //! Open files of processes. Linux, Documentation/filesystems/proc.rst.
 //!
-//! In: where /proc is, process ids. Out: counts. Invariants: a process that ends meanwhile has none; the work for a cgroup has a
-//! bound, whatever number of descriptors its processes have.
+//! In: where /proc is, process ids. Out: counts. Invariants: a process that ends meanwhile has none; the work for a
+//! cgroup has a bound that does not depend on the number of its descriptors.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,7 +11,7 @@ use nix::dir::{Dir, Type};
 use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::{Mode, fstat};
 
-/// Descriptors of a cgroup that are looked at one by one, to tell sockets from others. A process opens millions of them for a few
+/// Descriptors of a cgroup that are looked at one by one, to find sockets. A process opens millions of them for a few
 /// bytes each (dup(2)).
 const LOOKED_AT_MAX: usize = 10_000;
 
@@ -29,7 +29,7 @@ fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>, mut left: us
     for pid in pids {
         let how = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let Ok(open) = Dir::open(&proc.join(pid).join("fd"), how, Mode::empty()) else { continue };
-        // The entries, and beside them the directory from which links are read.
+        // Two descriptors: one lists the entries, from the other one links are read.
         let Ok(at) = open.as_fd().try_clone_to_owned() else { continue };
         let known = fstat(&at).map_or(0, |of| u64::try_from(of.st_size).unwrap_or(0));
         let mut seen = 0;

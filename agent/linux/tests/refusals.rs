@@ -151,7 +151,7 @@ fn whose_a_csi_volume_is_is_known_until_its_driver_has_let_go() {
             fs::create_dir(target(root)).unwrap();
         },
         act: &|root| csi::released(&target(root)),
-        // What is left is either still whose it was, or nobody's: an empty directory.
+        // What is left still belongs to its volume, or it is an empty directory that belongs to none.
         look: &|root| assert!(recorded(root).iter().all(|(_, found)| *found == data)),
     });
 }

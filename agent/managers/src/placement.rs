@@ -1,12 +1,14 @@
 //! The placement of a pod: the hints of all managers are merged, then each manager assigns its resources.
 //!
 //! In: a pod in admission. Out: assignments in the managers' states, or a refusal with upstream's reason and message.
-//! Invariants: a pod that is placed again keeps its resources; after a refusal the assignments of earlier containers stay
+//! Invariants: a pod that is placed again keeps its resources; other pods that are placed while a pod waits for a device plugin take
+//! nothing of it, nor its right to use the parts of its init containers again; after a refusal the assignments of earlier containers stay
 //! until the pod is not active, as upstream. Upstream: pkg/kubelet/cm/topologymanager (`scope_*.go`), KEP-693.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::counts::{Alignment, Counts};
+use crate::cpu_set::CpuSet;
 use crate::cpus::manager::{self as cpus, CpuManager};
 use crate::devices::allocation::{AllocateQuestion, AllocationStep};
 use crate::devices::choice::PreferredQuestion;
@@ -14,7 +16,7 @@ use crate::devices::manager::DeviceManager;
 use crate::hints::merge::Nodes;
 use crate::hints::policy::Policy;
 use crate::hints::{Hint, Hints, lists};
-use crate::memory::manager::MemoryManager;
+use crate::memory::manager::{MemoryManager, Reusable};
 use crate::request::{ContainerRequest, PodRequest};
 
 /// `topologyManagerScope`.
@@ -125,6 +127,16 @@ pub struct UnfinishedPlacement {
     hint: Hint,
     /// Index of the container whose devices are being allocated.
     next: usize,
+    /// Parts of its init containers that later containers may have.
+    reusable: ReusableParts,
+}
+
+/// Processors and memory of a pod's init containers that its later containers may have. Each manager knows those of the last pod only,
+/// as upstream, where no other pod is placed while a pod waits.
+#[derive(Clone, Debug, Default)]
+struct ReusableParts {
+    cpus: CpuSet,
+    memory: Reusable,
 }
 
 impl Managers {
@@ -148,7 +160,9 @@ impl Managers {
             Ok(whole) => whole,
             Err(refusal) => return self.over(&uid, Err(refusal)),
         };
-        let mut placing = UnfinishedPlacement { pod, runs_already, whole, hint: Hint::NONE, next: 0 };
+        let reusable = ReusableParts::default();
+        let mut placing =
+            UnfinishedPlacement { pod, runs_already, whole, hint: Hint::NONE, next: 0, reusable };
         match self.begin_next(&mut placing) {
             Ok(Some(step)) => self.go_on(placing, step),
             Ok(None) => self.over(&uid, Ok(())),
@@ -162,13 +176,14 @@ impl Managers {
         uid: &str,
         answer: impl FnOnce(&mut DeviceManager) -> AllocationStep,
     ) -> Option<PlaceStep> {
-        let placing = self.unfinished.remove(uid)?;
+        let mut placing = self.unfinished.remove(uid)?;
+        self.resume(uid, std::mem::take(&mut placing.reusable));
         let step = answer(&mut self.devices);
         Some(self.go_on(placing, step))
     }
 
     /// Begins to allocate the devices that a container of an admitted pod lacks when it is about to be created. The merged hint is
-    /// computed anew: that of the admission knew nothing of these devices. It refuses nothing, as upstream. Steps are answered with
+    /// computed again: that of the admission knew nothing of these devices. It refuses nothing, as upstream. Steps are answered with
     /// [`Managers::answered_at_start`].
     pub fn begin_at_start(&mut self, pod: &PodRequest, container: &str) -> AllocationStep {
         let Some(container) = pod.container(container) else { return AllocationStep::Done };
@@ -276,8 +291,25 @@ impl Managers {
                     continue;
                 }
             };
+            placing.reusable = self.reusable(&placing.pod.uid);
             self.unfinished.insert(placing.pod.uid.clone(), placing);
             return waits_for;
+        }
+    }
+
+    fn reusable(&self, uid: &str) -> ReusableParts {
+        let cpus = self.cpus.as_ref().map(|cpus| cpus.reusable(uid)).unwrap_or_default();
+        let memory = self.memory.as_ref().map(|memory| memory.all_reusable(uid)).unwrap_or_default();
+        ReusableParts { cpus, memory }
+    }
+
+    /// The placement of this pod goes on: other pods may have been placed meanwhile.
+    fn resume(&mut self, uid: &str, reusable: ReusableParts) {
+        if let Some(cpus) = &mut self.cpus {
+            cpus.reuse(uid, reusable.cpus);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.reuse(reusable.memory);
         }
     }
 
@@ -355,3 +387,6 @@ impl Managers {
         cpus || memory || devices
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,7 +39,7 @@ const OPER_UP: u8 = 6;
 /// Six bytes of an Ethernet address.
 pub type Mac = [u8; 6];
 
-/// An interface as the kernel tells of it.
+/// An interface as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its number in its namespace.
@@ -58,7 +58,7 @@ pub struct Link {
     pub up: bool,
     /// It can carry packets (RFC 2863's operational state).
     pub running: bool,
-    /// Somebody wants every packet.
+    /// It receives every packet.
     pub promiscuous: bool,
 }
 
@@ -91,8 +91,8 @@ pub fn get(name: &str) -> Message {
     message.with_text(IFLA_IFNAME, name).with_u32(IFLA_EXT_MASK, SKIP_STATS)
 }
 
-/// Makes a bridge that is up. With an address of its own it does not take the lowest of its ports', and nobody else
-/// gives it one.
+/// Makes a bridge that is up. With an address of its own it does not take the lowest of its ports', and no other
+/// program gives it one.
 #[must_use]
 pub fn create_bridge(name: &str, mtu: Option<u32>, mac: Mac) -> Message {
     let message = Message::new(NEWLINK, REQUEST | CREATE | EXCLUSIVE, &header(0, 0, IFF_UP, IFF_UP));
@@ -162,7 +162,7 @@ pub fn set_port(index: u32, hairpin: bool, isolated: bool) -> Message {
     })
 }
 
-/// Removes it; the other end of a veth goes with it.
+/// Removes it; the kernel removes the other end of a veth with it.
 #[must_use]
 pub fn delete(name: &str) -> Message {
     Message::new(DELLINK, REQUEST, &header(0, 0, 0, 0)).with_text(IFLA_IFNAME, name)

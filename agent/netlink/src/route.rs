@@ -48,7 +48,7 @@ pub struct Route {
     pub advmss: u32,
 }
 
-/// Adds it beside others to the same destination.
+/// Adds it next to others to the same destination.
 #[must_use]
 pub fn add(route: &Route) -> Message {
     let table = route.table.unwrap_or(TABLE_MAIN);

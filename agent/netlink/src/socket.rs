@@ -35,7 +35,7 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    /// The kernel's reason, whatever it was asked.
+    /// The kernel's reason, for every kind of request.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {

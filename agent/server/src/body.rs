@@ -43,7 +43,7 @@ pub fn whole(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<B
     response
 }
 
-/// Pieces as they come; dropping the receiver tells the sender that nobody reads any more.
+/// Pieces as they arrive; the sender learns from the dropped receiver that the client is gone.
 #[must_use]
 pub fn streamed(pieces: mpsc::Receiver<Result<Bytes, Broken>>) -> Response<Body> {
     let mut response = Response::new(Pieces(pieces).boxed_unsync());

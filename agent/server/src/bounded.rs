@@ -57,8 +57,8 @@ pub(crate) const BOUNDS: Bounds = Bounds {
 /// Time until a failed listener is tried again; upstream's healthz port has the same (cmd/kubelet/app/server.go).
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
-/// Serves at `address` until `stop`, and tries again where it cannot listen. `bound` tells the address once it is
-/// listened on, `None` while it is not.
+/// Serves at `address` until `stop`, and tries again where it cannot listen. `bound` has the address while it is
+/// listened on, otherwise `None`.
 pub(crate) async fn serve_always(
     what: &'static str,
     address: SocketAddr,
@@ -227,7 +227,7 @@ mod tests {
             for _ in 0..6 {
                 slow.push(sent(to, b"GET").await);
             }
-            // Others are answered at once, and so is whoever asks from that source.
+            // Requests from other sources are answered at once, and so is another request from that source.
             for source in [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 1]] {
                 let mut byte = [0];
                 sent_from(source, to, GET).await.read_exact(&mut byte).await.unwrap();

@@ -18,7 +18,7 @@ pub(crate) struct ConnectionLimiter(Arc<Lock<ConnectionTable>>);
 
 struct ConnectionTable {
     slots: ConnectionSlots,
-    /// How to end whoever has one.
+    /// How to end the connections that have a slot.
     ends: BTreeMap<u64, CancellationToken>,
 }
 

@@ -20,7 +20,7 @@ pub fn address(bind: IpAddr, port: u16) -> Option<SocketAddr> {
     (port != 0).then_some(SocketAddr::new(bind, port))
 }
 
-/// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.
+/// Serves until `stop`. `bound` has the address while it is listened on, otherwise `None`.
 pub async fn serve(address: SocketAddr, bound: watch::Sender<Option<SocketAddr>>, stop: CancellationToken) {
     let routes = Router::new().route("/healthz", get(ping)).route("/healthz/ping", get(ping));
     bounded::serve_always("healthz", address, routes, BOUNDS, bound, stop).await;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Returns once nothing has moved for `limit`; whoever moves bytes holds the sender.
+/// Returns once nothing has moved for `limit`; the task that moves bytes holds the sender.
 pub(crate) async fn quiet(mut seen: watch::Receiver<()>, limit: Duration) {
     while timeout(limit, seen.changed()).await.is_ok() {}
 }
@@ -21,7 +21,7 @@ pub(crate) async fn quiet(mut seen: watch::Receiver<()>, limit: Duration) {
 /// and takes along what the client has not read.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Reads what still comes, for a while.
+/// Reads, for a while, bytes that still arrive.
 pub(crate) async fn linger(mut client: impl AsyncRead + Unpin) {
     let mut buffer = [0; 1024];
     let rest = async { while matches!(client.read(&mut buffer).await, Ok(read) if read > 0) {} };

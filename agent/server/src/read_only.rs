@@ -31,7 +31,7 @@ const PATHS: Paths = Paths {
     checkpoint: false,
 };
 
-/// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.
+/// Serves until `stop`. `bound` has the address while it is listened on, otherwise `None`.
 pub async fn serve<N: NodeApi + NodeTools>(
     node: Arc<N>,
     clock: Clock,

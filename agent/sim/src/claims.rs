@@ -3,8 +3,9 @@
 //!
 //! In: random numbers of its own, so that other runs do not change. Out: answers to effects on claims; the checkers. CLAIM-PREPARED: a
 //! pod has a sandbox and running containers only if its drivers have prepared its claims. CLAIM-HELD: no claim is unprepared while a
-//! container that uses it runs. LEAK: after the end of its pods no driver holds a claim, and no reference is left. The owner ends
-//! with the agent; its checkpoint and the drivers do not. Upstream: pkg/kubelet/cm/dra.
+//! container that uses it runs. CLAIM-TURN: of one agent's calls at most one at a time works on a claim. LEAK: after the end of its pods
+//! no driver holds a claim, and no reference is left. The owner ends with the agent; its checkpoint and the drivers do not. Upstream:
+//! pkg/kubelet/cm/dra.
 
 mod drivers;
 
@@ -48,6 +49,8 @@ pub(crate) enum ClaimNews {
     Tell(ClaimEvent),
     /// A call reaches its driver.
     Call(drivers::DriverCall),
+    /// A driver's answer reaches the owner.
+    Answered(ClaimEvent),
     /// The checkpoint is on disk.
     Written(String),
     /// The time limit of an effect has passed.
@@ -213,6 +216,12 @@ impl World {
             _ if is_dead => {}
             ClaimNews::Tell(event) => self.tell_claims(event),
             ClaimNews::Call(call) => self.serve_driver(call),
+            ClaimNews::Answered(event) => {
+                if let Some(claims) = &mut self.claims {
+                    claims.drivers.note_answer(&event);
+                }
+                self.tell_claims(event);
+            }
             ClaimNews::Written(text) => {
                 if let Some(claims) = &mut self.claims {
                     claims.checkpoint = Some(text);
@@ -247,7 +256,7 @@ impl World {
             let text = format!("{gone:?} is given back while {} of {} runs", c.observed.id, c.pod);
             self.checks.report("CLAIM-HELD", text);
         }
-        self.claim_news(served.answers_after, ClaimNews::Tell(served.answer));
+        self.claim_news(served.answers_after, ClaimNews::Answered(served.answer));
     }
 
     fn tell_claims(&mut self, event: ClaimEvent) {
@@ -286,6 +295,15 @@ impl World {
                 self.claim_news(soon, ClaimNews::Tell(ClaimEvent::Fetched { fetch, answer }));
             }
             ClaimAction::Call { call, method, claims: asked, .. } => {
+                if let Some(claim) = claims.drivers.note_call(call, &asked) {
+                    let text = format!("call {call} works on {claim}, an earlier call still does");
+                    self.checks.report("CLAIM-TURN", text);
+                }
+                if self.defect == Some(Defect::EndsTurnsEarly) {
+                    let answer = Err("rpc error: code = Unavailable desc = injected".to_owned());
+                    let early = ClaimNews::Tell(ClaimEvent::Called { call, answer });
+                    self.queue.after(soon, Event::Claims { incarnation: self.incarnation, news: early });
+                }
                 let (after, call) = claims.drivers.send(&mut claims.rng, claims.calm, (call, method, asked));
                 self.claim_news(after, ClaimNews::Call(call));
             }

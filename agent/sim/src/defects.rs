@@ -73,6 +73,11 @@ pub enum Defect {
     GivesClaimsBackEarly,
     /// Never unprepares a claim (LEAK).
     KeepsClaims,
+    /// Ends the work on a claim while its driver still works on it (CLAIM-TURN).
+    EndsTurnsEarly,
+    /// Counts a pod as ended while its containers are being ended, so that its claims, devices and processors are free (CLAIM-HELD,
+    /// ALLOC-DURABLE, ALLOC-EXCL).
+    FreesPartsEarly,
     /// Moves all running containers to one processor (ALLOC-EXCL).
     MovesAllToOne,
     /// Never moves running containers to other processors (LIVENESS).
@@ -105,7 +110,7 @@ pub enum Defect {
     ReportsEarly,
     /// Writes no status at all (STATUS-TRUTH, at rest).
     SaysNothing,
-    /// Deletes the object of a pod whose deletion nobody requested (DELETE-LAST).
+    /// Deletes the object of a pod whose deletion no client requested (DELETE-LAST).
     DeletesEarly,
     /// Reads a pod of another node (SECRET-SCOPE).
     ReadsForeign,
@@ -132,13 +137,14 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// True for defects of the calls to the API server.
+    /// True for defects of the calls to the API server, and for those that need its pods.
     #[must_use]
     pub fn needs_api(self) -> bool {
         matches!(
             self,
             Defect::RestartsDebuggers
                 | Defect::MovesAllToOne
+                | Defect::FreesPartsEarly
                 | Defect::ActsBeforeItIsWritten
                 | Defect::GivesTooMuch
                 | Defect::HidesResizes

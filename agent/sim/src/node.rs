@@ -491,6 +491,9 @@ impl Node {
                 action => self.act(now, &key, action),
             }
         }
+        if self.defect == Some(Defect::FreesPartsEarly) && state == "terminating" {
+            self.manage(now, ManagerEvent::Ended(uid.clone()));
+        }
         // The same order as in the daemon's worker task.
         if ended && self.ended.insert(uid.clone()) {
             self.manage(now, ManagerEvent::Ended(uid.clone()));
@@ -527,7 +530,7 @@ impl Node {
             }
             PodAction::Cancel(id) => self.out.push(NodeRequest::Cancel(key.uid.clone(), id)),
             PodAction::Probe { id, call } => self.out.push(NodeRequest::Probe(key.uid.clone(), id, call)),
-            // The simulation does not cancel probes: the answer comes, and the worker ignores it.
+            // The simulation does not cancel probes: the answer arrives, and the worker ignores it.
             PodAction::CancelProbe(_) => {}
             PodAction::Persist { id, record } => self.out.push(NodeRequest::Persist { id, record }),
             PodAction::PublishStatus(status) => {

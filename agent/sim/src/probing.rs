@@ -134,7 +134,7 @@ impl World {
         self.calm_objects();
     }
 
-    /// The agent runs a probe; the answer comes, or the time limit passes.
+    /// The agent runs a probe; the answer arrives, or the time limit passes.
     pub(crate) fn ask(&mut self, uid: PodUid, id: ProbeId, call: Box<ProbeCall>) {
         let incarnation = self.incarnation;
         let Some(probing) = &mut self.probing else { return };

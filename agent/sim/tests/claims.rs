@@ -1,4 +1,5 @@
-//! Seeds with resource claims: each runs twice and must leave the same trace; CLAIM-PREPARED, CLAIM-HELD and LEAK can fail.
+//! Seeds with resource claims: each runs twice and must leave the same trace; CLAIM-PREPARED, CLAIM-HELD, CLAIM-TURN and LEAK can
+//! fail.
 
 mod common;
 
@@ -23,4 +24,14 @@ fn claim_held_can_fail() {
 #[test]
 fn a_claim_that_is_kept_is_found() {
     common::caught(run_claims, Defect::KeepsClaims, "LEAK");
+}
+
+#[test]
+fn two_works_on_one_claim_are_found() {
+    common::caught(run_claims, Defect::EndsTurnsEarly, "CLAIM-TURN");
+}
+
+#[test]
+fn claims_of_a_pod_whose_containers_still_end_are_missed() {
+    common::caught_within(run_claims, Defect::FreesPartsEarly, "CLAIM-HELD", 400);
 }

@@ -45,3 +45,8 @@ fn an_answer_to_an_old_question_is_found() {
 fn a_plugin_that_holds_up_all_pods_is_found() {
     common::caught(run_devices, Defect::WaitsForAllPlugins, "LIVENESS");
 }
+
+#[test]
+fn devices_of_a_pod_whose_containers_still_end_are_missed() {
+    common::caught(run_devices, Defect::FreesPartsEarly, "ALLOC-DURABLE");
+}

@@ -30,3 +30,8 @@ fn alloc_durable_can_fail() {
 fn a_container_that_is_not_moved_is_found() {
     common::caught(run_placing, Defect::MovesNoContainer, "LIVENESS");
 }
+
+#[test]
+fn processors_of_a_pod_whose_containers_still_end_are_missed() {
+    common::caught_within(run_placing, Defect::FreesPartsEarly, "ALLOC-EXCL", 400);
+}

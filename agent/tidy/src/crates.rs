@@ -189,7 +189,8 @@ const ROOMS: &[Room] = &[
     },
 ];
 
-/// What tests of any crate may use of ours besides: the library of fakes, the crates it stands on, and the kernel that refuses.
+/// What tests of any crate may use of ours in addition: the library of fakes, the crates it stands on, and the kernel
+/// that refuses.
 const TESTS_MAY_USE: &[&str] = &[
     "agent-sim",
     "agent-faults",

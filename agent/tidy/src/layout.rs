@@ -13,7 +13,7 @@ pub const LINES_FAIL: usize = 800;
 /// Generated code and uniform tables, which may be as long as they are: path and reason.
 const LONG_ALLOWED: &[(&str, &str)] = &[];
 
-/// What may stand at the top, beside dot files and `*.toml`.
+/// What may stand at the top, in addition to dot files and `*.toml`.
 const TOP_LEVEL: &[&str] = &[
     "Cargo.lock",
     "LICENSE",

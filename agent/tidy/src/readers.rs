@@ -1,6 +1,6 @@
 //! Rule: each key of KubeletConfiguration has a reader, or stands in the table of keys that have none.
 //!
-//! In: the tracked files. Out: a finding for each field of the type that no product code reads and that
+//! In: the tracked files. Out: a finding for each field of the type, and of the objects inside it, that no product code reads and that
 //! `config/src/kubelet/unread.rs` does not name. A setting that is accepted and ignored surprises an operator later.
 
 use crate::Finding;
@@ -8,6 +8,19 @@ use crate::tree::SourceFile;
 
 /// The file with the type.
 const TYPES: &str = "config/src/kubelet/types.rs";
+/// The file with the objects inside of the type.
+const NESTED: &str = "config/src/kubelet/nested.rs";
+/// The files, and how many fields each has at least.
+const SOURCES: [(&str, usize); 2] = [(TYPES, 100), (NESTED, 30)];
+/// Keys of objects that need no reader, and the reason.
+const BELOW: [(&str, &str); 6] = [
+    ("endpoint", "the agent refuses tracing"),
+    ("samplingRatePerMillion", "the agent refuses tracing"),
+    ("filePattern", "the agent reports vmodule"),
+    ("splitStream", "the agent reports the options of logging"),
+    ("infoBufferSize", "the agent reports the options of logging"),
+    ("timeAdded", "validation refuses it"),
+];
 /// The file with the table of keys without a reader.
 const UNREAD: &str = "config/src/kubelet/unread.rs";
 /// Folders whose code counts as a reader.
@@ -15,43 +28,53 @@ const PRODUCT: [&str; 2] = ["agent/", "config/src/kubelet/"];
 /// The functions of the type itself read some fields for everybody else.
 const OWN: &str = "self";
 /// Files and folders below them whose code checks or describes a key and does not act on it.
-const NO_READERS: [&str; 6] =
-    [TYPES, UNREAD, "config/src/kubelet/validate/", "config/src/kubelet/flags/", "agent/tidy/", "agent/sim/"];
+const NO_READERS: [&str; 7] = [
+    TYPES,
+    NESTED,
+    UNREAD,
+    "config/src/kubelet/validate/",
+    "config/src/kubelet/flags/",
+    "agent/tidy/",
+    "agent/sim/",
+];
 
 /// Every field has a reader or an entry in the table.
 #[must_use]
 pub fn keys(files: &[SourceFile]) -> Vec<Finding> {
-    let Some(types) = files.iter().find(|file| file.path == TYPES) else {
+    SOURCES.iter().flat_map(|(path, least)| keys_of(files, path, *least)).collect()
+}
+
+/// The findings of one file with fields.
+fn keys_of(files: &[SourceFile], path: &str, least: usize) -> Vec<Finding> {
+    let text_of =
+        |path: &str| files.iter().find(|file| file.path == path).and_then(|file| file.text.as_deref());
+    let Some(types) = text_of(path) else {
         return vec![Finding::new(
-            TYPES,
+            path,
             0,
-            "the type KubeletConfiguration is not there: mend the rule `readers`",
+            "keys of KubeletConfiguration are not there: mend the rule `readers`",
         )];
     };
-    let table = files
-        .iter()
-        .find(|file| file.path == UNREAD)
-        .and_then(|file| file.text.as_deref())
-        .unwrap_or_default();
-    let fields = fields(types.text.as_deref().unwrap_or_default());
-    if fields.len() < 100 {
+    let table = text_of(UNREAD).unwrap_or_default();
+    let fields = fields(types);
+    if fields.len() < least {
         let message = format!("only {} fields were understood: mend the rule `readers`", fields.len());
-        return vec![Finding::new(TYPES, 0, message)];
+        return vec![Finding::new(path, 0, message)];
     }
     let readers: Vec<&SourceFile> = files.iter().filter(|file| may_read(&file.path)).collect();
     let mut findings = Vec::new();
     for Field { line, name, key } in fields {
         let quoted = format!("\"{key}\"");
-        let own = types.text.as_deref().is_some_and(|text| reads(text, &format!("{OWN}.{name}")));
-        let read = own
+        let read = reads(types, &format!("{OWN}.{name}"))
             || readers.iter().any(|file| {
                 file.text.as_deref().is_some_and(|text| reads(text, &name)) || in_config(file, &quoted)
             });
-        if !read && !table.contains(&quoted) {
+        let named = table.contains(&quoted) || table.contains(&format!(".{key}\""));
+        if !read && !named && !BELOW.iter().any(|(below, _)| *below == key) {
             let message = format!(
                 "no component reads `{key}`: let one act on it, or name it in {UNREAD} with the reason"
             );
-            findings.push(Finding::new(TYPES, line, message));
+            findings.push(Finding::new(path, line, message));
         }
     }
     findings
@@ -141,10 +164,21 @@ mod tests {
         text
     }
 
+    fn nested() -> String {
+        let field = |n: usize| format!("        part_{n}: i32 = {n}, \"part{n}\";\n");
+        let mut text: String = (0..30).map(field).collect();
+        text.push_str(
+            "        deep_size: i32 = 0, \"deepSize\";\n        time_added: i32 = 0, \"timeAdded\";\n",
+        );
+        text
+    }
+
     fn findings(reader: &str, table: &str) -> Vec<String> {
-        let all: String = (0..100).map(|n| format!("kubelet.field_{n};\n")).collect();
+        let mut all: String = (0..100).map(|n| format!("kubelet.field_{n};\n")).collect();
+        all.extend((0..30).map(|n| format!("kubelet.part_{n};\n")));
         let files = [
             file(TYPES, &types()),
+            file(NESTED, &nested()),
             file(UNREAD, table),
             file("agent/daemon/src/all.rs", &all),
             file("agent/daemon/src/one.rs", reader),
@@ -154,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_key_without_a_reader_is_found_with_its_line() {
-        let found = findings("kubelet.max_size_other;", "");
+        let found = findings("kubelet.max_size_other; kubelet.deep_size", "");
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].starts_with("config/src/kubelet/types.rs:203: no component reads `maxSize`"),
@@ -164,8 +198,19 @@ mod tests {
 
     #[test]
     fn a_reader_or_an_entry_of_the_table_is_enough() {
-        assert_eq!(findings("kubelet.max_size.parse()", ""), Vec::<String>::new());
-        assert_eq!(findings("", "(\"maxSize\", Treatment::Noted, \"\")"), Vec::<String>::new());
+        assert_eq!(findings("kubelet.max_size.parse(); nested.deep_size", ""), Vec::<String>::new());
+        let table = "(\"maxSize\", Treatment::Noted, \"\"), (\"whole.deepSize\", Treatment::Noted, \"\")";
+        assert_eq!(findings("", table), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_key_inside_of_an_object_needs_a_reader_too() {
+        let found = findings("kubelet.max_size", "");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("config/src/kubelet/nested.rs:31: no component reads `deepSize`"),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -179,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_type_that_is_not_understood_is_a_finding() {
-        assert_eq!(keys(&[file(TYPES, "struct K;")]).len(), 1);
-        assert_eq!(keys(&[]).len(), 1);
+        assert_eq!(keys(&[file(TYPES, "struct K;"), file(NESTED, "struct L;")]).len(), 2);
+        assert_eq!(keys(&[]).len(), 2);
     }
 }

@@ -11,7 +11,7 @@ use crate::tree::SourceFile;
 
 /// Words for a text outside of the repository. A number after one of them, or one of [`PARTS`], is a reference.
 const TEXTS: &[&str] = &[concat!("contr", "act"), concat!("contr", "acts")];
-/// Words for a part of such a text. A number after one of them is a reference, whatever stands before it.
+/// Words for a part of such a text. A number after one of them is a reference; the text before it does not matter.
 const SECTIONS: &[&str] = &[concat!("chap", "ter"), concat!("chap", "ters")];
 /// Words that refer to a part of one of [`TEXTS`] without a number.
 const PARTS: &[&str] = &[concat!("chap", "ter"), concat!("chap", "ters"), "fact", "facts", "rule", "rules"];

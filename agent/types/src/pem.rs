@@ -13,7 +13,7 @@ const DASHES: &str = "-----";
 /// Characters of a line.
 const LINE: usize = 64;
 
-/// The bytes of every block, whatever its label.
+/// The bytes of every block, with any label.
 pub fn blocks(text: &str) -> impl Iterator<Item = Vec<u8>> + '_ {
     let mut lines = text.lines().map(str::trim_end);
     std::iter::from_fn(move || {

@@ -27,9 +27,9 @@ pub fn asks(volume: &Volume) -> bool {
     volume.csi.is_some() || claim::has_one(volume) || parts(volume).any(own)
 }
 
-/// It has what the API server's admission gives nearly every pod, and nothing else: a token, the root certificates, the name
-/// of the namespace. What can be missing there is nothing that whoever made the pod has chosen; so the sandbox is made
-/// meanwhile, and only containers wait for it.
+/// The volume has only what the API server's admission gives nearly every pod: a token, the root certificates, the name
+/// of the namespace. The author of the pod has not chosen the parts that can be missing; so the sandbox is made
+/// meanwhile, and only containers wait for the volume.
 #[must_use]
 pub fn is_account(volume: &Volume) -> bool {
     let given = |part: &VolumeProjection| {

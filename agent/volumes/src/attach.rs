@@ -43,7 +43,7 @@ pub struct VolumeOnDisk {
 pub enum Fits {
     /// It may.
     Yes,
-    /// Nobody has it, but it is staged with another one: it has to be staged anew.
+    /// No pod has it, but it is staged with another one: it has to be staged again.
     Anew,
     /// Another pod has it with this one.
     No(String),
@@ -150,7 +150,7 @@ impl Staging {
         }
     }
 
-    /// The volumes that the API server is to be told of, sorted.
+    /// The volumes for the Node's `volumesInUse`, sorted.
     #[must_use]
     pub fn in_use(&self, disk: &OnDisk) -> Vec<String> {
         let wanted = self.wanted.iter().filter(|(_, wanted)| wanted.attached).map(|(key, _)| key);
@@ -256,7 +256,7 @@ mod tests {
             (with(&["v"], &[("v", "a")], "a"), Fits::Yes),
             (with(&["v", "w"], &[("v", "a")], "a"), Fits::No(String::new())),
             (with(&["v"], &[("v", "b")], "b"), Fits::No("b".to_owned())),
-            // What the pod has it keeps, whatever it would be given today.
+            // The pod keeps the label that it has, even if it would get another one today.
             (with(&["u"], &[("u", "b")], "b"), Fits::Yes),
             (with(&["u", "v"], &[("u", "a"), ("v", "b")], "a"), Fits::No("b".to_owned())),
         ] {

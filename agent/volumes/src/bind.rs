@@ -21,7 +21,7 @@ pub struct OfClaim {
 pub struct Bind {
     /// Absolute path of the directory, or of the disk.
     pub source: String,
-    /// Nobody writes to it.
+    /// It is read-only.
     pub read_only: bool,
     /// `mountOptions` of the PersistentVolume.
     pub options: Vec<String>,

@@ -123,7 +123,7 @@ impl ClaimRef {
     /// Name of the PersistentVolume that the claim is bound to.
     ///
     /// # Errors
-    /// It is going, or not bound, or another pod's.
+    /// It is being deleted, or not bound, or another pod's.
     pub fn volume_name(&self, claim: &PersistentVolumeClaim) -> Result<String, ClaimError> {
         let (meta, spec) = (&claim.metadata, claim.spec.as_ref());
         let protected = meta.finalizers.iter().flatten().any(|f| f == PROTECTION);
@@ -259,7 +259,7 @@ pub(super) fn csi_source(
 
 /// The nodes that may have the volume; `None`: all of them.
 fn required(volume: &PersistentVolume) -> Option<NodeSelector> {
-    // One that cannot be translated is bound to nobody.
+    // A volume that cannot be translated is bound to no node.
     let volume = translation::persistent(volume).ok()?;
     volume.spec.as_ref()?.node_affinity.as_ref()?.required.clone()
 }

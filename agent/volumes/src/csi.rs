@@ -37,7 +37,7 @@ use crate::token::{DEFAULT_LIFE_S, TokenRef};
 
 /// Upstream begins its errors so.
 pub const PLUGIN: &str = "kubernetes.io/csi";
-/// Name of the file that says whose volume a directory is, beside the target.
+/// Name of the file next to the target that says which volume the directory belongs to.
 pub const DATA_FILE: &str = "vol_data.json";
 /// The target below a volume's directory.
 pub const TARGET: &str = "mount";
@@ -45,8 +45,8 @@ pub const TARGET: &str = "mount";
 const EPHEMERAL: &str = "Ephemeral";
 /// The life of a PersistentVolume: its own.
 const PERSISTENT: &str = "Persistent";
-/// In the file beside the target: `false` if the driver's volumes are not attached to nodes. Upstream asks the CSIDriver
-/// again; this node knows it without an API server.
+/// In the file next to the target: `false` if the driver's volumes are not attached to nodes. Upstream asks the
+/// CSIDriver again; this node knows it without an API server.
 const ATTACH: &str = "attachRequired";
 /// Where drivers find the pod's tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -55,7 +55,7 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 /// What a Secret is called in words about it.
 const PUBLISH_SECRET: &str = "NodePublishSecretRef";
 
-/// What a volume of a PersistentVolume has beside what every volume has.
+/// What a volume of a PersistentVolume has in addition to the fields of every volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Persistent {
     /// `nodeStageSecretRef`.
@@ -95,7 +95,7 @@ pub struct CsiVolume {
     pub node: String,
     /// `fsType`; may be empty.
     pub fs_type: String,
-    /// Nobody writes to it.
+    /// It is read-only.
     pub read_only: bool,
     /// `volumeAttributes`.
     pub attributes: BTreeMap<String, String>,
@@ -134,11 +134,11 @@ pub struct Terms {
     pub group_policy: String,
     /// It is asked now and then how many volumes the node may have.
     pub recounts: bool,
-    /// It mounts volumes with the SELinux label that it is told (`seLinuxMount`), and the node has labels.
+    /// It mounts volumes with the SELinux label that it gets (`seLinuxMount`), and the node has labels.
     pub labels: bool,
 }
 
-/// What is written beside a volume's target, so that it can be taken away by whoever finds it.
+/// The file next to a volume's target. A later agent needs it to remove the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeData {
     /// Name of the driver.
@@ -175,7 +175,7 @@ impl VolumeData {
         self.rest.get("volumeLifecycleMode").is_none_or(|life| life != EPHEMERAL)
     }
 
-    /// It is attached to nodes; so it is if nobody says otherwise.
+    /// It is attached to nodes. That is the default without an entry.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.rest.get(ATTACH).is_none_or(|says| says != "false")
@@ -312,7 +312,7 @@ impl CsiVolume {
         };
         let Some(object) = object else {
             return match self.persistent {
-                // Upstream: a driver that nobody describes has its volumes attached.
+                // Upstream: a driver without a CSIDriver object has its volumes attached.
                 Some(_) => Ok(Terms { attach: true, ..Terms::default() }),
                 None => Err(refused("no CSIDriver object".to_owned())),
             };
@@ -493,7 +493,7 @@ impl CsiVolume {
         files && (policy == "File" || (policy != "None" && !self.fs_type.is_empty() && one_writer))
     }
 
-    /// What is written beside the target.
+    /// The contents of the file next to the target.
     #[must_use]
     pub fn data(&self, terms: &Terms) -> VolumeData {
         let mut rest = BTreeMap::from(
@@ -512,7 +512,7 @@ impl CsiVolume {
         VolumeData { driver: self.driver.clone(), handle: self.handle.clone(), rest }
     }
 
-    /// What is written beside the place where the volume is staged.
+    /// The contents of the file next to the staging directory.
     #[must_use]
     pub fn staged_data(&self, terms: &Terms) -> VolumeData {
         let rest = not_attached(terms).into_iter().chain(self.labelled()).collect();

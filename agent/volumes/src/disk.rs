@@ -118,7 +118,7 @@ pub struct DiskState {
     pub begun: bool,
 }
 
-/// A program of the node, and what it is told.
+/// A program of the node, and its arguments.
 pub type Command = (String, Vec<String>);
 
 /// What is to be done next.
@@ -201,10 +201,10 @@ fn format(kind: &str, source: &str) -> Command {
     (format!("mkfs.{kind}"), arguments.collect())
 }
 
-/// What makes the file system on a mounted disk as large as the disk.
+/// The command that makes the file system on a mounted disk as large as the disk.
 ///
 /// # Errors
-/// It is of a kind that cannot grow, or that nobody knows.
+/// Its kind cannot grow, or is unknown.
 pub fn grow(of: &Bind, content: Content) -> Result<Command, String> {
     let Bind { source, disk: Disk { global, .. }, .. } = of;
     let (program, arguments): (_, &[&str]) = match content {
@@ -355,7 +355,7 @@ mod tests {
                 "{kind} {content:?}"
             );
         }
-        // That this node had begun to format it says nothing about what somebody has put there since.
+        // This node had begun to format the disk, but another node may have written to it since.
         let begun = |content| DiskState { begun: true, ..seen(content) };
         for (content, checked, expected) in [
             (FileSystem("ext4"), false, "fsck.ext4 -a /dev/x"),

@@ -15,11 +15,11 @@ use crate::csi::source::CsiSource;
 use crate::csi::translation;
 use crate::plugin::NO_PLUGIN;
 
-/// The words about `gitRepo`, whose gate nobody can turn on.
+/// The words about `gitRepo`, whose gate cannot be turned on.
 const NO_GIT: &str = "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the \
                       feature-gate `GitRepoVolumeDriver`";
 
-/// The volume is of a type that nobody mounts.
+/// The volume is of a type that the kubelet no longer mounts.
 #[must_use]
 pub fn has_no_plugin(volume: &Volume) -> bool {
     volume.rbd.is_some()
@@ -43,7 +43,7 @@ pub fn is_inline(volume: &Volume) -> bool {
 /// What such a volume is; `None`: it is none.
 ///
 /// # Errors
-/// It cannot be translated, or nobody mounts its type.
+/// It cannot be translated, or the kubelet no longer mounts its type.
 #[must_use]
 pub fn bound(p: &Pod, volume: &Volume) -> Option<Result<Bound, ClaimError>> {
     if has_no_plugin(volume) {

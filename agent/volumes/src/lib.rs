@@ -14,7 +14,7 @@
 //! reconstruction.
 //!
 //! Invariants: no container starts before every volume of its pod is mounted; no volume is torn down before
-//! the pod's containers have ended (VOL-HELD); the pod's directory goes after its volumes. Upstream:
+//! the pod's containers have ended (VOL-HELD); the pod's directory is removed after its volumes. Upstream:
 //! pkg/kubelet/volumemanager, pkg/volume.
 #![forbid(unsafe_code)]
 
@@ -94,8 +94,8 @@ pub const SET_UP_DEVICE: &str = "MapVolume.SetUpDevice";
 /// The step that keeps a block device for a pod.
 pub const MAP_BLOCK_VOLUME: &str = "MapVolume.MapBlockVolume";
 
-/// The words about a step that failed for a volume. Words that are such already stay as they are: several steps lead to a
-/// volume, and whoever takes one knows which.
+/// The message about a step that failed for a volume. A message that names its step already stays as it is: several
+/// steps lead to a volume, and the code of each step knows which one it is.
 #[must_use]
 pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
     if ["MountVolume.", "MapVolume.", "AttachVolume."].iter().any(|step| why.starts_with(step)) {
@@ -121,7 +121,7 @@ impl From<String> for SetUpError {
     }
 }
 
-/// What came of making a volume's contents as large as the volume.
+/// The result of making a volume's contents as large as the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resize {
     /// They are.
@@ -208,7 +208,8 @@ impl Work {
         }
     }
 
-    /// Whether it is to be found out why the volume is not attached. Only drivers' volumes have somebody who says so.
+    /// Sets whether to find out why the volume is not attached. Only drivers' volumes have a VolumeAttachment that
+    /// says it.
     pub fn say_why(&mut self, overdue: bool) {
         if let Work::Csi(volume) = self {
             volume.overdue = overdue;

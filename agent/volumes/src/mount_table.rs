@@ -61,7 +61,7 @@ fn unescape(text: &str) -> String {
     plain
 }
 
-/// Mount points below `directory`, the newest first: what lies on or in another mount goes before it.
+/// Mount points below `directory`, the newest first: a mount on or in another one is ended before that one.
 #[must_use]
 pub fn below(table: &[MountPoint], directory: &str) -> Vec<String> {
     let inside = |path: &str| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the helper does by itself: how often and where it tries.
 const OF_THE_HELPER: &[&str] = &["bg", "fg", "retry"];
-/// Versions that are tried where nobody says which, the newest first.
+/// Versions that are tried if the mount options name none, the newest first.
 const VERSIONS: [&str; 3] = ["4.2", "4.1", "4.0"];
 /// What mount(8) says if the server does not know the version.
 const OTHER_VERSION: &str = "Protocol not supported";
@@ -23,7 +23,7 @@ pub struct Nfs {
     pub server: String,
     /// Absolute path there.
     pub path: String,
-    /// Nobody writes to it.
+    /// It is read-only.
     pub read_only: bool,
     /// `mountOptions` of the PersistentVolume.
     pub options: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Nfs {
 pub enum NfsMounter {
     /// mount.nfs(8).
     Helper,
-    /// The kernel, which must be told the server's address.
+    /// The kernel, which needs the server's address.
     Kernel(IpAddr),
 }
 
@@ -128,7 +128,7 @@ pub fn is_other_version(words: &str) -> bool {
     words.contains(OTHER_VERSION)
 }
 
-/// What is told of a mount(8) that failed, as upstream tells it.
+/// The message about a mount(8) that failed, as upstream writes it.
 #[must_use]
 pub fn failed(why: &str, arguments: &[String], words: &str) -> String {
     format!(

@@ -1,5 +1,5 @@
-//! The table of objects that pods of this node get values from: [`WatchedObjects`], its watches, and those who wait for the first
-//! news of one. One owner in the daemon has the table and nobody else.
+//! The table of objects that pods of this node get values from: [`WatchedObjects`], its watches, and the requests that
+//! wait for the first news of one. Only one owner in the daemon has the table.
 //!
 //! ```text
 //! pods ──► WatchedObjects ──► Begin, End ──► watches ──► news ──┬─► Changed: the manager
@@ -109,7 +109,7 @@ impl ObjectTable {
         question
     }
 
-    /// Nobody waits for the answer any more.
+    /// No worker waits for the answer any more.
     pub fn withdraw(&mut self, question: QuestionNumber) {
         self.waiting.remove(&question);
     }

@@ -132,7 +132,7 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
 /// Directory of a volume that the node makes, below the pod's.
 #[must_use]
 pub fn below(plugin: Plugin, volume: &str) -> String {
-    // Beside a driver's target lies the file that says whose it is.
+    // The file that says which volume it is lies next to a driver's target.
     let target = if plugin == Plugin::Csi { format!("/{TARGET}") } else { String::new() };
     // What a volume of an old type is called may be a path; as upstream, its slashes are tildes.
     format!("volumes/{}/{}{target}", plugin.directory(), volume.replace('/', "~"))

@@ -91,7 +91,7 @@ impl Plugin {
         }
     }
 
-    /// Containers never write to it, whatever their mount says.
+    /// Containers never write to it, also if their mount allows it.
     #[must_use]
     pub fn is_read_only(self) -> bool {
         matches!(self, Plugin::ConfigMap | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected)

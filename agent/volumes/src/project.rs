@@ -2,7 +2,7 @@
 //! walk is needed.
 //!
 //! ```text
-//! empty directory ──an id that nobody uses──► project of its own ──► the file system counts bytes and inodes
+//! empty directory ──an id that is not used──► project of its own ──► the file system counts bytes and inodes
 //!                                                    │
 //!                          its last file goes ◄──────┘  and with it the id is free again
 //! ```
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
-/// The first id that is given away, as upstream: whoever numbers projects by hand begins at 1.
+/// The first id that the agent gives to a volume, as upstream: people who number projects by hand begin at 1.
 pub const FIRST: u32 = (1 << 20) + 1;
 /// The first one behind those that are given away.
 pub const END: u32 = FIRST + (1 << 20);
@@ -69,7 +69,7 @@ pub enum NoProjectReason {
          `prjquota`; until then volumes are walked"
     )]
     Unsupported,
-    /// Somebody else counts it.
+    /// Another project counts it.
     #[error("its files are those of project {0}, which is somebody else's: it is walked")]
     Others(u32),
     /// It has files that would not be counted.
@@ -95,8 +95,8 @@ pub fn next(own: Attributes, above: Attributes, is_empty: bool) -> ProjectAction
     }
 }
 
-/// The first id that nobody uses and that is not `reserved`. `next_used` tells the least id from its argument on that the file
-/// system knows.
+/// The first id that is not in use and not `reserved`. `next_used` returns the least id in use that is not below its
+/// argument.
 ///
 /// # Errors
 /// Those of `next_used`.
@@ -112,8 +112,8 @@ pub fn choose<E>(
     Ok(None)
 }
 
-/// Ids that the texts of /etc/projects (`id:path`) and /etc/projid (`name:id`) name: they are somebody's, with files or
-/// without (projects(5), projid(5)).
+/// Ids that the texts of /etc/projects (`id:path`) and /etc/projid (`name:id`) name: they belong to an administrator's
+/// projects, with files or without (projects(5), projid(5)).
 #[must_use]
 pub fn reserved(projects: &str, projid: &str) -> BTreeSet<u32> {
     let ids = pairs(projects).map(|(id, _)| id).chain(pairs(projid).map(|(_, id)| id));
@@ -170,7 +170,7 @@ mod tests {
             (of(FIRST), NONE, true, ProjectAction::Keep(FIRST)),
             (of(END - 1), NONE, false, ProjectAction::Keep(END - 1)),
             (of(FIRST), of(7), true, ProjectAction::Keep(FIRST)),
-            // Everything below somebody's directory is counted there.
+            // Everything below a directory of another project is counted there.
             (of(7), of(7), true, ProjectAction::Leave(NoProjectReason::Others(7))),
             (of(FIRST), of(FIRST), true, ProjectAction::Leave(NoProjectReason::Others(FIRST))),
             (NONE, of(7), true, ProjectAction::Leave(NoProjectReason::Others(7))),

@@ -57,7 +57,8 @@ fn of_volume(volume: &Volume) -> Vec<NamedObject<'_>> {
     config_map.chain(secret).chain(projected).chain(csi).collect()
 }
 
-/// The Services that the pod's containers are told about: the cluster's own first, then those of the pod's namespace.
+/// The Services that the pod's containers get variables for: the cluster's own first, then those of the pod's
+/// namespace.
 #[must_use]
 pub fn services(p: &Pod) -> BTreeSet<ObjectRef> {
     let own = (pod::spec(p).enable_service_links != Some(false))

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, SecurityContext, VolumeMount};
 
 use crate::bound::{Bound, Source};
 
-/// Beside a volume of a driver: the label it was mounted with.
+/// The entry in the file next to a driver's volume: the label that it was mounted with.
 pub const CONTEXT: &str = "seLinuxMountContext";
 /// What the file system of a plugin's directory is labelled: drivers in containers may use it.
 /// Upstream: `KubeletPluginsDirSELinuxLabel`.
@@ -53,7 +53,7 @@ pub fn label(p: &Pod, name: &str, bound: &Bound, node: &NodeContext) -> Result<O
     let all = all.map(|c| -> Parts<'_> { (&c.volume_mounts, &c.security_context) });
     let ephemeral = pod::ephemeral_containers(p).iter().map(|c| (&c.volume_mounts, &c.security_context));
     let mounting = all.chain(ephemeral).filter(|(mounts, _)| mounts.iter().flatten().any(|m| m.name == name));
-    // Who says nothing has nothing against any label; of who names no level nobody knows which one it will be.
+    // A container without options accepts every label. If the options name no level, the label is not known yet.
     let options = mounting.filter_map(|(_, own)| {
         let own = own.as_ref().and_then(|s| s.se_linux_options.as_ref());
         own.or_else(|| of_pod?.se_linux_options.as_ref())

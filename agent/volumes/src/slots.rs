@@ -223,7 +223,7 @@ impl PodVolumes {
         Some(self.wait_ended(TOO_LONG))
     }
 
-    /// Words for a pod that has to go because the node has no room for one of its volumes.
+    /// Message for a pod that has to end because the node has no room for one of its volumes.
     #[must_use]
     pub fn no_room(&self) -> Option<String> {
         let full = |slot: &Slot| matches!(slot.why(), Some(SetUpReason::Unattached { full: true, .. }));
@@ -256,7 +256,7 @@ impl PodVolumes {
         )
     }
 
-    /// Nobody waits any more.
+    /// No container waits for the volume any more.
     pub fn waited(&mut self) {
         self.waiting = None;
     }

@@ -228,7 +228,7 @@ fn empty_dirs() {
         let Work::EmptyDir { medium, .. } = set_up.work else { panic!("{set_up:?}") };
         assert_eq!(medium, Medium::Memory(bytes), "{source}");
     }
-    // The pod's own limit bounds it whatever its containers have (KEP-2837).
+    // The pod's own limit bounds it, also if its containers have other limits (KEP-2837).
     for (containers, bytes) in [(json!([{"name": "c"}]), 32 << 20), (json!([limited("16Mi")]), 32 << 20)] {
         let p = json!({"containers": containers, "resources": {"limits": {"memory": "32Mi"}},
             "volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]});

@@ -1,9 +1,9 @@
 //! Watches of objects: those that pods of this node get values from, and no others (SECRET-SCOPE).
 //!
 //! In: the desired pods of the node, events of watches. Out: watches to begin and to end, pods whose values
-//! changed. Invariants: one watch for an object, whatever the number of its pods; none for an immutable
-//! object, once it is known; an object without a pod is forgotten, except the Services of a few namespaces:
-//! every pod needs those, and a namespace whose pods come one at a time would list them for each. Upstream:
+//! changed. Invariants: one watch for an object, also if it has several pods; none for an immutable object,
+//! once it is known; an object without a pod is forgotten, except the Services of a few namespaces: every
+//! pod needs those, and a namespace whose pods come one at a time would list them for each. Upstream:
 //! pkg/kubelet/util/manager/watch_based_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,7 +45,7 @@ pub enum WatchAction {
 struct Watched {
     pods: BTreeSet<PodUid>,
     known: Option<Fetched>,
-    /// Somebody waited for it in vain.
+    /// A request waited for it in vain.
     missed: bool,
 }
 
@@ -114,7 +114,7 @@ impl WatchedObjects {
             ObjectNews::Found { data, immutable } => (Fetched::Found(data), immutable),
         };
         let mut actions = Vec::new();
-        // Of Services only new containers are told.
+        // A change of a Service reaches only new containers.
         let told = object.kind != ObjectKind::Services;
         let differs = watched.known.as_ref().map_or(watched.missed, |known| told && *known != now);
         if differs {
@@ -133,7 +133,7 @@ impl WatchedObjects {
         self.objects.get(object)?.known.clone()
     }
 
-    /// Somebody gave up waiting: its pods are to be told when it is known.
+    /// A request gave up waiting: the object's pods get an event when it is known.
     pub fn missed(&mut self, object: &ObjectRef) {
         if let Some(watched) = self.objects.get_mut(object) {
             watched.missed = true;

@@ -142,7 +142,7 @@ fn near(kind: &'static Kind) -> BoxedStrategy<Value> {
     prop_oneof![12 => right, 1 => crate::testing::json()].boxed()
 }
 
-/// What passes the check deserialises, whatever the document; what does not pass is never empty-handed.
+/// Every document that passes the check deserialises; a document that does not pass has at least one problem.
 fn passes_iff_typed<T: Describe + serde::de::DeserializeOwned>(
     mut value: Value,
 ) -> Result<(), TestCaseError> {

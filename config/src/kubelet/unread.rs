@@ -23,7 +23,7 @@ pub enum Treatment {
     AsUpstream,
 }
 
-/// Keys without a reader, the answer, and the reason.
+/// Keys without a reader, with dots where they are inside of an object; the answer, and the reason.
 pub const UNREAD: &[(&str, Treatment, &str)] = &[
     (
         "tracing",
@@ -37,6 +37,13 @@ pub const UNREAD: &[(&str, Treatment, &str)] = &[
         Treatment::Noted,
         "has no effect: the agent looks in time for each threshold, and at once when tasks wait for memory",
     ),
+    (
+        "logging.flushFrequency",
+        Treatment::Noted,
+        "has no effect: the agent writes each line of its log at once",
+    ),
+    ("logging.vmodule", Treatment::Noted, "has no effect: it names source files of programs in Go"),
+    ("logging.options", Treatment::Noted, "has no effect: all lines of the log go the same way"),
     ("contentType", Treatment::Noted, "has no effect: the agent and the API server exchange JSON"),
     (
         "makeIPTablesUtilChains",
@@ -125,8 +132,9 @@ fn of(
 ) -> impl Iterator<Item = (&'static str, Value, &'static str)> {
     let (mut given, default) = (to_value(config), to_value(&KubeletConfiguration::default()));
     UNREAD.iter().filter(move |(_, of, _)| *of == answer).filter_map(move |(key, _, reason)| {
-        let value = given.get_mut(*key).map(Value::take)?;
-        (Some(&value) != default.get(*key)).then_some((*key, value, *reason))
+        let pointer = format!("/{}", key.replace('.', "/"));
+        let value = given.pointer_mut(&pointer).map(Value::take)?;
+        (Some(&value) != default.pointer(&pointer)).then_some((*key, value, *reason))
     })
 }
 
@@ -153,6 +161,26 @@ mod tests {
         let problems = refused(&load(text), "/etc/kubelet.yaml");
         let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
         assert_eq!(paths, ["tracing"]);
+    }
+
+    #[test]
+    fn settings_inside_of_an_object_are_reported_by_their_path() {
+        let vmodule = "vmodule: [{filePattern: 'a*', verbosity: 2}]";
+        let text = format!("logging: {{verbosity: 3, flushFrequency: 9s, {vmodule}}}");
+        assert_eq!(
+            noted(&load(&text)),
+            [
+                "logging.flushFrequency: has no effect: the agent writes each line of its log at once",
+                "logging.vmodule: has no effect: it names source files of programs in Go"
+            ]
+        );
+        // As kubeadm writes it.
+        let defaults = "{flushFrequency: 0, options: {json: {infoBufferSize: '0'}}, verbosity: 0}";
+        assert_eq!(noted(&load(&format!("logging: {defaults}"))), Vec::<String>::new());
+        let split =
+            "logging: {options: {json: {splitStream: true}}}\nfeatureGates: {LoggingAlphaOptions: true}";
+        let notes = noted(&load(split));
+        assert!(notes.iter().any(|note| note.starts_with("logging.options: has no effect: ")), "{notes:?}");
     }
 
     #[test]
@@ -196,9 +224,14 @@ mod tests {
 
     #[test]
     fn each_key_is_one_of_the_type() {
+        let default = to_value(&KubeletConfiguration::default());
         let types = include_str!("types.rs");
         for (key, ..) in UNREAD {
-            assert!(types.contains(&format!("\"{key}\"")), "{key}");
+            match key.split_once('.') {
+                // A key that is not set by default has no value.
+                None => assert!(types.contains(&format!("\"{key}\"")), "{key}"),
+                Some((object, inside)) => assert!(default[object].get(inside).is_some(), "{key}"),
+            }
         }
     }
 }

@@ -181,8 +181,8 @@ fn typed(merged: &Value, origin: &str) -> Result<NodeConfig, Problem> {
 }
 
 impl Effective {
-    /// `/run/orlop/node-config.json`: the configuration without secrets, without the texts of static pods and what plugins are told,
-    /// the source of every key, what counts and what was refused.
+    /// `/run/orlop/node-config.json`: the configuration without secrets, without the texts of static pods and the
+    /// settings of plugins, the source of every key, the accepted sources, and the problems.
     #[must_use]
     pub fn document(&self) -> String {
         let mut config = serde_json::to_value(&self.config).unwrap_or_default();

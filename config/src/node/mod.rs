@@ -7,6 +7,7 @@ mod credential_provider;
 pub mod derive;
 mod effective;
 mod overlay;
+mod pem;
 mod provenance;
 mod scalar;
 mod secret;
@@ -24,7 +25,7 @@ pub use scalar::Scalar;
 pub use secret::{MASK, Secret};
 pub use static_pod::StaticPod;
 pub use types::{
-    API_VERSION, Console, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors, Network, Node, NodeConfig,
-    Registries, Time,
+    API_VERSION, CloudProvider, Console, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors, Network, Node,
+    NodeConfig, Proxy, Registries, Route, Time, Trust,
 };
 pub(crate) use validate::validate_join;

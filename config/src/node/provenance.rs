@@ -8,7 +8,7 @@ use crate::path;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Source of what nobody set.
+/// Source of values that no document sets.
 pub const DEFAULT: &str = "default";
 /// Source of what the appliance sets in the KubeletConfiguration.
 pub const APPLIANCE: &str = "appliance";
@@ -51,7 +51,7 @@ impl Provenance {
         });
     }
 
-    /// Source of every leaf of `document`, [`DEFAULT`] where nobody set it.
+    /// Source of every leaf of `document`, [`DEFAULT`] where no document sets it.
     #[must_use]
     pub fn of(&self, document: &Value, prefix: &str) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();

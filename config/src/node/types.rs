@@ -1,6 +1,6 @@
-//! NodeConfig `orlop/v1alpha1`: everything a node is told at first boot.
+//! NodeConfig `orlop/v1alpha1`: everything that a node gets to know at first boot.
 //!
-//! `Default` is the configuration of a node that was told nothing: DHCP on every wired interface, standalone,
+//! `Default` is the configuration of a node without a document: DHCP on every wired interface, standalone,
 //! static pods from /etc/kubernetes/manifests. See docs/configuration.md.
 
 use super::credential_provider::CredentialProvider;
@@ -31,6 +31,10 @@ config_struct! {
         node: Node = Node::default(), "node";
         /// Addresses and routes.
         network: Network = Network::default(), "network";
+        /// The authorities that clients on the node trust, in addition to those of the image.
+        trust: Trust = Trust::default(), "trust";
+        /// The way out for clients on the node.
+        proxy: Proxy = Proxy::default(), "proxy";
         /// Clock.
         time: Time = Time::default(), "time";
         /// Where images come from.
@@ -59,8 +63,20 @@ config_struct! {
 config_struct! {
     /// The node itself.
     pub struct Node {
-        /// Host name and node name, a DNS name; empty: from DHCP's or the machine id.
+        /// Node name and host name, a DNS name; empty: `orlop-` and the machine id's first 8 digits.
         name: String = String::new(), "name";
+        /// Addresses of the Node object, one or one of each family; empty: that of the default route.
+        addresses: Vec<String> = Vec::new(), "addresses";
+        /// Who initialises the Node object; none: the node itself.
+        cloud_provider: Option<CloudProvider> = None, "cloudProvider";
+    }
+}
+
+config_enum! {
+    /// Who initialises a Node object that is a machine of a cloud.
+    pub enum CloudProvider {
+        /// A cloud controller manager in the cluster.
+        External = "external",
     }
 }
 
@@ -87,7 +103,7 @@ config_enum! {
 config_struct! {
     /// One interface, or all whose name matches.
     pub struct Interface {
-        /// Name patterns as shells have them, spaces between; not with `macAddress`.
+        /// Names, or patterns as shells have them, spaces between; not with `macAddress`.
         name: String = "en* eth*".to_owned(), "name";
         /// MAC address, instead of a name.
         mac_address: Option<String> = None, "macAddress";
@@ -99,12 +115,48 @@ config_struct! {
         gateway: Option<String> = None, "gateway";
         /// Default route of the other address family.
         gateway6: Option<String> = None, "gateway6";
+        /// Static routes.
+        routes: Vec<Route> = Vec::new(), "routes";
         /// DNS servers.
         dns: Vec<String> = Vec::new(), "dns";
-        /// DNS search domains.
+        /// DNS search domains; `.` alone: none, and none of DHCP's.
         search: Vec<String> = Vec::new(), "search";
         /// Largest packet, bytes.
         mtu: Option<i32> = None, "mtu", range(576, 65535);
+    }
+}
+
+config_struct! {
+    /// A static route.
+    pub struct Route {
+        /// Destination, an address with prefix length; `0.0.0.0/0` and `::/0` are default routes.
+        to: String = String::new(), "to", required;
+        /// Gateway, of the same family; none: the destination is on the link.
+        via: Option<String> = None, "via";
+        /// Of two routes to one destination the one with the lower metric counts; none: the interface's metric.
+        metric: Option<u32> = None, "metric";
+        /// The gateway is on the link, in spite of the addresses; none: if no address has it in its network.
+        on_link: Option<bool> = None, "onLink";
+    }
+}
+
+config_struct! {
+    /// The authorities that clients on the node trust, in addition to those of the image.
+    pub struct Trust {
+        /// CA certificates, each PEM in base64.
+        ca_certificates: Vec<String> = Vec::new(), "caCertificates";
+    }
+}
+
+config_struct! {
+    /// The way out for clients on the node.
+    pub struct Proxy {
+        /// URL of the proxy for http:// URLs; may hold a password, so it is never shown.
+        http: Option<Secret> = None, "http", secret;
+        /// URL of the proxy for https:// URLs; may hold a password, so it is never shown.
+        https: Option<Secret> = None, "https", secret;
+        /// Hosts, domains, addresses and networks that are reached without it.
+        no_proxy: Vec<String> = Vec::new(), "noProxy";
     }
 }
 
@@ -119,7 +171,7 @@ config_struct! {
 config_struct! {
     /// Where images come from.
     pub struct Registries {
-        /// Registry host (`docker.io`, `_default` for all others) to its mirrors.
+        /// Registry host (`docker.io`, `_default` for all others) to its mirrors and its certificates.
         mirrors: BTreeMap<String, Mirrors> = BTreeMap::new(), "mirrors";
         /// Programs that give credentials for images, as `providers` of upstream's CredentialProviderConfig v1.
         credential_providers: Vec<CredentialProvider> = Vec::new(), "credentialProviders";
@@ -127,14 +179,20 @@ config_struct! {
 }
 
 config_struct! {
-    /// Mirrors of one registry.
+    /// Mirrors of one registry, and what TLS to them and to the registry needs.
     pub struct Mirrors {
-        /// URLs, tried in order.
-        endpoints: Vec<String> = Vec::new(), "endpoints", required;
+        /// URLs, tried in order; empty: only the registry itself.
+        endpoints: Vec<String> = Vec::new(), "endpoints";
         /// Never ask the registry itself.
         skip_fallback: bool = false, "skipFallback";
         /// The URL's path replaces the registry's `/v2`.
         override_path: bool = false, "overridePath";
+        /// CA certificates in addition to those of the machine, PEM in base64.
+        ca_data: Option<String> = None, "caData";
+        /// The node's certificate for these servers, PEM in base64.
+        client_certificate_data: Option<String> = None, "clientCertificateData";
+        /// Its private key, PEM in base64; secret.
+        client_key_data: Option<Secret> = None, "clientKeyData", secret;
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Of a machine that somebody looks at.
+/// Processors of a machine that a person looks at.
 const PROCESSORS: u32 = 2;
 /// Lines that may wait: the screen is slower than the console for a moment only.
 const QUEUE: usize = 1024;
@@ -53,7 +53,7 @@ pub(super) enum Event {
     Asked,
 }
 
-/// How long QEMU may take to end when it is told to.
+/// How long QEMU may take to end after the request.
 const QUIT_WITHIN: Duration = Duration::from_secs(5);
 
 /// A running machine.
@@ -96,7 +96,7 @@ impl Running {
         std::thread::spawn(move || read_console(&console, log, &to_console, &following, &lines));
         std::thread::spawn(move || {
             if let Ok(status) = child.wait() {
-                // Nobody listens any more when we are on our way out.
+                // The receiver is gone when this program is about to end.
                 let _ = send.send(Event::Ended(status));
             }
         });
@@ -184,7 +184,7 @@ fn await_signals(send: &SyncSender<Event>) -> Result<()> {
     let send = send.clone();
     std::thread::spawn(move || {
         while signals.wait().is_ok() {
-            // Nobody listens any more when we are on our way out.
+            // The receiver is gone when this program is about to end.
             let _ = send.send(Event::Asked);
         }
     });

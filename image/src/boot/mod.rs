@@ -7,8 +7,8 @@
 //!      ── exit ──────────────────┤
 //! Ctrl-C ────────────────────────┘
 //! ```
-//! The console is only shown: nobody can log in there. The terminal's settings are never changed, and what the console
-//! says cannot change them either.
+//! The console is only shown: no user can log in there. The terminal's settings are never changed, and what the
+//! console says cannot change them either.
 
 mod machine;
 mod screen;
@@ -113,7 +113,7 @@ fn interrupted() -> ExitCode {
     ExitCode::from(130)
 }
 
-// The terminal may be what went away: then nobody misses it.
+// The terminal may be gone: then the error does not matter.
 fn say_last(words: &str) {
     let _ = writeln!(std::io::stdout(), "\n{words}");
 }

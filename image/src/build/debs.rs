@@ -9,6 +9,7 @@ use crate::host::run;
 use crate::lock::Deb;
 use crate::plan::BuildStep;
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,7 +75,7 @@ pub struct Archive<'a> {
     pub apt: &'a Path,
     /// The lock file, for messages.
     pub lock: &'a str,
-    /// Take the newest, whatever the lock says.
+    /// Take the newest packages instead of the lock's.
     pub update_lock: bool,
     /// What the programs say.
     pub log: &'a Path,
@@ -92,18 +93,32 @@ pub fn fetch_files(from: &Archive<'_>, debs: &[Deb], out: &Path) -> Result<Vec<D
         command
     };
     run::logged(apt("apt-get").arg("update"), "reading the package lists", from.log)?;
+    let names = debs.iter().map(|locked| &locked.name);
+    let policy = run::output(apt("apt-cache").arg("madison").args(names), "apt-cache madison")?;
+    let mut available = versions(&String::from_utf8_lossy(&policy));
+    let chosen = debs
+        .iter()
+        .map(|locked| {
+            let available = available.remove(&locked.name).unwrap_or_default();
+            choose(locked, &available, from.update_lock, &newer_or_equal)
+        })
+        .collect::<Result<Vec<String>>>()?;
+    let wanted: Vec<String> =
+        debs.iter().zip(&chosen).map(|(d, version)| format!("{}={version}", d.name)).collect();
+    // All of them at once: apt reads its lists again at each start, which takes seconds.
+    run::logged(
+        apt("apt-get").arg("download").args(&wanted),
+        &format!("fetching {}", wanted.join(" ")),
+        from.log,
+    )?;
     let mut used = Vec::new();
-    for locked in debs {
-        let policy = run::output(apt("apt-cache").args(["madison", &locked.name]), "apt-cache madison")?;
-        let available = versions(&String::from_utf8_lossy(&policy));
-        let version = choose(locked, &available, from.update_lock, &newer_or_equal)?;
-        let wanted = format!("{}={version}", locked.name);
-        run::logged(apt("apt-get").args(["download", &wanted]), &format!("fetching {wanted}"), from.log)?;
+    for (locked, version) in debs.iter().zip(chosen) {
         let sha256 = digest::file(&find_deb(out, &locked.name)?)?;
         if version == locked.version && sha256 != locked.sha256 && !from.update_lock {
             bail!(
-                "{wanted}: the archive's file has SHA-256 {sha256}, {} says {}; if the change is known to be \
+                "{}={version}: the archive's file has SHA-256 {sha256}, {} says {}; if the change is known to be \
                  right, take it over (`orlop-image build --update-lock` for the image)",
+                locked.name,
                 from.lock,
                 locked.sha256
             );
@@ -156,11 +171,17 @@ fn newer_or_equal(a: &str, b: &str) -> Result<bool> {
     Ok(status.success())
 }
 
-// `name | version | source` lines.
-fn versions(madison: &str) -> Vec<String> {
-    let mut out: Vec<String> =
-        madison.lines().filter_map(|l| l.split('|').nth(1)).map(|v| v.trim().to_owned()).collect();
-    out.dedup();
+// `name | version | source` lines of several packages, as versions by name.
+fn versions(madison: &str) -> BTreeMap<String, Vec<String>> {
+    let mut out: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in madison.lines() {
+        let mut cells = line.split('|').map(str::trim);
+        let (Some(name), Some(version)) = (cells.next(), cells.next()) else { continue };
+        let of_name = out.entry(name.to_owned()).or_default();
+        if of_name.last().is_none_or(|last| last != version) {
+            of_name.push(version.to_owned());
+        }
+    }
     out
 }
 
@@ -226,7 +247,11 @@ mod tests {
 
     #[test]
     fn madison_lines_give_versions_once() {
-        let text = " x | 2-1 | http://m forky/main amd64 Packages\n x | 2-1 | http://m sid/main\n x | 1-1 | http://m\n";
-        assert_eq!(versions(text), ["2-1", "1-1"]);
+        let text = " x | 2-1 | http://m forky/main amd64 Packages\n x | 2-1 | http://m sid/main\n x | 1-1 | http://m\n\
+                    lib-y | 1:3-1 | http://m\nno line\n";
+        let versions = versions(text);
+        assert_eq!(versions["x"], ["2-1", "1-1"]);
+        assert_eq!(versions["lib-y"], ["1:3-1"]);
+        assert_eq!(versions.len(), 2);
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 const LIST: &str = "usr/share/orlop/prefetch";
 
-/// Writes the list of `root` anew; `base` has the index of all modules.
+/// Writes the list of `root` again; `base` has the index of all modules.
 ///
 /// # Errors
 /// A module of the list is unknown, or a file of it is not in the image.

@@ -84,7 +84,7 @@ pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     {
         manifest.outputs = old.outputs;
     } else {
-        // Whoever reads the manifest sees either the old build or the new one, never a mixture.
+        // A reader of the manifest sees either the old build or the new one, never a mixture.
         let _ = fs::remove_file(&manifest_path);
         copy_artefacts(builder, &from, &to, &manifest.roothash)?;
         manifest.outputs = digests(&to)?;

@@ -14,19 +14,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 /// Directories that are mount points or expected to exist.
-const DIRS: [&str; 19] = [
+const DIRS: [&str; 15] = [
     "boot",
     "dev",
     "efi",
     "etc",
     "home",
-    "media",
-    "mnt",
-    "opt",
     "proc",
     "root",
     "run",
-    "srv",
     "sys",
     "tmp",
     "var",
@@ -36,12 +32,34 @@ const DIRS: [&str; 19] = [
     "usr/lib/orlop",
 ];
 
+/// Directories that manifests of add-ons mount from the host, as a usual distribution has them. They are empty and stay so:
+/// the programs that read them run on the host. A hostPath finds them instead of failing on the read-only root.
+const ADDON_DIRS: [&str; 17] = [
+    "etc/ca-certificates",
+    "etc/default",
+    "etc/modprobe.d",
+    "etc/modules-load.d",
+    "etc/opt",
+    "etc/pki/ca-trust",
+    "etc/pki/tls/certs",
+    "etc/selinux",
+    "etc/sysctl.d",
+    "etc/systemd/system",
+    "etc/udev/rules.d",
+    "usr/lib/firmware",
+    "usr/local/bin",
+    "usr/local/sbin",
+    "usr/local/share/ca-certificates",
+    "usr/share/ca-certificates",
+    "usr/src",
+];
+
 /// Builds `out/root` and `out/contents.json`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let base = builder.result(BuildStep::Base)?.join("base");
     let root = out.join("root");
     let chosen = choose(builder, &base)?;
-    for dir in DIRS {
+    for dir in DIRS.iter().chain(&ADDON_DIRS) {
         fs::create_dir_all(root.join(dir))?;
     }
     for path in chosen.keys() {
@@ -177,7 +195,7 @@ fn links(builder: &Builder, root: &Path) -> Result<()> {
     Ok(())
 }
 
-// Users that something here runs as or owns; nobody can log in.
+// Users that programs here run as or that own files; no user can log in.
 fn accounts(profile: Profile, base: &Path, root: &Path) -> Result<()> {
     let text = fs::read_to_string(base.join("etc/passwd"))?;
     fs::write(root.join("etc/passwd"), passwd(&text, profile))?;
@@ -290,6 +308,71 @@ mod tests {
         assert_eq!(release.lines().count(), 2);
         assert!(!release.contains("bash"));
         assert!(passwd(base, Profile::Test).contains("/usr/bin/bash"));
+    }
+
+    /// Path and target of each link of every profile.
+    fn committed_links() -> Vec<(&'static str, &'static str)> {
+        let lines = include_str!("../../rootfs/links.txt").lines().filter(|l| !l.starts_with('#'));
+        lines.filter_map(|l| l.strip_prefix("test:").unwrap_or(l).trim().split_once(" -> ")).collect()
+    }
+
+    #[test]
+    fn no_link_replaces_a_directory() {
+        let links = committed_links();
+        for dir in DIRS.iter().chain(&ADDON_DIRS) {
+            let below = |path: &str| *dir == path || dir.starts_with(&format!("{path}/"));
+            assert!(!links.iter().any(|&(path, _)| below(path)), "{dir} is a link, or is below one");
+        }
+    }
+
+    #[test]
+    fn the_time_zone_is_utc() {
+        let links = committed_links();
+        for link in [("etc/localtime", "../usr/share/zoneinfo/UTC"), ("usr/share/zoneinfo/Etc/UTC", "../UTC")]
+        {
+            assert!(links.contains(&link), "{link:?}");
+        }
+        // RFC 8536: the header, one type without offset that is called UTC, and the rule for times to come.
+        let file: &[u8] = include_bytes!("../../rootfs/common/usr/share/zoneinfo/UTC");
+        assert!(file.starts_with(b"TZif2") && file.ends_with(b"UTC\0\nUTC0\n"));
+    }
+
+    #[test]
+    fn what_add_ons_write_to_leads_to_the_state_partition() {
+        let links = committed_links();
+        for place in ["opt", "srv", "mnt", "media", "etc/iscsi", "etc/cni/net.d", "etc/kubernetes"] {
+            let target = links.iter().find(|(path, _)| *path == place).map(|(_, target)| *target);
+            assert!(target.is_some_and(leads_to_var), "{place} is on the read-only root: {target:?}");
+        }
+    }
+
+    /// A relative target in the directory of the state partition.
+    fn leads_to_var(target: &str) -> bool {
+        target.trim_start_matches("../").starts_with("var/")
+    }
+
+    /// A pod that has the host's root somewhere else follows them there: one `../` too many would leave that root.
+    #[test]
+    fn links_to_the_state_partition_stay_in_the_root_wherever_it_is_mounted() {
+        let links = committed_links();
+        let to_var: Vec<_> = links.iter().filter(|(_, target)| leads_to_var(target)).collect();
+        assert!(to_var.len() > 10, "{to_var:?}");
+        for (path, target) in to_var {
+            assert_eq!(target.matches("../").count(), path.matches('/').count(), "{path} -> {target}");
+        }
+        assert!(!links.iter().any(|(_, target)| target.starts_with("/var")), "absolute: {links:?}");
+    }
+
+    /// Each module of `modules-load.d` is also read ahead: bringup starts no program for it.
+    #[test]
+    fn modules_of_every_boot_are_read_ahead() {
+        let list = include_str!("../../rootfs/common/usr/lib/modules-load.d/50-orlop.conf");
+        let ahead = include_str!("../../rootfs/common/usr/share/orlop/prefetch");
+        let modules: Vec<&str> = list.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).collect();
+        assert!(!modules.is_empty());
+        for module in modules {
+            assert!(ahead.lines().any(|l| l == format!("module {module}")), "{module}");
+        }
     }
 
     #[test]

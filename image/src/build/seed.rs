@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Runs inside `unshare --mount`: $1 package tree, $2 scratch, $3... images. containerd says `READY=1` to us
-/// ($NOTIFY_SOCKET); a line on standard input then tells the script.
+/// ($NOTIFY_SOCKET); a line on standard input then reports it to the script.
 const SCRIPT: &str = r#"
 set -e
 tree=$1 scratch=$2; shift 2

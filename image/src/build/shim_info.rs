@@ -21,7 +21,7 @@ mount --rbind /dev "$1/dev"
 mount --rbind /proc "$1/proc"
 exec chroot "$1" /usr/bin/containerd-shim-runc-v2 -info
 "#;
-/// The part of the answer that tells crun's abilities: without it containerd would know none.
+/// The part of the answer with crun's abilities: without it containerd would know none.
 const FEATURES: &[u8] = b"opencontainers/runtime-spec/1/features/Features";
 
 /// What containerd asks: a `google.protobuf.Any` with `containerd.runc.v1.Options`, once without any, and once for

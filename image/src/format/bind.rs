@@ -27,7 +27,7 @@ impl Definitions {
     /// Adds what `data` defines, as far as the dynamic linker could find it.
     ///
     /// # Errors
-    /// If that cannot be told: then no library can be bound.
+    /// If that is unknown: then no library can be bound.
     pub fn add(&mut self, data: &[u8]) -> Result<(), &'static str> {
         let Some(file) = elf::dynamic(data).ok_or("a damaged ELF file")? else { return Ok(()) };
         for symbol in symbols(data, &file)?.into_iter().skip(1).filter(|s| s.defined || s.value != 0) {
@@ -36,7 +36,7 @@ impl Definitions {
         Ok(())
     }
 
-    /// Whether nobody but one file answers to this name, asked for under this version.
+    /// Whether only one file defines this name under this version.
     fn only_one(&self, name: &str, version: Option<&str>) -> bool {
         let answers = |v: &&Option<String>| version.is_none() || v.is_none() || v.as_deref() == version;
         self.0.get(name).is_some_and(|found| found.iter().filter(answers).count() == 1)
@@ -152,7 +152,7 @@ pub fn bind(data: &[u8], all: &Definitions) -> Result<Bound, &'static str> {
     Ok(Bound { data: out, bound, left })
 }
 
-/// The relocation without its symbol, if that can be told now.
+/// The relocation without its symbol, if that is known now.
 fn resolve(entry: Rela, symbols: &[Symbol], all: &Definitions) -> Option<Rela> {
     let (kind, index) = (entry.info & 0xffff_ffff, entry.info >> 32);
     let symbol = symbols.get(usize::try_from(index).ok()?).filter(|_| index != 0)?;

@@ -30,7 +30,7 @@ pub fn is_elf(data: &[u8]) -> bool {
     data.starts_with(b"\x7fELF")
 }
 
-/// What a file tells the dynamic linker.
+/// What a file contains for the dynamic linker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dynamic {
     /// Address, offset in the file and size there of each loaded segment.

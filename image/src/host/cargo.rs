@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// What cargo tells a program of the package that it was built from.
+/// Prefixes of the variables by which a program gets facts about its package from cargo.
 const ABOUT_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
-/// A cargo command that hears nothing of the package of this program. Build scripts look at that (ring's does), so with it
-/// each change between cargo from a shell and cargo from here would have them run again, and all that depends on them
-/// compiled anew.
+/// A cargo command without the variables of this program's package. Build scripts look at those (ring's does), so with
+/// them each change between cargo from a shell and cargo from here would run the scripts again, and compile everything
+/// that depends on them again.
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

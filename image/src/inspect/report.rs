@@ -20,7 +20,7 @@ pub(super) struct File {
     pub(super) interpreter: Option<String>,
 }
 
-/// Programs that a release image may not have, whatever a table says.
+/// Programs that a release image may not have, also if a table lists them.
 const FORBIDDEN: [&str; 17] = [
     "sh", "bash", "dash", "busybox", "zsh", "apt", "apt-get", "dpkg", "perl", "python3", "sshd", "ssh",
     "agetty", "login", "su", "sulogin", "ctr",

@@ -66,7 +66,7 @@ pub enum Network {
     },
 }
 
-/// What the firmware tells the guest about the machine (SMBIOS, clock).
+/// The firmware's facts about the machine for the guest (SMBIOS, clock).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firmware {
     /// System UUID; without one the guest finds none.
@@ -154,7 +154,7 @@ pub const SOCKETS: [&str; 4] = ["console", "shell", "host", "qmp"];
 /// Where the guest finds its configuration in fw_cfg.
 pub const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
 
-// The timer that nobody needs costs a guest without KVM most.
+// Without the HPET: the guest does not need this timer, which is the most expensive one without KVM.
 const MACHINE: &str = "q35,hpet=off";
 
 /// `qemu-system-x86_64`, which ends with the thread that starts it, even if that is killed.

@@ -38,7 +38,7 @@ impl Accelerator {
     }
 
     /// Value of `-cpu`. Translated, an instruction that repeats itself byte by byte takes as long for each byte as
-    /// another one for eight: a kernel that is told of fast strings (ERMS, FSRM) fills a page eight times slower.
+    /// another one for eight: a kernel that sees fast strings (ERMS, FSRM) fills a page eight times slower.
     #[must_use]
     pub fn cpu(self) -> &'static str {
         match self {
@@ -108,7 +108,7 @@ fn arguments(guest: &Guest, accelerator: Accelerator) -> Vec<String> {
     args.extend(["-no-reboot", "-serial", "stdio"].map(String::from));
     args.extend(["-kernel".into(), guest.kernel.display().to_string()]);
     args.extend(["-initrd".into(), guest.initrd.display().to_string()]);
-    // Whatever the image's own command line hides, the probe wants to see.
+    // The probe needs the messages that the image's own command line hides.
     args.extend(["-append".into(), "console=ttyS0 ignore_loglevel panic=-1".into()]);
     args
 }
@@ -148,7 +148,7 @@ fn read(reader: PipeReader, verdicts: &SyncSender<bool>) {
     // Firmware writes what is no UTF-8.
     while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         if let Some(works) = verdict(&String::from_utf8_lossy(&line)) {
-            // Nobody listens any more after the time limit.
+            // The receiver is gone after the time limit.
             let _ = verdicts.send(works);
             return;
         }

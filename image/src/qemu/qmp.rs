@@ -22,7 +22,7 @@ impl Qmp {
     /// Connects to a QEMU that listens.
     ///
     /// # Errors
-    /// Nobody listens there, or it does not speak QMP.
+    /// No program listens there, or it does not speak QMP.
     pub fn connect(path: &Path) -> Result<Qmp> {
         let stream =
             UnixStream::connect(path).with_context(|| format!("connecting to {}", path.display()))?;
@@ -91,7 +91,7 @@ impl Qmp {
         }
     }
 
-    /// Forgets events so far, those too that nobody has read yet: they come before the next answer.
+    /// Forgets events so far, also those that were not read yet: they arrive before the next answer.
     ///
     /// # Errors
     /// As [`Qmp::execute`].

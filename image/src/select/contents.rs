@@ -123,6 +123,35 @@ mod tests {
         }
     }
 
+    /// Paths of Debian's kernel package. Each module brings those that it depends on (docs/decisions/modules.md).
+    #[test]
+    fn modules_of_add_ons_are_chosen() {
+        let contents = Contents::parse(include_str!("../../contents.txt")).expect("parses");
+        let is_chosen = |module: &str| {
+            let path = format!("usr/lib/modules/6.12.117+deb13-amd64/kernel/{module}.ko.xz");
+            contents.rules_for(Profile::Release).any(|rule| glob::matches(&rule.pattern, &path))
+        };
+        for module in [
+            "fs/ceph/ceph",
+            "fs/nfs/nfs",
+            "fs/smb/client/cifs",
+            "drivers/net/vxlan/vxlan",
+            "drivers/net/wireguard/wireguard",
+            "net/bridge/br_netfilter",
+            "net/ipv4/ipip",
+            "net/netfilter/ipset/ip_set",
+            "net/netfilter/ipvs/ip_vs",
+            "net/netfilter/nf_conntrack",
+            "net/netfilter/nft_masq",
+            "net/openvswitch/openvswitch",
+            "net/openvswitch/vport-vxlan",
+            "net/sctp/sctp",
+        ] {
+            assert!(is_chosen(module), "{module}");
+        }
+        assert!(!is_chosen("fs/smb/server/ksmbd") && !is_chosen("net/batman-adv/batman-adv"));
+    }
+
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (text, line) in

@@ -71,7 +71,7 @@ pub struct InitrdModule<'a> {
 }
 
 /// The wanted modules and what they need, each after what it needs, with the patterns that call for it: a
-/// dependency is called for by whatever calls for one of those that need it.
+/// dependency has the patterns of all modules that need it.
 ///
 /// # Errors
 /// The names that no module has, and those of modules that drive no device although they should.

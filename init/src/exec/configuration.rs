@@ -2,17 +2,20 @@
 
 use super::error::InitError;
 use super::report::Report;
-use super::sources::FoundSources;
+use super::sources::{FoundSources, read_at_most};
 use super::steps::{apply, apply_all};
 use super::{DEGRADED, kept};
 use crate::plan::cmdline::BootArgs;
-use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, VAR, plan, source_files};
+use crate::plan::node_files::{CERTS, CNI, HOSTS_MARKED, Inputs, MANIFESTS, VAR, plan, source_files};
 use crate::plan::swap;
 use orlop_config::Problem;
 use orlop_config::error_chain::chain;
 use orlop_config::node::{Effective, Source, derive, load};
 use std::fs;
 use std::path::Path;
+
+/// A larger `hosts.toml` is none that was made here, bytes.
+const HOSTS_BYTES_MAX: u64 = 1 << 20;
 
 /// Is a state partition that is about to be made to have project quotas? What is wrong with the configuration is said later.
 #[must_use]
@@ -38,7 +41,8 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
     }
     apply_all(&source_files(&found.documents, &args.sets))?;
     let machine_id = fs::read_to_string("/run/machine-id").unwrap_or_default();
-    let (manifests, hosts) = (names(MANIFESTS), names(CERTS));
+    let hosts = own_hosts(Path::new(CERTS), Path::new(HOSTS_MARKED).exists());
+    let manifests = names(MANIFESTS);
     let inputs = Inputs {
         effective: &effective,
         machine_id: machine_id.trim(),
@@ -56,7 +60,10 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
             failed.get_or_insert(InitError::Step { step: step.describe(), source });
         }
     }
-    set_hostname(&derive::hostname(&effective.config, inputs.machine_id))?;
+    if let Err(e) = set_hostname(&derive::hostname(&effective.config, inputs.machine_id)) {
+        // All else of the configuration holds.
+        report.problem(&chain(&e));
+    }
     match failed {
         Some(e) => Err(e),
         None if effective.accepted.is_empty() => Ok("no source: defaults".into()),
@@ -81,10 +88,21 @@ fn merge(sources: Vec<Source>, sets: &[String], found: &FoundSources, said: &[St
     (effective, refused)
 }
 
-fn names(dir: &str) -> Vec<String> {
+fn names(dir: impl AsRef<Path>) -> Vec<String> {
     let entries =
         fs::read_dir(dir).map(|d| d.flatten().filter_map(|e| e.file_name().into_string().ok()).collect());
     entries.unwrap_or_default()
+}
+
+/// Registry hosts whose file was made here. An add-on may have written others: they are its own to remove. With
+/// `all_marked` those are an add-on's, too, that only look like a file of an earlier version.
+fn own_hosts(dir: &Path, all_marked: bool) -> Vec<String> {
+    let made_here = |host: &String| {
+        let bytes = read_at_most(&dir.join(host).join("hosts.toml"), HOSTS_BYTES_MAX).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        derive::is_own_hosts(&text) || !all_marked && derive::is_unmarked_hosts(&text)
+    };
+    names(dir).into_iter().filter(made_here).collect()
 }
 
 /// True if there is a configuration of a pod network. One without content is what a power cut leaves of a file.
@@ -122,6 +140,29 @@ mod tests {
             "{said:?}"
         );
         assert!(effective.document().contains("noSuchField"));
+    }
+
+    #[test]
+    fn files_of_registries_that_an_add_on_wrote_are_its_own() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let body = "registries: {mirrors: {a: {endpoints: ['http://m']}}}";
+        let text = format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}\n");
+        let effective = load(&[Source { name: "esp".into(), origin: "ESP".into(), text }], &[]);
+        let made = derive::hosts_files(&effective.config).swap_remove(0).text;
+        let (_, unmarked) = made.split_once('\n').expect("the mark");
+        for (host, text) in
+            [("a", made.as_str()), ("b", "server = \"https://b\"\n"), ("c", ""), ("e", unmarked)]
+        {
+            fs::create_dir(dir.path().join(host)).expect("fixture");
+            fs::write(dir.path().join(host).join("hosts.toml"), text).expect("fixture");
+        }
+        fs::create_dir(dir.path().join("d")).expect("fixture");
+        assert_eq!(own_hosts(dir.path(), true), ["a"]);
+        // The first boot of a version that marks them takes those of the versions before for its own.
+        let mut own = own_hosts(dir.path(), false);
+        own.sort();
+        assert_eq!(own, ["a", "e"]);
+        assert!(own_hosts(&dir.path().join("none"), false).is_empty());
     }
 
     #[test]

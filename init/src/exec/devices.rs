@@ -104,7 +104,7 @@ fn number(path: &Path) -> Option<u64> {
 
 fn disk(class: &Path, dev: &Path, name: &str) -> Option<Disk> {
     let sys = class.join(name);
-    // Always in units of 512 bytes, whatever the sector.
+    // Always in units of 512 bytes; the sector size does not matter.
     let bytes = number(&sys.join("size"))?.checked_mul(512).filter(|b| *b > 0)?;
     let sector =
         number(&sys.join("queue/logical_block_size")).and_then(|s| u32::try_from(s).ok()).unwrap_or(512);

@@ -18,7 +18,7 @@ const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 /// What PID 1 may be in the root, in order of preference.
 const INITS: [&CStr; 2] = [c"/usr/lib/systemd/systemd", c"/sbin/init"];
 
-/// Is `/` an initramfs? Anything else is somebody's file system, and freeing it would be wiping it.
+/// Is `/` an initramfs? Anything else is a file system with data, and freeing it would be wiping it.
 #[must_use]
 pub fn root_is_initramfs() -> bool {
     statfs("/").is_ok_and(|s| [RAMFS_MAGIC, TMPFS_MAGIC].contains(&s.filesystem_type()))

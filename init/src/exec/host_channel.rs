@@ -77,7 +77,7 @@ fn open(busy_ms: u16) -> Option<File> {
     let mut left = busy_ms;
     loop {
         match options.open(&device) {
-            // Nothing tells when a port is free again; a short timer stands in for the event.
+            // No event reports when a port is free again; a short timer stands in for it.
             Err(e) if e.kind() == ErrorKind::ResourceBusy && left > 0 => {
                 let tick = left.min(BUSY_TICK_MS);
                 left -= tick;

@@ -168,7 +168,7 @@ impl Boot {
                     self.report.problem(warning);
                 }
                 // On a full partition some of these fail; that it is full has been said.
-                if let Err(e) = apply_all(&mounts::var_layout()) {
+                if let Err(e) = apply_all(&state::layout()) {
                     self.report.problem(&chain(&e));
                 }
                 // Without the flag the journal stays in memory: less of it, nothing worse.
@@ -178,7 +178,7 @@ impl Boot {
             Err(e) => {
                 let why = format!("{}; /var is volatile in this boot and no pod is started", chain(&e));
                 state::open_volatile()?;
-                apply_all(&mounts::var_layout())?;
+                apply_all(&state::layout())?;
                 let content = format!("{why}\n").into_bytes();
                 apply_all(&[BootStep::WriteFile { path: DEGRADED.into(), mode: 0o644, content }])?;
                 Err(InitError::Refused(why))

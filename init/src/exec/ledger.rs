@@ -36,7 +36,7 @@ impl LedgerFile {
         }
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(self.dir.join("boot.lock"))?;
-        // Held for a few milliseconds by whoever stamps; released when dropped.
+        // Each program that stamps holds it for a few milliseconds; released when dropped.
         let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| io::Error::from(e))?;
         let path = self.dir.join("boot.json");
         let mut ledger = read(&path)?;

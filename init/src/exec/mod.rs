@@ -81,7 +81,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
     }
 }
 
-/// To standard output, to the last byte: nobody flushes it at the end of a program without Rust's start-up code.
+/// To standard output, to the last byte: no code flushes it at the end of a program without Rust's start-up code.
 fn print(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(bytes)?;

@@ -1,10 +1,10 @@
-//! Tells systemd that a service of type `notify` is up (sd_notify(3)).
+//! Reports to systemd that a service of type `notify` is up (sd_notify(3)).
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says `READY=1` on the socket that systemd named; nobody listens without one, which is fine.
+/// Sends `READY=1` to the socket that systemd named; without one the call does nothing.
 ///
 /// # Errors
 /// The name is no socket's, or the datagram could not be sent.

@@ -1,6 +1,6 @@
 //! Reads what services will need into the page cache, and loads modules that the first pod calls for, in a process
-//! beside the boot, in the order of a list in the verified root. It only saves time: whatever fails here is tried
-//! again by the one who needs it.
+//! next to the boot, in the order of a list in the verified root. It only saves time: the service that needs a
+//! file or module tries again what fails here.
 
 use super::drivers::is_live;
 use super::steps::load_module_file;

@@ -1,4 +1,4 @@
-//! Everything a stage tells the outside goes through here: ledger, console, host channel, list of problems.
+//! All reports of a stage to the outside go through here: ledger, console, host channel, list of problems.
 
 use super::clock::boottime_ms;
 use super::console::{Console, Level};

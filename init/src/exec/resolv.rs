@@ -1,7 +1,9 @@
-//! `orlop-init resolv`: the name servers that DHCP gave, for /etc/resolv.conf, when the configuration names none.
+//! `orlop-init resolv`: the name servers and the search domains that the network gave, for /etc/resolv.conf, each where the
+//! configuration names none.
 //!
 //! Started by systemd when networkd has written its state for the first time (orlop-resolv.path); stays, and looks
-//! again whenever the state changes. A file that init wrote from the configuration is kept.
+//! again whenever the state changes. Of a file that init wrote with servers of the configuration the lines are kept; search
+//! domains are added if it has none (`plan::resolv`).
 
 use super::error::InitError;
 use super::steps::apply;

@@ -1,8 +1,8 @@
 //! containerd's directory of a first boot, copied from the verified root; later, whether it holds all of it.
 //!
-//! Done before systemd runs, so that containerd is the first thing that systemd starts. The copy is made beside its
-//! place and renamed when it is on disk, so that a power cut leaves either no directory or a whole one; one that
-//! exists is never touched.
+//! Done before systemd runs, so that containerd is the first thing that systemd starts. The copy is made next to
+//! its place and renamed when it is on disk, so that a power cut leaves either no directory or a whole one; one
+//! that exists is never touched.
 
 use super::DEGRADED;
 use super::error::InitError;

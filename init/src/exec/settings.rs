@@ -1,13 +1,17 @@
-//! Applies the kernel settings of the image, then the modules and kernel settings of the node's configuration, and
-//! says which were refused. All lists are in systemd's own formats and places.
+//! Loads the modules of the image and applies its kernel settings, then those of the node's configuration, and says
+//! which were refused. All lists are in systemd's own formats and places.
 
+use super::drivers::is_live;
 use super::error::InitError;
 use crate::plan::settings::{Setting, in_force, modules, settings};
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Of the image.
+/// Modules of the image.
+pub const IMAGE_MODULES: &str = "/usr/lib/modules-load.d/50-orlop.conf";
+/// Settings of the image.
 pub const IMAGE_SYSCTL: &str = "/usr/lib/sysctl.d/50-orlop.conf";
 /// Written by init.
 pub const SYSCTL: &str = "/run/sysctl.d/90-orlop.conf";
@@ -23,23 +27,31 @@ pub struct Outcome {
     pub problems: Vec<String>,
 }
 
-/// Loads the modules, then writes the settings (some exist only once their module is loaded).
+/// Loads the modules, then writes the settings (some exist only once their module is loaded); the image's first, because
+/// the configuration has the last word.
 ///
 /// # Errors
 /// A list is there but cannot be read.
 pub fn run() -> Result<Outcome, InitError> {
     let mut outcome = Outcome::default();
+    load_all(&modules(&read(IMAGE_MODULES)?), "image", &mut outcome.problems);
     apply(&settings(&read(IMAGE_SYSCTL)?), "image", &mut outcome.problems);
     let wanted_modules = modules(&read(MODULES)?);
-    for module in &wanted_modules {
-        if let Err(why) = load(module) {
-            outcome.problems.push(format!("module {module} of the configuration is not loaded: {why}"));
-        }
-    }
+    load_all(&wanted_modules, "configuration", &mut outcome.problems);
     let wanted_settings = settings(&read(SYSCTL)?);
     apply(&wanted_settings, "configuration", &mut outcome.problems);
     outcome.detail = format!("{} modules, {} settings", wanted_modules.len(), wanted_settings.len());
     Ok(outcome)
+}
+
+/// Loads those that are not loaded yet: with a second processor the process that reads ahead has the image's, and no
+/// program is started for them.
+fn load_all(names: &[String], whose: &str, problems: &mut Vec<String>) {
+    for name in names.iter().filter(|name| !is_live(Path::new(name))) {
+        if let Err(why) = load(name) {
+            problems.push(format!("module {name} of the {whose} is not loaded: {why}"));
+        }
+    }
 }
 
 fn apply(settings: &[Setting], whose: &str, problems: &mut Vec<String>) {

@@ -11,10 +11,11 @@ use crate::plan::kept::{FirstBootRecord, complete, is_medium};
 use crate::plan::source::{BYTES_MAX, DRIVES_MAX, Document, Kind, drive_file, is_node_config};
 use crate::plan::state::partition_name;
 use crate::plan::step::{BootStep, Mount};
-use crate::plan::{base64, fat, smbios, volume};
+use crate::plan::{fat, smbios, volume};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, umount2};
 use orlop_config::Problem;
+use orlop_config::base64;
 use orlop_config::error_chain::chain;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -134,14 +135,14 @@ impl FoundSources {
         });
     }
 
-    /// Every block device but the system's own disk.
+    /// Every block device but the system's own disk and the partitions that the system has there: a provisioner may
+    /// have put a partition of its own behind them.
     fn drives(&mut self, drivers: &mut Drivers, own: &Disk, live: bool) {
         let mut names: Vec<String> = fs::read_dir("/sys/class/block")
             .map(|d| d.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
             .unwrap_or_default();
         names.retain(|n| {
-            !["loop", "ram", "zram", "dm-", "fd"].iter().any(|p| n.starts_with(p))
-                && !is_part_of(n, &own.name)
+            !["loop", "ram", "zram", "dm-", "fd"].iter().any(|p| n.starts_with(p)) && !is_systems(n, own)
         });
         names.sort();
         for name in names {
@@ -216,6 +217,13 @@ impl FoundSources {
     }
 }
 
+/// The system's disk as a whole, or a partition of it that is the system's. All count as the system's while the
+/// partitions are unknown.
+fn is_systems(name: &str, own: &Disk) -> bool {
+    let mut others = own.table.iter().flat_map(|table| &table.partitions).filter(|p| !p.is_systems());
+    is_part_of(name, &own.name) && !others.any(|p| partition_name(&own.name, p.number) == name)
+}
+
 /// The disk or one of its partitions (`state::partition_name`).
 fn is_part_of(name: &str, disk: &str) -> bool {
     let number = |rest: &str| rest.parse::<u32>().is_ok_and(|n| partition_name(disk, n) == name);
@@ -251,6 +259,9 @@ pub(super) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::disk::STATE_LABEL;
+    use crate::plan::gpt::{Copy, GptError, Partition, Table};
+    use crate::plan::guid::{TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
 
     #[test]
     fn files_are_bounded_and_regular() {
@@ -284,6 +295,32 @@ mod tests {
         found.cmdline(&args);
         assert_eq!(found.documents[0].text, "kind: NodeConfig");
         assert_eq!(found.problems.len(), 1);
+    }
+
+    #[test]
+    fn a_partition_behind_the_systems_may_be_a_drive() {
+        let part = |number, type_guid, label: &str| {
+            let (partuuid, label) = (Guid::default(), label.to_string());
+            Partition { number, type_guid, partuuid, label, start: 0, length: 0 }
+        };
+        let partitions = vec![
+            part(1, TYPE_ESP, "esp"),
+            part(2, TYPE_ROOT, "orlop_1"),
+            part(3, TYPE_ROOT_VERITY, "orlop_1_verity"),
+            part(4, TYPE_VAR, STATE_LABEL),
+            part(5, Guid::default(), "config-2"),
+            part(6, TYPE_VAR, "another system's"),
+        ];
+        let table = Ok(Table { disk: Guid::default(), copy: Copy::Primary, partitions });
+        let own = Disk { name: "vda".into(), bytes: 0, sector: 512, table, nodes: vec![] };
+        for systems in ["vda", "vda1", "vda2", "vda3", "vda4", "vda7"] {
+            assert!(is_systems(systems, &own), "{systems}");
+        }
+        for other in ["vda5", "vda6", "vdb", "vdb1"] {
+            assert!(!is_systems(other, &own), "{other}");
+        }
+        let unread = Disk { table: Err(GptError::Unreadable), ..own };
+        assert!(is_systems("vda5", &unread));
     }
 
     #[test]

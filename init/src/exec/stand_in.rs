@@ -26,7 +26,7 @@ pub(super) fn pass_on(program: &str, args: &[&str], question: &[u8]) -> io::Resu
     Ok(if child.wait()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The exit code; what went wrong is told in the program's name.
+/// The exit code; the error is printed under the program's name.
 pub(super) fn ended(program: &str, outcome: io::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|e| {
         let _ = writeln!(io::stderr(), "{program}: {e}");

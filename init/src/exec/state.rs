@@ -1,5 +1,5 @@
 //! The state partition: facts for `plan::state`, then made or grown, fsck, mount. The file system is made before the
-//! table names it, and only where `plan::state` has found nobody's data.
+//! table names it, and only where `plan::state` has found no data.
 
 use super::devices::{read_at, scan};
 use super::drivers::Drivers;
@@ -10,7 +10,7 @@ use crate::plan::disk::{Disk, STATE_LABEL};
 use crate::plan::gpt::Partition;
 use crate::plan::gpt_change::{ChangeError, Editor, NewPartition};
 use crate::plan::guid::{Guid, TYPE_VAR};
-use crate::plan::mounts::{self, SYSROOT};
+use crate::plan::mounts::{self, PluginDir, SYSROOT};
 use crate::plan::reserve::full_message;
 use crate::plan::state::{BYTES_MIN, COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
 use crate::plan::step::{BootStep, DiskWrite};
@@ -146,7 +146,7 @@ fn make_file_system(device: &str, identity: Guid, quotas: bool) -> Result<(), In
     sync().map_err(|source| InitError::File { action: "write", path: device.into(), source })
 }
 
-/// The table first: the kernel is only told what is on the disk.
+/// The table first: the kernel gets only a length that is on the disk.
 fn grow(disk: &Disk, partition: &Partition) -> Result<(), InitError> {
     let device = format!("/dev/{}", disk.name);
     let (file, mut table) = edit(disk, &device)?;
@@ -255,6 +255,18 @@ fn mount(
     Ok(Mounted { detail, warnings })
 }
 
+/// The steps that complete the /var that is mounted, as `plan::mounts` has them.
+#[must_use]
+pub fn layout() -> Vec<BootStep> {
+    mounts::var_layout(plugin_dir(Path::new(VAR)))
+}
+
+fn plugin_dir(var: &Path) -> PluginDir {
+    let kind = |path: &str| std::fs::symlink_metadata(var.join(path)).map(|m| m.file_type());
+    let opt_is_link = kind("opt/cni/bin").is_ok_and(|k| k.is_symlink());
+    PluginDir::of(opt_is_link, kind("lib/orlop/cni/bin").is_ok_and(|k| k.is_dir()))
+}
+
 /// Lets go of it again: a boot that ends leaves it clean.
 pub fn close() {
     let _ = umount2(VAR, MntFlags::empty());
@@ -285,4 +297,34 @@ pub fn open_volatile() -> Result<(), InitError> {
     mounts::volatile_state()
         .iter()
         .try_for_each(|step| apply(step).map_err(|source| InitError::Step { step: step.describe(), source }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn plugins_of_networks_are_looked_for_where_they_are() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let var = dir.path();
+        assert_eq!(plugin_dir(var), PluginDir::Opt, "a new partition");
+        // As `PluginDir::Opt` leaves it.
+        fs::create_dir_all(var.join("opt/cni/bin")).expect("fixture");
+        fs::create_dir_all(var.join("lib/orlop/cni")).expect("fixture");
+        symlink("../../../opt/cni/bin", var.join("lib/orlop/cni/bin")).expect("fixture");
+        assert!(var.join("lib/orlop/cni/bin").is_dir(), "the link leads to the directory");
+        assert_eq!(plugin_dir(var), PluginDir::Opt);
+        // As an older image leaves it, and then as `PluginDir::Orlop` does.
+        fs::remove_file(var.join("lib/orlop/cni/bin")).expect("fixture");
+        fs::remove_dir(var.join("opt/cni/bin")).expect("fixture");
+        fs::create_dir(var.join("lib/orlop/cni/bin")).expect("fixture");
+        assert_eq!(plugin_dir(var), PluginDir::Orlop);
+        symlink("../../lib/orlop/cni/bin", var.join("opt/cni/bin")).expect("fixture");
+        assert!(var.join("opt/cni/bin").is_dir(), "the link leads to the directory");
+        assert_eq!(plugin_dir(var), PluginDir::Orlop);
+        fs::remove_dir(var.join("lib/orlop/cni/bin")).expect("fixture");
+        assert_eq!(plugin_dir(var), PluginDir::Orlop, "a link that leads nowhere");
+    }
 }

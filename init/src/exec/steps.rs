@@ -67,9 +67,9 @@ fn flags_mount(from: &str, to: &str, flags: MsFlags) -> io::Result<()> {
     Ok(mount(Some(from), to, None::<&str>, flags, None::<&str>)?)
 }
 
-/// Written beside and renamed, so that no reader sees half of it, and on disk before it is renamed: ext4 would keep the
-/// name over a power cut and lose what is in the file. A file that is so already is left alone: on a full
-/// disk a static pod of the last boot must not fail for want of a copy of itself.
+/// Written to a file next to it and renamed, so that no reader sees half of it, and on disk before it is renamed: ext4
+/// would keep the name over a power cut and lose what is in the file. A file that is so already is left alone: on a
+/// full disk a static pod of the last boot must not fail for want of a copy of itself.
 fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
     if is_written(path, mode, content) {
         return Ok(());

@@ -9,7 +9,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::sync;
 
-/// How often a staying machine repeats itself: somebody may attach a console late.
+/// How often a staying machine repeats its message: a person may attach a console late.
 const REPEAT_S: i64 = 60;
 
 /// Never returns.

@@ -1,5 +1,5 @@
 //! Makes the swap file and takes it into use; `plan::swap` decides. It is done before the agent starts, which reads how
-//! much swap the machine has, and again at each boot, whatever cut the last one off.
+//! much swap the machine has, and again at each boot, also if a power cut ended the last one.
 
 use super::error::InitError;
 use super::reserve::space;
@@ -97,7 +97,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// As if there were room on a disk of 1 TiB, whatever this machine has.
+    /// As if there were room on a disk of 1 TiB; this machine's disk does not matter.
     fn roomy(var: &Path) -> Room {
         Room { total: 1 << 40, available: 1 << 39, ..room(var).expect("its size") }
     }

@@ -58,7 +58,7 @@ pub fn open(roothash: RootHash, disk: &Disk, slot: &Slot) -> Result<Opened, Init
     let control = OpenOptions::new().read(true).write(true).open(control_path);
     let control = control.map_err(|source| file("open", control_path, source))?;
     let (_, minor) = dm::create_read_only(&control, NAME, &superblock.dm_uuid(NAME), &target)?;
-    // Nobody else makes the link: there is no udev here. It only helps people, so a failure is none.
+    // No other program makes the link: there is no udev here. It only helps people, so a failure is none.
     let _ = symlink(format!("../dm-{minor}"), format!("/dev/mapper/{NAME}"));
     let opened = Opened { device: format!("/dev/dm-{minor}"), partition: data, roothash };
     check_blocks(&opened, &superblock)?;

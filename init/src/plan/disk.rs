@@ -29,6 +29,15 @@ pub struct Disk {
     pub nodes: Vec<(u32, (u64, u64))>,
 }
 
+impl Partition {
+    /// One of those that an image has: ESP, slots, state.
+    #[must_use]
+    pub fn is_systems(&self) -> bool {
+        [TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY].contains(&self.type_guid)
+            || self.type_guid == TYPE_VAR && self.label == STATE_LABEL
+    }
+}
+
 impl Disk {
     fn find(&self, partuuid: Guid) -> Option<&Partition> {
         self.table.as_ref().ok()?.partitions.iter().find(|p| p.partuuid == partuuid)
@@ -95,7 +104,7 @@ pub enum Choice {
         /// What has been seen instead.
         why: String,
     },
-    /// Several disks fit, and nothing tells which of them is this machine's: none is used.
+    /// Several disks fit, and nothing shows which of them is this machine's: none is used.
     Refuse {
         /// Names all of them, and the remedy.
         why: String,
@@ -140,8 +149,8 @@ fn several_fit(root: &RootHash, disks: &[(usize, &Disk)], booted_esp: Option<Gui
     )
 }
 
-/// One line on why no disk fits: what a person needs in order to tell a missing driver from a missing disk
-/// from a wrong image.
+/// One line on why no disk fits: what a person needs in order to distinguish a missing driver, a missing
+/// disk and a wrong image.
 fn explain(root: &RootHash, disks: &[Disk], booted_esp: Option<Guid>) -> String {
     let (data, hash) = (root.root_partuuid(), root.verity_partuuid());
     if disks.is_empty() {
@@ -263,7 +272,7 @@ mod tests {
             panic!("refused")
         };
         assert!(why.contains("/dev/nvme0n1 and /dev/sdb all") && !why.contains("sdc"), "{why}");
-        // Nothing is known of the ESP: the root hash alone tells nothing apart.
+        // Nothing is known of the ESP: the root hash alone does not distinguish the disks.
         let Choice::Refuse { why } = choose(&hash(), &[disk("vdb", 7), disk("vda", 8)], None) else {
             panic!("refused")
         };

@@ -8,7 +8,7 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// Bytes of it.
 pub const SUPERBLOCK_BYTES: usize = 1024;
 
-/// What `mkfs.ext4 -E` is told for the state partition.
+/// The options of `mkfs.ext4 -E` for the state partition.
 pub const WITHOUT_QUOTAS: [&str; 1] = ["lazy_itable_init=1"];
 /// The same, and what follows it, for one that counts by projects; there are no accounts of users and groups.
 pub const WITH_QUOTAS: [&str; 3] = ["lazy_itable_init=1,quotatype=prjquota", "-O", "quota,project"];
@@ -32,7 +32,7 @@ pub struct Superblock {
     pub bytes: u64,
     /// Bytes of a block.
     pub block: u32,
-    /// Was it ever mounted? A file system that never was holds nobody's data.
+    /// Was it ever mounted? A file system that never was holds no data.
     pub ever_mounted: bool,
     /// Should fsck look at it before it is mounted? (A journal to replay is no reason: the kernel does that.)
     pub wants_check: bool,

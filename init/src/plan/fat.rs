@@ -16,7 +16,7 @@ const DIRECTORY_MAX: usize = 1 << 20;
 const LABEL: u8 = 0x08;
 
 /// False if no entry of the root directory has a short name that begins with `name` (letters only, case does not
-/// matter); true if one has, and whenever that cannot be told. `read` returns that many bytes at an offset.
+/// matter); true if one has, and if that is unknown. `read` returns that many bytes at an offset.
 pub fn may_hold(name: &str, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> bool {
     root_directory(read).is_none_or(|directory| holds(&directory, name.as_bytes()).unwrap_or(true))
 }

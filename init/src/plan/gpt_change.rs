@@ -26,7 +26,7 @@ const LABEL: usize = 56;
 /// Fields of an MBR's first entry, bytes from the sector's start.
 const MBR_TYPE: usize = 450;
 const MBR_LENGTH: usize = 458;
-/// Where the entries of the first copy stand when it is made anew, sectors.
+/// Where the entries of the first copy stand when it is made again, sectors.
 const FIRST_ENTRIES: u64 = 2;
 /// The file system grows with its partition (discoverable partitions specification).
 const GROWS: u64 = 1 << 59;

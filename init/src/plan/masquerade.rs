@@ -1,7 +1,7 @@
 //! The node's rule that pods of the standalone network leave it under the node's address: the network's configuration
 //! in, networks out. One rule for the whole range, in place of the bridge plugin's one for each pod.
 //!
-//! It is made when the node has a way out: eight kernel modules are loaded for it, beside the first pod's start.
+//! It is made when the node has a way out: eight kernel modules are loaded for it, while the first pod starts.
 
 use orlop_netlink::nft::Network;
 use orlop_netlink::route::Route;

@@ -60,8 +60,8 @@ fn steps(modules: Vec<Module>) -> Vec<BootStep> {
         .collect()
 }
 
-/// `*` for any text, `?` for any byte, `[a-z]` for one of a set: what modules.alias uses. Runs in the product of
-/// both lengths, whatever the pattern.
+/// `*` for any text, `?` for any byte, `[a-z]` for one of a set: what modules.alias uses. Takes time in the
+/// product of both lengths for every pattern.
 fn fits(pattern: &str, name: &str) -> bool {
     let (p, n) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut i) = (0, 0);

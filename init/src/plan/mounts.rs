@@ -52,26 +52,65 @@ pub fn state(device: &str) -> Vec<BootStep> {
     vec![BootStep::Mount(mount(device, "/sysroot/var", "ext4", MsFlags::MS_RELATIME, data))]
 }
 
+/// Where add-ons' plugins of networks are, below /var.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PluginDir {
+    /// `opt/cni/bin`, to which `lib/orlop/cni/bin` is a link: also a pod that has /opt or /opt/cni somewhere else finds
+    /// it there.
+    Opt,
+    /// `lib/orlop/cni/bin`, its place before /opt was on the state partition, to which `opt/cni/bin` is a link: what
+    /// add-ons have brought there is kept.
+    Orlop,
+}
+
+impl PluginDir {
+    /// Of a /var where `opt/cni/bin` is a link, and `lib/orlop/cni/bin` a directory, or not: once made, it stays.
+    #[must_use]
+    pub fn of(opt_is_link: bool, orlop_is_directory: bool) -> PluginDir {
+        if opt_is_link || orlop_is_directory { PluginDir::Orlop } else { PluginDir::Opt }
+    }
+}
+
 /// Directories of a /var that has just been made or was never complete: what the image's links point to, and
-/// what services expect. Those that exist are left as they are.
+/// what services and add-ons expect. Those that exist are left as they are.
 #[must_use]
-pub fn var_layout() -> Vec<BootStep> {
+pub fn var_layout(plugins: PluginDir) -> Vec<BootStep> {
+    let link = |path: &str, target: &str| BootStep::MakeLink {
+        path: format!("{SYSROOT}/var/{path}"),
+        target: target.into(),
+    };
+    let (plugin_dir, plugin_link, plugin_target) = match plugins {
+        PluginDir::Opt => ("opt/cni/bin", "lib/orlop/cni/bin", "../../../opt/cni/bin"),
+        PluginDir::Orlop => ("lib/orlop/cni/bin", "opt/cni/bin", "../../lib/orlop/cni/bin"),
+    };
     [
         "cache",
-        "lib/orlop/cni/bin",
+        "lib/kubelet/volumeplugins",
         "lib/orlop/cni/net.d",
         "lib/orlop/containerd/certs.d",
+        "lib/orlop/etc/ceph",
+        "lib/orlop/etc/iscsi",
+        "lib/orlop/etc/lvm",
+        "lib/orlop/etc/multipath",
+        "lib/orlop/etc/nvme",
         "lib/orlop/kubernetes/manifests",
         "log/containers",
         "log/journal",
         "log/pods",
+        "media",
+        "mnt",
+        "opt/cni",
         "spool",
+        "srv",
     ]
     .into_iter()
+    .chain([plugin_dir])
     .map(|dir| BootStep::MakeDir(format!("{SYSROOT}/var/{dir}")))
     .chain([
         BootStep::MakeStickyDir(format!("{SYSROOT}/var/tmp")),
-        BootStep::MakeLink { path: format!("{SYSROOT}/var/run"), target: "/run".into() },
+        link("run", "/run"),
+        link("lock", "/run/lock"),
+        link(plugin_link, plugin_target),
     ])
     .collect()
 }
@@ -111,8 +150,8 @@ pub const FIRST_CONTROLLERS: &str = "+memory +pids";
 /// Where cgroup v2 is mounted.
 pub const CGROUP: &str = "/sys/fs/cgroup";
 
-/// Mounts that services and pods expect. systemd has units for them and would start a program for each; what is
-/// mounted already it takes as it is.
+/// Mounts and directories of /run that services and pods expect. systemd has units for the mounts and would start a
+/// program for each; what is mounted already it takes as it is.
 #[must_use]
 pub fn services() -> Vec<BootStep> {
     let dev = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -130,6 +169,12 @@ pub fn services() -> Vec<BootStep> {
         // The first of its kind makes the kernel look for a module that is not built: without modprobe here it
         // knows at once, with systemd it would start one.
         optional(mount("bpf", "/sys/fs/bpf", "bpf", dev | MsFlags::MS_NOEXEC, "mode=700")),
+        // For root alone (mode 0700), as systemd mounts them: programs that trace the kernel (docs/threat-model.md).
+        optional(mount("debugfs", "/sys/kernel/debug", "debugfs", dev | MsFlags::MS_NOEXEC, "")),
+        optional(mount("tracefs", "/sys/kernel/tracing", "tracefs", dev | MsFlags::MS_NOEXEC, "")),
+        // containerd makes it with the first pod; agents of networks look for it before.
+        BootStep::MakeDir("/run/netns".into()),
+        BootStep::MakeStickyDir("/run/lock".into()),
     ]
 }
 
@@ -182,6 +227,79 @@ mod tests {
             !flags(state("/dev/vda6"))
                 .intersects(MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_RDONLY)
         );
+    }
+
+    /// Links of the image that lead to /var, as `image/rootfs/links.txt` has them: path and target below /var.
+    fn links_to_var() -> Vec<(&'static str, &'static str)> {
+        let lines = include_str!("../../../image/rootfs/links.txt").lines();
+        let links = lines.filter(|l| !l.starts_with('#')).filter_map(|l| l.split_once(" -> "));
+        links
+            .filter_map(|(path, target)| Some((path, target.trim_start_matches("../").strip_prefix("var/")?)))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_images_links_lead_to_is_made() {
+        let made = var_layout(PluginDir::Opt);
+        let is_made = |place: &str| {
+            let place = format!("{SYSROOT}/var/{place}");
+            made.iter().any(|step| {
+                matches!(step, BootStep::MakeDir(dir) if *dir == place || dir.starts_with(&format!("{place}/")))
+            })
+        };
+        let links = links_to_var();
+        for place in ["opt", "srv", "mnt", "media", "etc/cni/net.d", "etc/iscsi", "etc/multipath"] {
+            assert!(links.iter().any(|(path, _)| *path == place), "{place} cannot be written to");
+        }
+        for (path, target) in links {
+            assert!(is_made(target), "{path} leads to {target}, which nobody makes");
+        }
+    }
+
+    #[test]
+    fn plugins_of_add_ons_stay_where_they_were() {
+        assert_eq!(PluginDir::of(false, false), PluginDir::Opt, "a new partition, or one made so");
+        // Also when somebody has removed the directory: the link to it has to lead somewhere.
+        for (opt_is_link, orlop_is_directory) in [(true, true), (true, false), (false, true)] {
+            assert_eq!(PluginDir::of(opt_is_link, orlop_is_directory), PluginDir::Orlop);
+        }
+        for (plugins, made, linked, target) in [
+            (PluginDir::Opt, "opt/cni/bin", "lib/orlop/cni/bin", "../../../opt/cni/bin"),
+            (PluginDir::Orlop, "lib/orlop/cni/bin", "opt/cni/bin", "../../lib/orlop/cni/bin"),
+        ] {
+            let layout = var_layout(plugins);
+            let is_made = |place: &str| {
+                let place = format!("{SYSROOT}/var/{place}");
+                layout.iter().position(|step| {
+                    matches!(step, BootStep::MakeDir(dir) if *dir == place || dir.starts_with(&format!("{place}/")))
+                })
+            };
+            let (path, target) = (format!("{SYSROOT}/var/{linked}"), target.to_owned());
+            let link = layout
+                .iter()
+                .position(|step| *step == BootStep::MakeLink { path: path.clone(), target: target.clone() });
+            let link = link.unwrap_or_else(|| panic!("no link: {layout:?}"));
+            let above = linked.trim_end_matches("/bin");
+            assert!(is_made(above).is_some_and(|at| at < link), "{above} is made before the link in it");
+            assert!(is_made(made).is_some() && is_made(linked).is_none(), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn programs_that_trace_the_kernel_find_their_file_systems() {
+        let steps = services();
+        for (fstype, target) in
+            [("bpf", "/sys/fs/bpf"), ("debugfs", "/sys/kernel/debug"), ("tracefs", "/sys/kernel/tracing")]
+        {
+            let mount = steps.iter().find_map(|step| match step {
+                BootStep::Mount(m) if m.target == target => Some(m),
+                _ => None,
+            });
+            let mount = mount.unwrap_or_else(|| panic!("{target} is not mounted"));
+            let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            assert!(mount.fstype == fstype && mount.optional && mount.flags.contains(strict), "{mount:?}");
+        }
+        assert!(steps.contains(&BootStep::MakeDir("/run/netns".into())));
     }
 
     #[test]

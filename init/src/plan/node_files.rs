@@ -19,6 +19,9 @@ pub const MANIFESTS: &str = "/sysroot/var/lib/orlop/kubernetes/manifests";
 pub const CNI: &str = "/sysroot/var/lib/orlop/cni/net.d";
 /// containerd's registry hosts, as init sees them.
 pub const CERTS: &str = "/sysroot/var/lib/orlop/containerd/certs.d";
+/// It is there if each `hosts.toml` that init wrote has a mark: earlier versions made none, and a file of theirs that the
+/// configuration no longer has is looked for once.
+pub const HOSTS_MARKED: &str = "/sysroot/var/lib/orlop/containerd/hosts-marked";
 
 /// CNI configuration that containerd writes with the ranges of the Node (`network.podNetwork: bridge`).
 const CONTAINERDS: &str = "10-containerd-net.conflist";
@@ -39,7 +42,7 @@ pub struct Inputs<'a> {
     pub refused: bool,
     /// Names in the manifest directory.
     pub manifests: &'a [String],
-    /// Names in the directory of registry hosts.
+    /// Registry hosts whose `hosts.toml` init wrote at an earlier boot.
     pub hosts: &'a [String],
     /// The directory of CNI configuration has none.
     pub cni_empty: bool,
@@ -51,7 +54,9 @@ pub struct Inputs<'a> {
 #[must_use]
 pub fn plan(inputs: &Inputs<'_>) -> Vec<BootStep> {
     let config = &inputs.effective.config;
-    let mut steps: Vec<BootStep> = derive::run_files(inputs.effective, inputs.machine_id)
+    let files = derive::run_files(inputs.effective, inputs.machine_id);
+    let wanted: BTreeSet<String> = files.iter().map(|f| f.path.clone()).collect();
+    let mut steps: Vec<BootStep> = files
         .into_iter()
         .map(|f| {
             let path = if f.path.starts_with("/run/") { f.path } else { format!("{SYSROOT}{}", f.path) };
@@ -59,14 +64,16 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<BootStep> {
         })
         .collect();
     // DHCP's servers come later (`orlop-init resolv`); a sandbox needs the file to exist.
-    let resolv_conf = derive::resolv_conf(config, &[], &[]);
+    let resolv_conf = derive::resolv_conf(config);
     steps.push(file("/run/orlop/resolv.conf".into(), 0o644, resolv_conf));
     if !inputs.degraded {
         steps.extend(static_pods(inputs));
     }
     if !inputs.refused {
-        let stale = inputs.hosts.iter().filter(|h| !config.registries.mirrors.contains_key(*h));
-        steps.extend(stale.map(|h| BootStep::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
+        let made = inputs.hosts.iter().flat_map(|host| derive::hosts_file_paths(host));
+        let stale = made.filter(|path| !wanted.contains(path));
+        steps.extend(stale.map(|path| BootStep::RemoveFile(format!("{SYSROOT}{path}"))));
+        steps.push(file(HOSTS_MARKED.into(), 0o644, String::new()));
     }
     if inputs.swap_file && !inputs.refused && !derive::swaps(config) {
         steps.push(BootStep::RemoveFile(format!("{VAR}/{}", swap::FILE)));
@@ -190,6 +197,7 @@ mod tests {
         let steps = plan(&inputs(&e, &[], &[]));
         for path in [
             "/run/orlop/hostname",
+            "/run/orlop/hosts",
             "/run/orlop/kubelet.yaml",
             "/run/orlop/node-config.json",
             "/run/orlop/resolv.conf",
@@ -226,8 +234,41 @@ mod tests {
     fn hosts_of_forgotten_registries_go() {
         let e = effective("registries: {mirrors: {r.io: {endpoints: ['http://m']}}}\n");
         let hosts = ["r.io", "old.io"].map(String::from);
-        assert_eq!(removed(&plan(&inputs(&e, &[], &hosts))), ["containerd/certs.d/old.io/hosts.toml"]);
-        assert!(removed(&plan(&Inputs { refused: true, ..inputs(&e, &[], &hosts) })).is_empty());
+        let steps = plan(&inputs(&e, &[], &hosts));
+        // Also a key that the configuration has no more. `hosts.toml` last: it tells that the others are init's.
+        assert_eq!(
+            removed(&steps),
+            [
+                "containerd/certs.d/r.io/orlop-ca.pem",
+                "containerd/certs.d/r.io/orlop-client.pem",
+                "containerd/certs.d/r.io/orlop-client-key.pem",
+                "containerd/certs.d/old.io/orlop-ca.pem",
+                "containerd/certs.d/old.io/orlop-client.pem",
+                "containerd/certs.d/old.io/orlop-client-key.pem",
+                "containerd/certs.d/old.io/hosts.toml",
+            ]
+        );
+        assert!(written(&steps, HOSTS_MARKED).is_some());
+        let steps = plan(&Inputs { refused: true, ..inputs(&e, &[], &hosts) });
+        assert!(removed(&steps).is_empty() && written(&steps, HOSTS_MARKED).is_none());
+    }
+
+    #[test]
+    fn certificates_of_a_registry_stay_beside_what_names_them() {
+        let certificate = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFBQUEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=";
+        let e = effective(&format!("registries: {{mirrors: {{r.io: {{caData: {certificate}}}}}}}\n"));
+        let steps = plan(&inputs(&e, &[], &["r.io".to_owned()]));
+        let position = |name: &str| {
+            let path = format!("{CERTS}/r.io/{name}");
+            steps.iter().position(|s| matches!(s, BootStep::WriteFile { path: p, .. } if *p == path))
+        };
+        let (ca, hosts) =
+            (position("orlop-ca.pem").expect("written"), position("hosts.toml").expect("written"));
+        assert!(ca < hosts, "a power cut leaves no file that names what is not there");
+        assert_eq!(
+            removed(&steps),
+            ["containerd/certs.d/r.io/orlop-client.pem", "containerd/certs.d/r.io/orlop-client-key.pem"]
+        );
     }
 
     #[test]

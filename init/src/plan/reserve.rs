@@ -26,7 +26,7 @@ pub fn has_room(available: u64, total: u64) -> bool {
     bytes > 0 && available >= bytes.saturating_mul(ROOM)
 }
 
-/// What a person is told about a full partition. `released` is the size of the reserve that was given up, if any.
+/// The message to a person about a full partition. `released` is the size of the reserve that was given up, if any.
 #[must_use]
 pub fn full_message(device: &str, free: u64, released: Option<u64>) -> String {
     let then = match released {

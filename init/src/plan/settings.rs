@@ -1,4 +1,4 @@
-//! Kernel settings and modules of the node's configuration: the text of `sysctl.d` and `modules-load.d` files
+//! Kernel settings and modules of the image and of the node's configuration: the text of `sysctl.d` and `modules-load.d` files
 //! in, what to write and load out.
 
 /// One kernel setting.
@@ -82,5 +82,24 @@ mod tests {
         assert_eq!(found, want.map(|(a, b)| (a.to_string(), b.to_string())));
         assert_eq!(modules("# x\nbr_netfilter\n\n ip_vs \n"), ["br_netfilter", "ip_vs"]);
         assert!(in_force("1024\t65535\n", "1024 65535") && !in_force("0\n", "1"));
+    }
+
+    /// A setting below net.bridge or net.netfilter exists only while its module is loaded.
+    #[test]
+    fn the_image_loads_the_modules_of_its_settings() {
+        let loaded =
+            modules(include_str!("../../../image/rootfs/common/usr/lib/modules-load.d/50-orlop.conf"));
+        assert_eq!(loaded, ["br_netfilter", "nf_conntrack"]);
+        let set = settings(include_str!("../../../image/rootfs/common/usr/lib/sysctl.d/50-orlop.conf"));
+        let of = |name: &str| set.iter().find(|s| s.name == name).map(|s| s.path.as_str());
+        for name in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+            let path = format!("/proc/sys/net/bridge/{name}");
+            assert_eq!(of(&format!("net.bridge.{name}")), Some(path.as_str()));
+        }
+        let modular = [("net.bridge.", "br_netfilter"), ("net.netfilter.", "nf_conntrack")];
+        for setting in &set {
+            let needs = modular.iter().find(|(prefix, _)| setting.name.starts_with(prefix));
+            assert!(needs.is_none_or(|(_, module)| loaded.iter().any(|l| l == module)), "{}", setting.name);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Upstream: DMTF DSP0134 and systemd's `io.systemd.credential:NAME=VALUE` convention.
 
-use super::base64;
+use orlop_config::base64;
 
 /// Structure type of OEM strings.
 const OEM_STRINGS: u8 = 11;

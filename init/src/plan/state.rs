@@ -1,8 +1,8 @@
 //! What to do about the state partition: facts about disk and superblocks in, one decision out.
 //!
-//! Invariant: nothing is ever created over bytes that may be somebody's data. The file system is made first and
-//! the partition table written last, so a partition that exists was complete once; if it is
-//! unreadable now, it is damaged, and only a person may give it up.
+//! Invariant: nothing is ever created over bytes that may be data. The file system is made first and the
+//! partition table written last, so a partition that exists was complete once; if it is unreadable now, it is
+//! damaged, and only a person may give it up.
 
 use super::disk::{Disk, STATE_LABEL};
 use super::ext4::Superblock;
@@ -21,7 +21,7 @@ const TAIL: u64 = 1 << 20;
 /// start (the copy stands at the very beginning of its block group).
 pub const COPY_OFFSET: u64 = 32_768 * 4096;
 
-/// Below this much free space the node is told to be full, bytes.
+/// Below this much free space the partition counts as full, bytes.
 pub const FULL_BELOW: u64 = 32 << 20;
 
 /// What was found on the disk.

@@ -1,7 +1,7 @@
 //! The swap file of `swap.size` on the state partition: whether the one that is there will do, whether there is room for
 //! another, and what the kernel wants to find at its start (linux/swap.h, `union swap_header`). Sizes in, decisions out.
 //!
-//! Invariant: it is made only where it leaves the partition room: nobody is evicted for want of disk because of it.
+//! Invariant: it is made only where it leaves the partition room: no pod is evicted for want of disk because of it.
 
 use super::reserve;
 use orlop_config::procfs;
@@ -11,8 +11,8 @@ pub const FILE: &str = "lib/orlop/swapfile";
 /// Where it is made, relative to /var: under its name it is whole.
 pub const UNFINISHED: &str = "lib/orlop/swapfile.new";
 
-/// Of the partition's size, what must stay free beside it, as well as the emergency reserve: a kubelet evicts for want of
-/// room for images at 15 % (`imagefs.available`), for other things at 10.
+/// Part of the partition's size that must stay free next to it, in addition to the emergency reserve: a kubelet evicts
+/// for want of room for images at 15 % (`imagefs.available`), for other things at 10.
 const FREE_PERCENT: u64 = 15;
 /// `SWAP_HEADER_VERSION` 1.
 const VERSION: u32 = 1;
@@ -71,7 +71,7 @@ pub fn plan(wanted: u64, room: Room) -> Result<Plan, NoRoom> {
     if room.there == Some(wanted) {
         return Ok(Plan::Keep);
     }
-    // One of another size goes first.
+    // A file of another size is removed first.
     let available = room.available.saturating_add(room.there.unwrap_or(0));
     let needs =
         wanted.saturating_add(room.total / 100 * FREE_PERCENT).saturating_add(reserve::bytes(room.total));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn made_only_where_it_leaves_room() {
-        // Wanted, total, available, there; what comes of it. 8000 MiB need 1200 + 64 beside the file.
+        // Wanted, total, available, there; the decision. 8000 MiB need 1200 + 64 next to the file.
         let table = [
             (1024, 8000, 2288, None, Ok(Plan::Make(1024 * MIB))),
             (1024, 8000, 2287, None, Err(2288)),

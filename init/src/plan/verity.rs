@@ -1,7 +1,7 @@
 //! dm-verity: the superblock of the hash partition in, the device-mapper table out.
 //!
-//! The superblock is not signed and need not be: it only says how to compute. Whatever it claims, data that
-//! does not lead up to the root hash is refused by the kernel. Upstream: cryptsetup's on-disk format.
+//! The superblock is not signed and need not be: it only says how to compute. The kernel refuses data that
+//! does not lead up to the root hash, for every content of the superblock. Upstream: cryptsetup's on-disk format.
 
 use super::cmdline::RootHash;
 use super::{le_u16, le_u32, le_u64};
@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 /// Bytes of the superblock that are read.
 pub const SUPERBLOCK_BYTES: usize = 512;
 
-/// What a root hash of 256 bits may be made with. The superblock chooses and nobody has signed it, so each must be
-/// one for which nobody finds other data with the same root hash.
+/// What a root hash of 256 bits may be made with. The superblock chooses and has no signature, so each must be one
+/// for which no attacker finds other data with the same root hash.
 const ALGORITHMS: [&str; 2] = ["blake2b-256", "sha256"];
 
 /// The dm-verity superblock, checked.

@@ -1,4 +1,4 @@
-//! Block device ioctls: tell the kernel of a partition, grow a mounted ext4.
+//! Block device ioctls: add a partition to the kernel's list, grow a mounted ext4.
 #![allow(unsafe_code)]
 
 use crate::plan::gpt::Partition;
@@ -39,15 +39,15 @@ pub fn add_partition(disk: &File, partition: &Partition) -> Result<(), Errno> {
     blkpg(disk, BLKPG_ADD_PARTITION, partition)
 }
 
-/// Makes the kernel forget a partition that nobody uses.
+/// Makes the kernel forget a partition that is not in use.
 ///
 /// # Errors
-/// The kernel's answer; `EBUSY` if somebody does.
+/// The kernel's answer; `EBUSY` if the partition is in use.
 pub fn remove_partition(disk: &File, partition: &Partition) -> Result<(), Errno> {
     blkpg(disk, BLKPG_DEL_PARTITION, partition)
 }
 
-/// Tells the kernel a partition's new length; it may be in use.
+/// Gives the kernel a partition's new length; the partition may be in use.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -71,8 +71,8 @@ fn blkpg(disk: &File, op: i32, partition: &Partition) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
-/// Drops what the kernel keeps in memory of a whole disk. Each partition's device has a cache of its own, so what was
-/// read of the disk before stays as it was, whatever is written through a partition.
+/// Drops what the kernel keeps in memory of a whole disk. Each partition's device has a cache of its own, so the
+/// disk's cache keeps old data after a write through a partition.
 ///
 /// # Errors
 /// The kernel's answer.

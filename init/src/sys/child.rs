@@ -1,4 +1,4 @@
-//! Children of PID 1: a program of the verified root in a chroot, waited for; work beside the boot, not waited for.
+//! Children of PID 1: a program of the verified root in a chroot, waited for; work next to the boot, not waited for.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -25,7 +25,7 @@ pub fn run_in_root(root: &str, program: &str, args: &[&str]) -> io::Result<Outpu
     command.output()
 }
 
-/// Does `work` in a child that nobody waits for, behind everything else; systemd reaps it.
+/// Does `work` in a child without waiting for it, behind everything else; systemd reaps it.
 ///
 /// # Errors
 /// There can be no further process.

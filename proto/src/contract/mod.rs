@@ -1,4 +1,4 @@
-//! A wire contract as a table of facts, and its comparison with somebody else's.
+//! A wire contract as a table of facts, and its comparison with another program's.
 //!
 //! In: file descriptors (ours, or one found in a binary by [`go_binary`]) or a table in text form.
 //! Out: [`Contract`], and [`Difference`]s between two of them.
@@ -230,7 +230,7 @@ fn relative<'a>(type_name: &'a str, package: &str) -> &'a str {
     type_name.strip_prefix(package).unwrap_or(type_name)
 }
 
-/// Types that cannot be told apart by their encoding get the same form.
+/// Types with the same encoding get the same form.
 fn wire_form(kind: &str) -> String {
     if kind.starts_with("map<") {
         return kind.to_owned();

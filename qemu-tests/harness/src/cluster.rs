@@ -6,9 +6,9 @@
 //! node ns:       └─ node0 172.30.0.(10+n), pods 10.88.(10+n).0/24, containerd, agent
 //! VM:            └─ TAP device
 //! ```
-//! What comes in: upstream's programs ([`programs`]), the native node. What goes out: [`plane::Cluster`]. Invariants:
-//! every secret is made for the run and is in the run's directory; everything runs in namespaces that end with their
-//! supervisor. See docs/testing.md, "The control plane".
+//! In: upstream's programs ([`programs`]), the native node. Out: [`plane::Cluster`]. Invariants: every secret is
+//! made for the run and is in the run's directory; everything runs in namespaces that end with their supervisor.
+//! See docs/testing.md, "The control plane".
 
 pub mod addons;
 pub mod approver;
@@ -25,6 +25,7 @@ pub mod csi_driver;
 pub mod csi_here;
 mod csi_mounts;
 pub mod debs;
+pub mod dns;
 pub mod fixture;
 pub mod flags;
 pub mod flex;
@@ -47,6 +48,7 @@ pub mod play;
 pub mod programs;
 pub mod proxy;
 pub mod ready;
+pub mod requests;
 pub mod second_disk;
 pub mod selinux;
 pub mod strangers;

@@ -4,17 +4,19 @@
 //! host:   harness ──► ginkgo ──► e2e.test × procs (in the plane's network, on the host's root)
 //! plane:  registry of images        └─► API server        nodes: agent or upstream kubelet
 //! ```
-//! What comes in: the selected tests ([`Options`], the data file of [`skips`]). What goes out: a line per test as it
-//! ends, the failures' messages, counts; `e2e.log`, `report.json`, `junit.xml`, `results.txt` and the nodes' logs in
-//! the run's directory; results that are kept in a folder of their own (`session.rs`). Invariant: both kubelets are
-//! tested in the same place with the same images.
+//! In: the selected tests ([`Options`], the data file of [`skips`]). Out: a line per test as it ends, the failures'
+//! messages, counts; `e2e.log`, `report.json`, `junit.xml`, `results.txt` and the nodes' logs in the run's
+//! directory; results that are kept in a folder of their own (`session.rs`). Invariant: both kubelets are tested in
+//! the same place with the same images.
 
 mod contents;
 pub mod images;
+mod in_cluster;
 pub mod kept;
 pub mod lines;
 pub mod login;
 pub mod node;
+mod product;
 pub mod report;
 pub mod selection;
 mod session;
@@ -24,33 +26,19 @@ mod tools;
 mod unit;
 
 use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use orlop_image::qemu::Topology;
-use serde_json::json;
 
-use self::login::Login;
 use self::selection::Part;
-use self::session::{Session, Watcher};
+use self::session::Session;
 use self::skips::Skip;
-use crate::built;
-use crate::cluster::fixture::{await_ready, await_serving};
-use crate::cluster::flags::{ADDRESS, LOG_STREAMS_GATE, Settings};
-use crate::cluster::join::{JoinMethod, start_kubelet};
-use crate::cluster::plane::Cluster;
-use crate::cluster::programs::{self, Suite};
-use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use crate::cluster::addons::ProxyMode;
+use crate::cluster::programs;
 use crate::counts::Counts;
-use crate::native::images as host;
-use crate::native::node::NativeNode;
-use crate::native::registry;
-use crate::process::{must, stream};
 use crate::run::Run;
-use crate::say;
 
 /// The selected tests, and the nodes.
 #[derive(Clone, Debug, clap::Args)]
@@ -95,7 +83,11 @@ pub struct Options {
     /// Nodes of the cluster; two with `--certified`.
     #[arg(long, conflicts_with = "node", value_parser = clap::value_parser!(u8).range(1..=9))]
     pub nodes: Option<u8>,
-    /// All tests marked `[Conformance]`, slow and serial ones too, on at least two nodes; results are kept.
+    /// kube-proxy in this mode, and CoreDNS; `--certified` has them in any case, in the mode iptables.
+    #[arg(long, value_enum, conflicts_with = "node")]
+    pub proxy_mode: Option<ProxyMode>,
+    /// All tests marked `[Conformance]`, slow and serial ones too, on at least two nodes with kube-proxy and CoreDNS;
+    /// results are kept.
     #[arg(long, conflicts_with_all = ["focus", "skip", "no_skip_list", "node", "ssh"])]
     pub certified: bool,
     /// Keeps results in a folder of the cache (of the place, or NAME), and runs in parts the tests that have no result
@@ -130,7 +122,17 @@ impl Options {
         };
         let is_vm = self.vm || self.node && !self.native;
         let kubelet = if self.upstream { "-upstream" } else { "" };
-        format!("{suite}-{}{kubelet}", if is_vm { "vm" } else { "native" })
+        let usual = self.certified.then_some(ProxyMode::Iptables);
+        let mode = match self.proxy_mode {
+            Some(mode) if Some(mode) != usual => format!("-{}", mode.name()),
+            _ => String::new(),
+        };
+        format!("{suite}-{}{kubelet}{mode}", if is_vm { "vm" } else { "native" })
+    }
+
+    /// The mode of kube-proxy, if the cluster has add-ons.
+    fn proxy(&self) -> Option<ProxyMode> {
+        self.proxy_mode.or(self.certified.then_some(ProxyMode::Iptables))
     }
 
     /// Names of the nodes.
@@ -145,8 +147,6 @@ impl Options {
 const NODE: &str = "conformance";
 /// Selects the tests that a certified cluster passes.
 const CONFORMANCE: &str = r"\[Conformance\]";
-/// Port of the images in the plane's network.
-const PORT: u16 = 5002;
 /// Largest number of each part of a topology.
 const PARTS_MAX: u32 = 16;
 
@@ -194,147 +194,15 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Option<Counts>> {
     let counts = match (options.node, options.native) {
         (true, true) => node::run_native(run, options, &artefacts, session)?,
         (true, false) => node::run(run, options, &artefacts, session)?,
-        (false, _) => run_in_cluster(run, options, &artefacts, session)?,
+        (false, _) => in_cluster::run(run, options, &artefacts, session)?,
     };
     Ok(Some(counts))
-}
-
-/// The suite of a whole cluster.
-fn run_in_cluster(run: &Arc<Run>, options: &Options, artefacts: &Path, session: Session) -> Result<Counts> {
-    let suite = programs::suite(run)?;
-    let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
-    let mut cluster = Cluster::start(run, artefacts, Settings { log_streams: true, ..Settings::default() })?;
-    serve_images(&cluster, &artefacts.join("images"), &suite, &wanted)?;
-    let (mut vms, mut native) = (Vec::new(), Vec::new());
-    let names = options.names();
-    for name in &names {
-        if options.vm {
-            let mut vm = plug(&mut cluster, artefacts, options, name)?;
-            boot(&mut vm, &cluster, name)?;
-            vms.push(vm);
-        } else {
-            native.push(start(&mut cluster, artefacts, options, name)?);
-        }
-    }
-    for name in &names {
-        await_serving(&cluster, name, 60)?;
-    }
-    let login = options.ssh.then(|| Login::offer(&cluster, artefacts, NODE)).transpose()?;
-    let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
-    let (focus, procs, nodes) = (options.whole(&[]).focus, options.procs, names.len());
-    say::line(format!("{kubelet}, tests that match {focus}, {procs} at once, nodes: {nodes}"));
-    session.note_versions(&cluster)?;
-    let report = artefacts.join("report.json");
-    let counts = session.play(|part, watcher| {
-        forget(&report)?;
-        let mut command = command(&suite, &cluster, artefacts, (part, nodes), login.as_ref())?;
-        let ended = watch(run, &mut command, watcher)?;
-        fs::read(&report).with_context(|| format!("the suite left no report ({ended})"))
-    })?;
-    drop((vms, native));
-    Ok(counts)
 }
 
 fn artefacts(run: &Arc<Run>) -> Result<PathBuf> {
     let artefacts = run.dir().join("conformance");
     fs::create_dir_all(&artefacts).with_context(|| format!("make {}", artefacts.display()))?;
     Ok(artefacts)
-}
-
-/// Removes the report of the last part: a part without a report of its own has failed.
-fn forget(report: &Path) -> Result<()> {
-    match fs::remove_file(report) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("remove {}", report.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Makes the suite's images in a registry's directory, and serves it in the plane's network.
-fn serve_images(cluster: &Cluster, dir: &Path, suite: &Suite, wanted: &str) -> Result<()> {
-    images::make(cluster.run(), dir, suite, wanted)?;
-    registry::serve_in(cluster.pid()?, PORT, dir)
-}
-
-/// A native node whose containerd finds the suite's images in the plane's network, until it is Ready.
-fn start(cluster: &mut Cluster, artefacts: &Path, options: &Options, name: &str) -> Result<NativeNode> {
-    let run = cluster.run().clone();
-    let agent = if options.upstream { programs::kubelet(&run)? } else { built::agent(&run, false)? };
-    let mut node = cluster.start_node(artefacts, name, agent)?;
-    host::lead_to_registry(&node, images::REGISTRY, &format!("{ADDRESS}:{PORT}"))?;
-    start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
-    await_ready(cluster, name, 120)?;
-    Ok(node)
-}
-
-/// A VM of the built image, whose containerd finds the suite's images in the plane's network; not booted yet.
-fn plug(cluster: &mut Cluster, artefacts: &Path, options: &Options, name: &str) -> Result<VmNode> {
-    let mut vm = VmNode::plug(cluster, artefacts, name)?;
-    vm.give_memory(options.memory);
-    if let Some(topology) = options.topology {
-        vm.give_topology(topology);
-    }
-    vm.configure("featureGates", json!({LOG_STREAMS_GATE: true}));
-    vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
-    Ok(vm)
-}
-
-/// Boots it until it is Ready.
-fn boot(vm: &mut VmNode, cluster: &Cluster, name: &str) -> Result<()> {
-    vm.boot(Some(cluster.token()))?;
-    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
-    vm.give_range(cluster)?;
-    await_ready(cluster, name, READY_LIMIT_S)?;
-    Ok(())
-}
-
-/// ginkgo with the suite, in the plane's network namespace: pods and nodes are reached from there.
-fn command(
-    suite: &Suite,
-    cluster: &Cluster,
-    artefacts: &Path,
-    (part, nodes): (&Part, usize),
-    login: Option<&Login>,
-) -> Result<Command> {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--target={}", cluster.pid()?)).args(["--net", "--"]);
-    if let Some(login) = login {
-        login.lead(&mut command);
-    }
-    command.arg(&suite.ginkgo);
-    command.args([
-        "-v",
-        "--no-color",
-        "--timeout=4h",
-        "--json-report=report.json",
-        "--junit-report=junit.xml",
-    ]);
-    command.arg(format!("--procs={}", part.procs)).arg("--output-dir").arg(artefacts);
-    command.arg(format!("--focus={}", part.focus));
-    command.args(part.skips.iter().map(|skip| format!("--skip={skip}")));
-    command.arg(&suite.e2e).arg("--");
-    command.arg("--kubeconfig").arg(cluster.inside_kubeconfig());
-    command.arg("--kubectl-path").arg(cluster.kubectl_path());
-    // Tests that log in themselves are skipped where the provider is not one of those with SSH.
-    command.arg(if login.is_some() { "--provider=local" } else { "--provider=skeleton" });
-    command.arg(format!("--num-nodes={nodes}"));
-    command.args(["--node-os-distro=custom", "--disable-log-dump"]);
-    // After a failed test it would ask the kubelet for metrics for two minutes. The harness keeps the logs in any case.
-    command.arg("--dump-logs-on-failure=false");
-    command.arg("--e2e-output-dir").arg(artefacts);
-    // Programs must neither read nor write the user's own files.
-    command.current_dir(artefacts).env("HOME", cluster.dir()).env_remove("KUBECONFIG");
-    for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
-        command.env_remove(proxy);
-    }
-    Ok(command)
-}
-
-/// Runs the suite, and hands its output to `watcher`; returns the suite's exit status.
-fn watch(run: &Arc<Run>, command: &mut Command, watcher: &mut Watcher<'_>) -> Result<String> {
-    let status = stream(run, command, |line| watcher.line(line))?;
-    Ok(status.to_string())
 }
 
 #[cfg(test)]
@@ -368,9 +236,21 @@ mod tests {
         assert_eq!(options.names(), ["conformance", "conformance2"]);
         assert_eq!(options.resume.as_deref(), Some(session::OWN));
         assert_eq!(options.place(), "certified-native");
-        for wrong in ["--focus x", "--skip x", "--node", "--no-skip-list", "--ssh", "--nodes 0"] {
+        for wrong in
+            ["--focus x", "--skip x", "--node", "--no-skip-list", "--ssh", "--nodes 0", "--proxy-mode x"]
+        {
             assert!(parsed(&format!("--certified {wrong}")).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_certified_cluster_has_add_ons() {
+        let proxy = |words: &str| parsed(words).unwrap().proxy();
+        assert_eq!(proxy(""), None);
+        assert_eq!(proxy("--proxy-mode ipvs"), Some(ProxyMode::Ipvs));
+        assert_eq!(proxy("--certified"), Some(ProxyMode::Iptables));
+        assert_eq!(proxy("--certified --upstream --proxy-mode nftables"), Some(ProxyMode::Nftables));
+        assert!(parsed("--node --proxy-mode iptables").is_err());
     }
 
     #[test]
@@ -380,6 +260,9 @@ mod tests {
         assert_eq!(place("--node --native --upstream"), "node-native-upstream");
         assert_eq!(place("--node --serial"), "node-serial-vm");
         assert_eq!(place("--vm"), "suite-vm");
+        assert_eq!(place("--vm --proxy-mode iptables"), "suite-vm-iptables");
+        assert_eq!(place("--certified --proxy-mode iptables"), "certified-native");
+        assert_eq!(place("--certified --upstream --proxy-mode ipvs"), "certified-native-upstream-ipvs");
         let options = parsed("--node --resume=mine --skip b").unwrap();
         assert_eq!(options.resume.as_deref(), Some("mine"));
         let listed = [Skip { skip: "a".into(), reason: "r".into(), not_with_serial: false }];

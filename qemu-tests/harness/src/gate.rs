@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::case::Case;
+use crate::case::{Case, Level};
 
 /// An area of cases: the part of a case's name before the slash.
 pub type Area = &'static str;
@@ -14,8 +14,10 @@ pub type Area = &'static str;
 pub const AREAS: &[Area] =
     &["addons", "api", "boot", "defence", "join", "lifecycle", "resources", "shutdown", "volumes"];
 
-/// Areas without a case in the fixed set: a run from nothing has no time to compile what their cases need.
-pub const NOT_FIXED: &[Area] = &["addons"];
+/// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
+/// those of resources in VMs take a quarter of an hour next to other work.
+pub const NOT_FIXED: &[(Area, Level)] =
+    &[("addons", Level::L4n), ("addons", Level::L4v), ("resources", Level::L4v)];
 
 /// The fixed set: the steadiest cases, one at least for each area and level but those of [`NOT_FIXED`]. Every run
 /// includes all of them, so their sum must stay small: about five minutes on two cores without KVM.
@@ -42,13 +44,25 @@ pub const FIXED: &[&str] = &[
     "lifecycle/static-pod-add",
     "lifecycle/static-pod-change",
     "lifecycle/static-pod-remove",
-    "resources/numa",
     "resources/processors",
     "shutdown/power-button",
     "volumes/files",
     "volumes/huge-pages",
     "volumes/sub-path",
     "volumes/update",
+];
+
+/// Cases that have not passed yet in their present form. `.ci/run` leaves them out, because their failure says nothing about a change;
+/// `--all` and `run` have them. A case leaves this list with its first pass, in the commit that mends it.
+pub const UNTRIED: &[&str] = &[
+    "addons/flannel",
+    "addons/flannel-vm",
+    "addons/metrics-server",
+    "addons/multus",
+    "addons/services-vm",
+    "addons/services-vm-ipvs",
+    "resources/devices-vm",
+    "resources/numa",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
@@ -163,22 +177,33 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/conformance/", &[]),
     ("qemu-tests/controlplane/", &["join", "addons"]),
     ("qemu-tests/coredns/", &["addons"]),
+    ("qemu-tests/flannel", &["addons"]),
     ("qemu-tests/harness/src/cluster/", &["join", "volumes", "api"]),
     ("qemu-tests/harness/src/cluster/addons", &["addons"]),
+    ("qemu-tests/harness/src/cluster/dns.rs", &["addons"]),
+    ("qemu-tests/harness/src/cluster/flags.rs", &["join", "volumes", "api", "addons"]),
+    ("qemu-tests/harness/src/cluster/plane.rs", &["join", "volumes", "api", "addons"]),
+    ("qemu-tests/harness/src/cluster/requests", &["addons"]),
+    ("qemu-tests/harness/src/cluster/wires.rs", &["join", "volumes", "api", "addons"]),
     ("qemu-tests/harness/src/conformance", &[]),
     ("qemu-tests/harness/src/native/", &["lifecycle"]),
+    ("qemu-tests/harness/src/native/config.rs", &["lifecycle", "addons"]),
+    ("qemu-tests/harness/src/native/steps.rs", &["volumes", "resources"]),
     ("qemu-tests/harness/src/vm/", &["boot", "shutdown"]),
-    ("qemu-tests/metrics-server/", &["api"]),
+    ("qemu-tests/metrics-server/", &["api", "addons"]),
+    ("qemu-tests/multus/", &["addons"]),
     ("qemu-tests/src/bench", &[]),
     ("qemu-tests/src/cases/addons", &["addons"]),
     ("qemu-tests/src/cases/api", &["api"]),
     ("qemu-tests/src/cases/boot", &["boot"]),
+    ("qemu-tests/src/cases/boot/bash_pod.rs", &["boot", "defence"]),
     ("qemu-tests/src/cases/defence", &["defence"]),
     ("qemu-tests/src/cases/join", &["join"]),
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
     ("qemu-tests/src/cases/resources", &["resources"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
+    ("qemu-tests/src/cases/volumes/killed_steps.rs", &["volumes", "resources"]),
     ("rustfmt.toml", &[]),
 ];
 
@@ -190,7 +215,6 @@ fn areas_of(path: &str) -> &'static [Area] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Level;
     use crate::workspace::workspace;
 
     #[test]
@@ -200,6 +224,10 @@ mod tests {
         assert_eq!(
             touched(["agent/server/src/lib.rs", "init/src/main.rs"]),
             BTreeSet::from(["api", "boot", "shutdown"])
+        );
+        assert_eq!(
+            touched(["qemu-tests/harness/src/native/steps.rs"]),
+            BTreeSet::from(["resources", "volumes"])
         );
         assert_eq!(touched(["agent/types/src/machine.rs"]), AREAS.iter().copied().collect());
         assert_eq!(touched(["Cargo.lock"]).len(), AREAS.len());

@@ -1,9 +1,9 @@
 //! The harness of the cases and benchmarks: native node, booted VM, control plane, upstream programs and suite, the
 //! runner, and `selftest`. It has no cases of its own: its caller passes them.
 //!
-//! What comes in: cases, the built image and the built agent. What goes out: a verdict per case and the artefacts of
-//! failures. Invariants: every resource of a run carries the run's id and is recorded before it exists ([`run`]), so
-//! that Ctrl-C and `clean` remove exactly that. See docs/testing.md.
+//! In: cases, the built image and the built agent. Out: a verdict per case and the artefacts of failures.
+//! Invariants: every resource of a run carries the run's id and is recorded before it exists ([`run`]), so that
+//! Ctrl-C and `clean` remove exactly that. See docs/testing.md.
 #![forbid(unsafe_code)]
 
 pub mod built;

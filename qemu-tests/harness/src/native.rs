@@ -1,10 +1,10 @@
 //! The native node (level L4n): the image's own root in private namespaces, real containerd, crun and CNI,
 //! the agent, without a VM.
 //!
-//! What comes in: a root (erofs or a directory), the agent's binary. What goes out: [`node::NativeNode`].
-//! Invariants: everything of a node lives in one PID, mount, network and cgroup namespace whose first process
-//! is [`supervisor`]; when that ends the kernel ends everything else. On the host there remain only the
-//! recorded cgroups and directories. See docs/testing.md, level L4n.
+//! In: a root (erofs or a directory), the agent's binary. Out: [`node::NativeNode`]. Invariants: everything
+//! of a node lives in one PID, mount, network and cgroup namespace whose first process is [`supervisor`];
+//! when that ends the kernel ends everything else. On the host there remain only the recorded cgroups and
+//! directories. See docs/testing.md, level L4n.
 
 pub mod beside;
 pub mod blobs;

@@ -94,16 +94,25 @@ fn needs_control_plane(case: &Case) -> bool {
     areas.iter().any(|area| case.name.starts_with(area))
 }
 
-/// The programs that only some cases need, and these cases.
-const OF_SOME_CASES: [(More, &[&str]); 3] = [
-    (More::MetricsServer, &["api/top", "join/vm"]),
-    (More::Drivers, &["resources/claims", "resources/devices"]),
-    (More::AddOns, &["addons/services", "addons/services-nftables"]),
+/// The programs that only some cases need, and these cases; a name with a slash at its end stands for all cases of an area.
+const OF_SOME_CASES: [(More, &[&str]); 5] = [
+    (More::MetricsServer, &["addons/metrics-server", "api/top", "join/vm"]),
+    (
+        More::Drivers,
+        &["resources/claims", "resources/devices", "resources/devices-vm", "resources/killed-steps"],
+    ),
+    (More::AddOns, &["addons/"]),
+    (More::Flannel, &["addons/flannel", "addons/flannel-vm"]),
+    (More::Multus, &["addons/multus"]),
 ];
 
-/// The programs beyond the control plane that the cases need.
-fn needs_more(cases: &[Case]) -> Vec<More> {
-    let need = |names: &[&str]| cases.iter().any(|case| names.contains(&case.name));
+/// The programs beyond the control plane that the cases need. Pure.
+#[must_use]
+pub fn needs_more(cases: &[Case]) -> Vec<More> {
+    let is_of = |case: &Case, name: &str| {
+        if name.ends_with('/') { case.name.starts_with(name) } else { case.name == name }
+    };
+    let need = |names: &[&str]| cases.iter().any(|case| names.iter().any(|name| is_of(case, name)));
     OF_SOME_CASES.iter().filter(|(_, names)| need(names)).map(|(more, _)| *more).collect()
 }
 
@@ -126,6 +135,23 @@ pub fn control_plane(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_area_stands_for_all_of_its_cases_and_a_name_for_one() {
+        let needs = |names: &[&'static str]| {
+            let case = |name| Case {
+                name,
+                level: Level::L4n,
+                expected_s: 1,
+                about: "",
+                group: None,
+                run: |_| Ok(()),
+            };
+            needs_more(&names.iter().map(|name| case(*name)).collect::<Vec<_>>())
+        };
+        assert_eq!(needs(&["addons/any", "api/top"]), [More::MetricsServer, More::AddOns]);
+        assert!(needs(&["api/top-of-all", "resources/numa", "addons"]).is_empty());
+    }
 
     #[test]
     fn a_disk_that_is_short_is_named_with_what_may_go() {

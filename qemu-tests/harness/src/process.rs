@@ -1,7 +1,7 @@
 //! Child processes of a run: spawned into a group of their own and recorded, streamed line by line.
 //!
-//! What comes in: a command. What goes out: its lines and its status. Invariant: no child of a run exists
-//! unrecorded, because it is spawned under the run's lock ([`crate::run::Run::spawn`]).
+//! In: a command. Out: its lines and its status. Invariant: no child of a run exists unrecorded,
+//! because it is spawned under the run's lock ([`crate::run::Run::spawn`]).
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;

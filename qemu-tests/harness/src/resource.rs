@@ -1,8 +1,8 @@
 //! Resources of a running run on the machine, recorded by id so that they can be removed by id.
 //!
-//! What comes in: processes, cgroups and directories as they are made. What goes out: one JSON line each, and their
-//! removal. Invariants: a process is only killed if its start time is the recorded one, a cgroup and a directory only
-//! removed if they carry the run's id.
+//! In: processes, cgroups and directories as they are made. Out: one JSON line each, and their removal. Invariants:
+//! a process is only killed if its start time is the recorded one, a cgroup and a directory only removed if they
+//! carry the run's id.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

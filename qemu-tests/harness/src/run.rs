@@ -1,8 +1,8 @@
 //! One run of the harness: its id, its directories, and the record of everything it made.
 //!
-//! What goes out: directories under `$ORLOP_CACHE/e2e/<id>` (state, record) and a short one for sockets.
-//! Invariants: the id is unique among runs on this machine; whatever outlives a function call is recorded
-//! before it exists, or under the lock in which it is made; after `close` nothing more can be made.
+//! Out: directories under `$ORLOP_CACHE/e2e/<id>` (state, record) and a short one for sockets.
+//! Invariants: the id is unique among runs on this machine; each thing that outlives a function call is
+//! recorded before it exists, or under the lock in which it is made; after `close` nothing more can be made.
 
 use std::fs;
 use std::io::Write;

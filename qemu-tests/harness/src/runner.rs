@@ -1,7 +1,7 @@
 //! Runs cases: groups in order, lanes side by side, one verdict each, artefacts of failures kept.
 //!
-//! What comes in: the selected cases. What goes out: progress lines, [`Counts`]. Invariant: a case that
-//! panics is a failed case, and its guards have run.
+//! In: the selected cases. Out: progress lines, [`Counts`]. Invariant: a case that panics is a failed
+//! case, and its guards have run.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;

@@ -69,7 +69,7 @@ const CHECKS: &[Check] = &[
 /// The cases of a selftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cases {
-    /// The fixed set; with a time limit ([`Options::until`]) also as many other cases as the time allows.
+    /// The fixed set; with a time limit ([`Options::until`]) also as many other tried cases as the time allows.
     Fixed,
     /// Every case, without a time limit.
     All,
@@ -78,11 +78,12 @@ pub enum Cases {
 impl Cases {
     /// The cases that the runner may begin.
     fn of(self, all: &[Case], options: &Options) -> Vec<Case> {
-        let mut cases = all.to_vec();
-        if self == Cases::Fixed && options.until.is_none() {
-            cases.retain(|case| gate::FIXED.contains(&case.name));
-        }
-        cases
+        let is_chosen = |case: &&Case| match self {
+            Cases::All => true,
+            Cases::Fixed if options.until.is_none() => gate::FIXED.contains(&case.name),
+            Cases::Fixed => !gate::UNTRIED.contains(&case.name),
+        };
+        all.iter().filter(is_chosen).copied().collect()
     }
 }
 

@@ -40,7 +40,7 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let mut node = cluster.start_node(&artefacts, NODE, agent)?;
-    write(&node, "/var/lib/orlop/cni/net.d/10-e2e.conflist", &config::cni(RANGE))?;
+    write(&node, config::CNI, &config::cni(RANGE))?;
     start_kubelet_with(&mut node, JoinMethod::BootstrapKubeconfig, &[format!("--max-pods={}", pods + 20)])?;
     await_ready(&cluster, NODE, 120)?;
     let empty = HostLeftovers::by(&node)?;

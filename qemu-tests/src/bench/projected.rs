@@ -4,8 +4,8 @@
 //! ```text
 //! 5 ConfigMaps, 5 Secrets ─► 200 pods × 5 projected volumes ─► a quiet minute ─► an object changes ─► 200 files
 //! ```
-//! What goes out: the time until all pods run, the API server's watches of their objects, processor time, and the times
-//! at which the first, the middle and the last pod have the new content.
+//! Out: the time until all pods run, the API server's watches of their objects, processor time, and the times at which
+//! the first, the middle and the last pod have the new content.
 
 use std::fs;
 use std::path::{Path, PathBuf};

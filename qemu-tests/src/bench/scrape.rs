@@ -3,10 +3,10 @@
 //! whose pods the second one takes over.
 //!
 //! ```text
-//! nobody asks ─► a minute as Prometheus and metrics-server ask ─► each path by itself
+//! no requests ─► a minute as Prometheus and metrics-server ask ─► each path by itself
 //! ```
-//! What goes out: processor time of kubelet and containerd in each minute and of each answer, the duration of an
-//! answer, its size, memory. Requests use one connection and accept gzip, as Prometheus does.
+//! Out: processor time of kubelet and containerd in each minute and of each answer, the duration of an answer,
+//! its size, memory. Requests use one connection and accept gzip, as Prometheus does.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Processor time during the start of pods, by program: the control plane's programs, the kubelet, containerd, what
 //! containerd starts (CNI plugins, shims' starters), and the rest of the node (shims, the OCI runtime, the containers).
 //!
-//! What comes in: `/proc` and the node's cpuacct group. What goes out: seconds by name, and their differences.
+//! In: `/proc` and the node's cpuacct group. Out: seconds by name, and their differences.
 
 use std::collections::BTreeMap;
 use std::fs;

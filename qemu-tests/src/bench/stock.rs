@@ -6,8 +6,8 @@
 //! machine-id and host keys, so that no boot is a "first boot" for systemd. Differences to an installation: no boot
 //! loader (QEMU passes the kernel, as for ours), no partition table, no swap.
 //!
-//! What goes out: a cached disk with ext4, its kernel and initrd. Only one unit is added: it writes figures to the
-//! console when the start is finished, and powers off.
+//! Out: a cached disk with ext4, its kernel and initrd. Only one unit is added: it writes figures to the console
+//! when the start is finished, and powers off.
 
 use std::fs;
 use std::path::{Path, PathBuf};

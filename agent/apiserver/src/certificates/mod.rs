@@ -36,7 +36,7 @@ pub enum CertificateError {
         #[source]
         source: std::io::Error,
     },
-    /// The store's current entry is a file of somebody else's.
+    /// The store's current entry is a file that the agent did not write.
     #[error("{}: is not a symbolic link; it was not written by the kubelet: move it away", path.display())]
     NotALink {
         /// Path of the file or directory.

@@ -1,4 +1,4 @@
-//! A certificate for a server that nobody signs for.
+//! A certificate for a server that no authority signs for.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ use super::CertificateError;
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Makes a key and a certificate by itself for a node's HTTPS server, named for `host` (a name or an address) and valid
-/// from `now` for a year. Clients that verify must be told to trust it.
+/// from `now` for a year. Clients that verify must be configured to trust it.
 ///
 /// # Errors
 /// `host` cannot be put into a certificate, or the system gives no randomness.

@@ -101,7 +101,7 @@ impl Store {
             .strftime("%Y-%m-%d-%H-%M-%S")
             .to_string();
         let path = self.directory.join(format!("{}-{stamp}.pem", prefix(self.kind)));
-        // Beside it first: a pair written in the same second may be the current one.
+        // First into a file next to it: a pair written in the same second may be the current one.
         let beside = self.directory.join(format!("{}-{stamp}.pem.new", prefix(self.kind)));
         remove(&beside)?;
         let mut file = fs::OpenOptions::new()
@@ -149,7 +149,7 @@ impl Store {
         }
     }
 
-    /// A pair that was being written when the last run ended is nobody's: its key is erased.
+    /// A pair that was being written when the last run ended is not used: its key is erased.
     fn remove_unfinished(&self) -> Result<(), CertificateError> {
         let failed = |source| io(&self.directory, "list")(source);
         for entry in fs::read_dir(&self.directory).map_err(failed)? {

@@ -63,7 +63,7 @@ pub struct Discovered {
 /// Finds the cluster and why to trust it.
 ///
 /// # Errors
-/// See [`DiscoveryError`]; [`DiscoveryError::is_transient`] tells which may pass by waiting.
+/// See [`DiscoveryError`]; [`DiscoveryError::is_transient`] says which may pass by waiting.
 pub async fn discover(join: &Join, options: &Options) -> Result<Discovered, DiscoveryError> {
     discover_over(join, options, Dialer::Tcp).await
 }

@@ -28,7 +28,7 @@ impl OwnKubeconfig {
     /// Cluster `default-cluster`, user `default-auth`, context `default-context`, namespace `default`.
     #[must_use]
     pub fn render(&self) -> String {
-        // A JSON string is a YAML string: whatever is in a path or a URL stays what it is.
+        // A JSON string is a YAML string: every character of a path or a URL stays as it is.
         let text = |s: &str| json!(s).to_string();
         let client = text(&self.client_pem.to_string_lossy());
         let mut cluster = format!(
@@ -61,7 +61,8 @@ impl OwnKubeconfig {
     }
 }
 
-/// Writes the kubeconfig durably: a file beside it, synced, renamed over it. Blocks for the disk.
+/// Writes the kubeconfig durably: into a file next to it, which is synced and renamed over it.
+/// Blocks for the disk.
 ///
 /// # Errors
 /// The directory cannot be made, or the file not written.

@@ -20,9 +20,9 @@ use crate::certificates::facts_of_der;
 /// What a request comes from.
 #[derive(Debug)]
 pub(super) enum Caller {
-    /// Somebody with rights.
+    /// A requester with rights.
     Known(Requester),
-    /// Somebody without any: 403.
+    /// A requester without any rights: 403.
     Powerless,
     /// Credentials that are good for nothing: 401.
     Unknown,

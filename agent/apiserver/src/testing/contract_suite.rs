@@ -50,7 +50,8 @@ pub(super) type Checked = Result<(), Violation>;
 
 /// Who may less than a node.
 pub struct Strangers {
-    /// Credentials that the server must not know: an expired certificate, another authority's, a token of nobody.
+    /// Credentials that the server must not know: an expired certificate, another authority's, a token without an
+    /// owner.
     pub unknown: Vec<ApiClient>,
     /// No credentials.
     pub anonymous: ApiClient,

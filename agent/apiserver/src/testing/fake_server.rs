@@ -47,7 +47,7 @@ pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 pub enum Fault {
     /// This code with a Status of this reason; `Retry-After` if there is one.
     Refuse(u16, &'static str, Option<u32>),
-    /// This code and body, whatever they are.
+    /// This code and body, as they are.
     Raw(u16, Vec<u8>),
     /// No answer, nothing done.
     Silence,
@@ -61,7 +61,7 @@ pub enum Fault {
     Headers(usize),
 }
 
-/// One request as it came.
+/// One request as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedRequest {
     /// `GET`.

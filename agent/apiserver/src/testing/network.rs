@@ -1,6 +1,6 @@
 //! A network in memory: tests with a paused clock need one that the clock's owner can see through.
 //!
-//! In: connections from a client. Out: streams for a server. Invariant: refuses when nobody listens.
+//! In: connections from a client. Out: streams for a server. Invariant: refuses when there is no listener.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct MemoryNetwork {
 }
 
 impl MemoryNetwork {
-    /// Listens, in place of whoever did; dropping the receiver stops.
+    /// Listens, and replaces an earlier listener; dropping the receiver stops.
     #[must_use]
     pub fn listen(&self) -> mpsc::Receiver<DuplexStream> {
         let (sender, receiver) = mpsc::channel(BACKLOG);

@@ -1,7 +1,7 @@
 //! Certificates that rustls cannot judge and Go can: of version 1, of a key on P-521, and one that has ended.
 //!
 //! In: the kind, a name. Out: a self-signed certificate with its key, and a server that shows it. Invariant: each is well
-//! formed, so whoever refuses it refuses its kind.
+//! formed, so a client that refuses it refuses its kind.
 
 use std::fmt;
 use std::sync::Arc;

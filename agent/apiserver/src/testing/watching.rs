@@ -117,7 +117,7 @@ impl Watching {
     async fn wait(&mut self) {
         let bookmark_at = (Instant::now() + BOOKMARK_EVERY).min(self.until);
         tokio::select! {
-            // All cancel-safe: they only tell that something is to be looked at.
+            // All cancel-safe: they only report that there is something to look at.
             _ = self.changed.changed() => {}
             _ = self.cut.changed() => self.over = true,
             _ = timeout_at(bookmark_at, std::future::pending::<()>()) => {

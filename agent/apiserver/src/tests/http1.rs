@@ -21,7 +21,8 @@ async fn each_request_has_a_connection_that_the_next_one_uses() {
     assert_eq!(names(&next(&mut events).await), "listed p0");
     add_pod(&fake, "p1");
     assert_eq!(names(&next(&mut events).await), "applied p1");
-    // The watch keeps its own; calls go on beside it, and all of it moves when the connections are let go.
+    // The watch keeps its own; calls use another one, and all of them change to new connections when the
+    // old ones are let go.
     client.call(&get_node()).await.unwrap();
     client.close_connections();
     client.call(&get_node()).await.unwrap();

@@ -1,7 +1,7 @@
 //! What the server writes on a watch or in a list, as values.
 //!
-//! In: bytes. Out: [`Frame`]s, list items. Invariants: an object that does not decode is told apart from a stream
-//! that makes no sense; decoding never panics; `managedFields` are dropped.
+//! In: bytes. Out: [`Frame`]s, list items. Invariants: an object that does not decode is distinguished from a
+//! stream that makes no sense; decoding never panics; `managedFields` are dropped.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Resource;
@@ -27,7 +27,7 @@ pub(super) enum Frame<T> {
     Undecodable(Key, String),
     /// BOOKMARK.
     Bookmark {
-        /// Up to where the stream has been told.
+        /// The version up to which the stream has delivered.
         version: String,
         /// The streamed list is complete.
         listed: bool,
@@ -48,7 +48,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// `namespace/name`, what the store goes by.
+    /// `namespace/name`, the key of the store.
     pub(super) fn full_name(&self) -> String {
         let name = self.name.as_deref().unwrap_or_default();
         match self.namespace.as_deref() {

@@ -1,4 +1,4 @@
-//! Cuts a body into lines, whatever the server sends.
+//! Cuts a body into lines; the server may send anything.
 //!
 //! In: pieces of a body. Out: whole lines; or that one was too long and was skipped.
 //! Invariant: no more than one line of the longest length is held.

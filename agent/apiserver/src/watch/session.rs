@@ -1,7 +1,7 @@
 //! One watch for its whole life: list, watch, resume, list again.
 //!
-//! In: a client, a selection. Out: events. Invariants are those of the module above; besides, every stream ends at
-//! the latest a little after the `timeoutSeconds` that the server was given.
+//! In: a client, a selection. Out: events. Invariants are those of the module above; in addition, every stream
+//! ends at the latest a little after the `timeoutSeconds` that the server was given.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub(super) struct Session<T> {
     selection: Selection,
     events: mpsc::Sender<WatchEvent<T>>,
     store: Store,
-    /// Up to where the consumer has been told; empty before the first list.
+    /// The version up to which the consumer has events; empty before the first list.
     version: String,
     streamed_lists: bool,
     failures: Failures,
@@ -121,7 +121,7 @@ impl<T: Watched> Session<T> {
         }
     }
 
-    /// Until the next attempt, or soon after another call has found the server back; false once nobody listens.
+    /// Until the next attempt, or soon after another call has found the server back; false once the consumer is gone.
     async fn wait(&mut self, wait: Duration) -> bool {
         let mut returned = self.client.returned();
         tokio::select! {

@@ -1,8 +1,9 @@
 //! The objects as they were delivered last.
 //!
-//! In: decoded objects. Out: shared pointers for the consumer. Invariants: holds what the consumer was told and nothing
-//! else, so that an object that no longer decodes can stand as it was; holds it as text, which is a fifth of a decoded
-//! pod: the consumer keeps what it needs of the object, and the text is read only when the server's words cannot be.
+//! In: decoded objects. Out: shared pointers for the consumer. Invariants: holds the objects that the consumer got and
+//! nothing else, so that an object that no longer decodes can stand as it was; holds it as text, which is a fifth of a
+//! decoded pod: the consumer keeps what it needs of the object, and the text is read only when the server's new object
+//! does not decode.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

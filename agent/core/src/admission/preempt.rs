@@ -74,7 +74,7 @@ fn nearest<'p>(pods: &[&'p Pod], mut needs: Shortfalls<'_>) -> Vec<&'p Pod> {
     chosen
 }
 
-/// How far the pod's end is from meeting the needs; each counts the same, whatever its unit.
+/// How far the pod's end is from meeting the needs. Each need counts the same; its unit does not matter.
 fn distance(needs: &Shortfalls<'_>, pod: &Pod) -> i128 {
     let of = |(resource, short): &(&str, i64)| {
         let remaining = short.saturating_sub(fit::request(pod, resource)).max(0);

@@ -212,7 +212,8 @@ fn room_beside_others() {
     assert_eq!(message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3");
 }
 
-/// Nobody but the Node object says what there is of an extended resource; what it does not say is somebody else's.
+/// Only the Node object has the amounts of extended resources. Admission does not judge a resource that the Node
+/// does not have.
 #[test]
 fn extended_resources_are_counted_as_the_node_object_has_them() {
     let asks = |name: &str, amount: &str| pod("p", container(json!({name: amount}), json!([])));

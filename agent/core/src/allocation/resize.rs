@@ -76,7 +76,7 @@ impl Refusal {
     }
 }
 
-/// Decides whether `desired` gets its request, next to `others`. Whatever would refuse it as a new pod defers it.
+/// Decides whether `desired` gets its request, next to `others`. A reason that would refuse it as a new pod defers it.
 ///
 /// # Errors
 /// The reason against it.

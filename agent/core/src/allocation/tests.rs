@@ -352,7 +352,7 @@ fn what_the_pod_itself_has_is_changed_with_those_that_inherit_it() {
     assert_eq!(go(&small, &large), "sandbox pod=400/128 b=200/128 b=400/128 own=400/128");
     let down = "check[pod<64 b<64] sandbox pod=400/128 b=400/64 b=200/64 pod=200/64 own=200/64";
     assert_eq!(go(&large, &small), down);
-    // Nobody inherits: only the pod changes.
+    // No container inherits from the pod: only the pod changes.
     let alone = |cpu, memory| of_pod(cpu, memory, json!([limited("a", "1", "32Mi")]));
     assert_eq!(go(&alone("2", "64Mi"), &alone("4", "128Mi")), "sandbox pod=400/128 own=400/128");
     assert_eq!(
@@ -378,7 +378,8 @@ fn what_is_to_restart_is_left_to_its_restart() {
     to["resources"] = limited("a", "2", "128Mi")["resources"].clone();
     let more = of(json!({"containers": [to]}));
     assert_eq!(see(&more, &seen), ([ContainerId::from("a")].into(), String::new()));
-    // Nobody remembers what it has: the runtime says something else, and it is told again, but not restarted.
+    // The agent does not remember what the container has: the runtime reports other values and gets them
+    // again; the container does not restart.
     let mut lost = seen.clone();
     lost.containers[0].actuated = None;
     assert_eq!(see(&more, &lost), ([].into(), String::new()), "the runtime says nothing");

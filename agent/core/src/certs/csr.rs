@@ -9,7 +9,7 @@ use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateS
 /// What has become of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nobody has approved it yet.
+    /// No approver has approved it yet.
     Pending,
     /// Approved; the signer has not signed yet.
     Approved,

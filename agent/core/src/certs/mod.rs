@@ -88,7 +88,7 @@ pub enum CertEvent {
         /// The new current certificate.
         result: Result<CertificateFacts, String>,
     },
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 

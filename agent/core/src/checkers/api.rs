@@ -15,8 +15,8 @@ fn is_terminal(phase: &str) -> bool {
     Phase::terminal(phase).is_some()
 }
 
-/// STATUS-MONO: a terminal phase that the API has shown stays, whatever restarts. Mirror pods show one run of a
-/// static pod after the other and are exempt.
+/// STATUS-MONO: a terminal phase that the API has shown stays, also after a restart. Mirror pods show one run
+/// of a static pod after the other and are exempt.
 #[derive(Clone, Debug, Default)]
 pub struct ApiStatusMono {
     terminal: BTreeMap<PodUid, String>,

@@ -130,7 +130,7 @@ impl Invariant for HookGrace {
                 }
             }
             TraceEvent::WorkerState { pod, state } => self.enters(pod, state),
-            // Nobody remembers the hooks of an agent that died.
+            // The new agent does not remember the hooks of an agent that died.
             TraceEvent::AgentStarted { .. } => self.hooks.clear(),
             TraceEvent::ContainerRemoved { id } => {
                 self.hooks.remove(id);

@@ -9,8 +9,8 @@ use agent_types::time::Mono;
 
 use super::{Invariant, TraceEvent};
 
-/// EPHEMERAL-ONCE: an ephemeral container starts at most once, whatever its end and in every incarnation of
-/// the agent. A runtime that lost everything starts again.
+/// EPHEMERAL-ONCE: an ephemeral container starts at most once over all incarnations of the agent, however
+/// it ended. A runtime that lost everything starts again.
 #[derive(Clone, Debug, Default)]
 pub struct EphemeralOnce {
     added: BTreeSet<(PodUid, String)>,

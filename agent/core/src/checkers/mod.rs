@@ -104,7 +104,7 @@ pub enum TraceEvent {
         /// UID of the pod.
         pod: PodUid,
     },
-    /// Somebody other than the agent changed the world: a user, an exit, a fault.
+    /// A cause other than the agent changed the world: a user, an exit, a fault.
     Disturbed,
     /// The agent issued an effect.
     EffectIssued {
@@ -267,7 +267,7 @@ pub enum TraceEvent {
         /// With so much grace, seconds.
         grace_s: u32,
     },
-    /// Somebody added an ephemeral container to a pod.
+    /// A user added an ephemeral container to a pod.
     EphemeralAdded {
         /// UID of the pod.
         pod: PodUid,

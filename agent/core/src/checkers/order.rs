@@ -272,12 +272,12 @@ impl Invariant for Grace {
 #[derive(Clone, Debug, Default)]
 pub struct GcSafe {
     instances: Instances,
-    /// What this agent asked to be removed of pods that were to go.
+    /// Containers whose removal this agent requested, of pods that had to be removed.
     asked: BTreeSet<ContainerId>,
     /// The same of agents that have died: their calls may come late.
     late: BTreeSet<ContainerId>,
     wanted: BTreeSet<PodUid>,
-    /// Pods whose containers must all restart: their dead instances go.
+    /// Pods whose containers must all restart: their dead instances are removed.
     anew: BTreeSet<PodUid>,
 }
 

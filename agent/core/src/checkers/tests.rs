@@ -249,9 +249,9 @@ fn order_and_grace_as_they_should_be_break_nothing() {
             then(up(), &pause(140)),
             &[TraceEvent::AgentStarted { undisturbed: false }, state("terminating"), stop("s", 5)],
         ),
-        // A sandbox of its own begins anew.
+        // The pod starts again in a new sandbox.
         then(up(), &[vec![exited("a"), exited("s"), stopped("s1")], anew.to_vec()].concat()),
-        // A stop gets two seconds whatever is left, and a new life a new grace.
+        // A stop gets at least two seconds, and a new life gets a new grace period.
         then(then(vec![state("terminating"), stop("c1", 10)], &pause(20)), &[stop("c2", 2)]),
         vec![state("terminating"), stop("c1", 1), TraceEvent::PodForgotten { pod: pod() }, stop("c1", 9)],
         then(
@@ -292,7 +292,7 @@ fn a_new_incarnation_knows_what_it_is_shown() {
     for before in [&restored[..], &old, &restored_later] {
         assert_eq!(verdict(&[before, &anew].concat()), None, "{before:?}");
     }
-    // Once it has, it is held to it, whatever the server shows.
+    // Once it has, it is held to it, also if the server shows something else.
     let own = [shown("Failed", &[], false), phase("Failed"), started_anew, phase("Failed")];
     let put_back = [TraceEvent::ApiGone { pod: pod() }, shown("Pending", &[], false)];
     for (next, broken) in [(phase("Running"), "STATUS-MONO"), (started("c1"), "NO-OUTLIVE")] {
@@ -322,7 +322,8 @@ fn a_pod_that_an_old_list_brings_back_keeps_its_phase_while_it_is_taken_down() {
     assert_eq!(verdict(&[&late[..], &[started("c2"), over()]].concat()), Some("STATUS-TRUTH"));
 }
 
-/// It counts on from what is there, and begins anew if nothing is (simulation, stopping, seed 761).
+/// The pod counts on from the containers that are there, and starts again if there are none
+/// (simulation, stopping, seed 761).
 #[test]
 fn a_pod_that_an_old_list_brings_back_begins_anew_if_nothing_of_it_is_left() {
     let sandbox_gone = TraceEvent::SandboxRemoved { id: "s1".into() };
@@ -371,7 +372,7 @@ fn a_normal_life_breaks_nothing() {
         state("finished"),
         deleted(false),
         TraceEvent::ApiGone { pod: pod() },
-        // Nobody has seen what was said to nobody.
+        // The API server had no such pod, so no client has seen this phase.
         shown("Pending", &[], false),
         TraceEvent::AgentStarted { undisturbed: false },
         phase("Pending"),

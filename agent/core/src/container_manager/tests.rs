@@ -97,7 +97,7 @@ fn all_pods_then_classes_then_pods() {
     w.step(&mut machine, Event::Pods(Sums { burstable_milli: 0, ..Sums::default() }));
     assert_eq!(w.asked(), [burstable]);
     w.step(&mut machine, done(burstable));
-    // Once a minute everything is looked at; what went well is not told again.
+    // Once a minute the machine looks at everything; it does not report a success again.
     w.now += 60_000_000_000;
     let actions = w.step(&mut machine, Event::Tick);
     assert_eq!(w.asked().len(), 3);

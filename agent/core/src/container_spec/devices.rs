@@ -12,9 +12,9 @@ use agent_volumes::bound::Claims;
 use agent_volumes::plan::{Location, location};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// Whoever may write to a device.
+/// Access of a container that may write to a device.
 const WRITE: &str = "mrw";
-/// Whoever may only read it.
+/// Access of a container that may only read a device.
 const READ: &str = "r";
 
 /// The devices of one container.

@@ -1,4 +1,4 @@
-//! Facts that a container is configured from, besides its pod.
+//! Facts that a container is configured from, in addition to its pod.
 
 use std::collections::BTreeMap;
 

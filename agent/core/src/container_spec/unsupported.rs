@@ -2,8 +2,8 @@
 //! no pod runs incompletely.
 //!
 //! In: a defaulted pod. Out: field paths with the missing feature. Invariant: every field of the v1 Pod is
-//! either carried out, listed here, or without meaning on a node (scheduling, Windows). The change that
-//! carries a field out removes its entry; `docs/status.md` has the same list for people.
+//! either carried out, listed here, or without meaning on a node (scheduling, Windows): `tests/pod_fields.rs` names the reader of each
+//! field. The change that carries a field out removes its entry; `docs/status.md` has the same list for people.
 
 use std::fmt;
 

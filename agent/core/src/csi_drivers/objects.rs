@@ -1,4 +1,5 @@
-//! What the API server is told of the node's CSI drivers: an annotation and labels of the Node, and the CSINode.
+//! What the API server gets to know about the node's CSI drivers: an annotation and labels of the Node, and the
+//! CSINode.
 //!
 //! In: the objects as they are, a driver. Out: the objects as they should be, if that is something else. Invariants: nothing
 //! of other drivers is changed; a label that says something else is never overwritten; a CSINode of an earlier Node of the

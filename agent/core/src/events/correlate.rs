@@ -1,11 +1,11 @@
 //! Correlation of events: aggregates similar ones, counts equal ones, filters spam.
 //!
 //! In: an event with count 1. Out: the event to write and the key of its count, or nothing. Invariants: three
-//! caches of at most [`CACHE_MAX`] entries, the least recently used goes first; more than [`SIMILAR_MAX`] - 1
-//! events that differ only in their message within [`SIMILAR_WITHIN`] become one; one source sends
-//! [`SPAM_BURST`] events of one type about one object at once, then one in [`SPAM_INTERVAL`]. Upstream:
-//! `EventAggregator`, `eventLogger`, `EventSourceObjectSpamFilter` of client-go/tools/record/events_cache.go,
-//! in that order.
+//! caches of at most [`CACHE_MAX`] entries, the least recently used entry is dropped first; more than
+//! [`SIMILAR_MAX`] - 1 events that differ only in their message within [`SIMILAR_WITHIN`] become one; one
+//! source sends [`SPAM_BURST`] events of one type about one object at once, then one in [`SPAM_INTERVAL`].
+//! Upstream: `EventAggregator`, `eventLogger`, `EventSourceObjectSpamFilter` of
+//! client-go/tools/record/events_cache.go, in that order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

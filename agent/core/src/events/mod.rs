@@ -154,7 +154,7 @@ impl Fact {
         }
     }
 
-    /// That a pod goes because the node is short of something, or because it took too much.
+    /// A pod is evicted because the node is short of something, or because the pod took too much.
     #[must_use]
     pub fn evicted(victim: &Victim) -> Fact {
         Fact {
@@ -184,16 +184,16 @@ impl Fact {
 /// What the recorder reacts to.
 #[derive(Clone, Debug)]
 pub enum RecorderEvent {
-    /// Tell this.
+    /// Record this fact as an event.
     Record(Fact),
     /// The answer to a call.
     Answer {
         /// Identifier from the action.
         id: EffectId,
-        /// What came back.
+        /// The answer.
         result: ApiResult,
     },
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -207,7 +207,7 @@ pub enum RecorderAction {
         /// Call to the API server.
         call: ApiCall,
     },
-    /// Tell people.
+    /// Report this in the log.
     Report(RecorderReport),
 }
 
@@ -316,7 +316,8 @@ impl Recorder {
         match error.class {
             Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded | Class::Retryable { .. } => {
                 self.gate.failed(now.mono, error.class, "events");
-                // Nobody answered: the event keeps its place. An answer from a server in trouble counts.
+                // No server answered: the event keeps its place. An answer from a server in trouble
+                // counts as a try.
                 pending.tries += u32::from(error.code.is_some());
                 if pending.tries < TRIES_MAX {
                     self.requeue(pending);

@@ -111,7 +111,7 @@ pub struct Victim {
 pub enum EvictionReport {
     /// What the node freed by itself was enough.
     Resolved(Resource),
-    /// Who would go, in order.
+    /// The pods that would be evicted, in order.
     Ranked(Resource, Vec<PodKey>),
     /// No pod may be evicted, or there is none.
     Nobody(Resource),
@@ -134,7 +134,7 @@ pub enum EvictionEvent {
     Reclaimed,
     /// Nothing of the pod runs, and its volumes are released.
     Released(PodUid),
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 

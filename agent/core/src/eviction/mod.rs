@@ -60,7 +60,7 @@ use standing::ThresholdHistory;
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// Longest wait for the resources of an evicted pod.
 pub const CLEANUP_MAX: Duration = Duration::from_secs(30);
-/// Grace of a pod that has to go at once, seconds.
+/// Grace of a pod that has to end at once, seconds.
 const IMMEDIATE_S: u32 = 1;
 /// A walk of volumes takes at most one part in this many of the time.
 const WALK_SHARE: u32 = 20;
@@ -81,7 +81,7 @@ pub struct Eviction {
     /// When pods with limits are measured next; `None` while they are.
     next_limits: Option<Mono>,
     limits_since: Mono,
-    /// Told to go, waited for in vain.
+    /// Pods that were evicted and did not end in time.
     stuck: BTreeSet<PodUid>,
 }
 
@@ -95,7 +95,7 @@ enum Phase {
     Reclaiming,
     /// Usage of pods is being measured, to choose a victim.
     Choosing,
-    /// They are to go.
+    /// They are being evicted.
     Waiting { pods: BTreeSet<PodUid>, until: Mono },
 }
 
@@ -168,7 +168,7 @@ impl Eviction {
         self.serve(now, out);
     }
 
-    /// Beside everything else: a walk of disks must not keep memory waiting.
+    /// Runs next to everything else: a walk of disks must not delay the answer to memory pressure.
     fn measure_limited(&mut self, now: Mono, out: &mut Outbox<EvictionAction>) {
         if !self.config.local_storage || self.next_limits.is_none_or(|next| next > now) {
             return;
@@ -181,7 +181,7 @@ impl Eviction {
         }
     }
 
-    /// Pods that may go, in the order in which they are listed.
+    /// Pods that may be evicted, in the order in which they are listed.
     fn candidates(&self) -> impl Iterator<Item = &Arc<Pod>> {
         let may_go = |p: &&Arc<Pod>| !pod::is_critical(p) && !self.stuck.contains(&pod::key(p).uid);
         self.seen.pods.iter().filter(may_go)

@@ -26,7 +26,7 @@ const ID_DIGITS_MIN: usize = 32;
 pub struct Finding {
     /// The whole machine was out of memory.
     pub machine: Option<Kill>,
-    /// Somebody in this container was killed.
+    /// The kernel killed a process in this container.
     pub container: Option<ContainerId>,
 }
 

@@ -130,7 +130,7 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    /// Pods go at once.
+    /// Pods are evicted at once.
     #[must_use]
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()

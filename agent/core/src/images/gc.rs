@@ -55,7 +55,7 @@ struct Record {
     used: bool,
 }
 
-/// An image that may go.
+/// An image that may be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Argument of `RemoveImage`.
@@ -164,7 +164,7 @@ impl ImageGc {
         })
     }
 
-    /// Images that may go to free space.
+    /// Images that may be removed to free space.
     #[must_use]
     pub fn for_space(&self, now: Mono) -> Vec<Candidate> {
         self.ranked(|record| self.is_old_enough(record, now))
@@ -177,7 +177,7 @@ impl ImageGc {
     fn ranked(&self, may_go: impl Fn(&Record) -> bool) -> Vec<Candidate> {
         let mut found: Vec<(&ImageId, &Record)> =
             self.records.iter().filter(|(_, r)| !r.used && !r.pinned && may_go(r)).collect();
-        // One that was never used goes before all others.
+        // An image that was never used is removed before all others.
         found.sort_by_key(|(id, r)| (r.last_used, r.first_seen, (*id).clone()));
         let candidate = |(id, r): (&ImageId, &Record)| Candidate {
             id: id.clone(),

@@ -21,7 +21,7 @@ use crate::images::pattern::{matches, split};
 pub const DOCKER_CONFIG_JSON: &str = ".dockerconfigjson";
 /// Key of a Secret of type `kubernetes.io/dockercfg`.
 pub const DOCKER_CFG: &str = ".dockercfg";
-/// Where credentials of the default registry are kept, whatever its images are called.
+/// The key of the default registry's credentials; its images may have other host names.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 /// What the names of the default registry's images begin with.
 const DEFAULT_DOMAIN: &str = "docker.io";

@@ -228,7 +228,7 @@ impl Record {
 /// What is known about an image on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImagePullState {
-    /// Nobody on this node pulled it.
+    /// The agent did not pull it.
     Preloaded,
     /// It is being pulled, or was when the node's agent died.
     Pulling,
@@ -312,7 +312,7 @@ pub fn access(policy: &Policy, image: &str, known: &ImagePullState, credentials:
             }
         }
     }
-    // A pod runs as one account, whatever it has several credentials for.
+    // A pod runs as one account, even if it has several credentials.
     let account = credentials.iter().find_map(|c| match &c.source {
         Some(Source::Account(account)) => Some(account),
         Some(Source::Secret(_)) | None => None,

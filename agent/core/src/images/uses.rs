@@ -3,8 +3,8 @@
 //!
 //! In: effects that look at, pull or use an image; removals that begin and end; the time. Out: whether the effect or the removal may
 //! begin, the images used lately. Invariants: an image is not removed while an effect has used it lately; no effect uses an image
-//! that is being removed; an image is removed once at a time. Entries go by age, so their number is that of the images of a few
-//! minutes.
+//! that is being removed; an image is removed once at a time. Entries are removed by age, so their number is that of
+//! the images of a few minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -63,7 +63,7 @@ pub enum LeaseEvent {
         /// Result of the call.
         result: ApiResult,
     },
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -254,7 +254,7 @@ impl NodeLease {
         }
     }
 
-    /// Somebody else creates and deletes the lease as we look: count it as a failure.
+    /// Another client creates and deletes the lease as we look: count it as a failure.
     fn asked_twice(&mut self) -> bool {
         self.tries += 1;
         self.tries > 1

@@ -42,7 +42,7 @@ fn own(owners: &mut Vec<OwnerReference>, node_name: &str, uid: &str) {
             block_owner_deletion: None,
             controller: None,
         }),
-        // Somebody made the lease theirs.
+        // Another client made itself the owner of the lease.
         None => {}
     }
 }

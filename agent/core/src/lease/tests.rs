@@ -14,9 +14,9 @@ enum Fault {
     Unavailable,
     /// Applied, but no answer came.
     Lost,
-    /// Somebody else wrote the lease just before.
+    /// Another client wrote the lease just before.
     Meddled,
-    /// Somebody deleted the lease just before.
+    /// Another client deleted the lease just before.
     Deleted,
     /// The Node is not there.
     NoNode,
@@ -192,7 +192,7 @@ fn without_a_node_the_lease_waits_and_registration_wakes_it() {
     w.step(LeaseEvent::Registered { uid: "fresh".into() }, &mut peace());
     assert_eq!(w.verbs(), ["get", "create"]);
     assert_eq!(w.lease.as_ref().unwrap().metadata.owner_references.as_ref().unwrap()[0].uid, "fresh");
-    // The Node was made anew: the garbage collector must not take the lease for an orphan.
+    // The Node was made again: the garbage collector must not take the lease for an orphan.
     w.step(LeaseEvent::Registered { uid: "newer".into() }, &mut peace());
     w.run(seconds(11), &mut peace());
     assert_eq!(w.lease.as_ref().unwrap().metadata.owner_references.as_ref().unwrap()[0].uid, "newer");

@@ -102,10 +102,10 @@ pub enum MirrorEvent {
     Answer {
         /// Identifier from the action.
         id: EffectId,
-        /// What came back.
+        /// The answer.
         result: ApiResult,
     },
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -119,7 +119,7 @@ pub enum MirrorAction {
         /// Call to the API server.
         call: ApiCall,
     },
-    /// Tell people.
+    /// Report this in the log.
     Report(MirrorReport),
 }
 
@@ -366,7 +366,7 @@ impl MirrorPods {
         };
         if let Some(slot) = self.slots.get_mut(&name) {
             if slot.mirror.as_ref().is_some_and(|m| !m.is_mirror()) {
-                // Somebody else's pod: look from time to time whether it is gone.
+                // A pod that is no mirror pod has the name: look from time to time whether it is gone.
                 slot.retry.failed(now.mono, Class::Invalid, &name.name);
                 if !std::mem::replace(&mut slot.told_taken, true) {
                     out.push(MirrorAction::Report(MirrorReport::NameTaken(name.clone())));

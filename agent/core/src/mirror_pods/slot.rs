@@ -74,7 +74,7 @@ impl Slot {
         }
     }
 
-    /// A list without it. If a create is in flight its answer comes later.
+    /// A list without it. If a create is in flight its answer arrives later.
     pub(super) fn absent(&mut self) {
         self.mirror = None;
     }
@@ -87,7 +87,7 @@ impl Slot {
         self.mirror.take_if(|m| m.uid == uid);
     }
 
-    /// A DELETE of this UID came to its end.
+    /// A DELETE of this UID ended.
     pub(super) fn removed(&mut self, uid: &str) {
         self.tombstone = Some(uid.to_owned());
         self.mirror.take_if(|m| m.uid == uid);

@@ -35,7 +35,8 @@ pub fn is_left_over(p: &Pod) -> bool {
 
 /// True if the record is of a static pod that ended for a finished shutdown: it starts again, because no
 /// controller would replace it. `resumed`: an earlier agent was in the middle of that shutdown
-/// ([`super::NodeShutdown::is_resumed`]). Remains of a pod that is being removed go first: they would pass for an earlier run.
+/// ([`super::NodeShutdown::is_resumed`]). Remains of a pod that is being removed are removed first: they would pass for
+/// an earlier run.
 #[must_use]
 pub fn begins_anew(record: &TerminatingRecord, resumed: bool) -> bool {
     !resumed && !record.ended && record.reason == KillReason::Shutdown { again: true }

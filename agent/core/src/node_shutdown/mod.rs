@@ -90,9 +90,9 @@ pub enum ShutdownEvent {
     /// The pods whose last status the API server does not have, now and after each change; the answer to
     /// [`ShutdownAction::AskTold`].
     Untold(BTreeSet<PodUid>),
-    /// The answer to [`ShutdownAction::Write`] of a receipt with an end, however it went.
+    /// The answer to [`ShutdownAction::Write`] of a receipt with an end, whether the write succeeded or not.
     Written,
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -140,7 +140,7 @@ pub struct NodeShutdown {
 
 #[derive(Clone, Debug)]
 enum Phase {
-    /// Nobody wants the machine to stop.
+    /// No stop of the machine is under way.
     Up,
     /// An earlier agent was in the middle of it; logind's state is not known yet.
     Resumed { receipt: Box<Receipt> },

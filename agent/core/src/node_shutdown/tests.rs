@@ -84,7 +84,7 @@ impl World {
         self.step(ShutdownEvent::Tick)
     }
 
-    /// `uid` with `+` for ended and `!` for told.
+    /// `uid` with `+` for a pod that ended and `!` for one that was reported.
     fn last_receipt(&self) -> String {
         let pods = &self.receipts.last().unwrap().pods;
         let mark = |yes, mark| if yes { mark } else { "" };
@@ -166,7 +166,7 @@ fn all_goes_well() {
     assert_eq!((w.wait_for_nothing(), w.prepare_for_shutdown(true)), (true, String::new()));
 }
 
-/// Nobody waited for the pods: the service manager stops the agent, and logind comes and goes meanwhile.
+/// logind did not wait for the pods: the service manager stops the agent, while logind starts and stops.
 #[test]
 fn units_that_stop_are_word_enough() {
     let down = |kind: &str| ShutdownEvent::GoingDown { kind: kind.to_owned() };
@@ -342,7 +342,7 @@ fn the_kind_is_learnt_from_whichever_signal_says_it() {
         assert_eq!(w.wait(), "written");
         assert_eq!((w.now, w.receipts[1].kind.as_str()), (15 * SECOND, "kexec"));
     }
-    // logind tells an agent that comes later only that it is stopping: the receipt knows.
+    // logind reports to an agent that starts later only that the machine stops: the kind is in the receipt.
     let mut w = World::with(&[group(0, 20)], Some(Receipt::begin("boot", "halt", at(0).wall)));
     w.prepare_for_shutdown_of(true, "");
     assert_eq!(w.receipts[0].kind, "halt");
@@ -422,8 +422,9 @@ fn a_static_pod_begins_anew_after_the_shutdown_unless_it_is_being_removed() {
 }
 
 proptest! {
-    /// Whatever pods and the API server do, the lock is given back within the budget, a second for telling and one for
-    /// writing; every pod is asked to end exactly once, none before one of a lower group was given its time.
+    /// The lock is given back within the budget, a second for the reports and one for the receipt, in every course of
+    /// the pods and the API server; every pod is asked to end exactly once, none before one of a lower group was given
+    /// its time.
     #[test]
     fn within_the_budget(
         periods in proptest::collection::vec(0_u64..20, 1..4),

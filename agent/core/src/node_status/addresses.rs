@@ -1,6 +1,6 @@
 //! The addresses of the Node (API field `status.addresses`).
 //!
-//! In: the configuration, the host's interfaces and default routes, the addresses of the node's name in DNS,
+//! In: the configuration, the host's interfaces and default routes, the addresses to which the node's name resolves,
 //! the addresses that the Node has. Out: the addresses, or the reason why there are none. Invariants: pure; a
 //! published address is on one of the host's interfaces, and is not loopback, link-local, multicast or
 //! unspecified. Upstream: `NodeAddress` of pkg/kubelet/nodestatus/setters.go,
@@ -97,7 +97,8 @@ fn address(kind: &str, value: &str) -> NodeAddress {
     NodeAddress { type_: kind.to_owned(), address: value.to_owned() }
 }
 
-/// Host name as an address, then the name's addresses in DNS, then the default route's interface.
+/// Host name as an address, then the addresses that the resolver has for the name (`/etc/hosts` before DNS) as far as
+/// the node has them, then the default route's interface.
 fn chosen(policy: &AddressPolicy, host: &HostNetwork) -> Result<IpAddr, AddressError> {
     let prefer_v4 = policy.node_ips.first().is_none_or(IpAddr::is_ipv4);
     if let Ok(ip) = policy.hostname.parse::<IpAddr>() {

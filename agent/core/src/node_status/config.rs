@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent_types::declared_features::declared;
 use agent_types::resources::node_allocatable::Reservations;
 use k8s_openapi::api::core::v1::Taint;
+use orlop_config::fnv::fnv32;
 use orlop_config::kubelet::enums::TaintEffect;
 use orlop_config::kubelet::flags::args::Options;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
@@ -134,7 +135,7 @@ impl NodeStatusConfig {
     /// Labels at registration; the configured ones win.
     pub(super) fn all_labels(&self, inputs: &Inputs) -> BTreeMap<String, String> {
         let mut labels =
-            BTreeMap::from([("kubernetes.io/hostname".to_owned(), self.addresses.hostname.clone())]);
+            BTreeMap::from([("kubernetes.io/hostname".to_owned(), hostname_label(&self.addresses.hostname))]);
         for (name, value) in self.platform_labels(inputs) {
             labels.insert(format!("beta.{name}"), value.clone());
             labels.insert(name.to_owned(), value);
@@ -142,6 +143,22 @@ impl NodeStatusConfig {
         labels.extend(self.labels.clone());
         labels
     }
+}
+
+/// Longest value of a label, bytes.
+const LABEL_VALUE_MAX: usize = 63;
+
+/// The value of the label `kubernetes.io/hostname` for a node's name. A name may have 253 bytes (clouds have such), a
+/// value 63: the API server would refuse the Node. A longer name is cut and ends with its hash, so that the names of two
+/// nodes stay different; upstream does not register such a node.
+#[must_use]
+pub fn hostname_label(name: &str) -> String {
+    if name.len() <= LABEL_VALUE_MAX {
+        return name.to_owned();
+    }
+    let hash = format!("-{:08x}", fnv32(name.as_bytes()));
+    let start: String = name.chars().take(LABEL_VALUE_MAX - hash.len()).collect();
+    format!("{}{hash}", start.trim_end_matches(['-', '.']))
 }
 
 fn effect(effect: &TaintEffect) -> &'static str {
@@ -186,6 +203,21 @@ mod tests {
         let bad = Options { node_ip: Some("eth0".to_owned()), ..Options::default() };
         let error = NodeStatusConfig::new("n1", &kubelet, &gates, &bad, "v1.36.0", 1).unwrap_err();
         assert_eq!(error, JoinError::NodeIp("eth0".to_owned()));
+    }
+
+    #[test]
+    fn a_name_of_any_length_has_a_label() {
+        let long = "ip-10-0-123-123.some-long-region-name-1.compute.internal.example.corpor";
+        let label = hostname_label(long);
+        assert!(label.starts_with("ip-10-0-123-123.some-long-region-name-1.compute.intern-"), "{label}");
+        assert_eq!(label.len(), 63);
+        assert_ne!(label, hostname_label(&long.replace("corpor", "corpora")));
+        let dot = format!("{}.{}", "a".repeat(53), "b".repeat(20));
+        for name in ["n1".to_owned(), "a".repeat(63), "a".repeat(64), dot, "a.".repeat(126)] {
+            let label = hostname_label(&name);
+            assert!(orlop_config::formats::is_label_value(&label), "{name}: {label}");
+            assert_eq!(label == name, name.len() <= 63, "{name}: {label}");
+        }
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Inputs {
         self.machine.is_some() && self.network.is_some() && self.runtime.asked && self.pleg.is_ok()
     }
 
-    /// Somebody has looked whether there is a CSINode.
+    /// The shell has looked whether there is a CSINode.
     pub(super) fn is_storage_known(&self) -> bool {
         self.storage.is_some()
     }

@@ -230,11 +230,11 @@ impl NodeStatus {
         Self::say(NodeFact::Registered { uid, created }, out);
         self.spread_reports();
         self.reported(node, notes, now, out);
-        // What was still missing is reported as soon as it comes.
+        // What was still missing is reported as soon as it arrives.
         self.earliest = now.mono;
     }
 
-    /// After a change the next report comes at a random time, so that nodes do not report in step.
+    /// After a change the next report is sent at a random time, so that nodes do not report in step.
     fn spread_reports(&mut self) {
         let period = self.config.report_period;
         self.report_after = self.entropy.within(period / 2, period + period / 2);

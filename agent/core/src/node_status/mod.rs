@@ -40,7 +40,7 @@ use agent_types::machine::EffectId;
 use k8s_openapi::api::core::v1::Node;
 
 pub use addresses::{AddressError, AddressPolicy};
-pub use config::{JoinError, NodeStatusConfig, may_join};
+pub use config::{JoinError, NodeStatusConfig, hostname_label, may_join};
 pub use inputs::{DeviceResources, NodeImage, NodeInput};
 pub use machine::NodeStatus;
 
@@ -58,7 +58,7 @@ pub enum NodeStatusEvent {
         /// Result of the call.
         result: ApiResult,
     },
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 

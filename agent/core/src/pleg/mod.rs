@@ -85,7 +85,7 @@ pub enum PlegEvent {
         /// Pod whose inspection failed.
         uid: PodUid,
     },
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 

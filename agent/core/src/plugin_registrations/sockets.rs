@@ -139,7 +139,8 @@ impl Registrations {
                     .extend(entry.plugin.take().map(|plugin| Action::Forget { path: path.clone(), plugin }));
             }
         }
-        // An entry with a registration in progress stays until its answer comes: two registrations of one path could overtake each other.
+        // An entry with a registration in progress stays until its answer arrives: two registrations of one path could
+        // overtake each other.
         self.sockets.retain(|_, entry| !entry.is_over(now));
         if self.sockets.values().filter(|entry| entry.gone && !entry.busy).count() > GONE_MAX {
             self.sockets.retain(|_, entry| entry.busy || !entry.gone);
@@ -341,7 +342,7 @@ mod tests {
         assert_eq!(all.sockets().actual.len(), 1);
     }
 
-    /// A plugin makes its socket anew ten times a second, for a minute; the answer comes at once.
+    /// A plugin makes its socket again ten times a second, for a minute; the answer arrives at once.
     fn loops(is_seen_gone: bool) -> usize {
         let mut all = Registrations::default();
         let mut registrations = 0;

@@ -24,7 +24,7 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
         Some(c) => match ended(slot.kind, c) {
             Some(how) => inputs.replaced.contains_key(&c.id) || restarts(inputs.pod, slot, &container, how),
             None if c.state == ContainerState::Created => true,
-            // Live now, but its sandbox goes: it will have failed when the new one is ready.
+            // Live now, but its sandbox is removed: it will have failed when the new one is ready.
             None => restarts(inputs.pod, slot, &container, ContainerExit::Failed(137)),
         },
     }
@@ -54,7 +54,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActio
     }
 }
 
-/// Nothing is left to run: the whole pod goes down.
+/// Nothing is left to run: the whole pod is stopped.
 fn stop_all(inputs: &Inputs<'_>, actions: &mut PodActions) {
     actions.start.clear();
     actions.waiting.clear();

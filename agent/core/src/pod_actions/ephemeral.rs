@@ -1,7 +1,7 @@
 //! Ephemeral containers: added to a running pod to debug it (`kubectl debug`).
 //!
 //! In: [`Inputs`] and the sandbox. Out: starts, kills and removals appended to the plan. Invariants: an
-//! ephemeral container starts at most once, whatever its end; once the API shows that it ran, neither a
+//! ephemeral container starts at most once, however it ended; once the API shows that it ran, neither a
 //! forgetful runtime nor a restart of the agent starts it again; it waits for no init container and keeps no
 //! pod alive. Upstream: `computePodActions` (EphemeralContainersToStart) of
 //! pkg/kubelet/kuberuntime/kuberuntime_manager.go.

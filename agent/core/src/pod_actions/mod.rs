@@ -124,7 +124,7 @@ pub struct Waiting {
 pub struct PodActions {
     /// The sandbox.
     pub sandbox: SandboxPlan,
-    /// Live containers to stop: all of them when the sandbox is to go.
+    /// Live containers to stop: all of them when the sandbox is to be removed.
     pub kill: Vec<Kill>,
     /// Containers to start, in order.
     pub start: Vec<Start>,
@@ -212,9 +212,9 @@ fn has_own_policy(p: &Pod) -> bool {
     pod::containers(p).iter().any(|c| c.restart_policy.is_some() || c.restart_policy_rules.is_some())
 }
 
-/// Everything must be down before a sandbox goes: live ones stopped, never-started ones removed (a late
-/// start of one of them would make a second live instance). A regular container that runs comes back in the new sandbox,
-/// also if it ends well of its stop: upstream decides that before it stops the container (computePodActions).
+/// Everything must be down before a sandbox is removed: live ones stopped, never-started ones removed (a late start of
+/// one of them would make a second live instance). A regular container that runs starts again in the new sandbox, also
+/// if it ends well of its stop: upstream decides that before it stops the container (computePodActions).
 fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
     let slots = Slots::of(inputs.pod);
     let anew = matches!(actions.sandbox, SandboxPlan::Create { .. });
@@ -254,8 +254,8 @@ pub fn superseded(snapshot: &PodSnapshot) -> Vec<&ContainerObserved> {
     superseded
 }
 
-/// Retention: superseded instances go unless they are just being dealt with; a sandbox stays while it is the
-/// newest or has containers.
+/// Retention: superseded instances are removed unless an action on them is under way; a sandbox stays while
+/// it is the newest or has containers.
 fn retire(inputs: &Inputs<'_>, actions: &mut PodActions) {
     let snapshot = inputs.snapshot;
     let removed = actions.remove.iter().map(|(_, id)| id);

@@ -239,7 +239,7 @@ fn a_changed_definition_replaces_whatever_the_policy_is() {
         let a = plan(&p, vec![sandbox(0, READY)], vec![container("a", 0, 0, St::Running, 0)]);
         let text = "Container a definition changed, will be restarted";
         assert_eq!((short(&a).as_str(), a.kill[0].message.as_str()), ("keep s0 -a0!", text), "{policy}");
-        // Killed for that, it comes back however it ended.
+        // A container that was killed for that starts again, however it ended.
         for code in [0, 137] {
             let exited = vec![container("a", 0, 0, St::Exited, code)];
             let back = short(&plan_with(&p, vec![sandbox(0, READY)], exited, &["a0"]));
@@ -421,7 +421,7 @@ fn a_container_in_an_unknown_state_is_killed_in_upstreams_words() {
     assert_eq!(message(&with_init("Always"), unknown("i1")), format!("Init container is {words}"));
 }
 
-/// The plan while `c`, seen beside `others`, is in its crash-loop back-off, and the plan when that is over.
+/// The plan while `c`, seen together with `others`, is in its crash-loop back-off, and the plan when that is over.
 fn in_back_off(p: &Pod, c: &ContainerObserved, others: Vec<ContainerObserved>) -> (PodActions, PodActions) {
     in_back_off_with(p, c, others, vec![sandbox(0, READY)])
 }

@@ -381,7 +381,7 @@ impl PodManager {
         self.allocating.forget(uid);
     }
 
-    /// Nobody has a worker for these, nor wants them.
+    /// Forgets pods that have no worker and that no source wants.
     pub(super) fn forget_strangers(&mut self) {
         let allocating = &self.allocating;
         let known = |uid: &PodUid| self.workers.contains_key(uid) || self.desired.contains_key(uid);

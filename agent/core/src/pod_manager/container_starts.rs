@@ -8,7 +8,7 @@
 //! Invariants: a request is answered once, unless its worker has finished; a pod has one request at a time; a pod that is not active gets
 //! nothing; a request that its worker cancels is answered at once; the worker's placement has the devices after they are on disk.
 //! Departures from upstream: after a failure the container has what it had before (upstream keeps what other plugins have allocated); the
-//! topology hint is computed anew. Upstream: `GetDeviceRunContainerOptions` of pkg/kubelet/cm/devicemanager/manager.go.
+//! topology hint is computed again. Upstream: `GetDeviceRunContainerOptions` of pkg/kubelet/cm/devicemanager/manager.go.
 
 use std::collections::BTreeSet;
 
@@ -107,7 +107,7 @@ impl PodManager {
         }
     }
 
-    /// The worker has finished: nobody waits for an answer.
+    /// The worker has finished, and waits for no answer.
     pub(super) fn forget_start(&mut self, uid: &PodUid) {
         if let Some(start) = self.devices.take_start(uid) {
             self.undo_start(uid, &start);

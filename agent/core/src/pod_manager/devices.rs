@@ -167,10 +167,9 @@ impl DeviceAsks {
         now: Now,
         out: &mut Outbox<ManagerAction>,
     ) -> DeviceWait {
-        self.asks += 1;
-        let (ask, uid) = (self.asks, uid.clone());
-        out.push(ManagerAction::Devices(DeviceAction::AskPreferred { ask, uid, question }));
-        DeviceWait::Answer { ask, until: now.mono.after(ASK_TIME), allocates: false }
+        let (ask, wait) = self.ask(false, now);
+        out.push(ManagerAction::Devices(DeviceAction::AskPreferred { ask, uid: uid.clone(), question }));
+        wait
     }
 
     /// Asks a plugin to allocate.
@@ -181,10 +180,16 @@ impl DeviceAsks {
         now: Now,
         out: &mut Outbox<ManagerAction>,
     ) -> DeviceWait {
+        let (ask, wait) = self.ask(true, now);
+        out.push(ManagerAction::Devices(DeviceAction::AskAllocate { ask, uid: uid.clone(), question }));
+        wait
+    }
+
+    /// Number of the next question, and the wait for its answer.
+    fn ask(&mut self, allocates: bool, now: Now) -> (u64, DeviceWait) {
         self.asks += 1;
-        let (ask, uid) = (self.asks, uid.clone());
-        out.push(ManagerAction::Devices(DeviceAction::AskAllocate { ask, uid, question }));
-        DeviceWait::Answer { ask, until: now.mono.after(ASK_TIME), allocates: true }
+        let wait = DeviceWait::Answer { ask: self.asks, until: now.mono.after(ASK_TIME), allocates };
+        (self.asks, wait)
     }
 
     /// The checkpoint is to have the present state.
@@ -220,7 +225,7 @@ impl PodManager {
                 return self.placing.note_change();
             }
             PlaceStep::Refused(refusal) => {
-                // The state without the pod goes to the disk.
+                // The state without the pod is written to the disk.
                 asks.checkpoint.version += 1;
                 asks.refused.insert(uid, refusal.into());
                 self.allocating.record_later();

@@ -22,7 +22,7 @@
 //! - no pod starts while the machine is about to stop (`shutdown`);
 //! - pressure of the node keeps new pods away, never running ones (`evictions`);
 //! - no processor, block of memory or device belongs to two pods, and a pod starts after its parts are on disk (`placing`);
-//! - what belongs to a pod stays with it until its containers have ended, whatever its status is (`active`);
+//! - what belongs to a pod stays with it until its containers have ended; its status does not matter (`active`);
 //! - a container whose device plugin registered after its pod was admitted gets its devices when it starts (`container_starts`);
 //! - a device plugin that does not answer holds the pods that want its resource, for two minutes, and no others (`devices`).
 //!
@@ -31,6 +31,7 @@
 
 mod active;
 mod allocating;
+mod arrivals;
 mod container_starts;
 mod devices;
 mod evictions;
@@ -40,6 +41,7 @@ mod preemption;
 mod shrinking;
 mod shutdown;
 mod state;
+mod strays;
 mod unused;
 
 #[cfg(test)]
@@ -114,7 +116,7 @@ pub enum ManagerEvent {
     Shutdown(ShutdownOrder),
     /// What the node runs short of.
     Pressures(Pressures),
-    /// This pod has to go.
+    /// This pod has to end.
     Evict(Box<Victim>),
     /// Disk space is short: remove unused dead containers. Answered by [`ManagerAction::UnusedDeleted`].
     DeleteUnused,
@@ -177,7 +179,7 @@ pub enum ManagerAction {
         /// Calls of earlier incarnations for this pod are over then.
         fence_until: Mono,
     },
-    /// Tell a worker something.
+    /// Send a worker an event.
     Tell {
         /// Pod of the worker.
         uid: PodUid,
@@ -191,13 +193,13 @@ pub enum ManagerAction {
         key: PodKey,
         /// Reason and message.
         rejection: Rejection,
-        /// For a pod that has to go for another: the resource that there is not enough of (counts as
-        /// `kubelet_preemptions`).
+        /// For a pod that has to end for another: the resource that there is not enough of (counts
+        /// as `kubelet_preemptions`).
         short_of: Option<String>,
     },
     /// The pod is evicted: an event of type Warning (its worker has its event).
     Evicted(Box<Victim>),
-    /// A pod that was to go has nothing that runs.
+    /// Nothing runs any more of a pod that had to end.
     NotThere(PodUid),
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
@@ -383,127 +385,6 @@ impl PodManager {
         *self.waiting = [running, new].concat();
     }
 
-    /// Starts waiting pods whose name is free. The verdict on the pods of `answered` is final.
-    fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, now: Now, out: &mut Outbox<ManagerAction>) {
-        let waiting = if self.waiting.is_empty() { Vec::new() } else { std::mem::take(&mut *self.waiting) };
-        for uid in waiting {
-            let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
-            let pod = self.allocating.allocated(&wanted);
-            let key = pod::key(&pod);
-            if pod::is_static(&pod) {
-                self.take_down_predecessors(&key, out);
-            }
-            let over = is_over(&pod);
-            let is_leaving = pod.metadata.deletion_timestamp.is_some();
-            if is_leaving {
-                self.give_up_devices(&uid);
-            }
-            let held = self.names.is_taken(&key)
-                || self.preemption.holds_up(&uid)
-                || self.devices.holds_up(&uid)
-                || self.shutdown.holds_up(&pod);
-            if held
-                || self.node.must_be_heard_for(&pod)
-                || (!over && self.waits_for_shrinking(&uid, &pod, now.mono))
-            {
-                self.waiting.push(uid);
-                continue;
-            }
-            // A pod that an earlier agent ended does not run any more: it needs no resources.
-            let refused = self.devices.take_refusal(&uid);
-            let verdict = match &refused {
-                _ if over => Ok(()),
-                Some(rejection) => Err(rejection.clone()),
-                None => self.judge(&uid, &pod, out),
-            };
-            let doubtful =
-                |rejection: &Rejection| !answered.contains(&uid) && self.node.doubts(&uid, &pod, rejection);
-            if self.preemption.holds_up(&uid) || verdict.as_ref().is_err_and(doubtful) {
-                self.waiting.push(uid);
-                continue;
-            }
-            self.preemption.settled(&uid);
-            let verdict = match verdict {
-                Ok(()) if !over && !is_leaving => match self.give(&uid, &wanted, &pod, now, out) {
-                    Some(given) => given,
-                    None => {
-                        self.waiting.push(uid);
-                        continue;
-                    }
-                },
-                Err(rejection) => {
-                    if refused.is_none() {
-                        self.count_refusal(&uid, &pod);
-                    }
-                    Err(rejection)
-                }
-                Ok(()) => Ok(()),
-            };
-            self.begin(&wanted, pod, over, verdict, out);
-        }
-        let waiting = &self.waiting;
-        self.shrinking.retain(|uid| waiting.contains(uid));
-        if self.node.asks() {
-            out.push(ManagerAction::ReadNode);
-        }
-    }
-
-    /// The verdict on the pod is final: starts its worker, which ends a refused pod at once.
-    fn begin(
-        &mut self,
-        wanted: &Arc<Pod>,
-        pod: Arc<Pod>,
-        over: bool,
-        verdict: Result<(), Rejection>,
-        out: &mut Outbox<ManagerAction>,
-    ) {
-        let key = pod::key(&pod);
-        let uid = key.uid.clone();
-        self.devices.settled(&uid);
-        // A refused pod whose containers run keeps its parts until they have ended.
-        let standing = match &verdict {
-            _ if over => self.standing_of_ended(&uid),
-            Err(_) if !self.is_found_running(&uid) => PodStanding::Ended,
-            _ => PodStanding::Admitted,
-        };
-        if !standing.is_active() {
-            self.placing.check();
-        }
-        self.start(key.clone(), Beginning::Fresh, out);
-        if let Some(worker) = self.workers.get_mut(&uid) {
-            worker.standing = standing;
-            worker.pod = Some(pod);
-        }
-        self.occupy(&uid);
-        self.tell_desired(&uid, wanted, out);
-        if let Err(rejection) = verdict {
-            self.leave(&uid, out);
-            tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
-            out.push(ManagerAction::Rejected { key, rejection, short_of: None });
-        }
-    }
-
-    /// Gives an admitted pod all that it gets: processors, memory and devices of its own, and its requests. `None`: it waits for a
-    /// device plugin.
-    fn give(
-        &mut self,
-        uid: &PodUid,
-        wanted: &Arc<Pod>,
-        pod: &Arc<Pod>,
-        now: Now,
-        out: &mut Outbox<ManagerAction>,
-    ) -> Option<Result<(), Rejection>> {
-        let is_new = match self.place(uid, pod, now, out) {
-            Ok(is_new) => is_new?,
-            Err(rejection) => return Some(Err(rejection)),
-        };
-        self.allocate(uid, wanted);
-        if is_new {
-            self.allocating.record_first(uid);
-        }
-        Some(Ok(()))
-    }
-
     fn mark(&mut self, marks: Option<NodeMarks>) {
         if let Some(marks) = marks {
             self.admit_by(self.admission.marked(marks));
@@ -516,66 +397,6 @@ impl PodManager {
             self.admission = Arc::new(admission);
             self.room_came("periodic_retry");
         }
-    }
-
-    /// An unknown pod with the name of a static pod can only be an earlier version of it.
-    fn take_down_predecessors(&mut self, successor: &PodKey, out: &mut Outbox<ManagerAction>) {
-        let same = |key: &&PodKey| {
-            key.name == successor.name && key.namespace == successor.namespace && key.uid != successor.uid
-        };
-        let found: Vec<PodKey> = self.unknown.values().filter(same).cloned().collect();
-        for key in found {
-            self.orphan(key, out);
-        }
-    }
-
-    /// Once all sources were read: terminates the pods that no source wants.
-    fn clean_up(&mut self, out: &mut Outbox<ManagerAction>) {
-        if !self.expected.is_empty() || !self.listed {
-            return;
-        }
-        if !self.synced {
-            self.finish_resumed(out);
-        }
-        // A pod that waits for admission is wanted; if that changes, this list must still contain it.
-        let strays = self.unknown.iter().filter(|(uid, _)| !self.waiting.contains(uid));
-        let strays: Vec<PodKey> = strays.map(|(_, key)| key.clone()).collect();
-        for key in strays {
-            self.orphan(key, out);
-        }
-        if std::mem::replace(&mut self.synced, true) {
-            return;
-        }
-        for uid in self.leftovers.directories.clone() {
-            self.orphan(PodKey { namespace: Arc::from(""), name: Arc::from(""), uid }, out);
-        }
-        self.forget_strangers();
-        self.placing.check();
-        self.room_came("pods_added");
-        out.push(ManagerAction::Synced);
-    }
-
-    /// A resumed termination may be that of a pod that a source was to keep; no source wants it now.
-    fn finish_resumed(&self, out: &mut Outbox<ManagerAction>) {
-        for uid in self.workers.keys().filter(|uid| !self.desired.contains_key(*uid)) {
-            tell(uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
-        }
-    }
-
-    fn orphan(&mut self, key: PodKey, out: &mut Outbox<ManagerAction>) {
-        self.unknown.remove(&key.uid);
-        if self.desired.contains_key(&key.uid) || self.workers.contains_key(&key.uid) {
-            return;
-        }
-        let uid = key.uid.clone();
-        self.start(key, Beginning::Fresh, out);
-        self.occupy_unknown(&uid);
-        if !self.may_run(&uid)
-            && let Some(worker) = self.workers.get_mut(&uid)
-        {
-            worker.standing = PodStanding::Ended;
-        }
-        tell(&uid, PodEvent::Kill { reason: KillReason::Orphan, grace_s: None }, out);
     }
 
     fn start(&mut self, key: PodKey, beginning: Beginning, out: &mut Outbox<ManagerAction>) {

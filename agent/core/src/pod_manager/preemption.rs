@@ -33,7 +33,7 @@ impl Preemption {
         !self.going.is_empty() && self.waiting.contains_key(uid)
     }
 
-    /// Its room comes without anything being done for it.
+    /// Its room becomes free without an action.
     pub(super) fn is_going(&self, uid: &PodUid) -> bool {
         self.going.contains(uid)
     }
@@ -78,7 +78,7 @@ impl PodManager {
         pod: &Arc<Pod>,
         out: &mut Outbox<ManagerAction>,
     ) -> Result<(), Rejection> {
-        // A pod that is to go needs no permission, only its end.
+        // A pod that has to end needs no permission, only its end.
         if pod.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl PodManager {
         let admission = self.without_devices(admission, pod);
         let beside = |(_, worker)| Worker::room(worker);
         let kept = || self.kept_for(uid);
-        // Those that go already need not be made up for by others.
+        // No other pod has to end in place of pods that are already ending.
         let staying = || self.staying().filter_map(beside);
         let victims = admission::admit(pod, staying().chain(kept()), &admission)?;
         if victims.is_empty() {

@@ -52,7 +52,7 @@ impl PodStanding {
     }
 }
 
-/// A part of the pod manager's state that counts its changes: whoever can write to the value has changed it.
+/// A part of the pod manager's state that counts its changes: an access that can write to the value counts as a change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Revised<T> {
     value: T,

@@ -60,8 +60,8 @@ fn manager(expected: &[Source], leftovers: Leftovers) -> PodManager {
     PodManager::new(expected.iter().copied().collect(), leftovers, Arc::new(admission), Ok(()))
 }
 
-/// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`, `read` the
-/// Node. Records are written at once: a worker gets its pod as soon as it was started.
+/// `+uid` start, `~uid` resume, `uid:word` an event for the worker, `-uid` forget, `!uid:reason` rejected,
+/// `synced`, `read` the Node. Records are written at once: a worker gets its pod as soon as it was started.
 fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
     let mut words = act(manager, Mono(1), event);
     while let Some(at) = words.iter().position(|word| word.starts_with("write")) {

@@ -10,8 +10,8 @@
 //! In: [`ApiSourceEvent`]. Out: [`ApiSourceAction`]. Invariants: nothing is delivered before the first
 //! complete list, which makes the source ready (an empty list too); the cost of a change does not grow with
 //! the number of pods; pods stay as they are while the API server is unreachable; a pod of another node, or
-//! one without a proper name, namespace and UID, is reported and ignored; every other pod is delivered,
-//! whatever its content: admission rejects pods that cannot run, so that the API shows the reason. Upstream:
+//! one without a proper name, namespace and UID, is reported and ignored; every other pod is delivered, also
+//! with faulty content: admission rejects pods that cannot run, so that the API shows the reason. Upstream:
 //! pkg/kubelet/config/apiserver.go.
 
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub enum ApiSourceEvent {
 /// A request of the source to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiSourceAction {
-    /// Tell the pod manager.
+    /// Send the pod manager an update.
     Deliver(PodUpdate),
-    /// Tell people.
+    /// Report this in the log.
     Report(ApiSourceReport),
 }
 

@@ -37,7 +37,7 @@ pub fn assign(pod: &mut Pod, raw: &Value, source: Source, node_name: &str, place
     pod.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
 }
 
-/// A file's pod stays whatever taints the node gets.
+/// A file's pod tolerates every taint that the node gets.
 fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     let toleration = Toleration {
         operator: Some("Exists".to_owned()),

@@ -1,10 +1,10 @@
 //! The pods that one source delivered last, and the changes against its new delivery.
 //!
-//! In: the complete set of a source's pods, or one pod that changed or went. Out: [`PodUpdate`]s in the order
-//! REMOVE, ADD, UPDATE, DELETE, then an empty ADD if this was the first delivery and it had no other update,
-//! then RECONCILE. One pod costs one look-up, whatever the number of pods. Invariants: a full name has one
-//! pod; pods are compared by spec, labels, their own annotations and deletion fields; annotations that the
-//! node added stay. Upstream: pkg/kubelet/config/config.go, pkg/kubelet/config/mux.go.
+//! In: the complete set of a source's pods, or one pod that changed or was removed. Out: [`PodUpdate`]s in
+//! the order REMOVE, ADD, UPDATE, DELETE, then an empty ADD if this was the first delivery and it had no
+//! other update, then RECONCILE. One pod costs one look-up; the number of pods does not matter. Invariants: a
+//! full name has one pod; pods are compared by spec, labels, their own annotations and deletion fields;
+//! annotations that the node added stay. Upstream: pkg/kubelet/config/config.go, pkg/kubelet/config/mux.go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

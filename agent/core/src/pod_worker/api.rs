@@ -69,7 +69,7 @@ pub enum PodEvent {
     SourcesChanged,
     /// What all workers share changed (the node got another address).
     Context(Arc<WorkerContext>),
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -85,8 +85,8 @@ pub enum PodAction {
         /// No call for it may be sent or still be in progress after this; `None` for pulls.
         deadline: Option<Mono>,
     },
-    /// Nobody waits for this effect any more: drop the call, answer `DeadlineExceeded` (or its real answer).
-    /// A shell that cannot cancel may ignore it.
+    /// The worker no longer waits for this effect: drop the call, answer `DeadlineExceeded` (or its real
+    /// answer). A shell that cannot cancel may ignore it.
     Cancel(EffectId),
     /// Run this probe, and answer with [`PodEvent::ProbeDone`] unless it is cancelled.
     Probe {
@@ -95,7 +95,7 @@ pub enum PodAction {
         /// Action and target of the probe.
         call: Box<ProbeCall>,
     },
-    /// Nobody waits for this probe any more: drop it; an answer is ignored.
+    /// The worker no longer waits for this probe: drop it; an answer is ignored.
     CancelProbe(ProbeId),
     /// Write this durably, then answer [`PodEvent::EffectDone`] with `Done`. Replaces an earlier record.
     Persist {

@@ -2,9 +2,9 @@
 //!
 //! In: the pod. Out: the effects that create and remove its cgroup. Invariants: the worker creates nothing
 //! for a pod before this incarnation has ensured its cgroup, and no sandbox if an earlier incarnation's
-//! removal may have come after that; the cgroup goes after the volumes, whose memory is charged to it, and
-//! before the pod's directory. A node without pod cgroups (`cgroupsPerQOS: false`) does neither. Upstream:
-//! pkg/kubelet/cm/pod_container_manager_linux.go, `SyncPod` and `SyncTerminatedPod` of
+//! removal may have come after that; the cgroup is removed after the volumes, whose memory is charged to
+//! it, and before the pod's directory. A node without pod cgroups (`cgroupsPerQOS: false`) does neither.
+//! Upstream: pkg/kubelet/cm/pod_container_manager_linux.go, `SyncPod` and `SyncTerminatedPod` of
 //! pkg/kubelet/kubelet.go.
 
 use agent_types::event::EventKind;

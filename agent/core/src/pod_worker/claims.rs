@@ -112,7 +112,7 @@ pub(super) fn missing(b: &mut Base, container: &str) -> Option<String> {
     Some(why)
 }
 
-/// The owner of claims told of other health.
+/// The owner of claims has reported other health.
 pub(super) fn changed(b: &mut Base, claims: Arc<PodClaims>) {
     // Without claims in memory the news may be about names that the pod had before: the next question brings the health, too.
     if b.claims.give_back != GiveBack::Done && b.claims.known.is_some() {

@@ -136,7 +136,7 @@ impl PodWorker {
         matches!(self.state, PodWorkerState::Terminated(_) | PodWorkerState::Finished)
     }
 
-    /// Besides, nothing holds its volumes any more.
+    /// The pod is terminated, and nothing holds its volumes any more.
     #[must_use]
     pub fn is_released(&self) -> bool {
         match &self.state {

@@ -1,4 +1,5 @@
-//! The record of a removal: a pod that was kept after its end goes, and no later agent may take its remains for another run.
+//! The record of a removal: a pod that was kept after its end is removed, and no later agent may take its remains for
+//! another run.
 //!
 //! In: a pod that has ended, answers of the disk. Out: the terminating record with `ended`. Invariants: nothing of a pod that
 //! may come back under its UID is removed before the disk says that the pod is to go, unless the disk refuses again and again;

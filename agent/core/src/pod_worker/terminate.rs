@@ -275,7 +275,7 @@ pub(super) fn clean_up(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Out
     if b.tracker.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.tracker.known_after());
     }
-    // The cgroup goes after the volumes: memory of volumes is charged to it.
+    // The cgroup is removed after the volumes: memory of volumes is charged to it.
     let all_gone = volumes::torn_down(b, t.pod.as_deref(), now, out) && cgroups::removed(b, now, out);
     match t.cleanup {
         Cleanup::Kept => {

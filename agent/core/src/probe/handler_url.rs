@@ -159,7 +159,7 @@ fn unescaped(text: &str) -> Result<Vec<u8>, NoUrl> {
     Ok(out)
 }
 
-/// A URL's path: as it is written if all of it may stand so, otherwise escaped anew. Upstream: `EscapedPath`.
+/// A URL's path: as it is written if all of it may stand so, otherwise escaped again. Upstream: `EscapedPath`.
 fn encoded(path: &str) -> Result<String, NoUrl> {
     let plain = unescaped(path)?;
     let may_stand = |byte: u8| is_path_byte(byte) || b"!'()*[]%".contains(&byte);

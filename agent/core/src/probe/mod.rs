@@ -118,7 +118,7 @@ pub enum Outcome {
 pub enum ProbeAction {
     /// Carry this out and answer with [`PodProbes::answered`].
     Ask(ProbeId, Box<ProbeCall>),
-    /// Nobody waits for this answer any more.
+    /// The machine no longer waits for this answer.
     Cancel(ProbeId),
     /// A Kubernetes event of type Warning about a container.
     Event {

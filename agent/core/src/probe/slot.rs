@@ -136,7 +136,8 @@ impl Slot {
         if w.due.is_none() {
             let earliest = now.max(w.instance.started.after(timing.delay));
             w.due = Some(match kind {
-                // Nobody waits longer than necessary for a container that is ready.
+                // The first readiness probe runs at once, so that a ready container need not wait.
+                // After a restart of the agent a jitter spreads the probes.
                 Kind::Readiness if w.instance.adopted => earliest.max(now.after(jitter)),
                 Kind::Readiness => earliest,
                 Kind::Startup | Kind::Liveness => on_grid(anchor, timing.period, earliest),

@@ -11,7 +11,7 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 const EPOCH: i64 = 1_700_000_000_000_000_000;
 
-/// One pod, its containers, and whoever answers.
+/// One pod, its containers, and the answers to its probes.
 struct World {
     now: Mono,
     pod: Arc<Pod>,
@@ -277,7 +277,7 @@ fn startup_gates_the_others_and_is_asked_until_it_succeeds_once() {
     w.pass(60);
     assert!(w.asked.values().all(|c| c.kind != Kind::Startup), "never again");
     assert!(w.asked.values().any(|c| c.kind == Kind::Liveness));
-    // The successor starts anew; what was asked of the first is nobody's business.
+    // The successor starts its probes again; the machine drops the probes of the first container.
     let second = w.run("c", 1);
     assert!(w.probes.verdicts().starting.contains(&second));
     assert!(w.asked.values().all(|c| c.kind == Kind::Startup && c.container == second), "{:?}", w.asked);
@@ -498,7 +498,7 @@ fn steps() -> impl Strategy<Value = Vec<ProbeStep>> {
 }
 
 proptest! {
-    /// Whatever happens: one question at a time, of the instance that runs; a verdict is about an instance that
+    /// In all cases: one question at a time, of the instance that runs; a verdict is about an instance that
     /// runs, and comes from its own answers; nothing is asked before the container has started.
     #[test]
     fn verdicts_belong_to_the_instance_that_was_asked(steps in steps(), failures in 1i32..4, delay in 0i32..8) {

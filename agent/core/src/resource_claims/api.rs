@@ -85,7 +85,7 @@ pub enum ClaimEvent {
     /// UIDs of the active pods ([`crate::pod_manager::PodManager::active_pods`]), while all sources are ready: the claims of other pods
     /// are unprepared. The shell sends it every 60 seconds if [`super::ResourceClaims::has_references`].
     ActivePods(BTreeSet<PodUid>),
-    /// The deadline has come.
+    /// The deadline has passed.
     Tick,
 }
 

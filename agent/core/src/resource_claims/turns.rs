@@ -31,7 +31,7 @@ pub(super) struct ClaimTurns {
     held: BTreeMap<ClaimKey, PodUid>,
     /// Works that wait, in order of arrival.
     waiting: Vec<Waiter>,
-    /// A work that waits may get its turn, and was not told.
+    /// A work that waits may get its turn, and does not know it yet.
     freed: bool,
 }
 

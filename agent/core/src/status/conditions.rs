@@ -145,7 +145,7 @@ fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> F
         .filter(|c| !complete(&c.name, pod::is_sidecar(c)))
         .map(|c| c.name.as_str())
         .collect();
-    // Once initialized is for good, whatever its init containers do again in another sandbox or in a reset.
+    // A pod that was initialized stays so, also while its init containers run again in another sandbox or in a reset.
     if incomplete.is_empty() || was_true(inputs, "Initialized") {
         return Finding::yes();
     }

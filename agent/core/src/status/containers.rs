@@ -259,7 +259,7 @@ fn went_missing(
     before: &ContainerStatus,
     status: &mut ContainerStatus,
 ) {
-    // An ephemeral container does not come back: it is over, whatever the pod does.
+    // An ephemeral container does not start again: it is over, also if the pod goes on.
     if inputs.terminating || kind == SlotKind::Ephemeral {
         let over = lost(None, None, LOST_TERMINATED);
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
@@ -281,7 +281,7 @@ fn never_seen_to_run(newest: Option<&ContainerObserved>, before: Option<&Contain
         && !before.and_then(|b| b.state.as_ref()).is_some_and(ran)
 }
 
-/// An ended container that comes back is waiting, with its end as the last state.
+/// An ended container that will start again is waiting, with its end as the last state.
 fn waiting_to_restart(
     inputs: &StatusInputs<'_>,
     slot: &Slot,

@@ -1,4 +1,4 @@
-//! Fields of a container status besides its state: resources, user, mounts.
+//! Fields of a container status other than its state: resources, user, mounts.
 //!
 //! In: specification, newest instance, the previous status. Out: fields of the status. Invariants: an amount
 //! that the runtime reports wins over the requested one; the amounts that an instance got when it was first

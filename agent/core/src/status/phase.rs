@@ -19,7 +19,7 @@ pub enum Phase {
     Pending,
     /// At least one container runs, starts or restarts.
     Running,
-    /// All containers ended well and none comes back.
+    /// All containers ended well and none starts again.
     Succeeded,
     /// All containers ended, at least one badly.
     Failed,

@@ -39,7 +39,7 @@ pub(super) fn decide(entry: &StatusEntry, api: &ApiPods, stays: bool, now: Now) 
     let left_over =
         stays && shown.metadata.deletion_timestamp.is_none() && !entry.may_run() && is_left_over(shown);
     let told = Phase::end(&before).is_some();
-    // The status manager never deletes a pod with the annotation of a mirror pod, whatever its UID.
+    // The status manager never deletes a pod with the annotation of a mirror pod, under any UID.
     let ours = via == Via::Itself && super::entries::mirror_hash(shown).is_none();
     let to_delete = (asked || left_over) && told && ours;
     let find = || ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };

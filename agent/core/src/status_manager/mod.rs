@@ -91,7 +91,7 @@ pub enum StatusEvent {
     Answer {
         /// Identifier from the action.
         id: EffectId,
-        /// What came back.
+        /// The answer.
         result: ApiResult,
     },
     /// Whether a shutdown of the machine is excluded or pending; without this event the manager assumes
@@ -99,7 +99,7 @@ pub enum StatusEvent {
     MachineStays(bool),
     /// Answer [`StatusAction::Untold`], and again after each change, for good.
     AskUntold,
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -374,7 +374,7 @@ impl StatusManager {
         }
         let under_way = self.flights.values().map(|flight| &flight.pod);
         // A new agent does not publish an end that it may not contradict: the API server learns of such an
-        // end when the object goes. Before the first list of the API's pods, none of them was published.
+        // end when the object is removed. Before the first list of the API's pods, none of them was published.
         let shows_end = |entry: &StatusEntry| match self.api.of(&entry.key) {
             Some((p, _)) => p.status.as_ref().and_then(Phase::end).is_some(),
             None => self.api.is_listed(),

@@ -1,6 +1,6 @@
 //! CRI states and statuses to agent-core's observations.
 //!
-//! Invariant: whatever a runtime sends gives an observation or an error in words; unknown enum numbers become the
+//! Invariant: each answer of a runtime gives an observation or an error in words; unknown enum numbers become the
 //! state that claims least (`NotReady`, `Unknown`).
 
 use std::collections::{BTreeMap, HashMap};
@@ -115,7 +115,7 @@ pub fn sandbox(s: v1::PodSandboxStatus) -> SandboxObserved {
     }
 }
 
-/// `ContainerStatus`, with the sandbox that only `ListContainers` tells.
+/// `ContainerStatus`, with the sandbox that only `ListContainers` has.
 #[must_use]
 pub fn container(sandbox_id: &str, c: v1::ContainerStatus) -> ContainerObserved {
     let metadata = c.metadata.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `SandboxConfig` to CRI `PodSandboxConfig`. The runtime handler is not part of it: it goes beside it in
-//! `RunPodSandboxRequest`.
+//! `SandboxConfig` to CRI `PodSandboxConfig`. The runtime handler is not part of it:
+//! `RunPodSandboxRequest` has a field of its own for it.
 
 use agent_types::runtime::config::{DnsConfig, PortMapping, Protocol, SandboxConfig, SandboxSecurity};
 use orlop_proto::cri::v1;

@@ -223,7 +223,7 @@ impl ServerState {
         let mut state = self.state.lock();
         let result = change(&mut state);
         for event in state.events.drain(..) {
-            // Nobody may be listening.
+            // There may be no listener.
             let _ = self.events.send(Ok(event));
         }
         result

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use agent_core::resource_claims::api::ReportedHealth;
 use agent_types::token_bucket::TokenBucket;
 
 /// Most registered plugins. A node has a handful of drivers, each of them with two plugins during an update.
@@ -15,10 +14,6 @@ pub(super) const PLUGINS_OF_DRIVER_MAX: usize = 8;
 pub(super) const REPORTED_MAX: usize = 4096;
 /// Reports that come within this time are passed on as one, so that a plugin that reports without end takes little of the processors.
 pub(super) const REPORT_GAP: Duration = Duration::from_millis(100);
-/// Bytes that the reading of a report costs in addition to its own bytes. Each of its devices costs the same.
-const READ_UNIT: usize = 64;
-/// Units of the reports of one stream that are read at once, and the time for one more: 4 MB each second.
-const READS: (u32, Duration) = (64_000, Duration::from_nanos(15_625));
 /// Time between two writes of the health: reports without end must not wear out the disk.
 pub(super) const WRITE_GAP: Duration = Duration::from_secs(1);
 /// Wait between two streams of health reports. Upstream: pkg/kubelet/cm/dra/plugin.
@@ -29,18 +24,6 @@ pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 /// Log lines that come at once: the usual start and end of a plugin.
 const LINES_BURST: u32 = 8;
-
-/// Units of a stream's reports that are read, [`read_units`].
-pub(super) fn reads() -> TokenBucket {
-    TokenBucket::new(READS.1, READS.0)
-}
-
-/// Cost of reading a report, in units.
-pub(super) fn read_units(devices: &[ReportedHealth]) -> u32 {
-    let bytes = |of: &ReportedHealth| of.pool.len() + of.device.len() + of.message.len();
-    let units = devices.iter().fold(1, |units: usize, of| units.saturating_add(1 + bytes(of) / READ_UNIT));
-    u32::try_from(units).unwrap_or(u32::MAX)
-}
 
 /// Limits the lines that one plugin causes in the log.
 pub(super) fn lines() -> TokenBucket {

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use agent_core::resource_claims::api::ReportedHealth;
 use agent_types::time::Mono;
-use agent_types::token_bucket::TokenBucket;
 
-use super::limits::{REPORT_GAP, REPORTED_MAX, read_units, reads};
+use super::limits::{REPORT_GAP, REPORTED_MAX};
+use crate::tasks::read_rate::ReadRate;
 
 /// Reports that wait.
 pub(super) struct GatheredReports {
@@ -18,25 +18,26 @@ pub(super) struct GatheredReports {
     waiting: Option<BTreeMap<(String, String), ReportedHealth>>,
     /// They are passed on at this time.
     due_at: Mono,
-    reads: TokenBucket,
+    reads: ReadRate,
 }
 
 impl GatheredReports {
     /// No report yet.
     pub(super) fn new() -> GatheredReports {
-        GatheredReports { waiting: None, due_at: Mono(0), reads: reads() }
+        GatheredReports { waiting: None, due_at: Mono(0), reads: ReadRate::new() }
     }
 
     /// A report was read. What it says of a device takes the place of what an earlier one said.
     pub(super) fn read(&mut self, devices: Vec<ReportedHealth>, now: Mono) {
-        self.reads.take_many(now, read_units(&devices));
+        let bytes = |of: &ReportedHealth| of.pool.len() + of.device.len() + of.message.len();
+        self.reads.count(devices.len(), devices.iter().map(bytes).sum(), now);
         let waiting = self.waiting.get_or_insert_default();
         waiting.extend(devices.into_iter().map(|of| ((of.pool.clone(), of.device.clone()), of)));
     }
 
     /// When the next report may be read.
     pub(super) fn read_at(&self, now: Mono) -> Mono {
-        let at = now.after(self.reads.wait(now));
+        let at = self.reads.next(now);
         let is_full = self.waiting.as_ref().is_some_and(|waiting| waiting.len() >= REPORTED_MAX);
         if is_full { at.max(self.due_at) } else { at }
     }

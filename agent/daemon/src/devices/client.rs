@@ -2,8 +2,8 @@
 //!
 //! In: plugins that stated their options, questions. Out: [`DeviceEvent`]s. Invariants: a resource has one connection, the newest; the
 //! lists of a connection that are passed on have a bounded rate, and its end waits for none of them; the stream of a connection that is
-//! replaced is closed (upstream leaves it open and takes its lists); a stream that ends, for whatever reason, is not begun again, because
-//! the plugin has to register again; a call has a time limit, so its task ends.
+//! replaced is closed (upstream leaves it open and takes its lists); a stream that ends is not begun again, because the
+//! plugin has to register again; a call has a time limit, so its task ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -24,11 +24,6 @@ pub(super) const ALLOCATE_BYTES_MAX: usize = 256 << 10;
 /// Lists of one connection that are passed on at once, and the time for one more: a plugin that sends lists without end takes little of
 /// the disk. A plugin sends a list when a device changes.
 const LISTS: (u32, Duration) = (10, Duration::from_secs(1));
-/// Bytes that the reading of a list costs in addition to its own bytes. Each of its devices costs the same.
-const READ_UNIT: usize = 64;
-/// Units of lists of one connection that are read at once, and the time for one more (4 MB each second): a plugin that sends lists
-/// without end takes little of the processors. HTTP/2 holds less than this burst, so it delays the end of a stream by little.
-const READS: (u32, Duration) = (64_000, Duration::from_nanos(15_625));
 /// Registrations of one resource that come at once, and the time for one more. An attempt ends after 30 s, so a plugin that does not answer
 /// has fewer than [`REGISTERING_MAX`] of them in progress.
 const REGISTRATIONS: (u32, Duration) = (4, Duration::from_secs(15));
@@ -53,11 +48,6 @@ pub(super) const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
 /// Lists of a connection that are passed on.
 pub(super) fn lists() -> TokenBucket {
     bucket(LISTS)
-}
-
-/// Units of a connection's lists that are read, [`ListSize::units`].
-pub(super) fn reads() -> TokenBucket {
-    bucket(READS)
 }
 
 /// Registrations of a resource.
@@ -92,12 +82,6 @@ impl ListSize {
         ListSize { devices: self.devices.max(other.devices), bytes: self.bytes.max(other.bytes) }
     }
 
-    /// What it costs to read the list.
-    pub(super) fn units(self) -> u32 {
-        let units = (self.bytes / READ_UNIT).saturating_add(self.devices).saturating_add(1);
-        u32::try_from(units).unwrap_or(u32::MAX)
-    }
-
     /// Whether a list fits next to `others`.
     pub(super) fn check(self, others: impl Iterator<Item = ListSize>) -> Result<(), String> {
         let sum = others.fold(self, |sum, other| ListSize {
@@ -130,12 +114,6 @@ mod tests {
         assert_eq!(size(1, 1).check([size(DEVICES_MAX - 1, LIST_BYTES_MAX - 1)].into_iter()), Ok(()));
         assert!(size(1, 1).check([size(DEVICES_MAX, 0)].into_iter()).is_err());
         assert!(size(1, 1).check([size(0, LIST_BYTES_MAX)].into_iter()).is_err());
-    }
-
-    #[test]
-    fn a_list_costs_its_bytes_and_its_devices() {
-        let units = |devices, bytes| ListSize { devices, bytes }.units();
-        assert_eq!((units(0, 0), units(2, 64), units(0, usize::MAX)), (1, 4, u32::MAX));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! In: lists as they come, the time. Out: the list to pass on, and when the next one is read. Invariants: one list waits, the newest; a
 //! list that says the same as the one that was passed on last does not wait and takes no token; lists are passed on as
-//! [`limits::lists`] bounds, and read as [`limits::reads`] does. Upstream passes on each list.
+//! [`limits::lists`] bounds, and read as [`ReadRate`] does. Upstream passes on each list.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use agent_types::time::Mono;
 use agent_types::token_bucket::TokenBucket;
 
 use super::limits::{self, ListSize};
+use crate::tasks::read_rate::ReadRate;
 
 /// Lists of one connection.
 pub(super) struct NewestList {
@@ -21,19 +22,18 @@ pub(super) struct NewestList {
     passed: Option<u64>,
     /// For lists that are passed on.
     tokens: TokenBucket,
-    /// For lists that are read.
-    reads: TokenBucket,
+    reads: ReadRate,
 }
 
 impl NewestList {
     /// No list yet.
     pub(super) fn new() -> NewestList {
-        NewestList { waiting: None, passed: None, tokens: limits::lists(), reads: limits::reads() }
+        NewestList { waiting: None, passed: None, tokens: limits::lists(), reads: ReadRate::new() }
     }
 
     /// A list was read. It takes the place of the one that waits.
     pub(super) fn read(&mut self, mut devices: Vec<PluginDevice>, size: ListSize, now: Mono) {
-        self.reads.take_many(now, size.units());
+        self.reads.count(size.devices, size.bytes, now);
         // Devices have no order. Those of one id keep theirs, because the last of them counts.
         devices.sort_by(|a, b| a.id.cmp(&b.id));
         let fingerprint = fingerprint(&devices);
@@ -42,7 +42,7 @@ impl NewestList {
 
     /// When the next list may be read.
     pub(super) fn read_at(&self, now: Mono) -> Mono {
-        now.after(self.reads.wait(now))
+        self.reads.next(now)
     }
 
     /// When the list that waits may be passed on; `None`: none waits.

@@ -130,7 +130,7 @@ pub fn requests() -> (GarbageCollection, Requests) {
 }
 
 impl GarbageCollection {
-    /// Removes every image that no container uses and that no pod asked for lately, whatever the thresholds are. Images
+    /// Removes every image that no container uses and that no pod asked for lately, also below the thresholds. Images
     /// that the agent first saw less than `imageMinimumGCAge` ago stay. Returns the size of the removed images as the
     /// runtime reports it, bytes.
     ///

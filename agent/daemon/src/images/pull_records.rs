@@ -8,8 +8,9 @@
 //! In: images before and after they are pulled, images that pods want to use. Out: files below `<root>/image_manager`; whether a pod
 //! may use an image. Invariants: requests are carried out in the order of their sending; the intent is on disk before a pull
 //! begins, and is removed only after the pull's record is there, so that the agent never mistakes an image whose pull outlived it for
-//! a preloaded one; requests that wait hold no thread; the end of a pull is recorded also if nobody waits for it. The watchdog does
-//! not ask this task: a disk that hangs is no reason to restart the agent. [`agent_core::images::pull_records`] decides.
+//! a preloaded one; requests that wait hold no thread; the end of a pull is recorded also if no caller waits for it.
+//! The watchdog does not ask this task: a disk that hangs is no reason to restart the agent.
+//! [`agent_core::images::pull_records`] decides.
 
 mod files;
 
@@ -84,7 +85,7 @@ impl PullRecords {
     ) -> Option<T> {
         let (to, answer) = oneshot::channel();
         self.to.send(Request(Box::new(move |files| {
-            // An answer that nobody waits for is dropped.
+            // An answer without a waiting caller is dropped.
             let _ = to.send(work(files));
         })));
         answer.await.ok()

@@ -44,7 +44,7 @@ use crate::tasks::stops::AgentStops;
 /// What systemd may take for one cgroup; its own calls give up after as long.
 const APPLY_MAX: Duration = Duration::from_secs(30);
 
-/// The pods of the node, for whoever looks after what belongs to them.
+/// The pods of the node, for the tasks that look after their cgroups, volumes and directories.
 #[derive(Clone, Debug, Default)]
 pub struct KnownPods {
     /// Those that have a worker.
@@ -53,7 +53,7 @@ pub struct KnownPods {
     pub wanted: BTreeSet<PodUid>,
     /// Those whose requests admission counts.
     pub admitted: Vec<Arc<Pod>>,
-    /// Every source was read and the runtime listed: others are nobody's.
+    /// Every source was read and the runtime listed: other pods do not exist.
     pub synced: bool,
 }
 
@@ -125,8 +125,8 @@ pub struct ContainerManagerPlan {
 }
 
 impl ContainerManagerPlan {
-    /// Makes the cgroups of all pods and of their classes, as the machine will ask for them again: while the runtime is
-    /// still coming up there is time for it. What fails is tried again, and told, by the machine.
+    /// Makes the cgroups of all pods and of their classes, as the machine will ask for them again: while the runtime
+    /// starts there is time for it. The machine tries again what fails, and reports it.
     pub async fn prepare(self) {
         let Config { kubepods, root, classes, .. } = &self.config;
         let mut all = vec![(kubepods.clone(), root.clone())];
@@ -169,7 +169,7 @@ impl PodCgroups {
                 message: AgentStops.into(),
             });
         }
-        // Across awaits: whoever makes one does not keep others from it.
+        // Held across awaits: several tasks may make cgroups at the same time.
         let _making = self.making.read().await;
         self.driver.apply(&cgroup.name, &cgroup.values, true).await.map(drop)
     }
@@ -182,7 +182,7 @@ impl PodCgroups {
         self.driver.memory_in_use(name).await
     }
 
-    /// Removes a pod's cgroup wherever it is, with whatever is left in it.
+    /// Removes a pod's cgroup from the tiers of all classes, with everything that is left in it.
     ///
     /// # Errors
     /// The driver's.
@@ -193,7 +193,7 @@ impl PodCgroups {
         Ok(())
     }
 
-    /// Removes cgroups of pods that nobody knows.
+    /// Removes cgroups of pods that do not exist any more.
     async fn sweep(&self, known: &watch::Receiver<KnownPods>) {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let above = pod::of_class(&self.kubepods, class);
@@ -267,7 +267,7 @@ impl ContainerManager {
     }
 }
 
-/// Tells what pods ask for as soon as all are known, and once that they are.
+/// Sends the sums of the pods' requests as soon as all pods are known, and once that they are known.
 async fn follow(
     mut known: watch::Receiver<KnownPods>,
     to: Sender<ContainerManagerEvent>,

@@ -110,7 +110,7 @@ async fn rotate<L: ContainerLogs>(
     let rotated = match on_disk(tasks, path, move |path| log_rotation::set_aside(path, now)).await {
         Ok(Some(rotated)) => rotated,
         Ok(None) => return Ok(()),
-        // The container went meanwhile, or the last rotation was within this second.
+        // The container was removed meanwhile, or the last rotation was within this second.
         Err(error) if matches!(error.class(), Class::NotFound | Class::AlreadyExists) => return Ok(()),
         Err(error) => return Err(error.into()),
     };

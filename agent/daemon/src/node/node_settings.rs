@@ -11,7 +11,7 @@ use std::sync::Arc;
 use agent_core::admission::{AdmissionContext, resize_rules};
 use agent_core::container_spec::{self, dns};
 use agent_core::events::Fact;
-use agent_core::node_status::addresses;
+use agent_core::node_status::{addresses, hostname_label};
 use agent_core::pod_worker::WorkerContext;
 use agent_linux::kernel_defaults::{self, Differs};
 use agent_linux::{machine, network, node_info, process, selinux, volumes};
@@ -311,8 +311,9 @@ impl NodeFacts {
 /// Labels that every node has, and those of `--node-labels`, which take precedence.
 fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let arch = node_info::architecture();
+    let hostname = hostname_label(name);
     let own = [
-        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/hostname", hostname.as_str()),
         ("kubernetes.io/os", "linux"),
         ("kubernetes.io/arch", arch),
         ("beta.kubernetes.io/os", "linux"),

@@ -56,7 +56,7 @@ pub struct ManagerHandles {
     pub active: watch::Receiver<ActivePods>,
     /// The node's own sources were read and the runtime listed.
     pub synced: watch::Receiver<bool>,
-    /// Dead containers that nobody needs, for whoever wants them removed.
+    /// Dead containers that no pod needs, for the garbage collection.
     pub unused: UnusedContainers,
     /// Processors and memory that pods have for themselves.
     pub resources: watch::Receiver<Arc<ResourcesView>>,
@@ -109,7 +109,7 @@ struct ManagerShell<R, I> {
     active: watch::Sender<ActivePods>,
     /// A source spoke: the view of desired pods may be out of date.
     stale: bool,
-    /// For whoever looks after what belongs to pods.
+    /// For the tasks that look after the pods' cgroups, volumes and directories.
     known: watch::Sender<KnownPods>,
     /// Device plugins.
     plugins: DevicePlugins,
@@ -117,7 +117,7 @@ struct ManagerShell<R, I> {
     is_synced_now: bool,
     /// The revision of the active pods that readers have.
     active_revision: u64,
-    /// How often dead containers that nobody needs were all removed.
+    /// How often the garbage collection removed all dead containers that no pod needs.
     unused_deleted: watch::Sender<u64>,
     /// For readers of the managers' assignments.
     resources: watch::Sender<Arc<ResourcesView>>,
@@ -229,7 +229,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             self.node_events.devices(&view.node_devices);
             self.resources.send_replace(Arc::new(view));
         }
-        // After the pods themselves: whatever is not among them may be cleaned away from now on.
+        // After the pods themselves: from now on, things of other pods may be cleaned away.
         if std::mem::take(&mut self.is_synced_now) {
             self.known.send_modify(|known| known.synced = true);
         }

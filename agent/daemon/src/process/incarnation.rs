@@ -167,7 +167,7 @@ mod tests {
         assert_eq!((after_stop.fence_until(), after_stop.is_first_of_boot()), (Mono(0), false));
         let after_reboot = begin("boot-2", 1);
         assert_eq!((after_reboot.fence_until(), after_reboot.is_first_of_boot()), (Mono(0), true));
-        // Nothing new can be made beside it: what is there is overwritten, and longer or shorter text is whole.
+        // No new file can be made next to it: the present file is overwritten, and longer or shorter text is complete.
         let temporary = root.join(files::temporary_name(NAME.as_ref()));
         std::fs::create_dir_all(temporary.join("in-the-way")).unwrap();
         assert_eq!(begin("boot-2", 2).fence_until(), fenced(2));

@@ -17,7 +17,7 @@ use crate::plugin_watcher::Handlers;
 use crate::pods::pod_network::{self, RuntimesFile};
 use crate::process::begin::Process;
 use crate::process::node::{Node, run_dir};
-use crate::process::watchdog::beat;
+use crate::process::watchdog::{HealthCheck, beat};
 use crate::runtime::lost_shims;
 use crate::serving::pod_resources::{PodResourceViews, PodResources};
 use crate::serving::{self, Views};
@@ -91,7 +91,8 @@ pub(super) async fn start(
         tasks.start(pod_network::tell(runtime, ranges, file, tasks.clone()));
     }
     if let Some(period) = process.watchdog {
-        tasks.start(beat(process.notifier.clone(), period, node.take_owners(), tasks.clone()));
+        let checks = vec![HealthCheck { name: "device-plugin", state: node.device_plugins().health() }];
+        tasks.start(beat(process.notifier.clone(), period, node.take_owners(), checks, tasks.clone()));
     }
     Ok(())
 }

@@ -175,7 +175,7 @@ mod tests {
             clients[n].write_u8(b'P').await.unwrap();
             assert_eq!(served[n].read_u8().await.unwrap(), b'P');
         }
-        // A place that became free costs nobody a connection.
+        // A place that became free costs no other client its connection.
         drop(served.remove(1));
         clients.push(UnixStream::connect(&path).await.unwrap());
         served.push(connections.next().await.unwrap().unwrap());

@@ -59,7 +59,7 @@ pub struct PodResourceViews {
     pub claims: ClaimsReader,
 }
 
-/// The pods that the API tells of. Clones share the rate limit.
+/// The pods that the API shows. Clones share the rate limit.
 #[derive(Clone)]
 pub struct PodResources {
     shown: PodResourceViews,

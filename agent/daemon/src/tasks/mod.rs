@@ -5,4 +5,5 @@ pub mod alive;
 pub(crate) mod keyed_locks;
 pub mod mailbox;
 pub mod pools;
+pub(crate) mod read_rate;
 pub(crate) mod stops;

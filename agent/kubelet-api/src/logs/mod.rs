@@ -5,8 +5,8 @@
 //! file from its end ─► TailScan ─► position;  bytes from there ─► Selector ─► reply
 //! ```
 //! In: queries, statuses, bytes of a file in pieces of any size. Out: options, container ids, bytes to send.
-//! Invariants: memory is bounded, whatever a container prints; a malformed record is left out and counted;
-//! not one byte more than `limitBytes` is sent. Upstream: `GetKubeletContainerLogs` of
+//! Invariants: memory is bounded for every output of a container; a malformed record is left out and
+//! counted; not one byte more than `limitBytes` is sent. Upstream: `GetKubeletContainerLogs` of
 //! pkg/kubelet/kubelet_pods.go, cri-client/pkg/logs.
 
 mod choose;

@@ -1,9 +1,9 @@
 //! Selects the log files to remove with an instance of a container.
 //!
 //! In: names of the files in a container's log directory, the attempt that is being removed. Out: the files
-//! to remove, rotated and compressed ones included. Invariant: unless all files go, those of the newest
-//! attempt stay, because the next attempt takes its number from them. Upstream: `removeContainerLog` of
-//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
+//! to remove, rotated and compressed ones included. Invariant: unless all files are removed, those of the
+//! newest attempt stay, because the next attempt takes its number from them. Upstream: `removeContainerLog`
+//! of pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct RemovedLog {
     /// Absolute path, as the runtime has it.
     pub path: String,
-    /// No further instance will be made: the newest attempt's files go, too.
+    /// No further instance will be made: the newest attempt's files are removed, too.
     pub even_newest: bool,
 }
 

@@ -50,7 +50,7 @@ impl Policy {
         // The names hold the time, so this is from the oldest to the newest.
         rotated.sort_unstable();
         let compressed = |name: &str| rotated.binary_search(&format!("{name}{COMPRESSED}").as_str()).is_ok();
-        // What a rotation left that did not come to its end.
+        // A file of a rotation that did not finish.
         let left =
             |name: &&str| name.ends_with(TEMPORARY) || (!name.ends_with(COMPRESSED) && compressed(name));
         let (left, kept): (Vec<&str>, Vec<&str>) = rotated.iter().partition(|name| left(name));

@@ -172,7 +172,7 @@ proptest! {
         }
     }
 
-    /// Whatever is in the file and wherever it is cut: no panic, no byte above the limit.
+    /// For every content of the file and every cut: no panic, no byte above the limit.
     #[test]
     fn no_bytes_panic(
         bytes in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'\n'), Just(b' ')], 0..300),

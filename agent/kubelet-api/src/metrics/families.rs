@@ -252,7 +252,7 @@ pub static IMAGE_VOLUMES: Counter<0> = counter(
     [],
     "Images that containers were to have as volumes, once for each time that one was to be made.",
 );
-/// Mounts of them that came about.
+/// Mounts of them that succeeded.
 pub static IMAGE_VOLUMES_MOUNTED: Counter<0> = counter(
     "kubelet_image_volume_mounted_succeed_total",
     [],
@@ -313,14 +313,14 @@ pub static PLUGIN_ERRORS: Counter<1> = counter(
 pub static ADMISSION_REJECTIONS: Counter<1> =
     counter("kubelet_admission_rejections_total", ["reason"], "Pods that the node refused.");
 
-/// Pods that went for others.
+/// Pods that ended to make room for others.
 pub static PREEMPTIONS: Counter<1> = counter(
     "kubelet_preemptions",
     ["preemption_signal"],
     "Pods that had to go because a critical one wanted their room, by the resource.",
 );
 
-/// Pods that went because the node was short of something, or because they took too much.
+/// Pods that were evicted because the node was short of something, or because they took too much.
 pub static EVICTIONS: Counter<1> =
     counter("kubelet_evictions", ["eviction_signal"], "Pods that the node ended, by what was short.");
 

@@ -6,7 +6,7 @@
 //!          └─ POD_START ──────────────────┘   creation ─► POD_START_TOTAL, POD_START_SLI (without pulls, init)
 //! ```
 //! In: events of a pod, with their times. Out: durations, each at most once for a pod. Invariants: a pod that
-//! ran before this incarnation started has no durations; the record of a pod goes with the pod. Upstream:
+//! ran before this incarnation started has no durations; the record of a pod is removed with the pod. Upstream:
 //! pkg/kubelet/util/{pod,node}_startup_latency_tracker.go.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Cache of review answers, for their lifetime only.
 //!
 //! In: answers with their lifetime, look-ups with the time. Out: cached answers. Invariants: an expired
-//! answer is never returned; at most `max` answers are kept, and the one that expires first goes first. An
-//! expired answer stays until its place is needed: it shows that its key was answered before.
+//! answer is never returned; at most `max` answers are kept, and the one that expires first is dropped
+//! first. An expired answer stays until its place is needed: it shows that its key was answered before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

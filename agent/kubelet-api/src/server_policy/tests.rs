@@ -81,7 +81,7 @@ fn the_anonymous_stay_unauthenticated() {
 #[test]
 fn subjects_of_certificates() {
     let (uid, not_text) = (Some("u1".to_owned()), None);
-    // (uids, gate, the user's uid; None: nobody)
+    // (uids, gate, the user's uid; None: no user)
     for (uids, gate, expected) in [
         (vec![], true, Some("")),
         (vec![uid.clone()], true, Some("u1")),
@@ -253,7 +253,7 @@ proptest! {
         }
     }
 
-    /// Whatever the path: something is asked, and `proxy` unless the path is exactly known.
+    /// Every path needs a permission, and `proxy` unless the path is exactly known.
     #[test]
     fn every_path_has_attributes(method in "[A-Z]{0,7}", path in "(/[a-zA-Z%.0-9]{0,12}){0,4}/?") {
         let found = attributes(&method, &path);

@@ -97,7 +97,7 @@ fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
     if claim.is_none() && plugin.is_none() {
         return None;
     }
-    // Whoever mounted it measures it.
+    // The driver or program that mounted these measures them.
     let elsewhere = [Plugin::Csi, Plugin::Iscsi, Plugin::Fc, Plugin::Flex];
     let below =
         plugin.filter(|plugin| !elsewhere.contains(plugin)).map(|plugin| plan::below(plugin, &volume.name));

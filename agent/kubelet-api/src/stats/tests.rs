@@ -248,7 +248,7 @@ fn rates_are_measured_over_ten_seconds_and_more() {
         assert_eq!(snapshot.pods[0].containers[0].1.cpu.nano_cores, snapshot.node.cpu.nano_cores);
         snapshot.node.cpu.nano_cores.map(|n| n / 1_000_000)
     };
-    // Second, processor seconds until then, milli cores that are told.
+    // Second, processor seconds until then, milli cores that are reported.
     let table = [
         (0, 0, None),
         (0, 0, None),

@@ -54,7 +54,7 @@ struct Stream {
     replied: bool,
     /// Nothing more is sent on it.
     closed: bool,
-    /// Nothing more comes on it.
+    /// Nothing more arrives on it.
     ended: bool,
 }
 

@@ -12,8 +12,8 @@ pub mod websocket;
 
 /// What stands between a client's WebSocket and a runtime's connection. Pure; the shell moves the bytes.
 ///
-/// Whatever is to be sent is appended to the buffer that is given; the shell sends it before it reads more from the same
-/// side, so a slow reader slows its writer and nothing is kept here.
+/// All bytes to send are appended to the given buffer; the shell sends it before it reads more from the same side, so a
+/// slow reader slows its writer and nothing is kept here.
 pub trait Bridge: Send + 'static {
     /// Appends the first bytes for the runtime.
     fn begin(&mut self, to_runtime: &mut Vec<u8>);

@@ -258,7 +258,7 @@ impl Decoder {
     }
 }
 
-/// What a server owes its client besides messages: an answer to the newest ping (RFC 6455, 5.5.3), and a Close.
+/// What a server owes its client in addition to messages: an answer to the newest ping (RFC 6455, 5.5.3), and a Close.
 #[derive(Clone, Debug, Default)]
 pub struct Replies {
     pong: Option<Vec<u8>>,

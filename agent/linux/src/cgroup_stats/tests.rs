@@ -104,8 +104,8 @@ fn this_machine() {
     assert!(usage.tasks.threads.unwrap() > 1 && network.is_some() && boot_time().unwrap() > Wall(0));
 }
 
-/// Cgroups of pods come and go all the time while they are read: whatever a reader meets, a pod that stays is told whole, and
-/// one that goes is told or is not.
+/// Cgroups of pods are made and removed all the time while they are read: a pod that stays is reported completely, and
+/// one that is removed may be reported or not.
 #[test]
 fn cgroups_that_vanish_while_they_are_read() {
     let Some(kernel) = KernelCgroup::make("vanishing") else { return };

@@ -1,10 +1,10 @@
 //! Slices of systemd over D-Bus: systemd is the one writer of a hierarchy that it owns, so it must know what we make.
 //!
 //! In: names and values. Out: transient slices with the properties that stand for the values. Invariants: a slice that is
-//! there is changed, not replaced; a job is over before its call returns; no call takes longer than `CALL_MAX`; a connection
-//! that broke is made anew. systemd's own socket would be there before the bus, but on it systemd signs its messages with a
-//! name that is no sender's, which zbus does not read. `org.freedesktop.systemd1(5)`, systemd.resource-control(5); upstream:
-//! github.com/opencontainers/cgroups/systemd.
+//! there is changed, not replaced; a job is over before its call returns; no call takes longer than `CALL_MAX`; a
+//! connection that broke is made again. systemd's own socket would be there before the bus, but on it systemd signs its
+//! messages with a name that is no sender's, which zbus does not read. `org.freedesktop.systemd1(5)`,
+//! systemd.resource-control(5); upstream: github.com/opencontainers/cgroups/systemd.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -186,7 +186,7 @@ impl Request {
 
 type Properties = Vec<(&'static str, Variant<'static>)>;
 
-/// What makes a slice one of ours, whatever it is given.
+/// The properties that each slice of ours has, in addition to its values.
 fn of_slice(name: &CgroupName) -> Properties {
     let above = name.parent().unwrap_or_default().unit();
     vec![

@@ -74,8 +74,8 @@ async fn removal_takes_what_is_below() {
     assert!(error.to_string().contains("kubepods-pod2.slice"), "{error}");
 }
 
-/// The kernel refuses to remove what somebody is in (EBUSY): that is told and can be tried again, nothing is lost, and whoever
-/// removes the cgroup as a whole ends them first.
+/// The kernel refuses to remove a cgroup with a process in it (EBUSY): the error is reported, the call can be tried
+/// again, and nothing is lost. The removal of the cgroup as a whole ends its processes first.
 #[test]
 fn a_busy_cgroup_is_told_and_goes_with_what_is_in_it() {
     let Some(kernel) = KernelCgroup::make("busy") else { return };

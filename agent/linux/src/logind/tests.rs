@@ -131,7 +131,7 @@ async fn pair_with(limit_s: u64, after_reload_s: u64, forgetful: bool) -> (Fake,
     (fake, server, logind)
 }
 
-/// Nobody holds the other end any more.
+/// No process holds the other end any more.
 fn is_closed(lock: &mut std::fs::File) -> bool {
     matches!(lock.read(&mut [0; 1]), Ok(0))
 }

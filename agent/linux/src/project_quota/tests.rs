@@ -149,7 +149,7 @@ fn ext4_counts() {
     others_are_left_alone(&mounted);
 }
 
-/// As the agent does it: killed before the volume is ready, started anew, with the gate and without.
+/// As the agent does it: killed before the volume is ready, started again, with the gate and without.
 #[test]
 fn an_empty_dir_is_counted_from_when_it_is_made() {
     let Some(mounted) = ext4() else { return };

@@ -17,7 +17,7 @@ fn a_machine_that_goes_down_and_one_that_does_not() {
         ("9 shutdown.target start waiting\n7 kexec.target start waiting\n", Some("kexec")),
         // A shutdown.target that is only kept away.
         ("9 shutdown.target stop waiting\n7 reboot.target start waiting\n", None),
-        // Somebody's own target, and jobs that are no start of a target.
+        // A user's own target, and jobs that are no start of a target.
         (
             "9 shutdown.target start waiting\n1 mine.target start waiting\n2 poweroff.target stop done\n\
              3 reboot.service start waiting\n",

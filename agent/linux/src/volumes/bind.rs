@@ -17,21 +17,43 @@ use nix::mount::{MsFlags, mount};
 use super::{DIR_MODE, SetFsGroup, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
 use crate::files::{self, FilesError};
 
-/// What of a mount can be set for a bind mount alone (mount(8)). Those without a flag are what holds anyway.
-const OPTIONS: &[(&str, MsFlags)] = &[
-    ("ro", MsFlags::MS_RDONLY),
-    ("rw", MsFlags::empty()),
-    ("defaults", MsFlags::empty()),
-    ("bind", MsFlags::empty()),
-    ("suid", MsFlags::empty()),
-    ("dev", MsFlags::empty()),
-    ("exec", MsFlags::empty()),
-    ("nosuid", MsFlags::MS_NOSUID),
-    ("nodev", MsFlags::MS_NODEV),
-    ("noexec", MsFlags::MS_NOEXEC),
-    ("noatime", MsFlags::MS_NOATIME),
-    ("nodiratime", MsFlags::MS_NODIRATIME),
-    ("relatime", MsFlags::MS_RELATIME),
+/// `nosymfollow` of mount(8), which nix does not name: `MS_NOSYMFOLLOW` of linux/mount.h.
+const NOSYMFOLLOW: MsFlags = MsFlags::from_bits_retain(0x100);
+/// `owner` and `group` of mount(8).
+const OWNED: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+
+/// What a mount(8) option sets or clears of a bind mount.
+#[derive(Clone, Copy)]
+enum Change {
+    Sets(MsFlags),
+    Clears(MsFlags),
+}
+
+/// Options of mount(8) that change a bind mount. The others belong to the file system or to its table, or they are
+/// unknown: mount(8) and the kernel accept them for a bind mount, without an effect.
+const OPTIONS: &[(&str, Change)] = &[
+    ("ro", Change::Sets(MsFlags::MS_RDONLY)),
+    ("rw", Change::Clears(MsFlags::MS_RDONLY)),
+    ("nosuid", Change::Sets(MsFlags::MS_NOSUID)),
+    ("suid", Change::Clears(MsFlags::MS_NOSUID)),
+    ("nodev", Change::Sets(MsFlags::MS_NODEV)),
+    ("dev", Change::Clears(MsFlags::MS_NODEV)),
+    ("noexec", Change::Sets(MsFlags::MS_NOEXEC)),
+    ("exec", Change::Clears(MsFlags::MS_NOEXEC)),
+    ("noatime", Change::Sets(MsFlags::MS_NOATIME)),
+    ("atime", Change::Clears(MsFlags::MS_NOATIME)),
+    ("nodiratime", Change::Sets(MsFlags::MS_NODIRATIME)),
+    ("diratime", Change::Clears(MsFlags::MS_NODIRATIME)),
+    ("relatime", Change::Sets(MsFlags::MS_RELATIME)),
+    ("norelatime", Change::Clears(MsFlags::MS_RELATIME)),
+    ("strictatime", Change::Sets(MsFlags::MS_STRICTATIME)),
+    ("nostrictatime", Change::Clears(MsFlags::MS_STRICTATIME)),
+    ("nosymfollow", Change::Sets(NOSYMFOLLOW)),
+    ("symfollow", Change::Clears(NOSYMFOLLOW)),
+    ("owner", Change::Sets(OWNED)),
+    ("group", Change::Sets(OWNED)),
+    ("user", Change::Sets(OWNED.union(MsFlags::MS_NOEXEC))),
+    ("users", Change::Sets(OWNED.union(MsFlags::MS_NOEXEC))),
 ];
 
 /// Mounts the directory.
@@ -42,7 +64,7 @@ pub(super) fn mount_at(
     give: SetFsGroup<'_>,
 ) -> Result<Option<String>, VolumeError> {
     let (source, path) = (Path::new(&work.source), Path::new(&volume.path));
-    let flags = flags(work)?;
+    let flags = flags(work);
     check(source)?;
     let table = mounts()?;
     if mount_table::kind_at(&table, &volume.path).is_some() {
@@ -81,17 +103,20 @@ pub(super) fn mount_at(
     Ok(warning)
 }
 
-fn flags(work: &Bind) -> Result<MsFlags, VolumeError> {
-    let mut flags = if work.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
-    for option in work.options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty()) {
-        let known = OPTIONS.iter().find(|(name, _)| *name == option);
-        let (_, flag) = known.ok_or_else(|| {
-            let names: Vec<&str> = OPTIONS.iter().map(|(name, _)| *name).collect();
-            refused(format!("mount option {option:?} is none of a directory's: {}", names.join(", ")))
-        })?;
-        flags |= *flag;
+/// Flags of the mount. Upstream sorts the options of a PersistentVolume, and of two that contradict each other the later one
+/// holds. A volume that is read-only for its pod stays so.
+fn flags(work: &Bind) -> MsFlags {
+    let mut options: Vec<&str> = work.options.iter().map(String::as_str).collect();
+    options.sort_unstable();
+    let mut flags = MsFlags::empty();
+    for option in options.iter().flat_map(|o| o.split(',')) {
+        match OPTIONS.iter().find(|(name, _)| *name == option) {
+            Some((_, Change::Sets(set))) => flags.insert(*set),
+            Some((_, Change::Clears(cleared))) => flags.remove(*cleared),
+            None => {}
+        }
     }
-    Ok(flags)
+    if work.read_only { flags | MsFlags::MS_RDONLY } else { flags }
 }
 
 /// The path is a directory's, by itself and not by way of another one's parent.

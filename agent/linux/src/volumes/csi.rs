@@ -2,8 +2,8 @@
 //! pods, and the file in each that says whose it is.
 //!
 //! In: a target below a pod's directory, a volume. Out: directories, `vol_data.json`, groups. Invariants: the file is there
-//! before the driver is asked for anything, and goes after the driver has let go; what is in a target or where a volume is
-//! staged is never removed. Upstream: pkg/volume/csi/csi_mounter.go, csi_attacher.go, csi_util.go.
+//! before the driver is asked for anything, and is removed after the driver has let go; what is in a target or where a
+//! volume is staged is never removed. Upstream: pkg/volume/csi/csi_mounter.go, csi_attacher.go, csi_util.go.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -25,7 +25,7 @@ const DATA_BYTES_MAX: u64 = 64 * 1024;
 const DATA_MODE: u32 = 0o644;
 /// Where volumes are staged, below the kubelet's root.
 const STAGING: [&str; 3] = ["plugins", "kubernetes.io", "csi"];
-/// Beside the drivers' directories: block devices.
+/// The directory of block devices, next to the drivers' directories.
 const DEVICES: &str = "volumeDevices";
 /// Where a volume is staged, in its directory.
 const STAGED: &str = "globalmount";
@@ -96,9 +96,9 @@ pub fn staged(root: &Path) -> Result<Vec<VolumeData>, FilesError> {
     all.collect()
 }
 
-/// Takes away the empty directories that an agent has left that died after it made them, before it wrote whose they are, or
-/// between the end of what it wrote and theirs: no driver holds anything there, and nobody would come back to them. To be
-/// done before anybody stages.
+/// Removes the empty directories of an agent that died after it made them and before it wrote the file with their
+/// volume, or after it removed that file and before it removed them. No driver holds anything there, and no other code
+/// would remove them. Call it before the first volume is staged.
 ///
 /// # Errors
 /// A directory that cannot be read or removed.
@@ -113,7 +113,7 @@ pub fn sweep(root: &Path) -> Result<(), FilesError> {
 pub(super) fn remove_unwritten(data: &Path, directories: &[PathBuf]) -> Result<(), FilesError> {
     match fs::symlink_metadata(data) {
         Ok(_) => return Ok(()),
-        // Below a file, which is nobody's.
+        // The path leads through a file, which belongs to no volume.
         Err(e) if e.kind() == ErrorKind::NotADirectory => return Ok(()),
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(FilesError::at("stat", data)(e)),
@@ -170,7 +170,7 @@ pub(super) fn read(own: &Path) -> Result<Option<VolumeData>, FilesError> {
     VolumeData::from_json(&text).map(Some).map_err(|e| invalid("parse", &path, e))
 }
 
-/// The driver has let go of a volume on this node: what the node kept of it goes, too.
+/// The driver has let go of a volume on this node: removes the node's own files of it.
 ///
 /// # Errors
 /// Something is still mounted there or lies in it.
@@ -214,7 +214,7 @@ pub fn written(pod_dir: &Path) -> Result<Vec<(PathBuf, VolumeData)>, FilesError>
     Ok(found)
 }
 
-/// The driver has let go of the target: what the node kept of it goes, too.
+/// The driver has let go of the target: removes the node's own files of it.
 ///
 /// # Errors
 /// Something is still mounted there or lies in it.
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(prepare_stage(root, &key, &data).unwrap(), (stage_of(root, &key), new));
         }
         assert!(stage_of(root, &key).starts_with(root.join("plugins/kubernetes.io/csi/d")));
-        // What is not of this kind is nobody's.
+        // Other entries belong to no volume.
         fs::create_dir_all(root.join("plugins/kubernetes.io/csi/volumeDevices/staging/pv")).unwrap();
         fs::create_dir_all(root.join("plugins/kubernetes.io/csi/d/begun")).unwrap();
         fs::write(root.join("plugins/kubernetes.io/csi/d/file"), "x").unwrap();

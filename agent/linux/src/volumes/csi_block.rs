@@ -7,8 +7,8 @@
 //!                                        /<volume>/dev/<uid>       the pod's device, held
 //! ```
 //! In: PersistentVolume, pod. Out: directories, `vol_data.json`, the pod's link. Invariants: the file and the link are there
-//! before the driver is asked for anything; the link goes after the driver has let go for the pod, the file after it has let
-//! go for the node. Upstream: pkg/volume/csi/csi_block.go.
+//! before the driver is asked for anything; the link is removed after the driver has let go for the pod, the file after
+//! it has let go for the node. Upstream: pkg/volume/csi/csi_block.go.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -90,7 +90,7 @@ pub fn of_pod(root: &Path, pod_dir: &Path) -> Result<Vec<(String, Option<VolumeD
     linked(pod_dir, Plugin::Csi)?.into_iter().map(data).collect()
 }
 
-/// The driver has let go of a volume for a pod: what the node kept of it goes, too.
+/// The driver has let go of a volume for a pod: removes the node's own files of it.
 ///
 /// # Errors
 /// Something is still there.
@@ -135,7 +135,7 @@ pub fn sweep(root: &Path) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// The driver has let go of a volume for the node: what the node kept of it goes, too.
+/// The driver has let go of a volume for the node: removes the node's own files of it.
 ///
 /// # Errors
 /// Something is still there.

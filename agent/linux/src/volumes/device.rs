@@ -1,8 +1,8 @@
 //! Block devices of pods: a link below the pod's directory, and a bind mount that a loop device holds.
 //!
-//! In: a device, the places of [`agent_volumes::device`]. Out: link, mount, loop device. Invariants: the link comes first
-//! and goes last, so that what there is of a pod's devices is known by its links alone; what is there already stays.
-//! Upstream: pkg/volume/util/util.go MapBlockVolume, UnmapBlockVolume.
+//! In: a device, the places of [`agent_volumes::device`]. Out: link, mount, loop device. Invariants: the link is made
+//! first and removed last, so that what there is of a pod's devices is known by its links alone; what is there already
+//! stays. Upstream: pkg/volume/util/util.go MapBlockVolume, UnmapBlockVolume.
 
 use std::fs;
 use std::io::{self, ErrorKind};

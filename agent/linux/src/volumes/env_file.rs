@@ -1,8 +1,8 @@
 //! Reads a file that a container may have left in its volume (`fileKeyRef`).
 //!
 //! In: the volume, a path inside of it. Out: the file's bytes. Invariants: the path is followed by `within.rs` as if
-//! the volume were the root of the file system, so no link leads out, whatever a container changes meanwhile; only a regular
-//! file is read, and no more than 1 MiB of it; no reader waits for a writer.
+//! the volume were the root of the file system, so no link leads out, also if a container changes links meanwhile; only
+//! a regular file is read, and no more than 1 MiB of it; no reader waits for a writer.
 
 use std::fs::File;
 use std::io::Read;

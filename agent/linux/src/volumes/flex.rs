@@ -136,7 +136,7 @@ pub fn finish(
     files::write_atomic(&Path::new(&flex.mark).join(READY), b"", 0o644, Durability::Rebuildable)
 }
 
-/// The driver did not mount it: an empty directory goes.
+/// The driver did not mount it: removes the directory if it is empty.
 pub fn abandon(volume: &SetUp) {
     // As upstream: if something is there it stays, and the next attempt finds it.
     let _ = fs::remove_dir(&volume.path);
@@ -153,7 +153,7 @@ pub struct FlexPodVolume {
     pub mounted: bool,
     /// This node had asked the driver for it.
     pub asked: bool,
-    /// It had done so before the machine began anew.
+    /// It had done so before the machine booted again.
     pub before_boot: bool,
 }
 
@@ -217,7 +217,7 @@ pub fn unmount(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// Nothing is mounted there any more: the directory goes, if the driver has left it.
+/// Nothing is mounted there any more: removes the directory, if the driver has left it.
 ///
 /// # Errors
 /// Something lies in it, or is mounted there.

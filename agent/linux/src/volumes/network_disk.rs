@@ -2,8 +2,8 @@
 //! written down of it.
 //!
 //! In: a [`Record`], a pod's set-up. Out: directories, records, which pods have which disk. Invariants: the record is there
-//! before anything of the disk is here, and goes after all of it; who has a disk is what the mount table says, and the
-//! directory of a block device; what is mounted is not looked into. Upstream: pkg/volume/iscsi, pkg/volume/fc.
+//! before anything of the disk is here, and is removed after all of it; who has a disk is what the mount table says,
+//! and the directory of a block device; what is mounted is not looked into. Upstream: pkg/volume/iscsi, pkg/volume/fc.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -56,7 +56,7 @@ pub fn records(root: &Path) -> Result<Vec<Record>, FilesError> {
         for directory in directories(root, plugin)? {
             for name in entries(&directory)? {
                 let path = directory.join(&name);
-                // Directories beside them are where disks are mounted: nobody looks at those.
+                // Disks are mounted at the directories next to the records: the agent does not look at those.
                 if name.starts_with('.') || !name.ends_with(RECORD_END) {
                     continue;
                 }

@@ -1,8 +1,8 @@
-//! Directories of NFS servers: what is done on the disk before and after mount(8), and how such mounts are ended.
+//! Directories of NFS servers: the work on the disk before and after mount(8), and the end of such mounts.
 //!
-//! In: a [`SetUp`], its [`Nfs`]. Out: a directory to mount at; no mount of a server that is away. Invariants: whether something
-//! is mounted is what the mount table says: nothing here looks at a file of the server, which may never answer; whoever ends
-//! a mount waits for a limited time. Upstream: pkg/volume/nfs, CleanupMountWithForce.
+//! In: a [`SetUp`], its [`Nfs`]. Out: a directory to mount at; no mount of a server that is away. Invariants: the mount
+//! table says whether something is mounted: nothing here looks at a file of the server, which may never answer; the end
+//! of a mount takes a limited time. Upstream: pkg/volume/nfs, CleanupMountWithForce.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -87,7 +87,7 @@ pub fn end_below(directory: &Path, limit: Duration) -> Result<(), FilesError> {
     remote_below(&mounts()?, directory).iter().try_for_each(|path| end(Path::new(path), limit))
 }
 
-/// With whatever lies on or in them.
+/// Mounts of servers below a directory, with all mounts on or in them.
 fn remote_below(table: &[MountPoint], directory: &Path) -> Vec<String> {
     let remote: Vec<&str> =
         table.iter().filter(|m| KINDS.contains(&m.kind.as_str())).map(|m| m.path.as_str()).collect();
@@ -115,7 +115,7 @@ fn end(path: &Path, limit: Duration) -> Result<(), FilesError> {
         }
     };
     let ended = match ended {
-        // Requests of somebody are still under way: it goes when they have ended.
+        // Requests of a process are still under way: the mount ends with them.
         Err(Errno::EBUSY | Errno::EIO | Errno::EAGAIN) if is_mounted(&path.to_string_lossy())? => {
             umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
         }

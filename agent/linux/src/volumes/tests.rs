@@ -190,7 +190,7 @@ fn nothing_is_written_outside() {
         let error = set_up(&p.pod, &volume, &payload(&[(bad, "1", 0o644)]), at(0)).unwrap_err();
         assert!(error.to_string().starts_with("write"), "{bad:?}: {error}");
     }
-    // Somebody made `..data` lead elsewhere: it is neither read nor removed.
+    // A container made `..data` lead elsewhere: it is neither read nor removed.
     let elsewhere = p.pod.join("elsewhere");
     fs::create_dir_all(&elsewhere).unwrap();
     let path = PathBuf::from(&volume.path);

@@ -2,8 +2,8 @@
 //!
 //! In: a volume's directory, a path in it. Out: a descriptor of the file or directory that the path leads to. Invariants:
 //! each name is opened relative to the descriptor of its directory, and the kernel follows no link, so a container that
-//! swaps directories for links meanwhile leads nobody out of its volume. The kernel is never given `..`, so no rename on the
-//! machine makes it refuse a step (`EAGAIN`). Links and names are counted: each walk ends. Upstream:
+//! swaps directories for links meanwhile does not lead the agent out of its volume. The kernel is never given `..`, so
+//! no rename on the machine makes it refuse a step (`EAGAIN`). Links and names are counted: each walk ends. Upstream:
 //! pkg/volume/util/subpath/subpath_linux.go, which resolves the path first and then opens the result the same way.
 
 use std::collections::VecDeque;
@@ -248,7 +248,7 @@ fn make_one(parent: BorrowedFd<'_>, name: &OsStr, mode: Mode) -> Result<OwnedFd,
     // A link that a container put there meanwhile is not followed.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let made = openat(parent, name, flags, Mode::empty())?;
-    fchmod(&made, mode)?; // Whatever the umask.
+    fchmod(&made, mode)?; // The umask does not matter.
     Ok(made)
 }
 

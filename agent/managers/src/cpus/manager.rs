@@ -123,8 +123,14 @@ impl CpuManager {
         own.is_some_and(|own| self.topology.cpus().only(own).ids(Unit::Uncore).len() == 1)
     }
 
-    pub(super) fn reusable(&self, uid: &str) -> CpuSet {
+    /// Processors of the pod's init containers that its later containers may have, during its admission.
+    pub(crate) fn reusable(&self, uid: &str) -> CpuSet {
         self.reusable.as_ref().filter(|(of, _)| of == uid).map(|(_, cpus)| cpus.clone()).unwrap_or_default()
+    }
+
+    /// The admission of this pod goes on after others: its later containers may have these processors.
+    pub(crate) fn reuse(&mut self, uid: &str, cpus: CpuSet) {
+        self.reusable = Some((uid.to_owned(), cpus));
     }
 
     /// Gives a container its processors, on these NUMA nodes if that is possible. A container with exclusive processors keeps them.

@@ -1,8 +1,8 @@
 //! The common nodes of all combinations of hints.
 //!
 //! In: lists of hints. Out: each set of nodes that is the common part of one hint from each list, once. Invariant: with up to
-//! [`DENSE_NODES`] nodes the work is `nodes × 2^nodes` for each list, whatever the lists' lengths are: eight nodes have 255 sets, and
-//! three resources 16 million combinations, which upstream goes through one by one.
+//! [`DENSE_NODES`] nodes the work is `nodes × 2^nodes` for each list, also for long lists: eight nodes have 255 sets,
+//! and three resources 16 million combinations, which upstream goes through one by one.
 
 use std::collections::BTreeSet;
 

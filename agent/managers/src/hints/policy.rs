@@ -9,7 +9,7 @@ use super::merge::{Nodes, merge};
 /// Strictness of the check of placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The best placement is used, whatever it is.
+    /// The best placement is used, also if it is not preferred.
     BestEffort,
     /// Only a preferred placement is admitted.
     Restricted,

@@ -36,7 +36,7 @@ pub enum AllocateError {
 
 /// Memory of init containers of one pod that later containers may use.
 #[derive(Clone, Debug, Default)]
-struct Reusable {
+pub(crate) struct Reusable {
     uid: String,
     bytes: BTreeMap<(NodeMask, ResourceName), u64>,
 }
@@ -72,6 +72,16 @@ impl MemoryManager {
             return 0;
         }
         self.reusable.bytes.get(&(nodes, resource.to_owned())).copied().unwrap_or(0)
+    }
+
+    /// Memory of the pod's init containers that its later containers may use, during its admission.
+    pub(crate) fn all_reusable(&self, uid: &str) -> Reusable {
+        if self.reusable.uid == uid { self.reusable.clone() } else { Reusable::default() }
+    }
+
+    /// The admission of a pod goes on after others: its later containers may use this memory.
+    pub(crate) fn reuse(&mut self, reusable: Reusable) {
+        self.reusable = reusable;
     }
 
     /// Gives a container its memory, on the nodes of the merged hint if that is possible. A container with memory keeps it.

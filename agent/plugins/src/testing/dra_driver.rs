@@ -74,7 +74,8 @@ impl Served {
 }
 
 impl FakeDraDriver {
-    /// A plugin of `driver` that serves at `endpoint` and lists these services. It offers both versions, whatever it lists.
+    /// A plugin of `driver` that serves at `endpoint` and lists these services. It offers both versions, also those
+    /// that it does not list.
     #[must_use]
     pub fn new(driver: &str, endpoint: &Path, versions: &[&str]) -> FakeDraDriver {
         let info = PluginInfo {

@@ -46,7 +46,8 @@ const ACCEPT_SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const BUFFER_BYTES: usize = 16 * 1024;
 /// How long a runtime may leave input untaken once the command's outputs have ended, before its word on how the command
 /// ended is waited for no more. containerd leaves it for ever where a command ends without reading all of its input; the
-/// daemon frees it within a few seconds (`exec_inputs`), and then the word comes. This is for what else may hold it back.
+/// daemon frees it within a few seconds (`exec_inputs`), and then the word arrives. This is for what else may hold it
+/// back.
 const UNTAKEN: Duration = Duration::from_secs(10);
 
 /// What a request's headers ask for.
@@ -209,8 +210,8 @@ struct BridgeInner<B> {
     given_up: Notify,
 }
 
-/// Moves bytes until the client was told all, one side breaks off, or nothing has moved for `idle`. `to_client` is sent
-/// first.
+/// Moves bytes until the client has all of them, one side breaks off, or nothing has moved for `idle`. `to_client` is
+/// sent first.
 pub(super) async fn carry<B, C, R>(bridge: B, client: C, runtime: R, to_client: Vec<u8>, idle: Duration)
 where
     B: Bridge,
@@ -280,7 +281,7 @@ async fn up<B: Bridge>(
     }
 }
 
-/// Runtime to client. Returns when the client was told all, with true, or takes no more.
+/// Runtime to client. Returns true when the client has all bytes, or false when it takes no more.
 async fn down<B: Bridge>(
     shared: &BridgeInner<B>,
     mut from: impl AsyncRead + Unpin,
@@ -331,7 +332,7 @@ async fn untaken<B: Bridge>(shared: &BridgeInner<B>) {
     }
 }
 
-/// Writes and empties a buffer; false if nobody takes it.
+/// Writes and empties a buffer; false if the receiver does not take it.
 async fn send(to: &mut (impl AsyncWrite + Unpin), bytes: &mut Vec<u8>) -> bool {
     let taken = bytes.is_empty() || (to.write_all(bytes).await.is_ok() && to.flush().await.is_ok());
     bytes.clear();

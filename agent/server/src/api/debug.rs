@@ -56,7 +56,7 @@ pub(super) async fn level<N: NodeTools>(node: &N, method: &Method, body: Incomin
     set(node, &String::from_utf8_lossy(&bytes))
 }
 
-/// The answer to whoever sends no level, or may not.
+/// The answer to a client that sends no level, or that may not set one.
 pub(super) fn level_without_body(enabled: bool, method: &Method) -> Response<Body> {
     match (enabled, method) {
         (false, _) => text(StatusCode::METHOD_NOT_ALLOWED, "flags endpoint is disabled.\n"),

@@ -9,7 +9,7 @@ use hyper::{Response, StatusCode};
 use super::{Check, pairs};
 use crate::body::{Body, text};
 
-/// `told` hears of each check of the whole list; single ones do not count, as upstream has it.
+/// Calls `told` for each check of the whole list; single checks do not count, as upstream has it.
 pub(super) fn answer(
     checks: &[Check],
     rest: &[&str],

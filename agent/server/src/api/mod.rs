@@ -44,7 +44,7 @@ pub use tools::{ContainerOf, NodeFile, NodeFileError, NodeTools};
 /// A health check's name and what is wrong, if something is.
 pub type Check = (&'static str, Result<(), String>);
 
-/// Pieces of a log; a sender that fails means that nobody reads any more.
+/// Pieces of a log; a send fails when the client is gone.
 pub type LogPieces = mpsc::Receiver<Result<Bytes, Broken>>;
 
 /// One container's log.
@@ -80,13 +80,13 @@ pub trait NodeApi: Send + Sync + 'static {
     /// What `/metrics`, `/metrics/probes` and `/metrics/slis` say.
     fn metrics(&self, of: MetricsOf) -> impl Future<Output = String> + Send;
 
-    /// A health check was asked for and answered, for whoever counts them.
+    /// A health check was asked for and answered: for the metrics.
     fn checked(&self, check: &str, healthy: bool);
 
     /// A request has come, refused ones too; [`NodeApi::answered`] follows for each.
     fn requested(&self, method: &str, path: &str);
 
-    /// A request was answered after so long, or whoever asked has gone.
+    /// A request was answered after this time, or its client is gone.
     fn answered(&self, method: &str, path: &str, took: Duration);
 
     /// What `/stats/summary` says, as JSON; with `only_cpu_and_memory` nothing else.
@@ -131,7 +131,7 @@ pub enum MetricsOf {
     Slis,
 }
 
-/// What streams need besides.
+/// What streams need in addition.
 #[derive(Clone)]
 pub struct Streams {
     /// `streamingConnectionIdleTimeout`.
@@ -256,7 +256,7 @@ fn accept(parts: &hyper::http::request::Parts) -> Option<&str> {
     parts.headers.get(ACCEPT)?.to_str().ok()
 }
 
-/// A request that is under way; whoever counts hears of its end, whatever ends it.
+/// A request that is under way; the metrics count its end, also if the client is gone.
 struct InFlightRequest<N: NodeApi, A> {
     inner: Arc<Inner<N, A>>,
     method: Method,

@@ -6,9 +6,9 @@
 //!    └─────────────── bytes, both ways ─────────────┘  until the runtime ends, or nothing moves for the idle time
 //! ```
 //! In: the client's request, the URL that the runtime gave. Out: the runtime's answer; if that is 101, a task that moves
-//! bytes. Invariants: what the protocols say (SPDY/3.1, WebSocket) is not looked at here; a client that closes its
-//! half closes the runtime's, and still hears; the runtime's end is the stream's, whatever the client still sends; memory is
-//! two buffers a connection.
+//! bytes. Invariants: this module does not look into the protocols (SPDY/3.1, WebSocket); a client that closes its half
+//! closes the runtime's, and still receives; the runtime's end is the stream's, also if the client still sends; memory
+//! is two buffers a connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,7 @@ pub(super) async fn ask(
     let said = |e: hyper::Error| format!("the runtime's streaming server: {e}");
     let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
     spawner.spawn(Box::pin(async move {
-        // Its end is seen by whoever waits for the answer or for the bytes.
+        // The tasks that wait for the answer or for the bytes see its end.
         let _ = connection.with_upgrades().await;
     }));
     let target = url.path_and_query().map_or("/", |p| p.as_str());

@@ -82,7 +82,7 @@ impl<V: Clone + Send + Sync + 'static> Reviewer<V> {
                     state.flights.extend(begun.downgrade().map(|weak| (key, weak)));
                     flight = Some(begun);
                 }
-                // `None`: whoever waited for it has just given it up.
+                // `None`: the request that waited for it has just given it up.
                 ReviewStep::Join => flight = state.flights.get(&key).and_then(WeakShared::upgrade),
             }
             _waiting = Waiting(self.state.clone());

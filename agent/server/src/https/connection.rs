@@ -21,7 +21,7 @@ use super::sending::{CountedBody, RequestGuard, SENDING, stalled};
 use super::{Https, Limits, Peer, Spawn};
 use crate::connections::ConnectionPermit;
 
-/// A connection that was told to go has this long.
+/// A connection that was asked to end has this long.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// A peer of an HTTP/2 connection shows now and then that it is there.
 const PING: Duration = Duration::from_secs(30);
@@ -168,7 +168,7 @@ async fn is_idle(mut active: watch::Receiver<usize>, limit: Duration) {
     }
 }
 
-/// When a connection is told to go.
+/// When a connection is asked to end.
 struct CloseSignals {
     idle: watch::Receiver<usize>,
     known: watch::Receiver<bool>,

@@ -104,7 +104,7 @@ pub trait Handler: Send + Sync + 'static {
     /// True if the peer's certificate alone says who it is.
     fn knows(&self, peer: &Peer) -> bool;
 
-    /// One request; always answered. Whoever admits it tells the peer so ([`Peer::admitted`]).
+    /// One request; always answered. An implementation that admits it calls [`Peer::admitted`].
     fn handle(
         &self,
         peer: &Peer,
@@ -132,7 +132,7 @@ pub struct Https {
 }
 
 impl Https {
-    /// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.
+    /// Serves until `stop`. `bound` has the address while it is listened on, otherwise `None`.
     pub async fn serve(
         self,
         address: SocketAddr,

@@ -5,8 +5,8 @@
 //!            └─ since when a piece waits for the client ─► stalled() ─► the stream or the connection is ended
 //! ```
 //! In: an answer's body. Out: the same in pieces. Invariants: an answer is stalled only while a piece of it waits for the
-//! client, never while there is nothing to send (a log that is followed in silence); whatever the client takes counts as
-//! progress; the connection is busy until the last piece was taken by the protocol.
+//! client, never while there is nothing to send (a log that is followed in silence); each byte that the client takes
+//! counts as progress; the connection is busy until the last piece was taken by the protocol.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -26,10 +26,11 @@ use crate::tls::serving::ServingKey;
 
 mod slow;
 
-/// Tells what it was shown: path and number of certificates. Admits `/admitted…`; knows whoever shows a certificate.
+/// Answers with the path and the number of certificates of a request. Admits `/admitted…`; knows every peer that
+/// shows a certificate.
 #[derive(Default)]
 struct Echo {
-    /// Told when a body has gone.
+    /// Counts up when a body was dropped.
     gone: Arc<watch::Sender<usize>>,
 }
 
@@ -195,7 +196,7 @@ async fn over_http1(stream: TlsStream<TcpStream>) -> String {
 async fn both_versions_with_and_without_a_certificate() {
     let world = world(Limits::default()).await;
     assert_eq!(over_http1(connect(world.at, "http/1.1", None).await.unwrap()).await, "/one 0");
-    // Nobody has signed it, and the handshake does not mind: requests are judged, not connections.
+    // No authority has signed it, and the handshake accepts it: requests are judged, not connections.
     assert_eq!(over_http1(connect(world.at, "http/1.1", Some(&pair())).await.unwrap()).await, "/one 1");
     let stream = connect(world.at, "h2", Some(&pair())).await.unwrap();
     let (mut send, connection) =

@@ -33,7 +33,8 @@ use super::version_1;
 /// The attribute of a subject that holds a user's UID (apimachinery's `asn1.X509UID`).
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
-/// Whose signatures on client certificates count; `None`: nobody's, and certificates are not looked at.
+/// The authorities whose signatures on client certificates count; `None`: there are none, and
+/// certificates are not looked at.
 pub type AuthoritiesView = watch::Receiver<Option<ClientAuthorities>>;
 
 /// The authorities of `clientCAFile`.

@@ -54,7 +54,7 @@ impl ServingKey {
         let key = any_supported_type(&key).map_err(|_| wrong("has a key of a kind that cannot be used"))?;
         let pair = CertifiedKey::new(chain, key);
         match pair.keys_match() {
-            // A key that does not tell its public half cannot be compared.
+            // A key without a known public half cannot be compared.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
                 return Err(wrong(OTHER_KEY));
@@ -83,7 +83,7 @@ impl fmt::Debug for ServingKey {
     }
 }
 
-/// Shows whatever is current at the moment of the handshake.
+/// Shows the certificate that is current at the moment of the handshake.
 #[derive(Debug)]
 pub(super) struct CurrentCertificate(pub(super) ServingView);
 

@@ -58,6 +58,8 @@ pub(super) struct Served {
 pub(super) struct Drivers {
     /// Claims that are prepared.
     pub(super) held: BTreeSet<String>,
+    /// Claims of the agent's calls without an answer, by call.
+    open: BTreeMap<u64, Vec<String>>,
     plugins: BTreeMap<PluginId, &'static str>,
     last_plugin: u64,
 }
@@ -66,6 +68,7 @@ impl Drivers {
     /// All drivers register with a new agent; one of them is late.
     pub(super) fn register(&mut self, rng: &mut Rng, calm: bool) -> Vec<(Duration, ClaimEvent)> {
         self.plugins.clear();
+        self.open.clear();
         let mut news = Vec::new();
         for driver in DRIVERS {
             self.last_plugin += 1;
@@ -124,6 +127,22 @@ impl Drivers {
         };
         let arrives = Duration::from_millis(rng.between(1, 100));
         (arrives, DriverCall { call, method, claims, mood, answers_after })
+    }
+
+    /// Notes a call of the agent. Returns a claim for which an earlier call has no answer yet.
+    pub(super) fn note_call(&mut self, call: u64, claims: &[CalledClaim]) -> Option<String> {
+        let names: Vec<String> = claims.iter().map(|claim| claim.name.clone()).collect();
+        let twice =
+            names.iter().find(|name| self.open.values().flatten().any(|other| other == *name)).cloned();
+        self.open.insert(call, names);
+        twice
+    }
+
+    /// Notes the answer to a call of the agent.
+    pub(super) fn note_answer(&mut self, event: &ClaimEvent) {
+        if let ClaimEvent::Called { call, .. } = event {
+            self.open.remove(call);
+        }
     }
 
     /// The driver serves the call.

@@ -21,7 +21,7 @@ use super::{Question, answers};
 use crate::rng::Rng;
 use crate::world::World;
 
-/// Milliseconds until an answer comes; `None`: it never comes.
+/// Milliseconds until an answer arrives; `None`: it never arrives.
 fn delay(manner: Manner, rng: &mut Rng) -> Option<u64> {
     let limit = u64::try_from(ASK_TIME.as_millis()).unwrap_or(u64::MAX);
     match manner {

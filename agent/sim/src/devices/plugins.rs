@@ -43,7 +43,7 @@ pub(super) struct FakePlugin {
     has_nodes: bool,
     /// Connection to the agent; `None` while the plugin is away.
     pub(super) connection: Option<Connection>,
-    /// No list comes before this time.
+    /// No list arrives before this time.
     listed_at: Mono,
     /// The resource as the agent knows it.
     told: KnownResource,

@@ -189,7 +189,7 @@ impl World {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.leaving = true;
         }
-        // Set-ups are dropped at whatever step they are.
+        // Set-ups are dropped at any step.
         let jobs = self.agent.jobs.iter().filter(|(_, job)| job.pod.as_ref() == Some(uid));
         for id in jobs.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.drop_job(id);

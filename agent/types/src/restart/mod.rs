@@ -18,8 +18,8 @@ use crate::time::{Mono, Now, Wall};
 #[cfg(test)]
 mod tests;
 
-/// The series starts over this long after the previous restart, whatever the maximum is, and whether the
-/// container runs then or waits.
+/// The series starts over this long after the previous restart. The maximum does not matter, nor whether
+/// the container runs then or waits.
 pub const EXPIRY: Duration = Duration::from_secs(600);
 
 /// Base of the requeue after a failed sync.

@@ -28,7 +28,7 @@ const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 /// The condition that says that a node's driver refused.
 const FAILED: &str = "NodeResizeError";
-/// Conditions that go when all is done.
+/// Conditions that are removed when all is done.
 const CONDITIONS: [&str; 4] = ["FileSystemResizePending", "Resizing", "ControllerResizeError", FAILED];
 
 /// How what a volume holds is to grow.
@@ -42,7 +42,7 @@ pub struct Growth {
     pub had: i64,
     /// It is to be said that the node is at it.
     pub announced: bool,
-    /// The controller keeps books about it: a failure is told there.
+    /// The claim's status shows the expansion: a failure is reported there.
     pub recorded: bool,
     /// A node's driver refused it before, and the user wants another size by now: another refusal is the last.
     pub unwanted: bool,

@@ -1,7 +1,8 @@
-//! Words that the ways of a CSI driver's volume have in common: what a step may answer.
+//! Types that the ways of a CSI driver's volume have in common: the answers of a step.
 //!
-//! In: nothing. Out: values between a way ([`super::publishing`], [`super::unpublishing`], [`super::unstaging`]) and whoever takes
-//! its steps. Invariant: a failure says by its class what the pod's worker does next, and by its text what people read.
+//! In: nothing. Out: values between a way ([`super::publishing`], [`super::unpublishing`], [`super::unstaging`]) and
+//! the code that takes its steps. Invariant: a failure says by its class what the pod's worker does next, and by its
+//! text what people read.
 
 use agent_types::failure::Class;
 

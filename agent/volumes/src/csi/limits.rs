@@ -1,9 +1,9 @@
-//! When drivers are asked anew how many volumes the node may have (`nodeAllocatableUpdatePeriodSeconds`, KEP-4876).
+//! When drivers are asked again how many volumes the node may have (`nodeAllocatableUpdatePeriodSeconds`, KEP-4876).
 //!
-//! In: drivers that are registered, what their CSIDriver objects say, volumes that find no room, the time. Out: whom to ask.
-//! Invariants: a driver is asked one thing at a time; one whose object names no period is never asked for its count, and its
-//! object is read now and then; whoever wants to know is answered by a question that was asked after he said so. Upstream:
-//! pkg/volume/csi/csi_node_updater.go, which watches the objects.
+//! In: drivers that are registered, what their CSIDriver objects say, volumes that find no room, the time. Out: the
+//! drivers to ask. Invariants: a driver is asked one thing at a time; one whose object names no period is never asked
+//! for its count, and its object is read now and then; a caller that wants the count gets it from a question that was
+//! asked after the caller's request. Upstream: pkg/volume/csi/csi_node_updater.go, which watches the objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use k8s_openapi::api::storage::v1::CSIDriver;
 
 /// Reason of a pod for whose volumes the node has no room, and of its event.
 pub const ATTACH_LIMIT: &str = "VolumeAttachmentLimitExceeded";
-/// How often the object of a driver that named no period is read: nobody watches it.
+/// How often the object of a driver that named no period is read: the agent does not watch it.
 const LOOK: Duration = Duration::from_secs(600);
 /// After how long an object that could not be read is read again, at the latest.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -61,7 +61,7 @@ impl Limits {
         self.0.remove(driver);
     }
 
-    /// Somebody wants to know. False if there is no such driver.
+    /// A caller wants the count. False if there is no such driver.
     pub fn want(&mut self, driver: &str, now: Mono) -> bool {
         let Some(slot) = self.0.get_mut(driver) else { return false };
         (slot.next, slot.wanted, slot.counted) = (now, true, false);
@@ -84,7 +84,7 @@ impl Limits {
         self.0.values().filter(|slot| !slot.busy).map(|slot| slot.next).min()
     }
 
-    /// What the driver's object says now, if it could be read. True if whoever wants to know has his answer.
+    /// What the driver's object says now, if it could be read. True if the callers that want the count have it.
     pub fn answered(&mut self, driver: &str, period: Result<Option<Duration>, ()>, now: Mono) -> bool {
         let Some(slot) = self.0.get_mut(driver) else { return true };
         slot.busy = false;
@@ -142,7 +142,7 @@ mod tests {
         limits.answered("x", Ok(Some(3600 * SECOND)), now);
         assert!(limits.want("x", now));
         assert_eq!(due(&mut limits, now), [("x".to_owned(), false)]);
-        // Another one comes while the driver is being asked: that answer may be older than the question.
+        // Another request arrives while the driver is being asked: that answer may be older than the question.
         assert!(limits.want("x", now));
         assert!(!limits.answered("x", Ok(Some(3600 * SECOND)), now));
         assert_eq!(due(&mut limits, now), [("x".to_owned(), false)]);

@@ -5,13 +5,13 @@
 //!   (not attached: end)                                                     ┌──────── NodeUnstageVolume ◄──┘
 //!        a driver that stages: pod's record ─► Secret ─► node's record ─► NodeStageVolume
 //!        ─► tokens ─► (pod's record) ─► NodePublishVolume ─► device kept ─► group ─► NodeExpandVolume ─► published
-//! refused for good: the records that are new go again
+//! refused for good: the new records are removed again
 //! ```
 //! In: a [`CsiVolume`], answers. Out: the next [`PublishStep`]. Invariants: the pod's record is on disk before the driver is asked for
 //! anything; the node's record is there before NodeStageVolume; a driver that stages publishes nothing that is not staged; a
-//! record goes only if it is new and the driver refused for good; everything of a volume that outlives its pods is done in its
-//! turn. Nothing here outlives a kill: the next agent begins at the first step, and every step may be repeated.
-//! Upstream: pkg/volume/csi/csi_attacher.go, csi_mounter.go, csi_block.go, operation_generator.go.
+//! record is removed only if it is new and the driver refused for good; everything of a volume that outlives its pods
+//! is done in its turn. Nothing here outlives a kill: the next agent begins at the first step, and every step may be
+//! repeated. Upstream: pkg/volume/csi/csi_attacher.go, csi_mounter.go, csi_block.go, operation_generator.go.
 
 mod next;
 
@@ -59,7 +59,7 @@ pub enum PublishStep {
     Staged(bool),
     /// NodeUnstageVolume, for another label: [`PublishAnswer::Called`].
     Unstage,
-    /// The node's record goes: [`PublishAnswer::Node`].
+    /// Remove the node's record: [`PublishAnswer::Node`].
     ForgetStage(StagedAs),
     /// The pod's record is written; the answer says whether it is new: [`PublishAnswer::Recorded`].
     Record,
@@ -67,7 +67,7 @@ pub enum PublishStep {
     RecordStage(StagedAs),
     /// NodeStageVolume: [`PublishAnswer::Called`].
     Stage(Box<Stage>),
-    /// The pod's record goes: [`PublishAnswer::Node`].
+    /// Remove the pod's record: [`PublishAnswer::Node`].
     Release,
     /// The tokens that the driver wants: [`PublishAnswer::Tokens`].
     Tokens,
@@ -102,7 +102,7 @@ pub enum End {
         renew_after: Option<Duration>,
         /// The way is to be gone again after a while: the driver wants it, or the volume may grow.
         again: bool,
-        /// What came of a growth.
+        /// The result of a growth.
         resize: Option<Resize>,
         /// Its mount says what its files are labelled.
         labelled: bool,
@@ -154,7 +154,7 @@ pub enum PublishAnswer {
     Tokens(Result<Tokens, String>),
     /// The files are the group's; false: not yet.
     Given(Result<bool, Failure>),
-    /// What came of the growth; `None`: there was none.
+    /// The result of the growth; `None`: there was none.
     Grown(Result<Option<Resize>, String>),
 }
 
@@ -282,7 +282,8 @@ impl Publishing {
         }
     }
 
-    /// What is published stays so, whatever can be reached now: the way looks only whether the volume has grown.
+    /// A published volume stays published, also if its driver cannot be reached now: the way looks only whether
+    /// the volume has grown.
     #[must_use]
     pub fn settled(self) -> Publishing {
         Publishing { settled: true, at: PublishPosition::Driver, ..self }

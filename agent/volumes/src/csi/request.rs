@@ -14,7 +14,7 @@ pub struct Capabilities {
     pub stages: bool,
     /// It gives volumes their group itself (`VOLUME_MOUNT_GROUP`).
     pub gives_groups: bool,
-    /// It tells one writer from several on one node (`SINGLE_NODE_MULTI_WRITER`).
+    /// It distinguishes one writer from several on one node (`SINGLE_NODE_MULTI_WRITER`).
     pub tells_writers: bool,
     /// It makes what a volume holds larger (`EXPAND_VOLUME`).
     pub expands: bool,
@@ -93,9 +93,9 @@ pub struct Stage {
     pub capability: Capability,
     /// What the driver's controller says for this node.
     pub attached: BTreeMap<String, String>,
-    /// What the driver is told of it.
+    /// The volume's attributes for the driver.
     pub context: BTreeMap<String, String>,
-    /// What nobody else is told.
+    /// The driver alone gets these.
     pub secrets: BTreeMap<String, String>,
 }
 
@@ -114,15 +114,15 @@ pub struct Publish {
     pub staging: Option<String>,
     /// Where it is to be.
     pub target: String,
-    /// Nobody writes to it.
+    /// It is read-only.
     pub read_only: bool,
     /// How it is used.
     pub capability: Capability,
     /// What the driver's controller says for this node.
     pub attached: BTreeMap<String, String>,
-    /// What the driver is told of it.
+    /// The volume's attributes for the driver.
     pub context: BTreeMap<String, String>,
-    /// What nobody else is told.
+    /// The driver alone gets these.
     pub secrets: BTreeMap<String, String>,
 }
 
@@ -145,7 +145,7 @@ pub struct Expand {
     pub bytes: i64,
     /// How it is used.
     pub capability: Capability,
-    /// What nobody else is told.
+    /// The driver alone gets these.
     pub secrets: BTreeMap<String, String>,
 }
 

@@ -3,9 +3,10 @@
 //! ```text
 //! turn ─► (device: the node leaves it) ─► driver ─► NodeUnpublishVolume ─► the pod's record goes
 //! ```
-//! In: the pod's record of the volume, answers. Out: the next [`UnpublishStep`]. Invariants: the record goes after the driver has let go;
-//! a volume that outlives its pods is unpublished in its turn only; a device without a word about whose it is was never
-//! published. Every step may be repeated, by whichever agent. Upstream: csi_mounter.go TearDownAt, csi_block.go UnmapPodDevice.
+//! In: the pod's record of the volume, answers. Out: the next [`UnpublishStep`]. Invariants: the record is removed
+//! after the driver has let go; a volume that outlives its pods is unpublished in its turn only; a device without a
+//! word about whose it is was never published. Every step may be repeated, by whichever agent. Upstream: csi_mounter.go
+//! TearDownAt, csi_block.go UnmapPodDevice.
 
 use super::failures::Failure;
 use super::{PLUGIN, VolumeData, unregistered};
@@ -23,7 +24,7 @@ pub enum UnpublishStep {
     Unpublished,
     /// NodeUnpublishVolume: [`Unpublishing::called`].
     Unpublish,
-    /// The pod's record goes: [`Unpublishing::done`].
+    /// Remove the pod's record: [`Unpublishing::done`].
     Release,
     /// The pod has the volume no more.
     Done,

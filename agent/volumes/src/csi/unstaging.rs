@@ -5,8 +5,8 @@
 //!    └ a pod has the volume, or wants it: end
 //! ```
 //! In: what the disk holds of the volume, answers. Out: the next [`UnstageStep`]. Invariants: no driver is asked before a look within the
-//! volume's turn found no pod; a record goes after the driver has let go. Every step may be repeated, by whichever agent.
-//! Upstream: csi_attacher.go UnmountDevice, csi_block.go TearDownDevice.
+//! volume's turn found no pod; a record is removed after the driver has let go. Every step may be repeated, by
+//! whichever agent. Upstream: csi_attacher.go UnmountDevice, csi_block.go TearDownDevice.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub enum UnstageStep {
     IsThere(String),
     /// NodeUnstageVolume: [`Unstaging::done`].
     Unstage(StagedAs),
-    /// The node's record of it goes: [`Unstaging::done`].
+    /// Remove the node's record of it: [`Unstaging::done`].
     Forget(StagedAs),
     /// The driver has the volume back.
     Done,

@@ -72,7 +72,7 @@ pub enum Refusal {
     Failed(String),
 }
 
-/// What came of a call.
+/// The result of a call.
 ///
 /// # Errors
 /// It was not done, and why.

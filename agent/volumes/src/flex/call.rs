@@ -23,7 +23,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(600);
 pub enum Command {
     /// What it can do.
     Init,
-    /// What the volume is called; whatever it says, it is called as before.
+    /// Asks for the volume's name. The agent keeps its own name for the volume.
     GetVolumeName,
     /// Attach it to a node.
     Attach,
@@ -104,7 +104,7 @@ impl Call {
         Call::new(Command::Unmount, [path])
     }
 
-    /// All of it, as the program is told.
+    /// The command and its arguments, as the program gets them.
     #[must_use]
     pub fn line(&self) -> Vec<String> {
         [self.command.word().to_owned()].into_iter().chain(self.arguments.iter().cloned()).collect()

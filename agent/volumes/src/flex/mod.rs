@@ -48,7 +48,7 @@ pub struct Flex {
     pub options: BTreeMap<String, String>,
     /// The Secret that the driver is given.
     pub secret: Option<SecretRef>,
-    /// Nobody writes to it.
+    /// It is read-only.
     pub read_only: bool,
     /// No other pod may have it at the same time.
     pub one_pod: bool,
@@ -204,12 +204,12 @@ pub enum Release {
     Ask,
     /// The node does it.
     Own,
-    /// Nobody may: the driver is not there.
+    /// The volume waits: the driver is not there.
     Wait(String),
 }
 
-/// How a volume is ended; `driver`: it is there, or why not; `asked`: this node had asked it to mount it. What nobody mounted
-/// needs no driver, and of what another kubelet left without one nobody can be asked.
+/// How a volume is ended; `driver`: it is there, or why not; `asked`: this node had asked it to mount it. A volume that
+/// is not mounted needs no driver. For a volume of another kubelet without a driver there is no one to ask.
 #[must_use]
 pub fn release(driver: Result<(), &str>, mounted: bool, asked: bool) -> Release {
     match driver {

@@ -126,7 +126,7 @@ impl<'f> Mounting<'f> {
     }
 
     fn go_mount(&mut self) {
-        // As upstream: whoever mounted it there, it is not mounted a second time.
+        // As upstream: a volume that is mounted there, by any process, is not mounted a second time.
         self.at = if self.here.pod { MountingPosition::Done } else { MountingPosition::Mount };
     }
 

@@ -289,7 +289,7 @@ fn drivers_are_asked_in_upstreams_order() {
                 "mount",
             ],
         ),
-        // Nobody attaches anything: there is no device to be formatted.
+        // The driver attaches nothing: there is no device to be formatted.
         (
             (true, Attachment::Node(None), nothing),
             &[("mount", Ok(""))],

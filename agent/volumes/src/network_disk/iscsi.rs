@@ -18,7 +18,7 @@ const PORT: u16 = 3260;
 const INTERFACE: &str = "default";
 /// "session exists" (iscsiadm(8), EXIT STATUS).
 pub const SESSION_EXISTS: i32 = 15;
-/// "session could not be found" and "no records found": what is to go is not there.
+/// "session could not be found" and "no records found": the session or record to remove is not there.
 const NOT_THERE: [i32; 2] = [2, 21];
 /// The way of an interface that names none.
 const TCP: &str = "tcp";
@@ -64,7 +64,7 @@ pub struct Iscsi {
 /// What is known of a Secret, by its keys.
 pub type Chap = BTreeMap<String, String>;
 
-/// What iscsiadm is told.
+/// A call of iscsiadm.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
     /// Its arguments.
@@ -78,7 +78,7 @@ impl Command {
         Command { arguments: arguments.iter().map(|&a| a.to_owned()).collect(), secret: false }
     }
 
-    /// The last argument is shown to nobody, nor is what the program says of it.
+    /// The agent shows neither the last argument nor the program's output about it.
     #[must_use]
     pub fn is_secret(&self) -> bool {
         self.secret
@@ -195,7 +195,7 @@ impl Iscsi {
         Command::new(&["-m", "iface", "-I", &name, "-o", "update", "-n", key, "-v", value])
     }
 
-    /// The interface that was made for the volume goes; `None`: there is none.
+    /// Removes the interface that was made for the volume; `None`: there is none.
     pub(super) fn delete_interface(&self, volume: &str) -> Option<Command> {
         self.initiator.as_ref()?;
         Some(Command::new(&["-m", "iface", "-I", &self.interface(volume), "-o", "delete"]))
@@ -212,7 +212,7 @@ impl Iscsi {
         Command::new(&[&["-m", "node", "-p", portal, "-T", &self.iqn, "-I", &name], what].concat())
     }
 
-    /// So that nobody logs in by himself when the machine starts.
+    /// Keeps iscsid from a login by itself when the machine starts.
     pub(super) fn by_hand(&self, portal: &str) -> Command {
         let change = ["-o", "update", "-n", "node.startup", "-v", "manual"];
         Command::new(&[&["-m", "node", "-p", portal, "-T", &self.iqn], &change[..]].concat())

@@ -20,9 +20,9 @@ const PATHS_MIN: usize = 2;
 const ROUNDS_MIN: u32 = 2;
 /// After so many rounds one path has to do.
 const ROUNDS_MAX: u32 = 5;
-/// How long a device may take to come, s.
+/// How long a device may take to appear, s.
 pub const LINK_LIMIT_S: u32 = 30;
-/// How long a device that joins several paths may take to come, s.
+/// How long a device that joins several paths may take to appear, s.
 const JOINED_LIMIT_S: u32 = 10;
 
 /// What is to be done.
@@ -212,7 +212,8 @@ impl Login {
         self.queue.extend(plan);
     }
 
-    /// There is a session: the unit is looked for. A host that sysfs does not tell of scans by itself, or its unit never comes.
+    /// There is a session: the unit is looked for. A host that sysfs does not show scans by itself, or its unit never
+    /// appears.
     fn look(&mut self, portal: &str) {
         if let Some(host) = self.hosts.get(portal) {
             let failure = Failure::OfDisk(format!("scan of SCSI host {host} failed"));
@@ -297,7 +298,7 @@ impl Login {
         }
     }
 
-    /// The path of the link, or it did not come.
+    /// The path of the link, or it did not appear.
     pub fn linked(&mut self, path: Option<String>) {
         let Some(Planned { step: LoginStep::AwaitLink(link), .. }) = self.asked.take() else { return };
         match (path, self.current()) {

@@ -7,8 +7,8 @@
 //! the last pod is gone ──unmount──► SCSI devices deleted ──► logout ──► no longer in use
 //! ```
 //! In: the volume's source. Out: [`NetworkDisk`], names, paths, [`Record`]. Invariants: a part of a path is
-//! one name only; a record exists before any part of the disk is on the node and goes after all parts, and
-//! holds no secret. Upstream: pkg/volume/iscsi, pkg/volume/fc (names and paths), `GetUniqueVolumeName` of
+//! one name only; a record exists before any part of the disk is on the node and is removed after all parts, and holds
+//! no secret. Upstream: pkg/volume/iscsi, pkg/volume/fc (names and paths), `GetUniqueVolumeName` of
 //! pkg/volume/util/util.go.
 
 pub mod fc;
@@ -35,7 +35,7 @@ use crate::plugin::Plugin;
 pub const PLUGINS: [Plugin; 2] = [Plugin::Iscsi, Plugin::Fc];
 /// What an upstream kubelet writes down of an iSCSI disk, in the directory where it is mounted.
 pub const ISCSI_FILE: &str = "iscsi.json";
-/// The end of a record's name; the rest is that of the directory beside it.
+/// The end of a record's name; the rest is that of the directory next to it.
 pub const RECORD_END: &str = ".json";
 
 /// A disk, for one pod.
@@ -49,7 +49,7 @@ pub struct NetworkDisk {
     pub fs_type: String,
     /// The Secret that its target wants to see.
     pub secret: Option<SecretRef>,
-    /// Nobody writes to it.
+    /// It is read-only.
     pub read_only: bool,
     /// `mountOptions` of the PersistentVolume.
     pub options: Vec<String>,
@@ -129,7 +129,7 @@ impl NetworkDisk {
             one_pod: self.one_pod,
             by_root: self.by_root,
             disk: Disk { global: self.global.clone(), fs_type: self.fs_type.clone() },
-            // As upstream: nobody makes what is on it larger.
+            // As upstream: the node does not grow its file system.
             claim: None,
         }
     }
@@ -166,8 +166,8 @@ pub fn global(root: &str, volume: &str, target: &Target, block: bool) -> Result<
     Ok(format!("{root}/plugins/{}{devices}/{}", plugin.name(), parts.join("/")))
 }
 
-/// What is written down of a disk that is here, or about to be: enough to let go of it. It lies beside the directory where the
-/// disk is mounted, as what lies inside cannot be read then.
+/// The record of a disk that is here, or about to be: enough to let go of it. The record lies next to the directory
+/// where the disk is mounted, because files inside that directory cannot be read while the disk is mounted there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Name of the PersistentVolume, or of the volume in the first pod that had it.
@@ -233,7 +233,8 @@ pub fn shares_session(record: &Record, others: &[Record]) -> bool {
     })
 }
 
-/// The devices of a disk go with it, unless one of these, which are still here, is the same disk by another name.
+/// The devices of a disk are removed with it, unless one of these, which are still here, is the same disk by
+/// another name.
 #[must_use]
 pub fn shares_unit(record: &Record, others: &[Record]) -> bool {
     let common = |a: &[String], b: &[String]| a.iter().any(|name| b.contains(name));

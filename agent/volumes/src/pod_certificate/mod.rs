@@ -123,7 +123,7 @@ pub enum CertificateEvent {
     Watched(WatchEvent<PodCertificateRequest>),
     /// A request was made: its name and when; or why not.
     Asked(CertificateSource, Result<(String, Wall), String>),
-    /// The deadline came.
+    /// The deadline has passed.
     Tick,
 }
 
@@ -134,7 +134,7 @@ pub enum CertificateAction {
     Ask(CertificateSource, RequestedCertificate),
     /// The volumes of this pod have something new.
     Changed(PodUid),
-    /// Tell of the pod, as a warning.
+    /// Record a warning event for the pod.
     Tell(PodKey, &'static str, String),
     /// Watch the node's requests, or cease to.
     Watch(bool),
@@ -377,7 +377,7 @@ impl Projection {
         self.request == Request::None && old && now.mono >= self.not_before
     }
 
-    /// A certificate that was not replaced in time is told of, once each.
+    /// Records an event for a certificate that is overdue, and one for a certificate that has expired, once each.
     fn late(&mut self, now: Wall, place: &CertificateSource, out: &mut Outbox<CertificateAction>) {
         let Some(issued) = &mut self.issued else { return };
         let mut tell = |reason, words: &str| {
@@ -398,7 +398,7 @@ impl Projection {
         let look = now.mono.after(LOOK);
         match (&self.request, &self.issued) {
             (Request::Refused(..), _) => None,
-            // The answer comes.
+            // The answer arrives.
             (Request::Making, _) => None,
             (Request::Waits { .. }, _) => Some(look),
             (Request::None, None) => Some(self.not_before),

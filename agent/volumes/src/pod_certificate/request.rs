@@ -25,13 +25,13 @@ pub struct RequestedCertificate {
     pub key_type: String,
     /// Longest life, seconds.
     pub life_s_max: Option<i32>,
-    /// What the pod's author tells the signer.
+    /// The pod author's annotations for the signer.
     pub annotations: BTreeMap<String, String>,
     /// The pod's service account.
     pub account: String,
 }
 
-/// Who asks, besides the pod.
+/// The identity of the requester, in addition to the pod.
 #[derive(Clone, Debug)]
 pub struct Asker {
     /// Name of this node.
@@ -98,7 +98,7 @@ impl RequestedCertificate {
     }
 }
 
-/// Who refused a request: somebody who may approve, or the signer.
+/// The refusal of a request: by an approver, or by the signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Denied,

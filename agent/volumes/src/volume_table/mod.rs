@@ -1,5 +1,5 @@
 //! The volume table: which task works at which volume, which volumes are staged and published, and which go back to their
-//! drivers. One owner in the daemon has the table and nobody else.
+//! drivers. Only one owner in the daemon has the table.
 //!
 //! ```text
 //! a task asks ─► Turns ─► granted ─► (the task works) ─► ended ─► the next one
@@ -60,7 +60,7 @@ pub struct Published {
 enum Disk {
     /// The next look is due at this time.
     Read(Mono),
-    /// It could not be read; the next look is due at this time, whatever is to be unstaged before.
+    /// It could not be read; the next look is due at this time, also if a volume is to be unstaged earlier.
     Unread(Mono),
     /// It is being read.
     Reading,

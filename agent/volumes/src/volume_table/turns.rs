@@ -1,7 +1,7 @@
 //! Turns: one task at a time works at a volume, in the order in which the tasks asked.
 //!
-//! In: tasks that ask and end. Out: the ticket whose turn it is. Invariants: a subject has at most one holder; whoever asked
-//! first is next; a subject without a holder takes no memory; a ticket that ended is never granted.
+//! In: tasks that ask and end. Out: the ticket whose turn it is. Invariants: a subject has at most one holder; the task
+//! that asked first is next; a subject without a holder takes no memory; a ticket that ended is never granted.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -34,7 +34,7 @@ pub struct Options {
     pub node_labels: BTreeMap<String, String>,
     /// File to hold a lock on.
     pub lock_file: Option<String>,
-    /// End when somebody else wants the lock.
+    /// End when another process wants the lock.
     pub exit_on_lock_contention: bool,
     /// The runtime's cgroup.
     pub runtime_cgroups: Option<String>,

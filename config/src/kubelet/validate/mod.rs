@@ -75,7 +75,7 @@ pub fn validate(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
     rules.problems
 }
 
-/// What only a look at the host can tell: whether its cgroup version fits.
+/// The check that needs the host: whether its cgroup version fits.
 #[must_use]
 pub fn validate_host(config: &KubeletConfiguration, cgroup_v2: bool, source: &str) -> Vec<Problem> {
     let mut rules = Rules { config, gates: FeatureGates::default(), source, problems: Vec::new() };

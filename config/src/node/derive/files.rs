@@ -1,6 +1,6 @@
 //! The files a node's services read, from its effective configuration.
 
-use super::{bridges, hostname, hosts_files, joins, networks, swaps};
+use super::{bridges, environment_files, hostname, hosts, hosts_files, joins, networks, node_name, swaps};
 use crate::kubelet;
 use crate::node::credential_provider;
 use crate::node::effective::Effective;
@@ -44,13 +44,13 @@ impl std::fmt::Debug for RunFile {
 #[must_use]
 pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     let config = &effective.config;
-    let name = hostname(config, machine_id);
     let file = |path: &str, mode: u32, text: String| RunFile { path: path.to_owned(), mode, text };
     let mut files = vec![
-        file("/run/orlop/hostname", 0o644, format!("{name}\n")),
+        file("/run/orlop/hostname", 0o644, format!("{}\n", hostname(config, machine_id))),
+        file("/run/orlop/hosts", 0o644, hosts(config, machine_id)),
         // It may hold the headers of staticPodURL, which are secret.
         file("/run/orlop/kubelet.yaml", 0o600, kubelet_yaml(effective)),
-        file("/run/orlop/agent.env", 0o644, agent_env(config, &name)),
+        file("/run/orlop/agent.env", 0o644, agent_env(config, &node_name(config, machine_id))),
         file("/run/orlop/node-config.json", 0o644, effective.document()),
     ];
     if let Some(join) = config.join.as_ref().filter(|_| joins(config)) {
@@ -67,6 +67,7 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     if swaps(config) {
         files.push(file(SWAP_FILE, 0o644, format!("{}\n", config.swap.size.value())));
     }
+    files.extend(environment_files(effective));
     files.extend(networks(config));
     let optional = [
         ("/run/sysctl.d/90-orlop.conf", sysctl_conf(config)),
@@ -95,8 +96,15 @@ fn kubelet_yaml(effective: &Effective) -> String {
 
 /// `/run/orlop/agent.env`: flags that are no configuration.
 #[must_use]
-pub fn agent_env(config: &NodeConfig, hostname: &str) -> String {
-    let mut flags = vec![format!("--hostname-override={hostname}")];
+pub fn agent_env(config: &NodeConfig, node_name: &str) -> String {
+    let mut flags = vec![format!("--hostname-override={node_name}")];
+    if !config.node.addresses.is_empty() {
+        flags.push(format!("--node-ip={}", config.node.addresses.join(",")));
+    }
+    if let Some(provider) = config.node.cloud_provider.filter(|_| joins(config)) {
+        // Only a node with a Node object takes it.
+        flags.push(format!("--cloud-provider={}", provider.as_str()));
+    }
     if joins(config) {
         flags.push(format!("--join={JOIN_FILE}"));
         // On the state partition: the identity outlives the token.

@@ -2,16 +2,20 @@
 //!
 //! Pure: texts and values out; init writes them (docs/architecture.md, "Run-time files").
 
+mod environment;
 mod files;
+mod hosts;
 mod network;
 mod registries;
 
+pub use environment::{ENVIRONMENT_FILE, environment_files};
 pub use files::{
     CREDENTIAL_PROVIDER_DIR, CREDENTIAL_PROVIDERS_FILE, JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile,
     SWAP_FILE, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf,
 };
+pub use hosts::hosts;
 pub use network::{networks, resolv_conf};
-pub use registries::hosts_files;
+pub use registries::{hosts_file_paths, hosts_files, is_own_hosts, is_unmarked_hosts};
 
 use super::types::{NodeConfig, PodNetwork};
 use crate::field::{self, NoLines};
@@ -23,6 +27,9 @@ use serde_json::{Value, json};
 
 /// Directory of static pod manifests on the appliance.
 pub const STATIC_POD_DIR: &str = "/etc/kubernetes/manifests";
+
+/// Longest host name that the kernel takes (`HOST_NAME_MAX` of limits.h), bytes.
+const HOST_NAME_MAX: usize = 64;
 
 /// How long a machine that stops waits for its pods.
 const SHUTDOWN_PERIODS: [&str; 3] =
@@ -41,7 +48,7 @@ pub fn appliance(config: &NodeConfig) -> Value {
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         // /usr is read-only: add-ons bring their drivers to the state partition.
         "volumePluginDir": "/var/lib/kubelet/volumeplugins",
-        // A standalone node has nobody to ask who a caller is and what he may do, so it serves nobody.
+        // A standalone node has no API server that knows callers and their permissions, so it serves no callers.
         "enableServer": joins(config),
         // There is no shell to look into the journal with.
         "enableSystemLogQuery": true,
@@ -53,7 +60,7 @@ pub fn appliance(config: &NodeConfig) -> Value {
     });
     let said = |key: &str| config.kubelet.0.contains_key(key);
     if !SHUTDOWN_PERIODS.iter().any(|key| said(key)) {
-        // A machine that is told to stop waits for its pods; who says one of these says how long.
+        // A machine that has to stop waits for its pods; a document that sets one of these keys sets the time.
         kubelet["shutdownGracePeriod"] = "30s".into();
         kubelet["shutdownGracePeriodCriticalPods"] = "10s".into();
     }
@@ -132,14 +139,27 @@ pub fn kubelet(config: &NodeConfig, source: &str) -> (KubeletConfiguration, Vec<
     }
 }
 
-/// The node's and the host's name: as configured, else `orlop-` and the machine id's first 8 digits.
+/// The node's name: as configured, else `orlop-` and the machine id's first 8 digits.
 #[must_use]
-pub fn hostname(config: &NodeConfig, machine_id: &str) -> String {
+pub fn node_name(config: &NodeConfig, machine_id: &str) -> String {
     if !config.node.name.is_empty() {
         return config.node.name.clone();
     }
     let id: String = machine_id.chars().filter(char::is_ascii_hexdigit).take(8).collect();
     if id.is_empty() { "orlop".to_owned() } else { format!("orlop-{}", id.to_ascii_lowercase()) }
+}
+
+/// The kernel's host name: the node's name, or its first label if the whole is longer than the kernel takes (clouds
+/// have such names).
+#[must_use]
+pub fn hostname(config: &NodeConfig, machine_id: &str) -> String {
+    let name = node_name(config, machine_id);
+    if name.len() <= HOST_NAME_MAX {
+        return name;
+    }
+    let label = name.split('.').next().unwrap_or_default();
+    let label: String = label.chars().take(HOST_NAME_MAX).collect();
+    label.trim_end_matches('-').to_owned()
 }
 
 #[cfg(test)]

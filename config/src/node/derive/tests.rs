@@ -19,23 +19,47 @@ fn file<'a>(files: &'a [RunFile], path: &str) -> &'a RunFile {
 #[test]
 fn a_node_that_was_told_nothing() {
     let files = run_files(&load(&[], &[]), MACHINE_ID);
-    let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
+    let (networks, others): (Vec<&RunFile>, Vec<&RunFile>) =
+        files.iter().partition(|f| f.path.starts_with("/run/systemd/network/"));
+    let paths: Vec<&str> = others.iter().map(|f| f.path.as_str()).collect();
     assert_eq!(
         paths,
         [
             "/run/orlop/hostname",
+            "/run/orlop/hosts",
             "/run/orlop/kubelet.yaml",
             "/run/orlop/agent.env",
             "/run/orlop/node-config.json",
-            "/run/systemd/network/10-orlop.network",
         ]
     );
     assert_eq!(files[0].text, "orlop-01234567\n");
-    assert_eq!(files[2].text, "ORLOP_AGENT_ARGS=--hostname-override=orlop-01234567\n");
     assert_eq!(
-        files[4].text,
-        "[Match]\nName=en* eth*\n\n[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric=100\nUseHostname=no\n"
+        files[1].text,
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 orlop-01234567\n"
     );
+    assert_eq!(files[3].text, "ORLOP_AGENT_ARGS=--hostname-override=orlop-01234567\n");
+    // In the order in which networkd looks: one interface each, then all others.
+    let names: Vec<&str> =
+        networks.iter().filter_map(|f| f.path.strip_prefix("/run/systemd/network/10-orlop")).collect();
+    let single: Vec<String> = (2..10).map(|index| format!("-index{index}.network")).collect();
+    assert_eq!(names[..8], single);
+    assert_eq!(names[8..], [".network"]);
+    assert!(networks.is_sorted_by_key(|f| f.path.as_str()));
+    let learned = |metric: u32| {
+        format!(
+            "[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric={metric}\nUseHostname=no\nUseDomains=yes\n\n\
+             [DHCPv6]\nUseHostname=no\nUseDomains=yes\n\n[IPv6AcceptRA]\nRouteMetric={metric}\nUseDomains=yes\n"
+        )
+    };
+    let matched = "[Match]\nName=en* eth*\nType=ether\nKind=!*\n";
+    for (n, network) in (0..).zip(&networks[..8]) {
+        assert_eq!(
+            network.text,
+            format!("{matched}Property=IFINDEX={}\n\n{}", n + 2, learned(100 + n)),
+            "{network:?}"
+        );
+    }
+    assert_eq!(networks[8].text, format!("{matched}\n{}", learned(108)));
 }
 
 #[test]
@@ -122,7 +146,7 @@ fn joining() {
     let elsewhere: Vec<&RunFile> =
         files.iter().filter(|f| f.path != JOIN_FILE && f.text.contains("0123456789abcdef")).collect();
     assert!(elsewhere.is_empty(), "{elsewhere:?}");
-    // The cluster asks the node for logs; a node without a cluster has nobody to ask who a caller is.
+    // The cluster asks the node for logs; a node without a cluster has no API server that knows callers.
     assert!(effective(&body).kubelet.enable_server);
     assert!(!effective(&format!("{body}kubelet: {{enableServer: false}}\n")).kubelet.enable_server);
     assert!(!effective("").kubelet.enable_server);
@@ -157,28 +181,87 @@ fn interfaces() {
          - name: eth1\n    dhcp: true\n    dns: [1.1.1.1]\n  - name: eth2\n    dhcp: false\n",
     );
     let files = networks(&effective.config);
+    assert_eq!(files.len(), 3, "none is a pattern");
     assert_eq!(files[0].path, "/run/systemd/network/10-orlop.network");
     assert_eq!(
         files[0].text,
-        "[Match]\nMACAddress=52:54:00:12:34:56\n\n[Link]\nMTUBytes=9000\n\n[Network]\nDHCP=no\n\
+        "[Match]\nMACAddress=52:54:00:12:34:56\nType=ether\nKind=!*\n\n[Link]\nMTUBytes=9000\n\n[Network]\nDHCP=no\n\
          Address=192.0.2.10/24\nAddress=fd00::a/64\nDNS=192.0.2.53\nDomains=example.com a.b\n\n\
-         [Route]\nGateway=192.0.2.1\nMetric=100\n\n[Route]\nGateway=fd00::1\nMetric=100\n"
+         [Route]\nGateway=192.0.2.1\nMetric=100\n\n[Route]\nGateway=fd00::1\nMetric=100\n\n\
+         [IPv6AcceptRA]\nRouteMetric=100\nUseDomains=no\nUseDNS=no\n"
     );
     assert_eq!(
         files[1].text,
         "[Match]\nName=eth1\n\n[Network]\nDHCP=yes\nDNS=1.1.1.1\n\n[DHCPv4]\nRouteMetric=110\nUseHostname=no\n\
-         UseDNS=no\n"
+         UseDomains=yes\nUseDNS=no\n\n[DHCPv6]\nUseHostname=no\nUseDomains=yes\nUseDNS=no\n\n\
+         [IPv6AcceptRA]\nRouteMetric=110\nUseDomains=yes\nUseDNS=no\n"
     );
-    assert_eq!(files[2].text, "[Match]\nName=eth2\n\n[Network]\nDHCP=no\n");
-    let given = ["10.0.2.3".to_owned()];
     assert_eq!(
-        resolv_conf(&effective.config, &given, &["lan".to_owned()]),
+        files[2].text,
+        "[Match]\nName=eth2\n\n[Network]\nDHCP=no\n\n[IPv6AcceptRA]\nRouteMetric=120\nUseDomains=yes\n"
+    );
+    assert_eq!(
+        resolv_conf(&effective.config),
         "# Made from the node's configuration.\nnameserver 192.0.2.53\nnameserver 1.1.1.1\nsearch example.com a.b\n"
     );
-    assert_eq!(
-        resolv_conf(&NodeConfig::default(), &given, &["lan".to_owned()]),
-        "# Made from the node's configuration.\nnameserver 10.0.2.3\nsearch lan\n"
+    assert_eq!(resolv_conf(&NodeConfig::default()), "# Made from the node's configuration.\n");
+}
+
+#[test]
+fn no_search_domains_at_all() {
+    let effective = effective("network: {interfaces: [{name: eth0, dns: [1.1.1.1], search: [.]}]}");
+    let text = &networks(&effective.config)[0].text;
+    assert_eq!(text.matches("\nUseDomains=no\n").count(), 3, "{text}");
+    assert!(!text.contains("\nDomains="), "{text}");
+    assert_eq!(resolv_conf(&effective.config), "# Made from the node's configuration.\nnameserver 1.1.1.1\n");
+}
+
+#[test]
+fn no_two_interfaces_of_a_boot_have_routes_of_one_metric() {
+    let effective = effective(
+        "network: {interfaces: [{name: eth9}, {name: 'ens* enp*'}, {name: 'eth*', dhcp: true, addresses: [10.0.0.1/8]}]}",
     );
+    let files = networks(&effective.config);
+    let metrics: Vec<&str> =
+        files.iter().filter_map(|f| f.text.split("[DHCPv4]\nRouteMetric=").nth(1)?.lines().next()).collect();
+    let distinct: std::collections::BTreeSet<&&str> = metrics.iter().collect();
+    assert_eq!((files.len(), metrics.len(), distinct.len()), (19, 19, 19), "{metrics:?}");
+    assert!(files.is_sorted_by_key(|f| f.path.as_str()));
+}
+
+#[test]
+fn gateways_beyond_the_prefix() {
+    let text = |interface: &str| {
+        let effective = effective(&format!("network: {{interfaces: [{{name: eth0, {interface}}}]}}"));
+        let text = networks(&effective.config).swap_remove(0).text;
+        let routes = text.split("\n\n").filter_map(|part| part.strip_prefix("[Route]\n"));
+        routes.collect::<Vec<_>>().join("; ").replace('\n', " ")
+    };
+    let table = [
+        ("addresses: [10.0.2.15/32], gateway: 10.0.2.2", "Gateway=10.0.2.2 GatewayOnLink=yes Metric=100"),
+        ("addresses: [10.0.2.15/24], gateway: 10.0.2.2", "Gateway=10.0.2.2 Metric=100"),
+        ("addresses: [10.9.0.1/24, 10.0.2.15/24], gateway: 10.0.2.2", "Gateway=10.0.2.2 Metric=100"),
+        (
+            "addresses: ['2001:db8::1/128'], gateway6: '2001:db8:1::1'",
+            "Gateway=2001:db8:1::1 GatewayOnLink=yes Metric=100",
+        ),
+        // Link-local ones are on the link; where the network gives addresses, it gives their prefix.
+        ("addresses: ['2001:db8::1/128'], gateway6: 'fe80::1'", "Gateway=fe80::1 Metric=100"),
+        ("addresses: [10.0.2.15/24], gateway6: 'fd00::1'", "Gateway=fd00::1 Metric=100"),
+        ("dhcp: true, gateway: 10.0.2.2", "Gateway=10.0.2.2 Metric=100"),
+        (
+            "addresses: [10.0.2.15/24], routes: [{to: 10.1.0.0/16, via: 10.0.2.9}, {to: 10.2.0.0/16, via: 10.0.3.1}, \
+             {to: 10.3.0.0/16, via: 10.0.3.1, onLink: false}, {to: 10.4.0.0/16, metric: 5}, \
+             {to: 0.0.0.0/0, via: 10.0.2.2, onLink: true, metric: 1}]",
+            "Destination=10.1.0.0/16 Gateway=10.0.2.9 Metric=100; \
+             Destination=10.2.0.0/16 Gateway=10.0.3.1 GatewayOnLink=yes Metric=100; \
+             Destination=10.3.0.0/16 Gateway=10.0.3.1 Metric=100; Destination=10.4.0.0/16 Metric=5; \
+             Destination=0.0.0.0/0 Gateway=10.0.2.2 GatewayOnLink=yes Metric=1",
+        ),
+    ];
+    for (interface, want) in table {
+        assert_eq!(text(interface), want, "{interface}");
+    }
 }
 
 #[test]
@@ -206,15 +289,145 @@ fn kernel_time_and_registries() {
     };
     assert_eq!(
         hosts("docker.io"),
-        "server = \"https://registry-1.docker.io\"\n\n[host.\"https://m:5000\"]\n  capabilities = [\"pull\", \
+        "# Made from the node's configuration.\nserver = \"https://registry-1.docker.io\"\n\n[host.\"https://m:5000\"]\n  capabilities = [\"pull\", \
          \"resolve\"]\n  override_path = true\n\n[host.\"http://n\"]\n  capabilities = [\"pull\", \"resolve\"]\n  \
          override_path = true\n"
     );
     assert_eq!(
         hosts("r.example"),
-        "server = \"https://only\"\n\n[host.\"https://only\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+        "# Made from the node's configuration.\nserver = \"https://only\"\n\n[host.\"https://only\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
     );
-    assert_eq!(hosts("_default"), "\n[host.\"http://all\"]\n  capabilities = [\"pull\", \"resolve\"]\n");
+    assert_eq!(
+        hosts("_default"),
+        "# Made from the node's configuration.\n\n[host.\"http://all\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+    );
+}
+
+const CERTIFICATE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFBQUEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=";
+const CERTIFICATE_TEXT: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+const KEY: &str = "LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0tCkFBQUEKLS0tLS1FTkQgRUMgUFJJVkFURSBLRVktLS0tLQo=";
+
+#[test]
+fn certificates_of_registries() {
+    let files = run_files(
+        &effective(&format!(
+            "registries: {{mirrors: {{'r.lan:5000': {{caData: {CERTIFICATE}, clientCertificateData: {CERTIFICATE}, \
+             clientKeyData: {KEY}}}, docker.io: {{endpoints: ['https://m/v2/hub', 'http://n'], caData: {CERTIFICATE}, \
+             skipFallback: true, overridePath: true}}, _default: {{caData: {CERTIFICATE}}}}}}}"
+        )),
+        MACHINE_ID,
+    );
+    let hosts = |host: &str| {
+        file(&files, &format!("/var/lib/orlop/containerd/certs.d/{host}/hosts.toml")).text.clone()
+    };
+    assert_eq!(
+        hosts("r.lan:5000"),
+        "# Made from the node's configuration.\nserver = \"https://r.lan:5000\"\n\
+         ca = \"/var/lib/orlop/containerd/certs.d/r.lan:5000/orlop-ca.pem\"\n\
+         client = [[\"/var/lib/orlop/containerd/certs.d/r.lan:5000/orlop-client.pem\", \
+         \"/var/lib/orlop/containerd/certs.d/r.lan:5000/orlop-client-key.pem\"]]\n"
+    );
+    // None of them for plain HTTP; the last endpoint stands for the registry, so it is asked in the same way.
+    assert_eq!(
+        hosts("docker.io"),
+        "# Made from the node's configuration.\nserver = \"http://n\"\noverride_path = true\n\n\
+         [host.\"https://m/v2/hub\"]\n  capabilities = [\"pull\", \"resolve\"]\n  override_path = true\n  \
+         ca = \"/var/lib/orlop/containerd/certs.d/docker.io/orlop-ca.pem\"\n\n\
+         [host.\"http://n\"]\n  capabilities = [\"pull\", \"resolve\"]\n  override_path = true\n"
+    );
+    assert_eq!(
+        hosts("_default"),
+        "# Made from the node's configuration.\nca = \"/var/lib/orlop/containerd/certs.d/_default/orlop-ca.pem\"\n"
+    );
+    // What is named is written before, and everything is known by its path.
+    let dir = "/var/lib/orlop/containerd/certs.d/r.lan:5000";
+    let written: Vec<&RunFile> = files.iter().filter(|f| f.path.starts_with(dir)).collect();
+    assert_eq!(written.iter().map(|f| f.path.clone()).collect::<Vec<_>>(), hosts_file_paths("r.lan:5000"));
+    for (file, mode) in written.iter().zip([0o644, 0o644, 0o600]) {
+        assert_eq!(file.mode, mode, "{file:?}");
+        assert_eq!(file.text == CERTIFICATE_TEXT, mode == 0o644, "{file:?}");
+    }
+}
+
+#[test]
+fn half_of_a_client_certificate_is_not_shown() {
+    let body = format!("registries: {{mirrors: {{r.lan: {{caData: {CERTIFICATE}, clientKeyData: {KEY}}}}}}}");
+    let effective = load(&[source("esp", &body)], &[]);
+    assert_eq!(
+        effective.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "effective: registries.mirrors.\"r.lan\": lacks clientCertificateData: the node shows these servers no \
+          certificate"
+        ]
+    );
+    let files = run_files(&effective, MACHINE_ID);
+    let hosts = &file(&files, "/var/lib/orlop/containerd/certs.d/r.lan/hosts.toml").text;
+    assert!(hosts.contains("ca = ") && !hosts.contains("client"), "{hosts}");
+    assert!(files.iter().all(|f| !f.path.contains("client")));
+}
+
+#[test]
+fn the_environment_of_containerd_and_agent() {
+    let environment = |body: &str| {
+        let files = run_files(&effective(body), MACHINE_ID);
+        let written = files.iter().find(|f| f.path == ENVIRONMENT_FILE);
+        written.map(|f| (f.mode, f.text.clone()))
+    };
+    assert_eq!(environment(""), None);
+    let trust = format!("trust: {{caCertificates: [{CERTIFICATE}, {CERTIFICATE}]}}\n");
+    assert_eq!(environment(&trust), Some((0o600, "SSL_CERT_DIR=/run/orlop/trust\n".to_owned())));
+    let files = run_files(&effective(&trust), MACHINE_ID);
+    assert_eq!(file(&files, "/run/orlop/trust/ca-certificates.crt").text, CERTIFICATE_TEXT.repeat(2));
+    let proxy = "proxy: {http: 'http://user:pass@proxy.lan:3128', https: 'http://proxy.lan:3128', noProxy: [.corp.lan]}\n\
+                 network: {interfaces: [{addresses: [192.0.2.10/24]}]}\n\
+                 kubelet: {clusterDomain: cluster.local, podCIDR: 10.1.0.0/24}\n\
+                 join: {server: 'https://[fd00::1]:6443', caData: YWJj}\n";
+    assert_eq!(
+        environment(proxy),
+        Some((
+            0o600,
+            "HTTP_PROXY=http://user:pass@proxy.lan:3128\nHTTPS_PROXY=http://proxy.lan:3128\n\
+             NO_PROXY=.corp.lan,localhost,127.0.0.0/8,::1,.svc,.cluster.local,10.1.0.0/24,192.0.2.10/24,fd00::1\n"
+                .to_owned()
+        ))
+    );
+    let exempt = |addresses: &str| {
+        let text = environment(&format!("proxy: {{https: 'http://p'}}\nnode: {{addresses: {addresses}}}\n"));
+        text.and_then(|(_, text)| Some(text.split_once(",.svc")?.1.trim_end().to_owned()))
+    };
+    assert_eq!(exempt("[192.0.2.7, '2001:db8::7']").as_deref(), Some(",192.0.2.7,2001:db8::7"));
+    for chooses in ["[0.0.0.0]", "['::']", "[]"] {
+        assert_eq!(exempt(chooses).as_deref(), Some(""), "{chooses}");
+    }
+    let one =
+        environment("proxy: {https: 'http://p'}\njoin: {server: 'https://api.lan:6443/x', caData: YWJj}\n");
+    let (_, text) = one.expect("written");
+    assert!(text.starts_with("HTTPS_PROXY=http://p\nNO_PROXY=localhost,"), "{text}");
+    assert!(text.ends_with(",api.lan\n"), "{text}");
+}
+
+#[test]
+fn addresses_and_cloud_of_the_node() {
+    let env = |body: &str| {
+        let files = run_files(&load(&[source("esp", body)], &[]), MACHINE_ID);
+        file(&files, "/run/orlop/agent.env").text.clone()
+    };
+    let name = "ORLOP_AGENT_ARGS=--hostname-override=n";
+    assert_eq!(
+        env("node: {name: n, addresses: [192.0.2.10, '2001:db8::10']}"),
+        format!("{name} --node-ip=192.0.2.10,2001:db8::10\n")
+    );
+    let cloud = "node: {name: n, cloudProvider: external}\nkubelet: {providerID: 'aws:///eu-west-1a/i-0'}\n";
+    let join = "join: {server: 'https://api:6443', caData: YWJj}\n";
+    assert_eq!(
+        env(&format!("{cloud}{join}")),
+        format!(
+            "{name} --cloud-provider=external --join=/run/orlop/join.yaml --kubeconfig=/var/lib/kubelet/kubeconfig\n"
+        )
+    );
+    assert_eq!(effective(&format!("{cloud}{join}")).kubelet.provider_id, "aws:///eu-west-1a/i-0");
+    // A standalone agent takes no such flag.
+    assert_eq!(env(cloud), format!("{name}\n"));
 }
 
 #[test]
@@ -224,6 +437,22 @@ fn names() {
     assert_eq!(named(""), "orlop-01234567");
     assert_eq!(hostname(&NodeConfig::default(), ""), "orlop");
     assert_eq!(hostname(&NodeConfig::default(), "ABCDEF0123\n"), "orlop-abcdef01");
+}
+
+#[test]
+fn a_name_that_the_kernel_does_not_take_is_the_nodes_alone() {
+    let long = "ip-10-0-123-123.some-long-region-name-1.compute.internal.example.corpor";
+    let files = run_files(&effective(&format!("node: {{name: {long}}}")), MACHINE_ID);
+    assert_eq!(file(&files, "/run/orlop/hostname").text, "ip-10-0-123-123\n");
+    assert_eq!(
+        file(&files, "/run/orlop/agent.env").text,
+        format!("ORLOP_AGENT_ARGS=--hostname-override={long}\n")
+    );
+    let named = |name: &str| hostname(&effective(&format!("node: {{name: {name}}}")).config, MACHINE_ID);
+    let longest = format!("{}.{}", "a".repeat(32), "b".repeat(31));
+    assert_eq!(named(&longest), longest, "64 are taken");
+    assert_eq!(named(&"a".repeat(65)), "a".repeat(64));
+    assert_eq!(named(&format!("{}-{}", "a".repeat(63), "b")), "a".repeat(63));
 }
 
 #[test]

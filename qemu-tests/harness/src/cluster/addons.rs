@@ -1,11 +1,16 @@
 //! Add-ons that clusters have: kube-proxy routes Services, CoreDNS answers their names.
 //!
-//! What comes in: a cluster, the mode of kube-proxy, the programs ([`super::programs::addons`]). What goes out: images
-//! in a registry that the nodes reach without a network outside, and the objects of a usual installation. Invariant: the
-//! add-ons are pods as any other; nothing of them runs beside the nodes. See docs/testing.md, "Add-ons".
+//! flannel brings the pods' network, if it is asked for.
+//!
+//! In: a cluster, the mode of kube-proxy, the programs ([`super::programs::addons`]). Out: images in a registry
+//! that the nodes reach without a network outside, and the objects of a usual installation. Invariant: the add-ons
+//! are pods as any other; nothing of them runs outside of the nodes. See docs/testing.md, "Add-ons".
 
+pub mod flannel;
 mod images;
 mod manifests;
+mod metrics_server;
+pub mod multus;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +42,10 @@ const PORT: u16 = 5003;
 const BR_NETFILTER: (&str, &str) = ("br_netfilter", "/proc/sys/net/bridge/bridge-nf-call-iptables");
 /// kube-proxy sets limits of tracked connections before it makes its first rule, which would load the module.
 const NF_CONNTRACK: (&str, &str) = ("nf_conntrack", "/proc/sys/net/netfilter/nf_conntrack_max");
+/// The module of flannel's overlay.
+const VXLAN: &str = "vxlan";
+/// Registries of the published images.
+const REGISTRIES: [&str; 2] = [images::REGISTRY, flannel::REGISTRY];
 /// The kernel's virtual servers, with their list.
 const IP_VS: (&str, &str) = ("ip_vs", "/proc/net/ip_vs");
 
@@ -77,6 +86,23 @@ impl ProxyMode {
     }
 }
 
+/// An add-on that brings the pods' network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cni {
+    /// flannel with its overlay of VXLAN.
+    Flannel,
+}
+
+impl Cni {
+    /// The add-on's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Cni::Flannel => "flannel",
+        }
+    }
+}
+
 /// The kind of nodes that the add-ons run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
@@ -90,8 +116,12 @@ pub enum NodeKind {
 pub struct AddOns {
     mode: ProxyMode,
     nodes: NodeKind,
-    /// A registry's directory; it goes with the cluster.
+    /// A registry's directory; it is removed with the cluster.
     registry: PathBuf,
+    /// Without one the nodes have the harness's own pod network.
+    cni: Option<Cni>,
+    has_metrics_server: bool,
+    has_multus: bool,
 }
 
 impl AddOns {
@@ -108,7 +138,51 @@ impl AddOns {
         let registry = cluster.dir().join("add-ons");
         let programs = programs::addons(cluster.run())?;
         images::make(cluster.run(), &registry, &programs)?;
-        Ok(AddOns { mode, nodes, registry })
+        Ok(AddOns { mode, nodes, registry, cni: None, has_metrics_server: false, has_multus: false })
+    }
+
+    /// Adds a pod network (its programs are compiled on first use, in minutes). The nodes must have no other one.
+    ///
+    /// # Errors
+    /// If a program does not compile, or an image cannot be made.
+    pub fn add_network(&mut self, cluster: &Cluster, cni: Cni) -> Result<()> {
+        match cni {
+            Cni::Flannel => {
+                let programs = programs::flannel(cluster.run())?;
+                flannel::make(cluster.run(), &self.registry, &programs)?;
+            }
+        }
+        self.cni = Some(cni);
+        Ok(())
+    }
+
+    /// Adds metrics-server (compiled on first use, in minutes). The API server must reach pods
+    /// ([`super::flags::Settings::aggregator_routing`]).
+    ///
+    /// # Errors
+    /// If it does not compile, or the image cannot be made.
+    pub fn add_metrics_server(&mut self, cluster: &Cluster) -> Result<()> {
+        let program = programs::metrics_server(cluster.run())?;
+        metrics_server::make(cluster.run(), &self.registry, &program)?;
+        self.has_metrics_server = true;
+        Ok(())
+    }
+
+    /// Adds Multus (compiled on first use, in minutes), which puts itself before the nodes' pod network.
+    ///
+    /// # Errors
+    /// If it does not compile, or the image cannot be made.
+    pub fn add_multus(&mut self, cluster: &Cluster) -> Result<()> {
+        let programs = programs::multus(cluster.run())?;
+        multus::make(cluster.run(), &self.registry, &programs)?;
+        self.has_multus = true;
+        Ok(())
+    }
+
+    /// True if the nodes have no pod network, and are not Ready, before [`AddOns::install`].
+    #[must_use]
+    pub fn brings_network(&self) -> bool {
+        self.cni.is_some()
     }
 
     /// Puts the images into a native node's own registry.
@@ -116,11 +190,18 @@ impl AddOns {
     /// # Errors
     /// If the node's directory cannot be written.
     pub fn offer(&self, node: &NativeNode) -> Result<()> {
-        let to = node.inside(host::REGISTRY);
-        for part in ["blobs/sha256", "tags"] {
-            copy_files(&self.registry.join(part), &to.join(part))?;
-        }
-        host::lead_to_registry(node, images::REGISTRY, registry::HOST)
+        self.add_to(&node.inside(host::REGISTRY))?;
+        REGISTRIES.iter().try_for_each(|name| host::lead_to_registry(node, name, registry::HOST))
+    }
+
+    /// Puts the images into a registry's directory, next to those that are there.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub fn add_to(&self, registry: &Path) -> Result<()> {
+        ["blobs/sha256", "tags"]
+            .iter()
+            .try_for_each(|part| copy_files(&self.registry.join(part), &registry.join(part)))
     }
 
     /// Serves the images to VMs, for as long as this process lives.
@@ -131,32 +212,55 @@ impl AddOns {
         registry::serve_in(cluster.pid()?, PORT, &self.registry)
     }
 
+    /// Adds the image of the test pods for VMs, which do not reach a native node's own registry; returns its name.
+    ///
+    /// # Errors
+    /// If the host has no static busybox, or the image cannot be made.
+    pub fn add_shell(&self, cluster: &Cluster) -> Result<String> {
+        images::shell(cluster.run(), &self.registry)
+    }
+
     /// Configures a VM before its first boot: its images, its name server, the modules that a cluster's operator
     /// configures, and the cluster's DNS.
     pub fn prepare(&self, vm: &mut VmNode) {
-        vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
+        for name in REGISTRIES {
+            vm.mirror(name, &format!("http://{ADDRESS}:{PORT}"));
+        }
         // Nothing answers there. CoreDNS does not start on a node without a name server.
         vm.ask_name_server(ADDRESS);
         for (module, _) in self.mode.modules() {
             vm.load_module(module);
         }
+        if self.cni.is_some() {
+            vm.load_module(VXLAN);
+            vm.leave_pod_network();
+        }
         vm.configure("clusterDNS", json!([DNS_ADDRESS]));
         vm.configure("clusterDomain", CLUSTER_DOMAIN);
     }
 
-    /// Creates the objects, and waits until kube-proxy runs on all `nodes` and CoreDNS is Ready, which needs kube-proxy.
+    /// Creates the objects, and waits until the pod network (if one was added) and kube-proxy run on all `nodes` and
+    /// CoreDNS is Ready, which needs both, and Multus and metrics-server, if they were added.
     ///
     /// # Errors
     /// If an object is refused; at the deadline, with the present state.
     pub fn install(&self, cluster: &Cluster, nodes: u8, limit_s: u64) -> Result<()> {
         ensure!(nodes > 0, "add-ons need a node");
         let file = cluster.dir().join("add-ons.json");
-        let settings = ProxySettings { mode: self.mode, sets_conntrack_max: self.nodes == NodeKind::Vm };
+        let settings = ProxySettings {
+            mode: self.mode,
+            sets_conntrack_max: self.nodes == NodeKind::Vm,
+            dual_stack: cluster.is_dual_stack(),
+        };
         fs::write(&file, manifests::objects(settings)?.to_string())
             .with_context(|| format!("write {}", file.display()))?;
         cluster.kubectl(&["apply", "--filename", &file.display().to_string()])?;
         let client = cluster.client();
         let nodes = i32::from(nodes);
+        if let Some(Cni::Flannel) = self.cni {
+            flannel::apply(cluster)?;
+            flannel::await_ready(cluster, nodes, limit_s)?;
+        }
         client.wait::<DaemonSet, _>(
             &client.of(NAMESPACE),
             limit_s,
@@ -174,14 +278,28 @@ impl AddOns {
                 let status = all.get(COREDNS)?.status.as_ref()?;
                 (status.available_replicas == Some(manifests::REPLICAS)).then_some(())
             },
-        )
+        )?;
+        if self.has_multus {
+            multus::apply(cluster)?;
+            multus::await_ready(cluster, nodes, limit_s)?;
+        }
+        if self.has_metrics_server {
+            metrics_server::apply(cluster)?;
+            metrics_server::await_ready(cluster, limit_s)?;
+        }
+        Ok(())
     }
 
     /// One line for a person.
     #[must_use]
     pub fn describe(&self) -> String {
         let mode = self.mode.name();
-        format!("add-ons: kube-proxy (mode {mode}), CoreDNS at {DNS_ADDRESS} for {CLUSTER_DOMAIN}")
+        let network = self.cni.map_or_else(String::new, |cni| format!(", {}", cni.name()));
+        let multus = if self.has_multus { ", Multus" } else { "" };
+        let metrics = if self.has_metrics_server { ", metrics-server" } else { "" };
+        format!(
+            "add-ons: kube-proxy (mode {mode}), CoreDNS at {DNS_ADDRESS} for {CLUSTER_DOMAIN}{network}{multus}{metrics}"
+        )
     }
 }
 
@@ -208,6 +326,12 @@ mod tests {
             // The command line has the same names.
             assert_eq!(ProxyMode::from_str(name, false), Ok(mode));
         }
+    }
+
+    #[test]
+    fn the_pod_networks_have_their_own_names_and_no_other_is_known() {
+        assert_eq!(Cni::from_str(Cni::Flannel.name(), false), Ok(Cni::Flannel));
+        assert!(Cni::from_str("calico", false).is_err());
     }
 
     #[test]

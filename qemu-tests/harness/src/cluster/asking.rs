@@ -1,7 +1,7 @@
 //! Requests to a node during other work, to check that the node answers.
 //!
-//! What comes in: paths at the API server (`/api/v1/nodes/<name>/proxy/healthz`), and the work. What goes out: the
-//! number of answers, the duration of the slowest one, and every failure.
+//! In: paths at the API server (`/api/v1/nodes/<name>/proxy/healthz`), and the work. Out: the number of answers,
+//! the duration of the slowest one, and every failure.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

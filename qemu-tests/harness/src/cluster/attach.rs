@@ -4,9 +4,9 @@
 //! lines ─► kubectl ─► API server ─► node ─► runtime ─► the container's input
 //! what it answers ◄────────────────────────────────── and its log
 //! ```
-//! What comes in: the cluster and the container. What goes out: nothing. The runtime may pass the first lines on before
-//! it has added the client to the readers of the container's output (docs/server.md): a line is typed again until there
-//! is an answer, and from then on no answer may be missing.
+//! In: the cluster and the container. Out: nothing. The runtime may pass the first lines on before it has added the
+//! client to the readers of the container's output (docs/server.md): a line is typed again until there is an answer,
+//! and from then on no answer may be missing.
 
 use std::fs::{self, File};
 use std::io::Write;

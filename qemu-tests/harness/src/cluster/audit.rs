@@ -1,6 +1,6 @@
 //! The API server's audit log: requests with their users and answers. Pure except for reading the file.
 //!
-//! What comes in: JSON lines at level Metadata. What goes out: requests of nodes, forbidden ones, counts.
+//! In: JSON lines at level Metadata. Out: requests of nodes, forbidden ones, counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -182,8 +182,8 @@ pub fn was_late(all: &[Request], at: usize) -> bool {
     all.iter().any(given) && all.iter().filter(|r| again(r)).count() == 1
 }
 
-/// Requests from this address with these codes, whatever user the API server authenticated, without those that were
-/// merely early or late.
+/// Requests from this address with these codes, of every user that the API server authenticated, without those that
+/// were merely early or late.
 #[must_use]
 pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> Vec<&'a Request> {
     let failed = |(at, r): &(usize, &Request)| {

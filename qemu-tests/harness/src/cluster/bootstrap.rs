@@ -1,8 +1,8 @@
 //! The objects of `kubeadm init` by which nodes can join a cluster: token, permissions, cluster-info.
 //!
-//! What comes in: an empty cluster. What goes out: a bootstrap token's secret, the role bindings of its group, the
-//! public ConfigMap `cluster-info`, which the bootstrap signer signs, and service accounts `default` whose token is not
-//! mounted. Invariant: a node gets only kubeadm's permissions.
+//! In: an empty cluster. Out: a bootstrap token's secret, the role bindings of its group, the public ConfigMap
+//! `cluster-info`, which the bootstrap signer signs, and service accounts `default` whose token is not mounted.
+//! Invariant: a node gets only kubeadm's permissions.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};

@@ -1,10 +1,10 @@
 //! Compiles Kubernetes from `qemu-tests/controlplane`, metrics-server from `qemu-tests/metrics-server`, CoreDNS from
-//! `qemu-tests/coredns` and the end-to-end suite from `qemu-tests/conformance` (each a go.mod with a few lines of Go) and
-//! keeps the results.
+//! `qemu-tests/coredns`, flannel from `qemu-tests/flannel` and `qemu-tests/flannel-cni`, Multus from `qemu-tests/multus`, and the end-to-end suite from
+//! `qemu-tests/conformance` (each a go.mod with a few lines of Go or none) and keeps the results.
 //!
-//! What comes in: this machine's Go compiler if it is new enough, otherwise Debian's; the module proxy in `go`'s
-//! configuration. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers every
-//! input, so an existing program is the right one; the build never writes to the checkout.
+//! In: this machine's Go compiler if it is new enough, otherwise Debian's; the module proxy in `go`'s configuration.
+//! Out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers every input, so an existing
+//! program is the right one; the build never writes to the checkout.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,9 @@ struct Module {
 const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
 const METRICS_SERVER_GO_MOD: &str = include_str!("../../../metrics-server/go.mod");
 const COREDNS_GO_MOD: &str = include_str!("../../../coredns/go.mod");
+const FLANNEL_GO_MOD: &str = include_str!("../../../flannel/go.mod");
+const FLANNEL_CNI_GO_MOD: &str = include_str!("../../../flannel-cni/go.mod");
+const MULTUS_GO_MOD: &str = include_str!("../../../multus/go.mod");
 const SUITE_GO_MOD: &str = include_str!("../../../conformance/go.mod");
 
 const CONTROL_PLANE: Module = Module {
@@ -67,6 +70,24 @@ const COREDNS: Module = Module {
     ],
 };
 
+const FLANNEL: Module = Module {
+    dir: "flannel",
+    go_mod: FLANNEL_GO_MOD,
+    inputs: &[FLANNEL_GO_MOD, include_str!("../../../flannel/go.sum")],
+};
+
+const FLANNEL_CNI: Module = Module {
+    dir: "flannel-cni",
+    go_mod: FLANNEL_CNI_GO_MOD,
+    inputs: &[FLANNEL_CNI_GO_MOD, include_str!("../../../flannel-cni/go.sum")],
+};
+
+const MULTUS: Module = Module {
+    dir: "multus",
+    go_mod: MULTUS_GO_MOD,
+    inputs: &[MULTUS_GO_MOD, include_str!("../../../multus/go.sum")],
+};
+
 const SUITE: Module = Module {
     dir: "conformance",
     go_mod: SUITE_GO_MOD,
@@ -90,6 +111,20 @@ pub enum Target {
     KubeProxy,
     /// Names of Services, for clusters with add-ons.
     CoreDns,
+    /// The pod network flannel, for clusters with add-ons.
+    Flannel,
+    /// Installs flannel's CNI configuration on a node.
+    FlannelInstallConf,
+    /// flannel's CNI plugin.
+    FlannelCni,
+    /// The thin CNI plugin Multus, for clusters with add-ons.
+    Multus,
+    /// The CNI plugin of Multus that hands its configuration on.
+    MultusPassthru,
+    /// Installs both on a node.
+    MultusInstall,
+    /// Configures Multus on a node.
+    MultusEntrypoint,
     /// The source of `kubectl top`: collects the nodes' metrics.
     MetricsServer,
     /// Upstream's DRA driver for tests.
@@ -125,6 +160,13 @@ impl Target {
             Target::Kubelet => "kubelet",
             Target::KubeProxy => "kube-proxy",
             Target::CoreDns => "coredns",
+            Target::Flannel => "flanneld",
+            Target::FlannelInstallConf => "install-conf",
+            Target::FlannelCni => "flannel",
+            Target::Multus => "multus",
+            Target::MultusPassthru => "passthru",
+            Target::MultusInstall => "install_multus",
+            Target::MultusEntrypoint => "thin_entrypoint",
             Target::MetricsServer => "metrics-server",
             Target::ClaimsDriver => "dra-test-driver",
             Target::DevicePlugin => "sample-device-plugin",
@@ -146,6 +188,13 @@ impl Target {
             Target::Kubelet => "./cmd/kubelet",
             Target::KubeProxy => "./cmd/kube-proxy",
             Target::CoreDns => "./cmd/coredns",
+            Target::Flannel => "github.com/flannel-io/flannel",
+            Target::FlannelInstallConf => "github.com/flannel-io/flannel/cmd/install_conf",
+            Target::FlannelCni => "github.com/containernetworking/plugins/plugins/meta/flannel",
+            Target::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus",
+            Target::MultusPassthru => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/passthru-cni",
+            Target::MultusInstall => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/install_multus",
+            Target::MultusEntrypoint => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/thin_entrypoint",
             Target::MetricsServer => "./cmd/metrics-server",
             Target::ClaimsDriver => "k8s.io/kubernetes/test/e2e/dra/test-driver",
             Target::DevicePlugin => "k8s.io/kubernetes/test/images/sample-device-plugin",
@@ -170,6 +219,11 @@ impl Target {
             | Target::ClaimsDriver
             | Target::DevicePlugin => &CONTROL_PLANE,
             Target::CoreDns => &COREDNS,
+            Target::Flannel | Target::FlannelInstallConf => &FLANNEL,
+            Target::FlannelCni => &FLANNEL_CNI,
+            Target::Multus | Target::MultusPassthru | Target::MultusInstall | Target::MultusEntrypoint => {
+                &MULTUS
+            }
             Target::MetricsServer => &METRICS_SERVER,
             _ => &SUITE,
         }
@@ -179,8 +233,14 @@ impl Target {
     fn verb(self) -> &'static [&'static str] {
         match self {
             Target::EndToEnd | Target::NodeEndToEnd => &["test", "-c", "-vet=off"],
+            Target::Flannel => &["build", "-tags", "netgo,osusergo"],
             _ => &["build"],
         }
+    }
+
+    /// One of flannel's backends is written in C, so that it does not compile without a C compiler.
+    fn is_partly_c(self) -> bool {
+        self == Target::Flannel
     }
 }
 
@@ -204,6 +264,46 @@ pub fn coredns_version() -> Result<&'static str> {
         .lines()
         .find_map(|l| l.strip_prefix("require github.com/coredns/coredns ")?.split_whitespace().next())
         .context("go.mod requires no github.com/coredns/coredns")
+}
+
+/// The version of metrics-server that its go.mod names, for example `v0.9.0`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn metrics_server_version() -> Result<&'static str> {
+    required(METRICS_SERVER_GO_MOD, "sigs.k8s.io/metrics-server")
+}
+
+/// The version of flannel that its go.mod names, for example `v0.28.10`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn flannel_version() -> Result<&'static str> {
+    required(FLANNEL_GO_MOD, "github.com/flannel-io/flannel")
+}
+
+/// The version of the reference plugins that flannel's CNI plugin is from, for example `v0.9.1`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn flannel_cni_version() -> Result<&'static str> {
+    required(FLANNEL_CNI_GO_MOD, "github.com/containernetworking/plugins")
+}
+
+/// The version of Multus that its go.mod names, for example `v4.2.4`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn multus_version() -> Result<&'static str> {
+    required(MULTUS_GO_MOD, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4")
+}
+
+/// The version of a module in the `require` block of a go.mod.
+fn required(go_mod: &'static str, module: &str) -> Result<&'static str> {
+    go_mod
+        .lines()
+        .find_map(|l| l.trim().strip_prefix(module)?.strip_prefix(' ')?.split_whitespace().next())
+        .with_context(|| format!("go.mod requires no {module}"))
 }
 
 /// The oldest compiler that go.mod accepts, for example `1.26.0`.
@@ -315,7 +415,12 @@ fn linker_flags(version: &str) -> String {
 
 fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) -> Result<()> {
     let (name, version) = (target.program(), version()?);
-    let long = if target.verb() != ["build"] { ", ten or more without a word" } else { "" };
+    let long = if target.verb().contains(&"test") { ", ten or more without a word" } else { "" };
+    let mut linker_flags = linker_flags(version);
+    if target.is_partly_c() {
+        // The result needs no library of this machine.
+        linker_flags.push_str(" -linkmode external -extldflags -static");
+    }
     say::line(format!("  compiling Kubernetes {version} ({name}) with {}: minutes, once{long}", go.version));
     let start = Instant::now();
     let mut command = Command::new(&go.program);
@@ -323,12 +428,12 @@ fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) ->
         .current_dir(workspace().join("qemu-tests").join(target.module().dir))
         .args(target.verb())
         .args(["-v", "-trimpath", "-mod=readonly", "-modcacherw", "-buildvcs=false"])
-        .args(["-ldflags", &linker_flags(version), "-o"])
+        .args(["-ldflags", &linker_flags, "-o"])
         .arg(out)
         .arg(target.package())
         .env("GOTOOLCHAIN", "local")
         .env("GOFLAGS", "")
-        .env("CGO_ENABLED", "0")
+        .env("CGO_ENABLED", if target.is_partly_c() { "1" } else { "0" })
         .env("GOPATH", cache.join("go"))
         .env("GOMODCACHE", cache.join("go/mod"))
         .env("GOCACHE", cache.join("go/build"));
@@ -406,6 +511,18 @@ mod tests {
         let version = coredns_version().unwrap();
         assert!(version.starts_with("v1.") && !version.contains('-'), "{version} is no release");
         assert_eq!(oldest_go(COREDNS_GO_MOD).unwrap(), "1.26.0");
+    }
+
+    #[test]
+    fn go_mod_names_releases_of_flannel_and_of_its_plugin() {
+        for version in [flannel_version().unwrap(), flannel_cni_version().unwrap()] {
+            assert!(version.starts_with("v0.") && !version.contains('-'), "{version} is no release");
+        }
+        assert!(required(FLANNEL_GO_MOD, "github.com/flannel-io").is_err());
+        assert!(multus_version().unwrap().starts_with("v4."));
+        for go_mod in [FLANNEL_GO_MOD, FLANNEL_CNI_GO_MOD, MULTUS_GO_MOD] {
+            assert_eq!(oldest_go(go_mod).unwrap(), "1.26.0");
+        }
     }
 
     #[test]

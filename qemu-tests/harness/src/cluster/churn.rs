@@ -1,7 +1,7 @@
 //! Pods that are created and deleted on a node while a case tests something else.
 //!
 //! ```text
-//! thread: create ─► Ready ─► delete ─► gone ─► create … until told to end
+//! thread: create ─► Ready ─► delete ─► gone ─► create … until the end is requested
 //! ```
 //! Invariant: the first round that fails ends the churn, and [`Churn::finish`] returns the failure.
 

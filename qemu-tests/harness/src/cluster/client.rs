@@ -1,7 +1,7 @@
 //! An administrator's client for cases: typed calls with the admin's kubeconfig, and waiting by watch.
 //!
-//! What comes in: a kubeconfig. What goes out: answers; at a deadline, the present objects. Invariant: a wait looks at
-//! a complete list first and again at every change; there is no polling.
+//! In: a kubeconfig. Out: answers; at a deadline, the present objects. Invariant: a wait looks at a complete list
+//! first and again at every change; there is no polling.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};

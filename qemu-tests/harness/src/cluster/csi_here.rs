@@ -5,8 +5,8 @@
 //!                       │ /run/csi-driver/state      its volumes and calls
 //!                       ▼ /run/csi-driver/hangs/…    calls that it never answers
 //! ```
-//! What comes in: a name. What goes out: a driver until the process ends. Invariant: its state is in memory only, as a
-//! driver's mounts do not survive a boot.
+//! In: a name. Out: a driver until the process ends. Invariant: its state is in memory only, as a driver's mounts do
+//! not survive a boot.
 
 use std::fs;
 use std::path::Path;

@@ -2,13 +2,15 @@
 //! from the suites of the image's newer packages, checked against `qemu-tests/controlplane/debs.json`, unpacked into the
 //! cache.
 //!
-//! What comes in: package names. What goes out: the directory of the unpacked files. Invariant: an existing directory
-//! is complete, because it is renamed into place last.
+//! In: package names. Out: the directory of the unpacked files. Invariants: an existing directory
+//! is complete, because it is renamed into place last; one run at a time fetches, the others find its result. The
+//! cache's own lock cannot be used: a build has it while it fetches its compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::fcntl::{Flock, FlockArg};
 use orlop_image::build::debs::{Archive, fetch_files, find_deb, unpack};
 use orlop_image::lock::Deb;
 
@@ -24,6 +26,14 @@ pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
     let debs = locked(names)?;
     let last = debs.last().context("no package is asked for")?;
     let dir = cache.join(format!("{}-{}", last.name, last.version.replace(['~', ':'], "-")));
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
+    let lock = fs::File::create(cache.join("debs.lock")).context("make the lock of Debian's packages")?;
+    let _locked =
+        Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).context("lock the packages")?;
+    // Another run, or another thread of this one, may have finished meanwhile.
     if dir.is_dir() {
         return Ok(dir);
     }
@@ -45,9 +55,7 @@ pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
         }
         unpack(&find_deb(&files, &deb.name)?, &partial.join("root"), &log)?;
     }
-    let renamed = fs::rename(partial.join("root"), &dir);
-    // Another run may have finished first with the same packages.
-    anyhow::ensure!(renamed.is_ok() || dir.is_dir(), "rename to {}: {renamed:?}", dir.display());
+    fs::rename(partial.join("root"), &dir).with_context(|| format!("rename to {}", dir.display()))?;
     fs::remove_dir_all(&partial).with_context(|| format!("remove {}", partial.display()))?;
     Ok(dir)
 }

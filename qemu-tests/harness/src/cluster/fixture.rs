@@ -1,7 +1,6 @@
 //! A cluster with joined native nodes, and pods made through the API, for cases and benchmarks.
 //!
-//! What comes in: settings, names of nodes. What goes out: [`Joined`]. Invariant: nodes are dropped before their
-//! cluster.
+//! In: settings, names of nodes. Out: [`Joined`]. Invariant: nodes are dropped before their cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::run::Run;
 /// Cases with this group share one cluster of two nodes.
 pub const GROUP: Option<&str> = Some("join-cluster");
 
-/// A cluster and its nodes, which go first.
+/// A cluster and its nodes, which are dropped first.
 pub struct Joined {
     /// In the order of their names.
     pub nodes: Vec<NativeNode>,

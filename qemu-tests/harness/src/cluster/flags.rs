@@ -1,8 +1,8 @@
 //! Command lines of the control plane's programs. Pure.
 //!
-//! What comes in: paths, and the settings that a case may change ([`Settings`]). What goes out: arguments. Invariants:
-//! the node authorizer and NodeRestriction are always on, every request is audited, etcd and the controllers listen on
-//! the namespace's loopback only.
+//! In: paths, and the settings that a case may change ([`Settings`]). Out: arguments. Invariants: the node
+//! authorizer and NodeRestriction are always on, every request is audited, etcd and the controllers listen on the
+//! namespace's loopback only.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +19,12 @@ pub const SERVICE_ADDRESS: &str = "10.96.0.1";
 pub const DNS_ADDRESS: &str = "10.96.0.10";
 /// Domain of the names of Services.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
+/// The control plane's address of IPv6 on the bridge, in a cluster with both families.
+pub const IPV6_ADDRESS: &str = "fd00:30::1";
+/// Range of the addresses of Services.
+const SERVICE_RANGE: &str = "10.96.0.0/16";
+/// Range of their addresses of IPv6.
+const IPV6_SERVICE_RANGE: &str = "fd00:96::/112";
 /// Names that the API server's certificate carries.
 pub const SERVER_NAMES: [&str; 7] = [
     ADDRESS,
@@ -43,6 +49,12 @@ pub struct Settings {
     pub pod_certificates: bool,
     /// A client can request one stream of a container's log: alpha, and off, in this release.
     pub log_streams: bool,
+    /// The API server itself selects endpoints of Services for webhooks and aggregated APIs. Without this it uses the
+    /// Services' addresses, which only a host with kube-proxy routes. It refuses Services of type ExternalName then.
+    pub aggregator_routing: bool,
+    /// Nodes, pods and Services have addresses of IPv6, too; those of IPv4 are the first ones. The configuration of a
+    /// node's kubelet must have both of its addresses, and that of its network both ranges of its pods.
+    pub dual_stack: bool,
 }
 
 /// Gate of API server and kubelet for single streams of logs.
@@ -61,6 +73,8 @@ impl Default for Settings {
             service_account_tokens: true,
             pod_certificates: false,
             log_streams: false,
+            aggregator_routing: false,
+            dual_stack: false,
         }
     }
 }
@@ -115,11 +129,12 @@ pub fn etcd(files: &Files<'_>) -> Vec<String> {
 #[must_use]
 pub fn apiserver(files: &Files<'_>, settings: Settings) -> Vec<String> {
     let pki = files.pki;
+    let ranges = [Some(SERVICE_RANGE), settings.dual_stack.then_some(IPV6_SERVICE_RANGE)];
     let mut flags = vec![
         flag("advertise-address", ADDRESS),
         flag("secure-port", PORT),
         flag("etcd-servers", "http://127.0.0.1:2379"),
-        flag("service-cluster-ip-range", "10.96.0.0/16"),
+        flag("service-cluster-ip-range", ranges.into_iter().flatten().collect::<Vec<_>>().join(",")),
         flag("authorization-mode", "Node,RBAC"),
         flag("enable-admission-plugins", "NodeRestriction"),
         flag("enable-bootstrap-token-auth", "true"),
@@ -165,6 +180,9 @@ pub fn apiserver(files: &Files<'_>, settings: Settings) -> Vec<String> {
     if settings.pod_certificates {
         flags.push(flag("feature-gates", CERTIFICATE_GATES));
         flags.push(flag("runtime-config", "certificates.k8s.io/v1beta1=true"));
+    }
+    if settings.aggregator_routing {
+        flags.push(flag("enable-aggregator-routing", "true"));
     }
     flags
 }
@@ -236,7 +254,15 @@ mod tests {
         let all =
             [gated, Settings::default()].map(|s| apiserver(&files, s).iter().any(|f| f.contains("v1beta1")));
         assert_eq!(all, [true, false]);
+        let routing = Settings { aggregator_routing: true, ..Settings::default() };
+        let all = [routing, Settings::default()]
+            .map(|s| apiserver(&files, s).contains(&"--enable-aggregator-routing=true".to_owned()));
+        assert_eq!(all, [true, false]);
+        let both = apiserver(&files, Settings { dual_stack: true, ..Settings::default() });
+        let ranges = "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112";
+        assert!(both.iter().any(|f| f == ranges), "{both:?}");
         let all = apiserver(&files, Settings::default());
+        assert!(all.iter().any(|f| f == "--service-cluster-ip-range=10.96.0.0/16"), "{all:?}");
         for want in ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"] {
             assert!(all.iter().any(|f| f == want), "{want}");
         }

@@ -1,7 +1,7 @@
 //! Clients without credentials that speak HTTP/2 to a node's HTTPS API, frame by frame: thousands of unknown tokens,
 //! and connections that do not read their answers.
 //!
-//! What comes in: the node's address, the cluster's CA, the numbers. What goes out: the results. No client has a
+//! In: the node's address, the cluster's CA, the numbers. Out: the results. No client has a
 //! certificate, and no token is one of the cluster's.
 
 use std::net::SocketAddr;

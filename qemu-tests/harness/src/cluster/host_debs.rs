@@ -1,7 +1,7 @@
 //! Programs of the host's distribution that are not installed: downloaded by its apt, unpacked into the cache.
 //!
-//! What comes in: packages. What goes out: a directory with their files and those of missing dependencies. Invariant:
-//! an existing directory is complete, because it is renamed into place last.
+//! In: packages. Out: a directory with their files and those of missing dependencies. Invariant: an existing
+//! directory is complete, because it is renamed into place last.
 
 use std::fs;
 use std::path::{Path, PathBuf};

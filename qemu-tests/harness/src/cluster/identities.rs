@@ -1,8 +1,8 @@
 //! A cluster whose certificates live for less than a minute, with two nodes: one that renews its certificate under load
 //! for as long as the fixture lives, and one that a case makes request certificates repeatedly.
 //!
-//! What comes in: settings of the group. What goes out: [`Identities`]. Invariants: nodes are dropped before their
-//! cluster; no case touches the first node before its own case, which then finds a history.
+//! In: settings of the group. Out: [`Identities`]. Invariants: nodes are dropped before their cluster; no case
+//! touches the first node before its own case, which then finds a history.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,9 +5,8 @@
 //! tgtd ── two portals ── cluster0 ── TAP ── VM: iscsi_tcp ◄─ iscsid ◄─ iscsiadm ◄─ agent
 //! files of the cluster's directory = units
 //! ```
-//! What comes in: a cluster, a VM's shell. What goes out: units, and the number of the target's sessions. The programs
-//! come from packages of the host's distribution, without an installation. Invariant: only the initiator's files
-//! survive a reboot.
+//! In: a cluster, a VM's shell. Out: units, and the number of the target's sessions. The programs come from packages
+//! of the host's distribution, without an installation. Invariant: only the initiator's files survive a reboot.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -206,8 +205,6 @@ pub fn install(shell: &mut Shell) -> Result<()> {
         "touch /run/iscsi-machine-id && mount --bind /etc/machine-id /run/iscsi-machine-id".to_owned(),
         over("/etc", "iscsi-etc"),
         "mount --bind /run/iscsi-machine-id /etc/machine-id".to_owned(),
-        // The programs' locks are in a directory that only tmpfiles of other systems make.
-        "mkdir -p /run/lock".to_owned(),
         "modprobe iscsi_tcp".to_owned(),
         format!("systemd-run -q --collect --unit=iscsid {} -f", run("iscsid")),
         // Last: from now on the agent finds it.

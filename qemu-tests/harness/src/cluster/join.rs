@@ -1,7 +1,7 @@
 //! Configuration of a joining kubelet: its configuration file, its credentials, its flags. Pure except for [`lay`].
 //!
-//! What comes in: a cluster, a native node. What goes out: files below /var/lib/kubelet and /run/e2e in the node, and
-//! the flags that name them. The same files and flags serve the agent and the upstream kubelet.
+//! In: a cluster, a native node. Out: files below /var/lib/kubelet and /run/e2e in the node, and the flags that name
+//! them. The same files and flags serve the agent and the upstream kubelet.
 
 use std::fs;
 

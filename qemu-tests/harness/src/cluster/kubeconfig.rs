@@ -1,7 +1,7 @@
 //! Kubeconfig files. Pure.
 //!
-//! What comes in: server, CA, credentials. What goes out: YAML (as JSON, which is YAML). Certificates and keys are
-//! included as data, so that a copy of the file works anywhere.
+//! In: server, CA, credentials. Out: YAML (as JSON, which is YAML). Certificates and keys are included as data,
+//! so that a copy of the file works anywhere.
 
 use k8s_openapi::ByteString;
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! Streams under load, past the API server: execs that echo over WebSocket `v5.channel.k8s.io`, and followers of a log,
 //! every byte of which is compared with what it must be.
 //!
-//! What comes in: a node, an administrator's certificate, the number of streams of each kind. What goes out: the number
-//! of bytes. Invariant: a missing, doubled or wrong byte is an error with its offset.
+//! In: a node, an administrator's certificate, the number of streams of each kind. Out: the number of bytes.
+//! Invariant: a missing, doubled or wrong byte is an error with its offset.
 
 mod follower;
 

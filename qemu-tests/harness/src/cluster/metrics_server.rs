@@ -1,7 +1,7 @@
 //! metrics-server next to a cluster's control plane, behind the API server's aggregation.
 //!
-//! What comes in: a cluster. What goes out: `metrics.k8s.io`, the source of `kubectl top`. Invariants: it has a service
-//! account with the permissions of upstream's manifest and no others; it verifies the nodes' certificates.
+//! In: a cluster. Out: `metrics.k8s.io`, the source of `kubectl top`. Invariants: it has a service account with the
+//! permissions of upstream's manifest and no others; it verifies the nodes' certificates.
 
 use std::fs;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The name server of a cluster's nodes: it answers that no name exists.
 //!
-//! What comes in: questions on port 53 of the control plane's network namespace, which nodes have in their resolv.conf.
-//! What goes out: NXDOMAIN. Without it a node's resolver would get an ICMP error, which the kernel sends once a second
-//! only; more frequent questions wait for seconds, and a kubelet asks for its own name when it starts. Source of the
-//! format: RFC 1035, 4.1.
+//! In: questions on port 53 of the control plane's network namespace, which nodes have in their resolv.conf. Out:
+//! NXDOMAIN. Without it a node's resolver would get an ICMP error, which the kernel sends once a second only; more
+//! frequent questions wait for seconds, and a kubelet asks for its own name when it starts. Source of the format: RFC
+//! 1035, 4.1.
 
 use std::io;
 use std::net::Ipv4Addr;

@@ -1,9 +1,8 @@
 //! A real NFS server next to a cluster's control plane, for nodes whose kernel has a client: nfs-ganesha, in user
 //! space.
 //!
-//! What comes in: a cluster. What goes out: an exported directory, over version 4 and TCP only. The server and its
-//! dependencies are packages of the host's distribution, downloaded by its apt and unpacked into the cache, not
-//! installed.
+//! In: a cluster. Out: an exported directory, over version 4 and TCP only. The server and its dependencies are
+//! packages of the host's distribution, downloaded by its apt and unpacked into the cache, not installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

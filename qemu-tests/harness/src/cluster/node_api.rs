@@ -1,7 +1,7 @@
 //! A client of a node's HTTPS API that bypasses the API server.
 //!
-//! What comes in: the node's address, the client's credentials. What goes out: status codes and bodies. Invariant: the
-//! node's serving certificate is verified with the cluster's CA against the address in the Node.
+//! In: the node's address, the client's credentials. Out: status codes and bodies. Invariant: the node's serving
+//! certificate is verified with the cluster's CA against the address in the Node.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The cluster's keys and certificates, made with rcgen for one run.
 //!
-//! What comes in: a directory and the API server's addresses. What goes out: PEM files named as kubeadm names them.
-//! Invariant: private keys have mode 0600 and never leave the directory; nothing is taken from an earlier run.
+//! In: a directory and the API server's addresses. Out: PEM files named as kubeadm names them. Invariant: private
+//! keys have mode 0600 and never leave the directory; nothing is taken from an earlier run.
 
 use std::fs;
 use std::io::Write;

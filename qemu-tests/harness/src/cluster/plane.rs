@@ -1,8 +1,8 @@
 //! A running cluster: its network, the control plane's programs, the admin's client, the nodes' wires.
 //!
-//! What comes in: programs, settings. What goes out: kubeconfigs, [`Cluster::client`], [`Cluster::start_node`].
-//! Invariants: programs start in the order of their dependencies, each after the readiness of the last; dropping a
-//! cluster ends all of its programs (the caller owns the nodes and must drop them first).
+//! In: programs, settings. Out: kubeconfigs, [`Cluster::client`], [`Cluster::start_node`]. Invariants: programs
+//! start in the order of their dependencies, each after the readiness of the last; dropping a cluster ends all
+//! of its programs (the caller owns the nodes and must drop them first).
 
 use std::cell::Cell;
 use std::fs;
@@ -79,7 +79,8 @@ impl Cluster {
         let pki = Pki::make(&dir.join("pki"), &flags::SERVER_NAMES)?;
         let bridge = BRIDGE.to_owned();
         let address = format!("{}/24", flags::ADDRESS);
-        let layout = Layout::Plane(PlaneSpec { bridge, address, logs: logs.clone(), sockets });
+        let ipv6_address = settings.dual_stack.then(|| format!("{}/64", flags::IPV6_ADDRESS));
+        let layout = Layout::Plane(PlaneSpec { bridge, address, ipv6_address, logs: logs.clone(), sockets });
         let mut plane = Supervised::start(run, &[], &layout, &logs)?;
         let target =
             format!("{}:{}", flags::ADDRESS, flags::PORT).parse().context("the API server's address")?;
@@ -228,7 +229,11 @@ impl Cluster {
         let place = NodePlacement { name: name.to_owned(), pods: wire.pods(), wired: true };
         let plane = self.pid()?;
         let logs = artefacts.join(name);
-        let node = NativeNode::start_at(&self.run, &logs, agent, place, |node| wire.plug(plane, node))?;
+        let plug = |node: i32| -> Result<()> {
+            wire.plug(plane, node)?;
+            if self.settings.dual_stack { wire.plug_ipv6(plane, node) } else { Ok(()) }
+        };
+        let node = NativeNode::start_at(&self.run, &logs, agent, place, plug)?;
         join::lay(self, &node)?;
         Ok(node)
     }
@@ -250,6 +255,12 @@ impl Cluster {
         let wire = Wire::new(self.nodes)?;
         self.nodes += 1;
         Ok(wire)
+    }
+
+    /// True if nodes, pods and Services have addresses of both families.
+    #[must_use]
+    pub fn is_dual_stack(&self) -> bool {
+        self.settings.dual_stack
     }
 
     /// The run it belongs to.

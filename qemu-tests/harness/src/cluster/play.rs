@@ -1,7 +1,7 @@
 //! `cargo e2e cluster`: a cluster for a person to play with, until Ctrl-C.
 //!
-//! What comes in: number and kind of nodes, the kubelet, add-ons or none. What goes out: the commands to use the
-//! cluster. The run's own cleaning removes everything after the signal.
+//! In: number and kind of nodes, the kubelet, add-ons or none. Out: the commands to use the cluster. The run's
+//! own cleaning removes everything after the signal.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::addons::{AddOns, NodeKind, ProxyMode};
+use super::addons::{AddOns, Cni, NodeKind, ProxyMode, flannel};
 use super::fixture::await_ready;
 use super::flags::Settings;
 use super::join::{self, JoinMethod};
@@ -35,21 +35,33 @@ pub enum Kind {
 /// Limit for the add-ons on native nodes, seconds: their images are large.
 const ADD_ONS_LIMIT_S: u64 = 180;
 
-/// Starts a cluster, with add-ons if kube-proxy has a mode, prints how to reach it, and waits.
+/// Add-ons of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddOnChoice {
+    /// The part of the kernel that kube-proxy uses.
+    pub mode: ProxyMode,
+    /// The add-on that brings the pod network; `None`: the harness's own.
+    pub cni: Option<Cni>,
+}
+
+/// Starts a cluster, perhaps with add-ons, prints how to reach it, and waits.
 ///
 /// # Errors
 /// The part that did not start, and the path of its log.
-pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, proxy: Option<ProxyMode>) -> Result<()> {
+pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, choice: Option<AddOnChoice>) -> Result<()> {
     let artefacts = run.dir().join("cluster");
     std::fs::create_dir_all(&artefacts)?;
-    if proxy.is_some() {
+    if let Some(choice) = choice {
         anyhow::ensure!(nodes > 0, "add-ons need a node");
+        let network = choice.cni.map(|Cni::Flannel| More::Flannel);
         // Together with the control plane, which consists of the same packages.
-        programs::prepare(run, &[More::AddOns])?;
+        let more: Vec<More> = [More::AddOns, More::MetricsServer].into_iter().chain(network).collect();
+        programs::prepare(run, &more)?;
     }
-    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let settings = Settings { aggregator_routing: choice.is_some(), ..Settings::default() };
+    let mut cluster = Cluster::start(run, &artefacts, settings)?;
     let node_kind = if kind == Kind::Vm { NodeKind::Vm } else { NodeKind::Native };
-    let addons = proxy.map(|mode| AddOns::make(&cluster, mode, node_kind)).transpose()?;
+    let addons = choice.map(|choice| make(&cluster, choice, node_kind)).transpose()?;
     let names: Vec<String> = (1..=nodes).map(|n| format!("node{n}")).collect();
     // The nodes live as long as this function, which only a signal ends.
     let (mut native, mut vms) = (Vec::new(), Vec::new());
@@ -63,6 +75,9 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, proxy: Option<ProxyMode>) -> R
     }
     if let Some(addons) = &addons {
         native.iter().try_for_each(|node| addons.offer(node))?;
+        if addons.brings_network() {
+            native.iter().try_for_each(|node| flannel::make_room(&cluster, node))?;
+        }
         let limit_s = if kind == Kind::Vm { READY_LIMIT_S * u64::from(nodes) * 2 } else { ADD_ONS_LIMIT_S };
         addons.install(&cluster, nodes, limit_s)?;
         say::line(addons.describe());
@@ -79,6 +94,15 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, proxy: Option<ProxyMode>) -> R
     loop {
         std::thread::park();
     }
+}
+
+fn make(cluster: &Cluster, choice: AddOnChoice, kind: NodeKind) -> Result<AddOns> {
+    let mut addons = AddOns::make(cluster, choice.mode, kind)?;
+    if let Some(cni) = choice.cni {
+        addons.add_network(cluster, cni)?;
+    }
+    addons.add_metrics_server(cluster)?;
+    Ok(addons)
 }
 
 /// Boots all of them side by side.
@@ -105,6 +129,9 @@ fn boot(
     let limit_s = READY_LIMIT_S * names.len() as u64;
     for (name, vm) in names.iter().zip(&vms) {
         vm.give_range(cluster)?;
+        if addons.is_some_and(AddOns::brings_network) {
+            continue;
+        }
         await_ready(cluster, name, limit_s)?;
         say::line(format!("{name} is Ready after {:.1} s", start.elapsed().as_secs_f64()));
     }

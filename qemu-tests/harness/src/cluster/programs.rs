@@ -1,7 +1,7 @@
 //! Finds the control plane's programs: the user's own in `KUBERNETES_BIN_DIR`, otherwise built here; etcd from Debian.
 //!
-//! What comes in: the environment, the cache. What goes out: paths. Invariant: all programs of one cluster come from
-//! one directory, so they are of one release (etcd apart).
+//! In: the environment, the cache. Out: paths. Invariant: all programs of one cluster come from one
+//! directory, so they are of one release (etcd apart).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -79,8 +79,8 @@ pub(super) const PACKET_TOOLS: [&str; 21] = [
     "iptables",
 ];
 
-/// Programs that only some cases need. All but CoreDNS consist of the control plane's packages: built together, they share
-/// compiled packages.
+/// Programs that only some cases need. All but CoreDNS, flannel and Multus consist of the control plane's packages: built together,
+/// they share compiled packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
     /// metrics-server.
@@ -89,6 +89,10 @@ pub enum More {
     Drivers,
     /// kube-proxy and CoreDNS.
     AddOns,
+    /// flannel and its CNI plugin.
+    Flannel,
+    /// Multus.
+    Multus,
 }
 
 impl More {
@@ -97,6 +101,8 @@ impl More {
             More::MetricsServer => &[Target::MetricsServer],
             More::Drivers => &[Target::ClaimsDriver, Target::DevicePlugin],
             More::AddOns => &[Target::KubeProxy, Target::CoreDns],
+            More::Multus => &MULTUS,
+            More::Flannel => &[Target::Flannel, Target::FlannelInstallConf, Target::FlannelCni],
         }
     }
 
@@ -106,16 +112,20 @@ impl More {
     }
 }
 
-/// Builds missing programs (minutes, the first time): the control plane, and `more`.
+/// Builds missing programs (minutes, the first time): the control plane, and `more`. Also fetches the packages that the
+/// add-ons' images need.
 ///
 /// # Errors
-/// The build's.
+/// The build's, or Debian's archive does not have a package.
 pub fn prepare(run: &Arc<Run>, more: &[More]) -> Result<()> {
     let of_plane = own_dir().is_none().then_some(Target::ControlPlane);
     let targets: Vec<Target> =
         of_plane.into_iter().chain(more.iter().flat_map(|more| more.to_build())).collect();
     if !targets.is_empty() {
         build::programs(run, &cache(), &targets)?;
+    }
+    if more.contains(&More::AddOns) {
+        addons(run)?;
     }
     find(run).map(|_| ())
 }
@@ -179,6 +189,61 @@ pub fn addons(run: &Arc<Run>) -> Result<AddOnPrograms> {
     Ok(AddOnPrograms {
         kube_proxy: own_or_built(run, Target::KubeProxy)?,
         coredns: own_or_built(run, Target::CoreDns)?,
+        packet_tools: debs::unpacked(&cache(), &PACKET_TOOLS)?,
+    })
+}
+
+/// Multus' programs.
+const MULTUS: [Target; 4] =
+    [Target::Multus, Target::MultusPassthru, Target::MultusInstall, Target::MultusEntrypoint];
+
+/// Contents of the image of Multus.
+#[derive(Clone, Debug)]
+pub struct MultusPrograms {
+    /// The thin CNI plugin.
+    pub plugin: PathBuf,
+    /// The CNI plugin that hands its configuration on.
+    pub passthru: PathBuf,
+    /// Copies both to the node.
+    pub install: PathBuf,
+    /// Makes the plugin's configuration and its kubeconfig.
+    pub entrypoint: PathBuf,
+}
+
+/// Multus' programs (built on first use).
+///
+/// # Errors
+/// The build's.
+pub fn multus(run: &Arc<Run>) -> Result<MultusPrograms> {
+    let dir = build::programs(run, &cache(), &MULTUS)?;
+    let [plugin, passthru, install, entrypoint] = MULTUS.map(|target| dir.join(target.program()));
+    Ok(MultusPrograms { plugin, passthru, install, entrypoint })
+}
+
+/// Contents of flannel's images.
+#[derive(Clone, Debug)]
+pub struct FlannelPrograms {
+    /// The daemon.
+    pub flanneld: PathBuf,
+    /// Copies the CNI configuration to the node.
+    pub install_conf: PathBuf,
+    /// The CNI plugin.
+    pub plugin: PathBuf,
+    /// Directory with Debian's iptables and nftables, as kube-proxy has them.
+    pub packet_tools: PathBuf,
+}
+
+/// flannel's programs (built and fetched on first use).
+///
+/// # Errors
+/// The build's, or Debian's archive does not have a package.
+pub fn flannel(run: &Arc<Run>) -> Result<FlannelPrograms> {
+    let own = build::programs(run, &cache(), &[Target::Flannel, Target::FlannelInstallConf])?;
+    let plugin = build::programs(run, &cache(), &[Target::FlannelCni])?;
+    Ok(FlannelPrograms {
+        flanneld: own.join(Target::Flannel.program()),
+        install_conf: own.join(Target::FlannelInstallConf.program()),
+        plugin: plugin.join(Target::FlannelCni.program()),
         packet_tools: debs::unpacked(&cache(), &PACKET_TOOLS)?,
     })
 }

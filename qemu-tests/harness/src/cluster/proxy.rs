@@ -4,8 +4,8 @@
 //! ```text
 //! client ─► 127.0.0.1:<port> (host's namespace) ─► thread in the plane's namespace ─► 172.30.0.1:6443
 //! ```
-//! What comes in: connections. What goes out: the same bytes; TLS goes through untouched. Invariant: the listener is
-//! made before the thread changes its namespace, everything after that is made inside.
+//! In: connections. Out: the same bytes; TLS goes through untouched. Invariant: the listener is made before
+//! the thread changes its namespace, everything after that is made inside.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};

@@ -5,8 +5,8 @@
 //!                    ▲                             │
 //!                    └──────────── dd ◄────────────┘
 //! ```
-//! What comes in: programs and texts with their paths in the guest. What goes out: the files in the guest, and bytes of
-//! a guest's file. Invariant: the disk is as long as its files; a file on the way back has to fit.
+//! In: programs and texts with their paths in the guest. Out: the files in the guest, and bytes of a guest's file.
+//! Invariant: the disk is as long as its files; a file on the way back has to fit.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;

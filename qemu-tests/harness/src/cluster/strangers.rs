@@ -1,6 +1,6 @@
 //! Clients that attack a node's HTTPS API: thousands of connections, endless heads and bodies, silence.
 //!
-//! What comes in: the node's address, the cluster's CA. What goes out: how the node ended each of them. No client has a
+//! In: the node's address, the cluster's CA. Out: how the node ended each of them. No client has a
 //! certificate or a token.
 
 use std::net::SocketAddr;

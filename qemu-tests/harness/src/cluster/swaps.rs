@@ -1,7 +1,7 @@
 //! Changes of a node's certificate directory, from inotify.
 //!
-//! What comes in: inotify events. What goes out: how often the current pair was replaced, and whether every replacement
-//! was one step. Invariant: no polling, so no moment is missed.
+//! In: inotify events. Out: how often the current pair was replaced, and whether every replacement was one step.
+//! Invariant: no polling, so no moment is missed.
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! ```text
 //! input ─► script ─► pseudo terminal ─► kubectl exec -it ─► API server ─► node ─► runtime ─► terminal in the container
 //! ```
-//! What comes in: kubectl's arguments, the input. What goes out: the terminal's output, and kubectl's exit code.
+//! In: kubectl's arguments, the input. Out: the terminal's output, and kubectl's exit code.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! States of a pod that the API server and the runtime must never show, whatever process dies.
+//! States of a pod that the API server and the runtime must never show, whichever process dies.
 //!
 //! In: each version of each pod (a watch), the runtime's lists. Out: the violations, as texts. Invariant: a
 //! missed version hides only its own violations.

@@ -3,8 +3,8 @@
 //! ```text
 //! NodeConfig (SMBIOS type 11) ─► VM ── virtio-net ── TAP ── cluster0 ── API server
 //! ```
-//! What comes in: a cluster. What goes out: [`VmNode`]. Invariant: a node must be dropped before its cluster, whose
-//! network namespace its QEMU holds.
+//! In: a cluster. Out: [`VmNode`]. Invariant: a node must be dropped before its cluster, whose network namespace
+//! its QEMU holds.
 
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,8 @@ pub struct VmNode {
     kernel: Value,
     /// Its name servers.
     name_servers: Vec<String>,
+    /// `network.podNetwork` of it.
+    pod_network: &'static str,
 }
 
 impl VmNode {
@@ -86,6 +88,7 @@ impl VmNode {
             storage,
             kernel: json!({}),
             name_servers: Vec::new(),
+            pod_network: "bridge",
         })
     }
 
@@ -124,6 +127,11 @@ impl VmNode {
         }
     }
 
+    /// Leaves its pod network to an add-on of the cluster, from the next boot on.
+    pub fn leave_pod_network(&mut self) {
+        self.pod_network = "cluster";
+    }
+
     /// Makes its state partition with project quotas.
     pub fn count_by_projects(&mut self) {
         self.storage["projectQuotas"] = true.into();
@@ -154,7 +162,7 @@ impl VmNode {
         self.lab.give_topology(topology);
     }
 
-    /// Its kernel is told this, too, from the next boot on.
+    /// Adds arguments to its kernel's command line from the next boot on.
     pub fn tell_kernel(&mut self, words: &str) {
         self.lab.tell_kernel(words);
     }
@@ -195,7 +203,7 @@ impl VmNode {
             self.wire,
             &self.ca_hash,
             token,
-            &self.name_servers,
+            (self.name_servers.as_slice(), self.pod_network),
             [&self.kubelet, &self.registries, &self.storage, &self.kernel],
         );
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
@@ -258,7 +266,7 @@ fn node_config(
     wire: Wire,
     ca_hash: &str,
     token: Option<&Token>,
-    name_servers: &[String],
+    (name_servers, pod_network): (&[String], &str),
     [kubelet, registries, storage, kernel]: [&Value; 4],
 ) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
@@ -273,7 +281,7 @@ fn node_config(
         "kind": "NodeConfig",
         "node": {"name": name},
         // The pods' range is the cluster's to say: see `give_range`.
-        "network": {"interfaces": [interface], "podNetwork": "bridge"},
+        "network": {"interfaces": [interface], "podNetwork": pod_network},
         "labels": {label: value},
         "join": join,
         "kubelet": kubelet,
@@ -297,7 +305,9 @@ mod tests {
         for token in [Some(&token), None] {
             let kernel = json!({"modules": ["br_netfilter"]});
             let parts = [&json!({"maxPods": 7}), &json!({}), &json!({"projectQuotas": true}), &kernel];
-            let text = node_config("vm", wire, &hash, token, &[ADDRESS.to_owned()], parts);
+            let name_servers = [ADDRESS.to_owned()];
+            let network = (name_servers.as_slice(), "cluster");
+            let text = node_config("vm", wire, &hash, token, network, parts);
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
             assert_eq!(effective.problems, []);
@@ -305,6 +315,7 @@ mod tests {
             assert!(effective.config.storage.project_quotas);
             assert_eq!(effective.config.kernel.modules, ["br_netfilter"]);
             assert_eq!(effective.config.network.interfaces[0].dns, [ADDRESS]);
+            assert_eq!(json!(effective.config.network.pod_network), "cluster");
             let join = effective.config.join.unwrap();
             assert_eq!((join.server, join.token.is_some()), (server_url(), token.is_some()));
         }

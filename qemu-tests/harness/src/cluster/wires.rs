@@ -1,8 +1,8 @@
 //! Cables between a cluster's bridge and its nodes, and the routes to their pods.
 //!
-//! What comes in: the first processes of two network namespaces. What goes out: a veth pair (node) or a TAP device
-//! (VM). The plane forwards between pod subnets, so a node needs one route only. Nothing is made in the host's own
-//! namespace, so nothing is left there.
+//! In: the first processes of two network namespaces. Out: a veth pair (node) or a TAP device (VM). The plane
+//! forwards between pod subnets, so a node needs one route only. Nothing is made in the host's own namespace, so
+//! nothing is left there.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::flags::ADDRESS;
+use super::flags::{ADDRESS, IPV6_ADDRESS};
 
 /// Range of the pods' subnets.
 pub const POD_RANGE: &str = "10.88.0.0/16";
+/// Range of the pods' subnets of IPv6.
+pub const IPV6_POD_RANGE: &str = "fd00:88::/32";
 /// Name of the bridge in the plane.
 pub const BRIDGE: &str = "cluster0";
 
@@ -45,6 +47,18 @@ impl Wire {
     #[must_use]
     pub fn pods(self) -> String {
         format!("10.88.{}.0/24", 10 + self.number)
+    }
+
+    /// The node's address of IPv6, in a cluster with both families.
+    #[must_use]
+    pub fn ipv6_address(self) -> String {
+        format!("fd00:30::{:x}", 16 + u16::from(self.number))
+    }
+
+    /// Its pods' subnet of IPv6.
+    #[must_use]
+    pub fn ipv6_pods(self) -> String {
+        format!("fd00:88:{:x}::/64", 16 + u16::from(self.number))
     }
 
     fn bridge_end(self) -> String {
@@ -84,6 +98,18 @@ impl Wire {
         ip(plane, &["route", "add", &self.pods(), "via", &address])
     }
 
+    /// Gives a connected native node its address of IPv6, a default route, and makes its pods' subnet known to the plane.
+    ///
+    /// # Errors
+    /// Which command failed.
+    pub fn plug_ipv6(self, plane: i32, node: i32) -> Result<()> {
+        let (address, pods) = (self.ipv6_address(), self.ipv6_pods());
+        // `nodad`: it is good at once.
+        ip(node, &["-6", "addr", "add", &format!("{address}/64"), "dev", "node0", "nodad"])?;
+        ip(node, &["-6", "route", "add", "default", "via", IPV6_ADDRESS])?;
+        ip(plane, &["-6", "route", "add", &pods, "via", &address])
+    }
+
     /// Cuts the node off and connects it again.
     ///
     /// # Errors
@@ -99,11 +125,21 @@ impl Wire {
     /// The command that failed.
     pub fn renumber(self, plane: i32, node: i32, address: &str) -> Result<()> {
         ip(node, &["addr", "add", &format!("{address}/24"), "dev", "node0"])?;
-        // The new one is the second of its subnet, and would go with the first.
+        // The new one is the second of its subnet, and would be removed with the first.
         ip(node, &["addr", "del", &format!("{}/24", self.address()), "dev", "node0"])?;
         ip(node, &["addr", "replace", &format!("{address}/24"), "dev", "node0"])?;
         ip(node, &["route", "replace", "default", "via", ADDRESS])?;
         ip(plane, &["route", "replace", &self.pods(), "via", address])
+    }
+
+    /// Ends or begins the plane's part in the traffic between pods: without its route only an overlay of the nodes leads
+    /// to the node's pods.
+    ///
+    /// # Errors
+    /// If the command fails.
+    pub fn route_pods(self, plane: i32, is_routed: bool) -> Result<()> {
+        let verb = if is_routed { "add" } else { "del" };
+        ip(plane, &["route", verb, &self.pods(), "via", &self.address()])
     }
 
     /// Makes a TAP device on the bridge for a VM, whose QEMU must then be started in the plane's namespace.
@@ -118,6 +154,14 @@ impl Wire {
     }
 }
 
+/// Removes a link in the network namespace of process `pid`.
+///
+/// # Errors
+/// If there is none of this name.
+pub fn remove_link(pid: i32, name: &str) -> Result<()> {
+    ip(pid, &["link", "delete", name])
+}
+
 /// Fails unless the host with address `ip` answers a process in `pid`'s network namespace. The port needs no listener:
 /// a running host refuses the connection by itself.
 ///
@@ -126,12 +170,16 @@ impl Wire {
 pub fn reach(pid: i32, ip: IpAddr, limit: Duration) -> Result<()> {
     // A network namespace belongs to a thread, so the connection is made in a thread of its own.
     let go = move || -> Result<()> {
-        let namespace = File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
-        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
-            .context("enter a network namespace")?;
+        enter(pid)?;
         knock((ip, DISCARD).into(), limit)
     };
     std::thread::spawn(go).join().unwrap_or_else(|_| bail!("the knocking thread died"))
+}
+
+/// Moves the calling thread into the network namespace of process `pid`.
+pub(super) fn enter(pid: i32) -> Result<()> {
+    let namespace = File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
+    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("enter a network namespace")
 }
 
 fn knock(at: SocketAddr, limit: Duration) -> Result<()> {
@@ -166,6 +214,7 @@ mod tests {
         let (a, b) = (Wire::new(0).unwrap(), Wire::new(1).unwrap());
         assert_eq!(a.address(), "172.30.0.10");
         assert_eq!(b.pods(), "10.88.11.0/24");
+        assert_eq!((a.ipv6_address(), b.ipv6_pods()), ("fd00:30::10".into(), "fd00:88:11::/64".into()));
         assert!(Wire::new(100).is_err());
         assert_ne!((a.mac(), a.uuid(), a.tap()), (b.mac(), b.uuid(), b.tap()));
         assert!(a.mac().len() == 17 && a.uuid().len() == 36);

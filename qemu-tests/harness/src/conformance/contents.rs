@@ -1,6 +1,6 @@
-//! Files of the suite's images, besides compiled programs: a shell and its tools, users, pictures, scripts.
+//! Files of the suite's images, in addition to compiled programs: a shell and its tools, users, pictures, scripts.
 //!
-//! What comes in: the host's static busybox and bash, an image's empty tree. What goes out: files in the tree.
+//! In: the host's static busybox and bash, an image's empty tree. Out: files in the tree.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,12 +1,13 @@
 //! The suite's images, made here and served by a registry under the suite's names.
 //!
-//! What comes in: the list of images that the suite prints, the programs of the suite's images (compiled from
-//! upstream's sources), programs of packages (`tools.rs`) and files (`contents.rs`). What goes out: images in a
-//! registry's directory; for a native node a containerd that finds `registry.k8s.io` only there. Images without a recipe
-//! are missing, and their tests fail with this reason. Invariant: names and tags are the suite's own.
+//! In: the list of images that the suite prints, the programs of the suite's images (compiled from upstream's sources),
+//! programs of packages (`tools.rs`) and files (`contents.rs`). Out: images in a registry's directory; for a native
+//! node a containerd that finds `registry.k8s.io` only there. Images without a recipe are missing, and their tests fail
+//! with this reason. Invariant: names and tags are the suite's own.
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -20,6 +21,7 @@ use crate::native::blobs::{Blob, Blobs};
 use crate::native::images as host;
 use crate::native::node::NativeNode;
 use crate::native::registry::HOST;
+use crate::process::must;
 use crate::run::Run;
 
 /// The registry whose images are served.
@@ -94,6 +96,23 @@ fn parse(list: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
+/// The caller's variables by which the suite would take its images from elsewhere.
+const OF_THE_CALLER: [&str; 2] = ["KUBE_TEST_REPO", "KUBE_TEST_REPO_LIST"];
+
+/// Lets a command of the suite use the suite's own names of images, whatever the caller's environment says. Every command needs it: the
+/// list, the selection and the tests must agree.
+pub(super) fn keep_names(command: &mut Command) -> &mut Command {
+    for variable in OF_THE_CALLER {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// The images that the suite says it needs.
+pub(super) fn list(run: &Arc<Run>, suite: &Suite) -> Result<String> {
+    must(run, keep_names(Command::new(&suite.e2e).arg("--list-images"))).context("ask for the images")
+}
+
 /// Makes the images of `list` that have a recipe, in a registry's directory.
 ///
 /// # Errors
@@ -164,6 +183,16 @@ impl Layers {
     }
 }
 
+/// An image's configuration. The tag is a part of it: two releases are two images even if their files are equal here, or
+/// the runtime would have one image with two names, and the status of a container the wrong one of them. Pure.
+fn configuration(tag: &str, more: Value) -> Value {
+    let mut config = json!({"Env": [PATH], "Labels": {"org.opencontainers.image.version": tag}});
+    if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
+        config.extend(more);
+    }
+    config
+}
+
 struct Trees<'a> {
     run: &'a Arc<Run>,
     suite: &'a Suite,
@@ -177,12 +206,8 @@ impl Trees<'_> {
         for (name, tag) in parse(list) {
             let Some(recipe) = recipe(name) else { continue };
             let Some((more, of)) = layers.image(recipe) else { continue };
-            let mut config = json!({"Env": [PATH]});
-            if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
-                config.extend(more);
-            }
             let of: Vec<Blob> = of.into_iter().cloned().collect();
-            self.blobs.image(name, tag, &config, &of)?;
+            self.blobs.image(name, tag, &configuration(tag, more), &of)?;
             made += 1;
         }
         Ok(made)
@@ -279,6 +304,8 @@ impl Trees<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -296,6 +323,24 @@ mod tests {
         }
         let [(name, tag)] = parse(OF_MANIFESTS)[..] else { panic!("one image") };
         assert_eq!((recipe(name), tag), (Some(Recipe::DevicePlugin), "1.7"));
+    }
+
+    #[test]
+    fn releases_of_an_image_differ() {
+        let of = |tag: &str| configuration(tag, json!({"Cmd": ["sh"], "User": "1234"}));
+        assert_ne!(of("2.55"), of("2.63.0"));
+        let config = of("2.55");
+        assert_eq!((config["Cmd"][0].as_str(), config["User"].as_str()), (Some("sh"), Some("1234")));
+        assert_eq!(config["Env"][0], PATH);
+    }
+
+    #[test]
+    fn a_command_of_the_suite_does_not_see_the_callers_registry() {
+        let mut command = Command::new("e2e.test");
+        command.env("KUBE_TEST_REPO", "elsewhere");
+        let removed: Vec<_> = keep_names(&mut command).get_envs().collect();
+        let expected = ["KUBE_TEST_REPO", "KUBE_TEST_REPO_LIST"].map(OsStr::new);
+        assert_eq!(removed, expected.map(|name| (name, None::<&OsStr>)));
     }
 
     #[test]

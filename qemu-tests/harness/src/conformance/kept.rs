@@ -4,8 +4,8 @@
 //! <folder>/results.jsonl   {"test": …, "result": "passed", "seconds": 12.3, "commit": …, "date": …}
 //! <folder>/lock            one run at a time
 //! ```
-//! What comes in: results as tests end. What goes out: the last result of each test. Invariants: a line is written at
-//! once, so that a killed run loses at most the tests that were still running; half a line is no result.
+//! In: results as tests end. Out: the last result of each test. Invariants: a line is written at once, so that a
+//! killed run loses at most the tests that were still running; half a line is no result.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,7 +1,7 @@
 //! ginkgo's output while it runs, as one line for each test. Pure.
 //!
-//! What comes in: its verbose output without colours. What goes out: `PASSED 12.3 s [sig-node] …`. The results are in
-//! the report; these lines are for the person who watches, and keep what has passed if there is never a report.
+//! In: its verbose output without colours. Out: `PASSED 12.3 s [sig-node] …`. The results are in the report;
+//! these lines are for the person who watches, and keep what has passed if there is never a report.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -3,8 +3,8 @@
 //! ```text
 //! e2e.test ── SSH, by the node's name ─► pod sshd (host's network and processes) ─► sh -c, in the root of PID 1
 //! ```
-//! What comes in: a Ready node. What goes out: [`Login`], which extends the suite's command line. Invariant: only the
-//! suite sees the node's name in its hosts file, in a mount namespace of its own.
+//! In: a Ready node. Out: [`Login`], which extends the suite's command line. Invariant: only the suite sees the
+//! node's name in its hosts file, in a mount namespace of its own.
 
 use std::fs;
 use std::net::IpAddr;

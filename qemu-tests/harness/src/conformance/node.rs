@@ -7,10 +7,10 @@
 //! ```
 //! On a native node, the suite and ginkgo run in the node's own namespaces, without a second disk.
 //!
-//! What comes in: the selected tests. What goes out: as in [`super`]. The suite starts no services itself
-//! (`--start-services=false`): it tests the agent that the image starts, with the image's configuration and in addition
-//! the read-only port, which the suite uses. Tests that stop a kubelet or write its configuration need a unit of the
-//! suite's own, which they have with `--serial` (`unit.rs`).
+//! In: the selected tests. Out: as in [`super`]. The suite starts no services itself (`--start-services=false`): it
+//! tests the agent that the image starts, with the image's configuration and in addition the read-only port, which the
+//! suite uses. Tests that stop a kubelet or write its configuration need a unit of the suite's own, which they have
+//! with `--serial` (`unit.rs`).
 
 use std::fs;
 use std::path::Path;
@@ -20,9 +20,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::in_cluster::{self, boot, forget, plug, serve_images};
 use super::selection::Part;
 use super::session::{Session, Watcher};
-use super::{NODE, Options, boot, forget, images, plug, serve_images, tools, unit};
+use super::{NODE, Options, images, tools, unit};
 use crate::built;
 use crate::cluster::fixture::{await_ready, await_serving};
 use crate::cluster::flags::Settings;
@@ -32,7 +33,6 @@ use crate::cluster::programs::{self, Suite};
 use crate::cluster::second_disk::SecondDisk;
 use crate::counts::Counts;
 use crate::native::config;
-use crate::process::must;
 use crate::run::Run;
 use crate::say;
 use crate::vm::shell::Shell;
@@ -77,7 +77,7 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, artefacts: &Path, session: 
     files.extend(tools::FILES.map(|(from, to)| (Path::new(from), to)));
     let disk = SecondDisk::make(artefacts, &files, &texts)?;
     serve_images(&cluster, &artefacts.join("images"), &suite, &wanted)?;
-    let mut vm = plug(&mut cluster, artefacts, options, NODE)?;
+    let mut vm = plug(&mut cluster, artefacts, options, NODE, None)?;
     vm.configure("readOnlyPort", READ_ONLY_PORT);
     vm.add_disk(disk.file());
     boot(&mut vm, &cluster, NODE)?;
@@ -157,7 +157,7 @@ pub(super) fn run_native(
     let counts = session.play(|part, watcher| {
         forget(&report)?;
         let mut command = native_command(node.pid(), &token, options, part);
-        let ended = super::watch(run, &mut command, watcher)?;
+        let ended = in_cluster::watch(run, &mut command, watcher)?;
         fs::read(&report).with_context(|| format!("the suite left no report ({ended})"))
     })?;
     drop(node);
@@ -176,6 +176,7 @@ fn native_command(pid: i32, token: &str, options: &Options, part: &Part) -> Comm
     command.args(part.skips.iter().map(|skip| format!("--skip={skip}")));
     command.arg(SUITE).arg("--").args(suite_flags(token)).env("HOME", DIR).env_remove("KUBECONFIG");
     command.env("PATH", path(options));
+    images::keep_names(&mut command);
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         command.env_remove(proxy);
     }
@@ -190,7 +191,7 @@ fn path(options: &Options) -> String {
 
 /// The images that the suite lists, and those of its manifests.
 fn wanted_images(run: &Arc<Run>, suite: &Suite) -> Result<String> {
-    let listed = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    let listed = images::list(run, suite)?;
     Ok(format!("{}\n{}", listed.trim_end(), images::OF_MANIFESTS))
 }
 

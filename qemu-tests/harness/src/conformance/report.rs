@@ -1,7 +1,7 @@
 //! ginkgo's JSON report as results. Pure.
 //!
-//! What comes in: the report's bytes. What goes out: one result for each test that began, and for each step of the
-//! suite itself that failed. Tests that the focus or the skips exclude are not results.
+//! In: the report's bytes. Out: one result for each test that began, and for each step of the suite itself
+//! that failed. Tests that the focus or the skips exclude are not results.
 
 use std::fmt::Write;
 
@@ -57,20 +57,24 @@ pub struct Outcome {
     pub message: String,
 }
 
+/// ginkgo's report of one suite.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Report {
-    spec_reports: Option<Vec<Spec>>,
+pub(super) struct Report {
+    #[serde(default)]
+    pub(super) suite_description: String,
+    pub(super) spec_reports: Option<Vec<Spec>>,
 }
 
+/// A test, or a step of the suite.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Spec {
-    container_hierarchy_texts: Option<Vec<String>>,
+pub(super) struct Spec {
+    pub(super) container_hierarchy_texts: Option<Vec<String>>,
     leaf_node_type: String,
     #[serde(default)]
-    leaf_node_text: String,
-    state: String,
+    pub(super) leaf_node_text: String,
+    pub(super) state: String,
     /// Nanoseconds.
     #[serde(default)]
     run_time: u64,
@@ -84,21 +88,38 @@ struct Failure {
     message: String,
 }
 
+impl Spec {
+    /// True for a test, false for a step of the suite.
+    pub(super) fn is_test(&self) -> bool {
+        self.leaf_node_type == "It"
+    }
+}
+
+/// The reports of all suites in the text.
+///
+/// # Errors
+/// If the text is not a report.
+pub(super) fn suites(report: &[u8]) -> Result<Vec<Report>> {
+    serde_json::from_slice(report).context("read ginkgo's report")
+}
+
 /// Reads a report.
 ///
 /// # Errors
 /// If the text is not a report.
 pub fn results(report: &[u8]) -> Result<Vec<Outcome>> {
-    let suites: Vec<Report> = serde_json::from_slice(report).context("read ginkgo's report")?;
-    let mut results: Vec<Outcome> =
-        suites.into_iter().flat_map(|s| s.spec_reports.unwrap_or_default()).filter_map(outcome).collect();
+    let mut results: Vec<Outcome> = suites(report)?
+        .into_iter()
+        .flat_map(|s| s.spec_reports.unwrap_or_default())
+        .filter_map(outcome)
+        .collect();
     results.sort_by(|a, b| (a.verdict, &a.name).cmp(&(b.verdict, &b.name)));
     Ok(results)
 }
 
 fn outcome(spec: Spec) -> Option<Outcome> {
+    let is_test = spec.is_test();
     let message = spec.failure.unwrap_or_default().message;
-    let is_test = spec.leaf_node_type == "It";
     let verdict = match spec.state.as_str() {
         "passed" if is_test => Verdict::Passed,
         // A test that a filter excluded has no message.

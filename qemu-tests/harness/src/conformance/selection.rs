@@ -1,8 +1,8 @@
 //! The tests of a selection as the suite itself lists them (ginkgo's dry run), and their parts. Pure except `read`.
 //!
-//! What comes in: focus and skips, the suite's report of the dry run, the results so far. What goes out: names, and
-//! [`Part`]s that name their tests exactly. Invariant: a test is in at most one part; tests that need the cluster for
-//! themselves are in the last ones, one at a time.
+//! In: focus and skips, the suite's report of the dry run, the results so far. Out: names, and [`Part`]s that name
+//! their tests exactly. Invariant: a test is in at most one part; tests that need the cluster for themselves are
+//! in the last ones, one at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,14 +11,14 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 
+use super::images;
 use super::kept::TestResult;
-use super::report::Verdict;
+use super::report::{self, Report, Spec, Verdict};
 use crate::process::must;
 use crate::run::Run;
 
-/// What ginkgo is told to run at once.
+/// Number of tests that ginkgo runs at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Regular expression of full names.
@@ -47,23 +47,6 @@ pub struct Selection {
     pub tests: Vec<Test>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Report {
-    suite_description: String,
-    spec_reports: Option<Vec<Spec>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Spec {
-    container_hierarchy_texts: Option<Vec<String>>,
-    leaf_node_type: String,
-    #[serde(default)]
-    leaf_node_text: String,
-    state: String,
-}
-
 /// Asks the suite `program` which tests `part` has. Files of the question go below `dir`.
 ///
 /// # Errors
@@ -77,17 +60,33 @@ pub(super) fn read(run: &Arc<Run>, program: &Path, dir: &Path, part: &Part) -> R
     command.args(part.skips.iter().map(|skip| format!("--ginkgo.skip={skip}")));
     // The suite of the node makes a directory where it is started.
     command.current_dir(dir).env("HOME", dir).env_remove("KUBECONFIG");
-    must(run, &mut command).context("ask the suite for its tests")?;
+    must(run, images::keep_names(&mut command)).context("ask the suite for its tests")?;
     let text = fs::read(&report).with_context(|| format!("read {}", report.display()))?;
     parse(&text)
 }
 
+/// Asks the suite `program` for the number of tests that its release's conformance list has.
+///
+/// # Errors
+/// If the suite does not answer.
+pub(super) fn conformance_tests(run: &Arc<Run>, program: &Path, dir: &Path) -> Result<usize> {
+    let mut command = Command::new(program);
+    command.arg("--list-conformance-tests").current_dir(dir).env("HOME", dir).env_remove("KUBECONFIG");
+    let list =
+        must(run, images::keep_names(&mut command)).context("ask the suite for its conformance tests")?;
+    Ok(listed(&list))
+}
+
+/// Number of entries in upstream's `conformance.yaml`.
+fn listed(list: &str) -> usize {
+    list.lines().filter(|line| line.starts_with("- testname: ")).count()
+}
+
 /// Reads the report of a dry run, in which the selected tests "pass".
 fn parse(report: &[u8]) -> Result<Selection> {
-    let suites: Vec<Report> = serde_json::from_slice(report).context("read ginkgo's report")?;
-    let [suite] = <[Report; 1]>::try_from(suites)
+    let [suite] = <[Report; 1]>::try_from(report::suites(report)?)
         .map_err(|all| anyhow::anyhow!("the report has {} suites instead of one", all.len()))?;
-    let selected = |spec: &Spec| spec.leaf_node_type == "It" && spec.state == "passed";
+    let selected = |spec: &Spec| spec.is_test() && spec.state == "passed";
     let specs = suite.spec_reports.unwrap_or_default();
     let mut tests: Vec<Test> = specs.into_iter().filter(selected).map(test).collect();
     tests.sort();
@@ -101,9 +100,19 @@ fn test(spec: Spec) -> Test {
     Test { group: texts[0].clone(), name: texts.join(" ") }
 }
 
-/// Tests that have no result yet, or failed.
-pub(super) fn left<'a>(tests: &'a [Test], kept: &BTreeMap<String, TestResult>) -> Vec<&'a Test> {
-    let is_over = |test: &Test| kept.get(&test.name).is_some_and(|k| k.result != Verdict::Failed);
+/// Tests that have no result yet, or failed; also those that the suite skipped, if the run `wants_all` to pass.
+pub(super) fn left<'a>(
+    tests: &'a [Test],
+    kept: &BTreeMap<String, TestResult>,
+    wants_all: bool,
+) -> Vec<&'a Test> {
+    let is_over = |test: &Test| {
+        kept.get(&test.name).is_some_and(|k| match k.result {
+            Verdict::Passed => true,
+            Verdict::Skipped => !wants_all,
+            Verdict::Failed => false,
+        })
+    };
     tests.iter().filter(|test| !is_over(test)).collect()
 }
 
@@ -189,14 +198,25 @@ mod tests {
     }
 
     #[test]
+    fn the_releases_list_has_an_entry_for_each_test() {
+        let list = "- testname: Pods, run\n  codename: '[sig-node] Pods run\n    [Conformance]'\n  description: x\n\
+                    - testname: Pods, wait\n  codename: '- testname: y'\n";
+        assert_eq!(listed(list), 2);
+        assert_eq!(listed(""), 0);
+    }
+
+    #[test]
     fn what_is_left_has_no_result_or_failed() {
         let tests = ["a", "b", "c", "d"].map(of);
         let results =
             [("a", Verdict::Passed), ("b", Verdict::Failed), ("c", Verdict::Skipped), ("z", Verdict::Failed)];
         let kept: BTreeMap<String, TestResult> =
             results.into_iter().map(|(name, verdict)| (name.to_owned(), kept(verdict))).collect();
-        let left: Vec<&str> = left(&tests, &kept).into_iter().map(|t| t.name.as_str()).collect();
-        assert_eq!(left, ["b", "d"]);
+        let names = |wants_all: bool| -> Vec<&str> {
+            left(&tests, &kept, wants_all).into_iter().map(|t| t.name.as_str()).collect()
+        };
+        assert_eq!(names(false), ["b", "d"]);
+        assert_eq!(names(true), ["b", "c", "d"]);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! suite ── dry run ─► Selection ── what is left ─► Part ─► the place runs it ─► Watcher ─► results.jsonl, e2e.log
 //!                                                    ▲ next ──────────────────────┘ └─► junit_01.xml, table.md
 //! ```
-//! What comes in: [`Options`], the suite's program, and for each part a report from the place that runs it. What goes
-//! out: counts; with kept results a folder ([`Folder`]) with `results.jsonl`, `e2e.log`, `junit_01.xml`, `table.md` and
-//! `version.txt`. Invariant: each test that is left runs once in a session.
+//! In: [`Options`], the suite's program, and for each part a report from the place that runs it. Out: counts; with kept
+//! results a folder ([`Folder`]) with `results.jsonl`, `e2e.log`, `junit_01.xml`, `table.md` and `version.txt`, for a
+//! certified run also `README.md` and `PRODUCT.yaml`. Invariant: each test that is left runs once in a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -20,6 +20,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::kept::{Folder, TestResult, named};
 use super::lines::{EndedTest, Lines};
+use super::product::Product;
 use super::report::{self, Outcome, Verdict};
 use super::selection::{self, Part, Selection};
 use super::skips::Skip;
@@ -42,6 +43,7 @@ pub(super) struct Session {
     artefacts: PathBuf,
     parts: Vec<Part>,
     keeper: Option<Keeper>,
+    product: Option<Product>,
 }
 
 impl Session {
@@ -59,10 +61,15 @@ impl Session {
         let whole = options.whole(listed);
         let (run, artefacts) = (run.clone(), artefacts.to_owned());
         if !(options.list || options.certified || options.resume.is_some()) {
-            return Ok(Session { run, artefacts, parts: vec![whole], keeper: None });
+            return Ok(Session { run, artefacts, parts: vec![whole], keeper: None, product: None });
         }
         let selection = selection::read(&run, suite, &artefacts, &whole)?;
         ensure!(!selection.tests.is_empty(), "no test of the suite matches {}", whole.focus);
+        if options.certified {
+            let (chosen, all) =
+                (selection.tests.len(), selection::conformance_tests(&run, suite, &artefacts)?);
+            ensure!(chosen == all, "the release's conformance list has {all} tests, the selection {chosen}");
+        }
         let dir = match options.resume.as_deref() {
             None => artefacts.join("results"),
             Some(OWN) => named(&options.place())?,
@@ -70,7 +77,7 @@ impl Session {
         };
         let folder = Folder::open(&dir)?;
         let results = folder.results()?;
-        let left = selection::left(&selection.tests, &results);
+        let left = selection::left(&selection.tests, &results, options.certified);
         let parts = selection::parts(&selection.suite, &left, usize::from(options.part), whole.procs);
         let (chosen, left) = (selection.tests.len(), left.len());
         if !options.list {
@@ -81,7 +88,8 @@ impl Session {
         }
         let keeper =
             Some(Keeper { folder, selection, results, commit: commit(&run), added: BTreeSet::new() });
-        Ok(Session { run, artefacts, parts, keeper })
+        let product = Product::of(options, build::version()?);
+        Ok(Session { run, artefacts, parts, keeper, product })
     }
 
     /// True if no test is left.
@@ -98,7 +106,7 @@ impl Session {
         say::line(format!("{all} tests: {}, {missing} not run", summary::counts(tests, &keeper.results)));
     }
 
-    /// Notes what is tested: the releases of suite, control plane and nodes. Only beside kept results.
+    /// Notes what is tested: the releases of suite, control plane and nodes. Only for a run whose results are kept.
     ///
     /// # Errors
     /// If the cluster does not answer, or the disk is full.
@@ -170,20 +178,33 @@ impl Session {
     pub(super) fn close(&self) -> Result<PathBuf> {
         let Some(keeper) = &self.keeper else { return Ok(self.artefacts.clone()) };
         let (dir, selection, results) = (keeper.folder.dir(), &keeper.selection, &keeper.results);
-        for (name, text) in [
+        let mut files = vec![
             ("junit_01.xml", summary::junit(selection, results)),
             ("table.md", summary::table(&selection.tests, results)),
             ("results.txt", summary::list(&selection.tests, results)),
-        ] {
+        ];
+        if let Some(product) = &self.product {
+            files.extend(product.files(&selection.tests, results));
+        }
+        for (name, text) in files {
             fs::write(dir.join(name), text).with_context(|| format!("write {name}"))?;
         }
         let missing = summary::missing(&selection.tests, results);
         if missing > 0 {
-            let what = format!("{missing} selected tests have no result");
-            say::line(&what);
-            self.run.note_failure(what);
+            self.note_failure(format!("{missing} selected tests have no result"));
+        }
+        let skipped = summary::counts(&selection.tests, results).skipped;
+        if self.product.is_some() && skipped > 0 {
+            self.note_failure(format!(
+                "{skipped} tests were skipped by the suite: a certified cluster passes all of them"
+            ));
         }
         Ok(dir.to_owned())
+    }
+
+    fn note_failure(&self, what: String) {
+        say::line(&what);
+        self.run.note_failure(what);
     }
 }
 
@@ -334,7 +355,7 @@ mod tests {
             // The run is killed here: no report.
         }
         let keeper = keeper(&dir, &["[a] b runs", "[a] b waits"]);
-        let left: Vec<&str> = selection::left(&keeper.selection.tests, &keeper.results)
+        let left: Vec<&str> = selection::left(&keeper.selection.tests, &keeper.results, false)
             .into_iter()
             .map(|test| test.name.as_str())
             .collect();

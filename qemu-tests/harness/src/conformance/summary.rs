@@ -1,7 +1,7 @@
 //! Results of a selection for others to read: junit XML, a table for docs/conformance.md, counts. Pure.
 //!
-//! What comes in: the selected tests and the last result of each. What goes out: texts. Invariant: a test of the selection
-//! counts once, however often it ran; results of other tests do not count.
+//! In: the selected tests and the last result of each. Out: texts. Invariant: a test of the selection counts once,
+//! however often it ran; results of other tests do not count.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! Programs of the host's distribution in the suite's images and on a node under the node's own suite.
 //!
-//! What comes in: installed packages that every host has, and others that apt fetches (`host_debs`). What goes out: a
-//! program with the libraries that it is linked with, in an image's tree. Invariant: nothing is installed on the host.
+//! In: installed packages that every host has, and others that apt fetches (`host_debs`). Out: a program with the
+//! libraries that it is linked with, in an image's tree. Invariant: nothing is installed on the host.
 
 use std::fs;
 use std::path::{Path, PathBuf};

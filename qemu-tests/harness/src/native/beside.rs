@@ -1,4 +1,4 @@
-//! Programs beside the agent in a native node: drivers and plugins of others, in the node's root and network, without a pod.
+//! Programs next to the agent in a native node: drivers and plugins of others, in the node's root and network, without a pod.
 //!
 //! In: a program of the host, its arguments. Out: a running program whose log is `<name>.log` in the node's /var/log. Invariant: the
 //! program ends with the node at the latest.

@@ -1,6 +1,6 @@
 //! Fills a registry's directory: layers from trees, images from layers. [`super::registry`] serves the directory.
 //!
-//! What comes in: trees on disk, configurations. What goes out: `blobs/sha256/<hex>` and `tags/<name>@<tag>`.
+//! In: trees on disk, configurations. Out: `blobs/sha256/<hex>` and `tags/<name>@<tag>`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,8 @@
 //! The child cgroups a node runs in: one per hierarchy, named for the run.
 //!
-//! What comes in: the host's mounts and `/proc/self/cgroup`. What goes out: the directories to make, join and remove on
-//! the host, and the hierarchies to mount in the node. With a cgroup namespace of its own the node sees its children as
-//! roots, so it cannot change another group.
+//! In: the host's mounts and `/proc/self/cgroup`. Out: the directories to make, join and remove on the host, and the
+//! hierarchies to mount in the node. With a cgroup namespace of its own the node sees its children as roots, so it
+//! cannot change another group.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,21 @@
 //! Configuration files of a native node: containerd, CNI, agent. Pure.
 
+use serde_json::{Value, json};
+
 /// Directory of static pods.
 pub const MANIFESTS: &str = "/var/lib/orlop/kubernetes/manifests";
 
 /// The kubelet's configuration file inside the node.
 pub const KUBELET: &str = "/run/e2e/kubelet.yaml";
 
+/// Target of the image's link `/etc/hosts`; containerd copies it for sandboxes and refuses to start without it.
+pub const HOSTS: &str = "/run/orlop/hosts";
+
 /// containerd's socket inside the node.
 pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// The node's pod network.
+pub const CNI: &str = "/var/lib/orlop/cni/net.d/10-e2e.conflist";
 
 /// The node's name: suffix of every static pod.
 pub const NODE_NAME: &str = "native";
@@ -70,6 +78,26 @@ pub fn cni(subnet: &str) -> String {
     )
 }
 
+/// The same with host ports, as a node's own network has them, and a range of addresses for each subnet.
+#[must_use]
+pub fn cni_with_host_ports(subnets: &[String]) -> String {
+    let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect();
+    let everywhere = |subnet: &String| if subnet.contains(':') { "::/0" } else { "0.0.0.0/0" };
+    let routes: Vec<Value> = subnets.iter().map(|subnet| json!({"dst": everywhere(subnet)})).collect();
+    let bridge = json!({
+        "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+        "ipam": {"type": "host-local", "ranges": ranges, "routes": routes},
+    });
+    let ports = json!({"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}});
+    format!("{}\n", json!({"cniVersion": "1.0.0", "name": "e2e", "plugins": [bridge, ports]}))
+}
+
+/// Names as a booted node without a configured address has them.
+#[must_use]
+pub fn hosts(name: &str) -> String {
+    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {name}\n")
+}
+
 /// KubeletConfiguration for a machine that may have cgroup v1 only.
 #[must_use]
 pub fn kubelet() -> String {
@@ -85,4 +113,23 @@ pub fn kubelet() -> String {
          failSwapOn: false\n\
          maxPods: 200\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_networks_differ_in_host_ports_and_families_alone() {
+        let read = |text: &str| -> Value { serde_json::from_str(text).unwrap() };
+        let plain = read(&cni("10.88.10.0/24"));
+        let mut ported = read(&cni_with_host_ports(&["10.88.10.0/24".to_owned()]));
+        let plugins = ported["plugins"].as_array_mut().unwrap();
+        assert_eq!(plugins.pop().unwrap()["capabilities"], json!({"portMappings": true}));
+        assert_eq!(ported, plain);
+        let both = read(&cni_with_host_ports(&["10.88.10.0/24".to_owned(), "fd88::/112".to_owned()]));
+        let ipam = &both["plugins"][0]["ipam"];
+        assert_eq!(ipam["ranges"][1], json!([{"subnet": "fd88::/112"}]));
+        assert_eq!(ipam["routes"][1], json!({"dst": "::/0"}));
+    }
 }

@@ -1,7 +1,7 @@
 //! Resources of a node beyond those that the runtime lists: directories, mounts, cgroups, processes, addresses. The
 //! difference between a snapshot before the first pod and one after the last pod shows what pods left behind.
 //!
-//! What comes in: a node. What goes out: [`HostLeftovers`]. Invariant: a snapshot changes nothing.
+//! In: a node. Out: [`HostLeftovers`]. Invariant: a snapshot changes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;

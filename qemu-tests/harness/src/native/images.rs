@@ -1,6 +1,6 @@
 //! The image that test pods run: static busybox under all its names, built here and served by [`super::registry`].
 //!
-//! What comes in: the host's static busybox (package busybox-static). What goes out: a registry directory.
+//! In: the host's static busybox (package busybox-static). Out: a registry directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

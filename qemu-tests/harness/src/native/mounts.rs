@@ -1,8 +1,8 @@
 //! Builds the node's file system inside its own mount namespace and enters it.
 //!
-//! What comes in: a [`NodeSpec`]. What goes out: this process with an overlay over the image's root as its own,
-//! with /proc, /sys, cgroups, /dev, /run, state and log directories of its own. Nothing of it is visible
-//! outside, and all of it goes with the namespace.
+//! In: a [`NodeSpec`]. Out: this process with an overlay over the image's root as its own, with /proc, /sys,
+//! cgroups, /dev, /run, state and log directories of its own. Nothing of it is visible outside, and all of
+//! it ends with the namespace.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -141,6 +141,15 @@ fn furnish() -> Result<()> {
     for dir in [
         "/var/lib/orlop/kubernetes/manifests",
         "/var/lib/orlop/cni/net.d",
+        "/var/lib/orlop/etc/ceph",
+        "/var/lib/orlop/etc/iscsi",
+        "/var/lib/orlop/etc/lvm",
+        "/var/lib/orlop/etc/multipath",
+        "/var/lib/orlop/etc/nvme",
+        "/var/media",
+        "/var/mnt",
+        "/var/opt/cni/bin",
+        "/var/srv",
         "/var/lib/kubelet",
         "/var/lib/cni",
         "/var/log/pods",
@@ -150,6 +159,10 @@ fn furnish() -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("make {dir}"))?;
     }
     write_resolv_conf(Path::new("/etc/resolv.conf"))?;
+    let plugins = Path::new("/var/lib/orlop/cni/bin");
+    if plugins.symlink_metadata().is_err() {
+        symlink("../../../opt/cni/bin", plugins).context("link the directory of CNI plugins")?;
+    }
     // As init does: drivers write descriptions of devices to /var/run/cdi, and containerd reads /run/cdi.
     if Path::new("/var/run").symlink_metadata().is_err() {
         symlink("/run", "/var/run").context("link /var/run")?;

@@ -153,12 +153,49 @@ impl NativeNode {
         images::lead_to_registry(self, super::registry::HOST, super::registry::HOST)?;
         for (path, text) in [
             ("/run/e2e/containerd.toml", config::containerd(&pause, &runtime)),
-            ("/var/lib/orlop/cni/net.d/10-e2e.conflist", config::cni(&self.place.pods)),
+            (config::CNI, config::cni(&self.place.pods)),
             (config::KUBELET, config::kubelet()),
+            (config::HOSTS, config::hosts(&self.place.name)),
         ] {
             fs::write(self.inside(path), text).with_context(|| format!("write {path} in the node"))?;
         }
         Ok(())
+    }
+
+    /// Gives pods of this node host ports, from the next sandbox on: containerd notices the new file.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn map_host_ports(&self) -> Result<()> {
+        fs::write(
+            self.inside(config::CNI),
+            config::cni_with_host_ports(std::slice::from_ref(&self.place.pods)),
+        )
+        .with_context(|| format!("write {} in the node", config::CNI))
+    }
+
+    /// Its pods' subnet.
+    #[must_use]
+    pub fn pods(&self) -> &str {
+        &self.place.pods
+    }
+
+    /// Removes the node's own pod network. Until an add-on brings another one, the node is not Ready.
+    ///
+    /// # Errors
+    /// If it has none, or the file cannot be removed.
+    pub fn remove_network(&self) -> Result<()> {
+        fs::remove_file(self.inside(config::CNI))
+            .with_context(|| format!("remove {} in the node", config::CNI))
+    }
+
+    /// Gives the node its own pod network again.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn restore_network(&self) -> Result<()> {
+        fs::write(self.inside(config::CNI), config::cni(&self.place.pods))
+            .with_context(|| format!("write {} in the node", config::CNI))
     }
 
     /// Starts containerd and waits for its readiness notification.

@@ -3,7 +3,7 @@
 //!
 //! The socket carries connections in frames (number and length, each four bytes, big endian): 1 for calls of the runtime,
 //! 2 for calls of the plugin. In each of them is ttrpc: a header of ten bytes (length, stream, kind, flags), then a protobuf
-//! message. What comes in: the socket's path. What goes out: names of containers.
+//! message. In: the socket's path. Out: names of containers.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -23,6 +23,8 @@ pub struct PlaneSpec {
     pub bridge: String,
     /// Its address with prefix length: the control plane's.
     pub address: String,
+    /// Its address of IPv6, in a cluster with both families.
+    pub ipv6_address: Option<String>,
     /// Directory of the programs' logs.
     pub logs: PathBuf,
     /// Short directory for their notification sockets.

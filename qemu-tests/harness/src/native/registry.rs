@@ -1,8 +1,8 @@
 //! The node's image registry: the pull half of the OCI distribution protocol over HTTP on loopback.
 //!
-//! What comes in: a directory with `tags/<name with slashes as dashes>@<tag>` (holding a digest) and
-//! `blobs/sha256/<hex>`. What goes out: manifests and blobs to containerd, which treats 127.0.0.1 as plain
-//! HTTP. Invariant: nothing outside the directory is ever read.
+//! In: a directory with `tags/<name with slashes as dashes>@<tag>` (holding a digest) and
+//! `blobs/sha256/<hex>`. Out: manifests and blobs to containerd, which treats 127.0.0.1 as plain HTTP.
+//! Invariant: nothing outside the directory is ever read.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,13 +1,14 @@
-//! Kills a node's agent before its n-th step on a volume: the n-th system call that changes a volume or its mounts.
+//! Kills a node's agent before its n-th step: the n-th system call that changes a volume or its mounts, or that gives a pod processors
+//! or devices.
 //!
 //! ```text
 //! StepKiller ── pipe ── orlop-e2e kill-before-step ── ptrace(2) ── every thread of the agent
 //! ```
-//! What comes in: a process and a number. What goes out: the step that the kill prevented. Invariants: the tracer is a
-//! process of its own, because a wait for all children would reap other children of the harness; when it ends, the
-//! agent goes on untraced.
+//! In: a process, a kind of steps, a number. Out: the step that the kill prevented. Invariants: the tracer is a process
+//! of its own, because a wait for all children would reap other children of the harness; when it ends, the agent goes
+//! on untraced.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -17,6 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
@@ -25,12 +27,44 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::process::Guarded;
+use crate::resource::await_end;
 use crate::run::Run;
 
 /// The tracer's message when all threads are traced.
 const WATCHES: &str = "watches";
+/// The step of a kill that the tracer could not name any more.
+const UNNAMED: &str = "a step without a name";
+/// Limit for a killed process to end.
+const ENDS: Duration = Duration::from_secs(2);
 /// Name of its verb.
 pub const VERB: &str = "kill-before-step";
+
+/// The system calls that count as steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Steps {
+    /// Those that change a pod's volumes or their mounts.
+    Volumes,
+    /// Those that change a file in the kubelet's directory or in that of device plugins, and calls of the runtime and of plugins.
+    Resources,
+}
+
+impl Steps {
+    /// The name on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            Steps::Volumes => "volumes",
+            Steps::Resources => "resources",
+        }
+    }
+
+    /// True if a change of this path is a step. Pure.
+    fn has(self, path: &str) -> bool {
+        match self {
+            Steps::Volumes => is_of_volumes(path),
+            Steps::Resources => is_of_resources(path),
+        }
+    }
+}
 
 /// The argument of a call that is a path, and the directory that the path is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +103,24 @@ const CALLS: [(libc::c_long, &str, PathAt); 14] = [
 /// Requests of linux/loop.h that change a device's backing file.
 const LOOPS: [(u64, &str); 2] = [(0x4C00, "LOOP_SET_FD"), (0x4C01, "LOOP_CLR_FD")];
 
+/// The calls that send a request over a connection; their first argument is its descriptor.
+const SENDS: [libc::c_long; 4] = [libc::SYS_write, libc::SYS_writev, libc::SYS_sendto, libc::SYS_sendmsg];
+
+/// True if the path is one of the directories of the resource managers' files, or directly in one. Pure.
+fn is_of_resources(path: &str) -> bool {
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    [path, directory].iter().any(|at| at.ends_with("/kubelet") || at.ends_with("/kubelet/device-plugins"))
+}
+
+/// True if the socket is the client's end of a stream: `table` is the kernel's list of Unix sockets. Pure.
+fn is_client(table: &str, inode: &str) -> bool {
+    // Num RefCount Protocol Flags Type St Inode Path: type and state are "stream" and "connected", and the server's end has the path.
+    table.lines().any(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        matches!(columns[..], [_, _, _, _, "0001", "03", number] if number == inode)
+    })
+}
+
 /// True if the path belongs to a pod's volumes or to a driver's. Pure.
 fn is_of_volumes(path: &str) -> bool {
     let of_pod = path.split_once("/kubelet/pods/").is_some_and(|(_, rest)| {
@@ -80,7 +132,9 @@ fn is_of_volumes(path: &str) -> bool {
 /// A tracer at work.
 pub struct StepKiller {
     lines: Receiver<String>,
-    _tracer: Guarded,
+    tracer: Guarded,
+    /// The traced process.
+    pid: i32,
 }
 
 impl StepKiller {
@@ -88,21 +142,16 @@ impl StepKiller {
     ///
     /// # Errors
     /// If the process cannot be traced.
-    pub fn set(run: &Arc<Run>, pid: i32, nth: usize) -> Result<StepKiller> {
+    pub fn set(run: &Arc<Run>, pid: i32, steps: Steps, nth: usize) -> Result<StepKiller> {
         let own = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(own);
-        command.arg(VERB).arg(pid.to_string()).arg(nth.to_string());
+        command.arg(VERB).arg(pid.to_string()).arg(steps.name()).arg(nth.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut tracer = Guarded::spawn(run, &mut command)?;
-        let output = tracer.child.stdout.take().context("the tracer has no output")?;
-        let (send, lines) = channel();
-        let read = move || {
-            let _ = BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| send.send(line));
-        };
-        std::thread::Builder::new().name("steps".into()).spawn(read).context("start a thread")?;
+        let lines = lines_of(&mut tracer)?;
         let first = lines.recv_timeout(Duration::from_secs(10)).context("the tracer does not begin")?;
         ensure!(first == WATCHES, "the tracer says {first:?}");
-        Ok(StepKiller { lines, _tracer: tracer })
+        Ok(StepKiller { lines, tracer, pid })
     }
 
     /// The step before which it killed, if it does so within `limit`.
@@ -116,14 +165,37 @@ impl StepKiller {
             Err(RecvTimeoutError::Disconnected) => bail!("the traced process ended before the step"),
         }
     }
+
+    /// Ends the tracer; returns the step before which it had killed by then. A process that ended counts as killed: the tracer may have
+    /// ended between the kill and its message.
+    #[must_use]
+    pub fn end(self) -> Option<String> {
+        let StepKiller { lines, tracer, pid } = self;
+        drop(tracer);
+        // The pipe ends with the tracer, and the thread that reads it ends with the pipe: these are all messages.
+        let said = lines.iter().last();
+        said.or_else(|| await_end(pid, ENDS).then(|| UNNAMED.to_owned()))
+    }
+}
+
+/// The lines of a program's output, read by a thread that ends with the output.
+fn lines_of(program: &mut Guarded) -> Result<Receiver<String>> {
+    let output = program.child.stdout.take().context("the tracer has no output")?;
+    let (send, lines) = channel();
+    let read = move || {
+        let _ = BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| send.send(line));
+    };
+    std::thread::Builder::new().name("steps".into()).spawn(read).context("start a thread")?;
+    Ok(lines)
 }
 
 /// The tracer itself: ends when it has killed, or when nothing is left of the process.
 ///
 /// # Errors
 /// If the process cannot be traced.
-pub fn kill_before(pid: i32, nth: usize) -> Result<()> {
+pub fn kill_before(pid: i32, steps: Steps, nth: usize) -> Result<()> {
     let process = Pid::from_raw(pid);
+    let mut tracer = Tracer { process, steps, sockets: BTreeMap::new() };
     trace_all(process)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{WATCHES}").and_then(|()| out.flush())?;
@@ -131,7 +203,7 @@ pub fn kill_before(pid: i32, nth: usize) -> Result<()> {
     loop {
         let goes_on = match waitpid(None, Some(WaitPidFlag::__WALL)) {
             Ok(WaitStatus::PtraceSyscall(thread)) => {
-                if let Some(step) = step(process, thread)? {
+                if let Some(step) = tracer.step(thread)? {
                     seen += 1;
                     if seen == nth {
                         kill(process, Signal::SIGKILL).context("kill the process")?;
@@ -181,32 +253,76 @@ fn trace_all(process: Pid) -> Result<()> {
     }
 }
 
-/// The step that the stopped thread is about to make, if it is at the beginning of one.
-#[cfg(target_arch = "x86_64")]
-fn step(process: Pid, thread: Pid) -> Result<Option<String>> {
-    let regs = match ptrace::getregs(thread) {
-        Ok(regs) => regs,
-        Err(Errno::ESRCH) => return Ok(None),
-        Err(error) => return Err(error).context("read registers"),
-    };
-    // The kernel sets this value before it carries out a call.
-    if regs.rax.cast_signed() != -i64::from(libc::ENOSYS) {
-        return Ok(None);
-    }
-    let number = regs.orig_rax.cast_signed();
-    if number == libc::SYS_ioctl {
-        let Some((_, name)) = LOOPS.iter().find(|(request, _)| *request == regs.rsi) else { return Ok(None) };
-        return Ok(Some(format!("{name} {}", opened(process, regs.rdi)?)));
-    }
-    let Some((_, name, of)) = CALLS.iter().find(|(call, ..)| *call == number) else { return Ok(None) };
-    let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10];
-    let path = resolve(process, &arguments, *of)?;
-    Ok(is_of_volumes(&path).then(|| format!("{name} {path}")))
+/// What the tracer knows.
+struct Tracer {
+    process: Pid,
+    steps: Steps,
+    /// Inodes of sockets; true if the process sends requests there.
+    sockets: BTreeMap<String, bool>,
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn step(_: Pid, _: Pid) -> Result<Option<String>> {
-    bail!("steps are known on x86-64 only: elsewhere calls have other registers")
+impl Tracer {
+    /// The step that the stopped thread is about to make, if it is at the beginning of one.
+    #[cfg(target_arch = "x86_64")]
+    fn step(&mut self, thread: Pid) -> Result<Option<String>> {
+        let regs = match ptrace::getregs(thread) {
+            Ok(regs) => regs,
+            Err(Errno::ESRCH) => return Ok(None),
+            Err(error) => return Err(error).context("read registers"),
+        };
+        // The kernel sets this value before it carries out a call.
+        if regs.rax.cast_signed() != -i64::from(libc::ENOSYS) {
+            return Ok(None);
+        }
+        let number = regs.orig_rax.cast_signed();
+        if let Some(step) = self.by_descriptor(number, regs.rdi, regs.rsi)? {
+            return Ok(Some(step));
+        }
+        let Some((_, name, of)) = CALLS.iter().find(|(call, ..)| *call == number) else { return Ok(None) };
+        let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10];
+        let path = resolve(self.process, &arguments, *of)?;
+        Ok(self.steps.has(&path).then(|| format!("{name} {path}")))
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn step(&mut self, _: Pid) -> Result<Option<String>> {
+        bail!("steps are known on x86-64 only: elsewhere calls have other registers")
+    }
+
+    /// The step of a call whose first argument is a descriptor; `second` is its second argument.
+    fn by_descriptor(&mut self, call: libc::c_long, first: u64, second: u64) -> Result<Option<String>> {
+        match self.steps {
+            Steps::Volumes if call == libc::SYS_ioctl => {
+                let Some((_, name)) = LOOPS.iter().find(|(request, _)| *request == second) else {
+                    return Ok(None);
+                };
+                Ok(Some(format!("{name} {}", opened(self.process, first)?)))
+            }
+            Steps::Resources if call == libc::SYS_fsync || SENDS.contains(&call) => {
+                // Another thread may have closed it meanwhile.
+                let Ok(path) = opened(self.process, first) else { return Ok(None) };
+                if call == libc::SYS_fsync {
+                    return Ok(self.steps.has(&path).then(|| format!("fsync {path}")));
+                }
+                Ok(self.sends_requests(&path)?.then(|| "a call of the runtime or of a plugin".to_owned()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// True if this is the process's end of a connection to the runtime or to a plugin.
+    fn sends_requests(&mut self, opened: &str) -> Result<bool> {
+        let inode = opened.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        let Some(inode) = inode else { return Ok(false) };
+        if let Some(known) = self.sockets.get(inode) {
+            return Ok(*known);
+        }
+        let table = format!("/proc/{}/net/unix", self.process);
+        let table = fs::read(&table).with_context(|| format!("read {table}"))?;
+        let is = is_client(&String::from_utf8_lossy(&table), inode);
+        self.sockets.insert(inode.to_owned(), is);
+        Ok(is)
+    }
 }
 
 /// The whole path of a call's argument.
@@ -265,6 +381,63 @@ mod tests {
             ("/var/log/pods/n_p_u/volumes", false),
         ] {
             assert_eq!(is_of_volumes(path), is, "{path}");
+        }
+    }
+    #[test]
+    fn steps_for_resources_are_those_on_the_managers_files_and_their_directories() {
+        for (path, is) in [
+            ("/var/lib/kubelet/cpu_manager_state", true),
+            ("/var/lib/kubelet/.orlop-new-0123456789abcdef", true),
+            ("/var/lib/kubelet", true),
+            ("/n/root/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", true),
+            ("/var/lib/kubelet/device-plugins", true),
+            ("/var/lib/kubelet/pods/u/etc-hosts", false),
+            ("/var/lib/kubelet/plugins/d/dra.sock", false),
+            ("kubelet", false),
+        ] {
+            assert_eq!(Steps::Resources.has(path), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn requests_go_over_connected_streams_whose_path_the_other_end_has() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            ffff8880: 00000003 00000000 00000000 0001 03 101\n\
+            ffff8881: 00000003 00000000 00000000 0001 03 102 /run/containerd/containerd.sock\n\
+            ffff8882: 00000002 00000000 00000000 0002 03 103\n\
+            ffff8883: 00000002 00000000 00010000 0001 01 104\n";
+        for (inode, is) in [("101", true), ("102", false), ("103", false), ("104", false), ("10", false)] {
+            assert_eq!(is_client(table, inode), is, "{inode}");
+        }
+    }
+
+    /// A program that has run to its end; its output is not read yet.
+    fn ended(run: &Arc<Run>, script: &str) -> Guarded {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut program = Guarded::spawn(run, &mut command).unwrap();
+        assert!(program.wait(Duration::from_secs(10)).unwrap().is_some());
+        program
+    }
+
+    #[test]
+    fn a_kill_that_nobody_has_looked_for_yet_counts() {
+        let run = Run::start().unwrap();
+        let own = std::process::id().cast_signed();
+        let mut tracer = ended(&run, "echo mkdir /kubelet/pods/u");
+        let lines = lines_of(&mut tracer).unwrap();
+        assert_eq!(StepKiller { lines, tracer, pid: own }.end().as_deref(), Some("mkdir /kubelet/pods/u"));
+        // The tracer has ended before its message.
+        let pid = ended(&run, "true").pid();
+        let mut tracer = ended(&run, "true");
+        let lines = lines_of(&mut tracer).unwrap();
+        assert_eq!(StepKiller { lines, tracer, pid }.end().as_deref(), Some(UNNAMED));
+    }
+
+    #[test]
+    fn the_names_of_kinds_are_those_of_the_command_line() {
+        for steps in [Steps::Volumes, Steps::Resources] {
+            assert_eq!(Steps::from_str(steps.name(), false), Ok(steps));
         }
     }
 }

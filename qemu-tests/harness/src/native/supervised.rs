@@ -1,8 +1,8 @@
 //! A supervisor under the harness's control: starts and signals programs in its namespaces, and waits for their
 //! notifications.
 //!
-//! What comes in: a [`Layout`]. What goes out: requests, and the events that answer them. Invariant: dropping it ends
-//! the supervisor, and with it every process of its namespaces.
+//! In: a [`Layout`]. Out: requests, and the events that answer them. Invariant: dropping it ends the
+//! supervisor, and with it every process of its namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

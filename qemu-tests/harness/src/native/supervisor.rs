@@ -116,6 +116,11 @@ fn build_plane(spec: PlaneSpec) -> Result<Dirs> {
     make_bridge(&spec.bridge, &spec.address)?;
     // Pods of one node reach those of another through the plane. The file is this network namespace's own.
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("let the plane forward")?;
+    if let Some(address) = &spec.ipv6_address {
+        // `nodad`: it is good at once.
+        ip(&["addr", "add", address, "dev", &spec.bridge, "nodad"])?;
+        fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").context("let the plane forward IPv6")?;
+    }
     Ok(Dirs { logs: spec.logs, sockets: spec.sockets })
 }
 

@@ -87,11 +87,11 @@ pub struct Lab {
     accelerator: Accelerator,
     processors: u32,
     topology: Option<Topology>,
-    /// What the kernel is told beside what the image says.
+    /// Arguments of the kernel in addition to those of the image.
     arguments: String,
     /// Bus of its own disk.
     bus: Bus,
-    /// Raw disks besides.
+    /// Further raw disks.
     attached: Vec<PathBuf>,
 }
 

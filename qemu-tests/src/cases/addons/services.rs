@@ -1,28 +1,34 @@
 //! Services of a cluster with kube-proxy and CoreDNS.
 //!
-//! Cases: `addons/services`, `addons/services-nftables`.
+//! Cases: `addons/services`, `addons/services-nftables`, `addons/services-ipvs`.
+
+mod kills;
+mod policies;
+mod udp;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::process::Command;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
-use orlop_harness::cluster::addons::{AddOns, KUBE_PROXY, NAMESPACE, NodeKind, ProxyMode};
+use orlop_harness::cluster::addons::{AddOns, NodeKind, ProxyMode};
 use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, container};
 use orlop_harness::cluster::flags::Settings;
+use orlop_harness::cluster::join::write;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
-use orlop_harness::native::images;
-use orlop_harness::native::node::NativeNode;
-use orlop_harness::process::must;
+use orlop_harness::cluster::wires::Wire;
+use orlop_harness::native::config;
 use orlop_harness::say;
 use serde_json::{Value, json};
+
+use super::asking::{
+    ANSWERS, PORT, ServiceAddresses, address_of, answers, answers_outside, await_named, ensure_all_answer,
+    serve, words,
+};
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
@@ -30,28 +36,26 @@ const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 pub const CASES: &[Case] = &[
     HERE.case(
         "addons/services",
-        90,
+        180,
         "kube-proxy and CoreDNS run as in any cluster; a Service is reached by its name, its address and a port of a \
-         node, by its own pods too; kube-proxy, killed, is back within seconds",
+         node, by its own pods too, over UDP too; its affinity and its traffic policies hold, as do host ports; \
+         kube-proxy, the agent and containerd, killed, are back within seconds",
         iptables,
     ),
-    HERE.case("addons/services-nftables", 90, "the same with kube-proxy's mode nftables", nftables),
+    HERE.case("addons/services-nftables", 180, "the same with kube-proxy's mode nftables", nftables),
+    HERE.case("addons/services-ipvs", 180, "the same with kube-proxy's mode ipvs", ipvs),
 ];
 
 /// Nodes of the cluster.
-const NODES: [&str; 2] = ["first", "second"];
+pub(super) const NODES: [&str; 2] = ["first", "second"];
 /// The Deployment, its pods' label and their Service.
-const WEB: &str = "web";
+pub(super) const WEB: &str = "web";
 /// The pod that asks, on the first node.
-const CLIENT: &str = "client";
-/// Each pod answers with its name.
-const ANSWERS: &str = "mkdir /tmp/www; hostname > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
-/// Requests at once. That one of two pods gets all of them by chance does not happen.
-const REQUESTS: usize = 24;
+pub(super) const CLIENT: &str = "client";
 /// Limit for the add-ons to be Ready: their images are large.
-const ADD_ONS_LIMIT_S: u64 = 180;
-/// Limit for a new Service to be routed, seconds: also by a kube-proxy that must be started again first.
-const ANSWER_LIMIT_S: u32 = 30;
+pub(super) const ADD_ONS_LIMIT_S: u64 = 180;
+/// Port at which kube-proxy reports its mode, on a node's loopback.
+const PROXY_METRICS_PORT: u16 = 10249;
 
 fn iptables(cx: &mut CaseContext<'_>) -> Result<()> {
     services(cx, ProxyMode::Iptables)
@@ -61,55 +65,108 @@ fn nftables(cx: &mut CaseContext<'_>) -> Result<()> {
     services(cx, ProxyMode::Nftables)
 }
 
+fn ipvs(cx: &mut CaseContext<'_>) -> Result<()> {
+    services(cx, ProxyMode::Ipvs)
+}
+
 fn services(cx: &mut CaseContext<'_>, mode: ProxyMode) -> Result<()> {
     if let Some(module) = mode.missing_module() {
         return skip(format!("the machine's kernel lacks {module}"));
     }
-    let joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &NODES)?;
-    let cluster = &joined.cluster;
+    let mut joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &NODES)?;
+    allow_host_ports(&joined)?;
     let start = Instant::now();
-    let addons = AddOns::make(cluster, mode, NodeKind::Native)?;
+    let addons = AddOns::make(&joined.cluster, mode, NodeKind::Native)?;
     joined.nodes.iter().try_for_each(|node| addons.offer(node))?;
-    addons.install(cluster, u8::try_from(NODES.len())?, ADD_ONS_LIMIT_S)?;
+    addons.install(&joined.cluster, u8::try_from(NODES.len())?, ADD_ONS_LIMIT_S)?;
     say::line(format!("  kube-proxy and CoreDNS are Ready after {:.1} s", start.elapsed().as_secs_f64()));
-    let pods = web_pods(cluster)?;
-    let service = serve(cluster, WEB)?;
+    let pods = web_pods(&joined.cluster)?;
+    let service = serve(&joined.cluster, WEB, WEB, json!({"type": "NodePort"}))?;
     joined.run_pod(api_pod(CLIENT, NODES[0], STAYS, 1))?;
-    let address = resolve(cluster, WEB)?;
-    ensure!(address == service.address, "the name leads to {address:?}, not to {}", service.address);
-    let at = service.at();
-    ensure_all_answer(&pods, &answers(cluster, CLIENT, &at)?, "by name and address")?;
-    // kube-proxy must give such a request another source: the pod would get its own packet back.
-    for pod in &pods {
-        ensure_all_answer(&pods, &answers(cluster, pod, &at)?, "from a pod of the Service")?;
+    ensure_reached(&joined.cluster, &pods, &service)?;
+    for node in &joined.nodes {
+        let told = node.http_get(PROXY_METRICS_PORT, "/proxyMode")?;
+        ensure!(told.trim() == mode.name(), "kube-proxy of {} has the mode {told:?}", node.name());
     }
-    for node in NODES {
-        let port = format!("{} {}", address_of(cluster, node)?, service.node_port);
-        ensure_all_answer(&pods, &answers(cluster, CLIENT, &port)?, "at a node's port, from a pod")?;
-        ensure_all_answer(&pods, &answers_outside(cluster, &port)?, "at a node's port, from outside")?;
-    }
-    ensure_back(&joined, &pods, &at)?;
+    ensure_named(&joined.cluster, &service)?;
+    policies::ensure(&joined, mode, &pods, &service)?;
+    kills::ensure(&mut joined, &pods, &service)?;
+    // Last: it takes the cluster's DNS away.
+    udp::ensure(&joined, &service)?;
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// A pod on each node; returns the names.
-fn web_pods(cluster: &Cluster) -> Result<BTreeSet<String>> {
+/// Gives both nodes' networks host ports, before the first pod.
+fn allow_host_ports(joined: &Joined) -> Result<()> {
+    for (number, node) in (0..).zip(&joined.nodes) {
+        let text = config::cni_with_host_ports(&[Wire::new(number)?.pods()]);
+        write(node, config::CNI, &text)?;
+    }
+    Ok(())
+}
+
+/// The Service is reached by its name, its address and a port of each node.
+fn ensure_reached(cluster: &Cluster, pods: &BTreeSet<String>, service: &ServiceAddresses) -> Result<()> {
+    await_named(cluster, CLIENT, WEB, &BTreeSet::from([service.address]))?;
+    let at = service.at();
+    ensure_all_answer(pods, &answers(cluster, CLIENT, &at)?, "by name and address")?;
+    // kube-proxy must give such a request another source: the pod would get its own packet back.
+    for pod in pods {
+        ensure_all_answer(pods, &answers(cluster, pod, &at)?, "from a pod of the Service")?;
+    }
+    for node in NODES {
+        let port = words(service.at_node(address_of(cluster, node)?)?);
+        ensure_all_answer(pods, &answers(cluster, CLIENT, &port)?, "at a node's port, from a pod")?;
+        ensure_all_answer(pods, &answers_outside(cluster, &port)?, "at a node's port, from outside")?;
+    }
+    Ok(())
+}
+
+/// A headless Service's name has the addresses of its pods, an ExternalName's those of the other name.
+fn ensure_named(cluster: &Cluster, service: &ServiceAddresses) -> Result<()> {
+    let client = cluster.client();
+    for (name, spec) in [
+        ("headless", json!({"clusterIP": "None", "selector": {"app": WEB}, "ports": [{"port": PORT}]})),
+        ("alias", json!({"type": "ExternalName", "externalName": "web.default.svc.cluster.local"})),
+    ] {
+        client.create::<Service>(&client.of("default"), json!({"metadata": {"name": name}, "spec": spec}))?;
+    }
+    let own: BTreeSet<IpAddr> =
+        client.wait::<Pod, _>(&client.of("default"), 10, "the addresses of the pods", |all| {
+            let pods = all.iter().filter(|(name, _)| name.starts_with(WEB));
+            pods.map(|(_, pod)| pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()).collect()
+        })?;
+    await_named(cluster, CLIENT, "headless", &own).context("a headless Service")?;
+    await_named(cluster, CLIENT, "alias", &BTreeSet::from([service.address])).context("an ExternalName")
+}
+
+/// Makes a pod on each node; returns the names.
+pub(super) fn web_pods(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let client = cluster.client();
     client.create::<Deployment>(&client.of("default"), deployment())?;
+    await_web_pods(cluster, |_| true)
+}
+
+/// Waits until the Deployment has a Ready pod on each node, and `accepts` their names.
+fn await_web_pods(
+    cluster: &Cluster,
+    accepts: impl Fn(&BTreeSet<String>) -> bool,
+) -> Result<BTreeSet<String>> {
+    let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 60, "both pods of the Deployment to be Ready", |all| {
         let ready: BTreeSet<String> = all
             .iter()
             .filter(|(name, pod)| name.starts_with(WEB) && ready::pod(pod))
             .map(|(name, _)| name.clone())
             .collect();
-        (ready.len() == NODES.len()).then_some(ready)
+        (ready.len() == NODES.len() && accepts(&ready)).then_some(ready)
     })
 }
 
 fn deployment() -> Value {
     let labels = json!({"app": WEB});
     let mut web = container(ANSWERS);
-    web["readinessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
+    web["readinessProbe"] = json!({"tcpSocket": {"port": PORT}, "periodSeconds": 1});
     json!({"metadata": {"name": WEB}, "spec": {
         "replicas": NODES.len(),
         "selector": {"matchLabels": labels},
@@ -123,142 +180,11 @@ fn deployment() -> Value {
     }})
 }
 
-/// A Service's ways in.
-struct ServiceAddresses {
-    address: String,
-    node_port: i32,
-}
-
-impl ServiceAddresses {
-    /// Its own address and port.
-    fn at(&self) -> String {
-        format!("{} 80", self.address)
-    }
-}
-
-/// A Service of the pods.
-fn serve(cluster: &Cluster, name: &str) -> Result<ServiceAddresses> {
+/// The pod of the Deployment on a node.
+fn web_pod_on(cluster: &Cluster, node: &str) -> Result<String> {
     let client = cluster.client();
-    let made = client.create::<Service>(
-        &client.of("default"),
-        json!({"metadata": {"name": name}, "spec": {
-            "type": "NodePort", "selector": {"app": WEB}, "ports": [{"port": 80, "targetPort": 8080}],
-        }}),
-    )?;
-    let spec = made.spec.context("a Service without a spec")?;
-    let port = spec.ports.unwrap_or_default().first().and_then(|port| port.node_port);
-    Ok(ServiceAddresses {
-        address: spec.cluster_ip.context("a Service without an address")?,
-        node_port: port.context("a Service without a port of the nodes")?,
-    })
-}
-
-/// The address that the cluster's DNS has for a Service, as the client sees it. CoreDNS learns of a new Service within a
-/// moment.
-fn resolve(cluster: &Cluster, name: &str) -> Result<String> {
-    let script = format!(
-        "i=0; while [ $i -lt 20 ]; do \
-         a=$(nslookup {name}.default.svc.cluster.local 2>/dev/null | \
-         awk '/^Name:/ {{ named = 1 }} named && /^Address/ {{ print $NF }}'); \
-         [ -n \"$a\" ] && break; i=$((i + 1)); sleep 1; done; echo $a"
-    );
-    let said = cluster.kubectl(&["exec", CLIENT, "--", "sh", "-c", &script])?;
-    Ok(said.trim().to_owned())
-}
-
-/// Shell command that prints the last line of an answer, or nothing; `$0` is busybox. Debian's static busybox cannot
-/// look up the name of a port, as its wget does.
-fn ask(at: &str, limit_s: u32) -> String {
-    format!(
-        "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | \"$0\" nc -w {limit_s} {at} 2>/dev/null | \"$0\" tail -n 1"
-    )
-}
-
-/// Script that asks until there is an answer: kube-proxy learns of a new Service within a moment.
-fn first_answer(at: &str) -> String {
-    let ask = ask(at, 1);
-    format!(
-        "i=0; until [ -n \"$({ask})\" ]; do i=$((i + 1)); \
-         [ $i -lt {ANSWER_LIMIT_S} ] || {{ echo no answer; exit 1; }}; \"$0\" sleep 1; done"
-    )
-}
-
-/// Script of several requests; each must be answered after the first one was.
-fn requests(at: &str) -> String {
-    let (first, ask) = (first_answer(at), ask(at, 5));
-    format!(
-        "{first}; for i in $(\"$0\" seq {REQUESTS}); do a=$({ask}); \
-         [ -n \"$a\" ] || {{ echo no answer to request $i; exit 1; }}; echo $a; done"
-    )
-}
-
-/// Names of the pods that answer the requests of a pod; `at` is an address and a port.
-fn answers(cluster: &Cluster, from: &str, at: &str) -> Result<BTreeSet<String>> {
-    let said = cluster
-        .kubectl(&["exec", from, "--", "sh", "-c", &requests(at), "busybox"])
-        .with_context(|| format!("{from} asks {at}"))?;
-    Ok(said.split_whitespace().map(str::to_owned).collect())
-}
-
-/// The same for requests from the control plane's host.
-fn answers_outside(cluster: &Cluster, at: &str) -> Result<BTreeSet<String>> {
-    let busybox = images::host_busybox()?;
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--target={}", cluster.pid()?)).args(["--net", "--"]).arg(&busybox);
-    command.args(["sh", "-c", &requests(at)]).arg(&busybox);
-    let said = must(cluster.run(), &mut command).with_context(|| format!("the host asks {at}"))?;
-    Ok(said.split_whitespace().map(str::to_owned).collect())
-}
-
-fn ensure_all_answer(pods: &BTreeSet<String>, answers: &BTreeSet<String>, how: &str) -> Result<()> {
-    ensure!(answers == pods, "{how}: {answers:?} answered, the pods are {pods:?}");
-    Ok(())
-}
-
-fn address_of(cluster: &Cluster, node: &str) -> Result<String> {
-    let client = cluster.client();
-    let object = client.get::<Node>(&client.all(), node)?.with_context(|| format!("no node {node}"))?;
-    ready::internal_ip(&object).with_context(|| format!("{node} has no address"))
-}
-
-/// kube-proxy of the client's node dies: the known Service goes on, and a Service that is made after that works, too.
-fn ensure_back(joined: &Joined, pods: &BTreeSet<String>, at: &str) -> Result<()> {
-    let cluster = &joined.cluster;
-    let before = await_proxy(cluster, "kube-proxy to run", |_| true)?;
-    kill(Pid::from_raw(kube_proxy(&joined.nodes[0])?), Signal::SIGKILL).context("kill kube-proxy")?;
-    let start = Instant::now();
-    let late = serve(cluster, "late")?;
-    ensure_all_answer(pods, &answers(cluster, CLIENT, at)?, "without kube-proxy")?;
-    let late = late.at();
-    cluster
-        .kubectl(&["exec", CLIENT, "--", "sh", "-c", &first_answer(&late), "busybox"])
-        .context("a Service that was made after kube-proxy was killed")?;
-    say::line(format!("  a new Service works {:.1} s after the kill", start.elapsed().as_secs_f64()));
-    await_proxy(cluster, "kube-proxy to have been started again", |restarts| restarts > before)?;
-    ensure_all_answer(pods, &answers(cluster, CLIENT, &late)?, "the new Service")
-}
-
-/// Waits until kube-proxy's pod on the client's node is Ready with an accepted number of restarts; returns the number.
-fn await_proxy(cluster: &Cluster, what: &str, accepts: impl Fn(i32) -> bool) -> Result<i32> {
-    let client = cluster.client();
-    client.wait::<Pod, _>(&client.of(NAMESPACE), 30, what, |all| {
-        let here = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(NODES[0]);
-        let (_, pod) = all.iter().find(|(name, pod)| name.starts_with(KUBE_PROXY) && here(pod))?;
-        let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-        let restarts = statuses.iter().map(|container| container.restart_count).sum::<i32>();
-        (ready::pod(pod) && accepts(restarts)).then_some(restarts)
-    })
-}
-
-/// The process of kube-proxy in the node's network, as the host numbers it.
-fn kube_proxy(node: &NativeNode) -> Result<i32> {
-    let network = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    let own = network(node.pid()).context("the node's network")?;
-    let is = |pid: &i32| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name.trim() == KUBE_PROXY && network(*pid).as_ref() == Some(&own)
-    };
-    let entries = fs::read_dir("/proc").context("read /proc")?;
-    let mut pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(is).context("no kube-proxy runs on the node")
+    let all = client.wait::<Pod, _>(&client.of("default"), 10, "the pods", |all| Some(all.clone()))?;
+    let here = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    let found = all.into_iter().find(|(name, pod)| name.starts_with(WEB) && here(pod) && ready::pod(pod));
+    Ok(found.with_context(|| format!("no pod of the Deployment on {node}"))?.0)
 }

@@ -4,8 +4,8 @@
 //! pods that start, fail, are refused, are probed ──► agent ──► /metrics* ──► families: kind, labels, buckets ──► compared
 //! golden/metrics.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
-//! What comes in: a node of its own, whose certificates live for less than a minute. What goes out: each difference.
-//! Invariant: every family is upstream's, with the same kind and labels; the values match the case's actions.
+//! In: a node of its own, whose certificates live for less than a minute. Out: each difference. Invariant: every family
+//! is upstream's, with the same kind and labels; the values match the case's actions.
 
 mod families;
 

@@ -4,8 +4,7 @@
 //! pod "works" ──► node ──► summary ──► plausible? ──► paths of its fields ──► compared
 //! golden/{summary-fields,cadvisor-series}.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
-//! What comes in: the group's first node. What goes out: figures out of bounds, and unexpected differences of the
-//! fields.
+//! In: the group's first node. Out: figures out of bounds, and unexpected differences of the fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,13 +1,12 @@
 //! Default confinement of containers: AppArmor's profile of the runtime, its filter of system calls, no core dump.
 //! Static pods in the VM of `boot/*`; their programs are the test image's own.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use orlop_harness::case::{Case, CaseContext};
 use serde_json::{Value, json};
 
-use crate::cases::boot::shared_vm::{HERE, Node, node};
+use crate::cases::boot::bash_pod::{self, MANIFESTS};
+use crate::cases::boot::shared_vm::{HERE, node};
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
@@ -17,11 +16,8 @@ pub const CASES: &[Case] = &[HERE.case(
     apparmor,
 )];
 
-const MANIFESTS: &str = "/etc/kubernetes/manifests";
 /// On the node, and `/out` in the pods.
 const OUT: &str = "/var/lib/e2e-apparmor";
-/// Limit for a static pod's output, seconds.
-const LIMIT_S: u64 = 120;
 /// A profile that an operator brings to the node, and the access that it denies.
 const OWN: &str = "e2e-own";
 const OWN_TEXT: &str = r"
@@ -37,13 +33,11 @@ profile e2e-own flags=(attach_disconnected) {
 /// Script of each pod, which prints lines `NAME=VALUE`. Its capabilities allow a mount.
 fn script(name: &str) -> String {
     format!(
-        "exec > /out/{name} 2>&1; \
-         read -r profile < /proc/self/attr/current; echo profile=$profile; \
+        "read -r profile < /proc/self/attr/current; echo profile=$profile; \
          while read -r key value; do [ $key = Seccomp: ] && echo seccomp=$value; done < /proc/self/status; \
          echo core=$(ulimit -S -c); \
          mkdir -p /out/{name}.d; mount -t tmpfs none /out/{name}.d; echo mount=$?; \
-         (echo x > /out/denied); echo write=$?; \
-         echo over=yes; exec sleep 1000"
+         (echo x > /out/denied); echo write=$?;"
     )
 }
 
@@ -52,37 +46,11 @@ fn pod(name: &str, context: &Value) -> Value {
     for (key, value) in context.as_object().into_iter().flatten() {
         security[key] = value.clone();
     }
-    let mounts = [("usr", "/usr"), ("lib", "/lib"), ("lib64", "/lib64"), ("out", "/out")];
-    let from = [("usr", "/usr"), ("lib", "/usr/lib"), ("lib64", "/usr/lib64"), ("out", OUT)];
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": format!("apparmor-{name}"), "namespace": "default"},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "volumes": from.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}})),
-            "containers": [{
-                "name": "c", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never",
-                "command": ["/usr/bin/bash", "-c", script(name)],
-                "env": [{"name": "PATH", "value": "/usr/bin"}],
-                "securityContext": security,
-                "volumeMounts": mounts.map(|(name, path)| json!({"name": name, "mountPath": path})),
-            }],
-        },
-    })
+    bash_pod::manifest(&full(name), OUT, &script(name), &security)
 }
 
-/// The complete output of one pod. The node's own shell waits for it.
-fn pod_output(node: &mut Node, name: &str) -> Result<String> {
-    let wait = format!(
-        "n=0; until grep -qx over=yes {OUT}/{name} 2>/dev/null || [ $n -ge {LIMIT_S} ]; do \
-         n=$((n+1)); sleep 1; done; cat {OUT}/{name}"
-    );
-    let text = node.vm()?.shell()?.run(&wait, Duration::from_secs(3 * LIMIT_S))?.text;
-    if !text.lines().any(|l| l == "over=yes") {
-        let journal = node.must("journalctl --boot --unit=kubelet --output=cat --lines=40")?;
-        anyhow::bail!("pod {name} has said only {text:?} in {LIMIT_S} s:\n{journal}");
-    }
-    Ok(text)
+fn full(name: &str) -> String {
+    format!("apparmor-{name}")
 }
 
 fn apparmor(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -118,12 +86,10 @@ fn apparmor(cx: &mut CaseContext<'_>) -> Result<()> {
         ),
     ];
     for (name, context, ..) in &pods {
-        let manifest = pod(name, context).to_string();
-        let file = format!("{MANIFESTS}/apparmor-{name}.json");
-        node.must(&format!("printf %s '{manifest}' > {MANIFESTS}/.new && mv {MANIFESTS}/.new {file}"))?;
+        bash_pod::start(node, &full(name), &pod(name, context))?;
     }
     for (name, _, profile, seccomp, mounts, writes) in pods {
-        let said = pod_output(node, name)?;
+        let said = bash_pod::output(node, OUT, &full(name))?;
         let line = |key: &str| {
             said.lines()
                 .find_map(|l| l.strip_prefix(key))

@@ -1,4 +1,4 @@
-//! Rotation of containers' logs on a real runtime: no line is lost, whatever is killed meanwhile.
+//! Rotation of containers' logs on a real runtime: no line is lost, also if processes are killed meanwhile.
 //!
 //! Cases: `defence/log-rotation`, `defence/log-rotation-containerd`.
 

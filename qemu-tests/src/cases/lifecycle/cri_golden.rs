@@ -4,8 +4,8 @@
 //! pods (cri_golden/pods.rs) ──► agent ──► containerd ──► configurations as containerd keeps them ──► compared
 //! golden/upstream.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
-//! What comes in: the group's first node. What goes out: a difference by path. Invariants: random values (UIDs,
-//! addresses, ids) are replaced by names before the comparison; nothing else may differ.
+//! In: the group's first node. Out: a difference by path. Invariants: random values (UIDs, addresses, ids) are
+//! replaced by names before the comparison; nothing else may differ.
 
 mod pods;
 

@@ -109,7 +109,7 @@ fn await_log(node: &NativeNode, id: &str, text: &str) -> Result<()> {
 fn add(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
-    // One manifest exists before the agent starts, one comes later.
+    // One manifest exists before the agent starts, one is written later.
     let (early, late) = (Pod::staying("early"), Pod::staying("late"));
     node.write_manifest(&early.file(), &early.manifest())?;
     node.start_agent_ready()?;

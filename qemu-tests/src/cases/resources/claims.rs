@@ -1,4 +1,4 @@
-//! Devices of resource claims (dynamic resource allocation), with upstream's DRA driver for tests beside the native node.
+//! Devices of resource claims (dynamic resource allocation), with upstream's DRA driver for tests in the native node.
 //!
 //! In: the group's cluster with its scheduler and resource claim controller. Out: the driver's variables read inside containers, its CDI
 //! files, the pod resources API, metrics, ResourceSlices, over a kill of the agent and an absence of the driver.
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use nix::libc::SIGTERM;
@@ -24,7 +24,7 @@ use orlop_harness::native::pod_resources::PodResources;
 use orlop_harness::say;
 use serde_json::{Value, json};
 
-use crate::cases::resources::{GROUP, NODE, cluster};
+use crate::cases::resources::{GROUP, NODE, cluster, look_until};
 use crate::cases::volumes::csi_claims::restart;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
@@ -39,13 +39,13 @@ pub const CASES: &[Case] = &[HERE.case(
 
 /// The address of the cluster's first node.
 const ADDRESS: &str = "172.30.0.10";
-const DRIVER: &str = "test-driver.cdi.k8s.io";
+pub(super) const DRIVER: &str = "test-driver.cdi.k8s.io";
 /// Name of the driver's program in the node.
 const PROGRAM: &str = "dra-driver";
-const CDI: &str = "/run/cdi";
+pub(super) const CDI: &str = "/run/cdi";
 const KUBECONFIG: &str = "/run/e2e/dra.kubeconfig";
 const CLASS: &str = "e2e";
-const DEVICES: usize = 4;
+pub(super) const DEVICES: usize = 4;
 const PREPARE_CALL: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 
 /// Starts the driver with the admin's credentials; a driver in a pod has those of a service account.
@@ -68,7 +68,7 @@ fn start_driver(joined: &mut Joined, program: &Path) -> Result<()> {
 }
 
 /// Waits until the driver's ResourceSlices fulfil the condition; returns their UIDs.
-fn await_slices(
+pub(super) fn await_slices(
     cluster: &Cluster,
     limit_s: u64,
     what: &str,
@@ -81,9 +81,14 @@ fn await_slices(
     })
 }
 
-/// All devices of the driver are published for the node.
+/// All devices of the driver are published for the group's node.
 fn are_whole(slices: &[&ResourceSlice]) -> bool {
-    let of_node = slices.iter().filter(|slice| slice.spec.node_name.as_deref() == Some(NODE));
+    are_whole_on(NODE, slices)
+}
+
+/// All devices of the driver are published for this node.
+pub(super) fn are_whole_on(node: &str, slices: &[&ResourceSlice]) -> bool {
+    let of_node = slices.iter().filter(|slice| slice.spec.node_name.as_deref() == Some(node));
     of_node.map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum::<usize>() == DEVICES
 }
 
@@ -92,7 +97,7 @@ fn request(name: &str) -> Value {
 }
 
 /// Creates the class, a template with two requests, and two claims with one.
-fn lay(cluster: &Cluster) -> Result<()> {
+pub(super) fn lay(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     let expression = format!("device.driver == {DRIVER:?}");
     let class =
@@ -117,12 +122,16 @@ fn container(name: &str, claims: &Value) -> Value {
     container
 }
 
+/// The pod, whose first container uses the claim.
+pub(super) fn using(mut pod: Value, claim: &str) -> Value {
+    pod["spec"]["resourceClaims"] = json!([{"name": "device", "resourceClaimName": claim}]);
+    pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "device"}]);
+    pod
+}
+
 /// A pod whose container `c` uses the claim.
 fn user(name: &str, claim: &str) -> Value {
-    let mut pod = api_pod(name, NODE, STAYS, 1);
-    pod["spec"]["resourceClaims"] = json!([{"name": "device", "resourceClaimName": claim}]);
-    pod["spec"]["containers"] = json!([container("c", &json!([{"name": "device"}]))]);
-    pod
+    using(api_pod(name, NODE, STAYS, 1), claim)
 }
 
 /// A pod with a claim of its own: containers `a` and `b` use a request each, `c` uses none.
@@ -142,12 +151,17 @@ fn variables(cluster: &Cluster, pod: &str, container: &str) -> Result<BTreeSet<S
 }
 
 /// The driver's variable for a request of a claim.
-fn variable(claim: &str, request: &str) -> String {
+pub(super) fn variable(claim: &str, request: &str) -> String {
     let name = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     format!("claim_{}_{}=true", name(claim), name(request))
 }
 
-fn ensure_variables(cluster: &Cluster, pod: &str, container: &str, wanted: &[String]) -> Result<()> {
+pub(super) fn ensure_variables(
+    cluster: &Cluster,
+    pod: &str,
+    container: &str,
+    wanted: &[String],
+) -> Result<()> {
     let found = variables(cluster, pod, container)?;
     let wanted: BTreeSet<String> = wanted.iter().cloned().collect();
     ensure!(found == wanted, "{pod}/{container} has {found:?}, expected {wanted:?}");
@@ -170,7 +184,7 @@ fn claim_of(pod: &Pod) -> Result<String> {
     made.and_then(|made| made.resource_claim_name.clone()).context("the pod has no claim of its own")
 }
 
-fn claim_uid(cluster: &Cluster, name: &str) -> Result<String> {
+pub(super) fn claim_uid(cluster: &Cluster, name: &str) -> Result<String> {
     let client = cluster.client();
     let claim = client.get::<ResourceClaim>(&client.of("default"), name)?;
     claim.and_then(|claim| claim.metadata.uid).with_context(|| format!("no claim {name}"))
@@ -200,10 +214,15 @@ fn ensure_listed(joined: &Joined, claim: &str) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of `/metrics` by name and labels.
+/// The numbers of `/metrics` of the group's node by name and labels.
 fn metrics(joined: &Joined) -> Result<BTreeMap<String, f64>> {
-    let admin = joined.cluster.pki().node_admin()?;
-    let (status, body) = NodeApi::at(&joined.cluster, ADDRESS)?.get(Some(&admin), "/metrics")?;
+    metrics_of(&joined.cluster, ADDRESS)
+}
+
+/// The numbers of `/metrics` of the node at this address by name and labels.
+pub(super) fn metrics_of(cluster: &Cluster, address: &str) -> Result<BTreeMap<String, f64>> {
+    let admin = cluster.pki().node_admin()?;
+    let (status, body) = NodeApi::at(cluster, address)?.get(Some(&admin), "/metrics")?;
     ensure!(status == 200, "GET /metrics: {status}: {body}");
     let lines = body.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
     Ok(lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
@@ -216,21 +235,12 @@ fn await_metrics(
     what: &str,
     wanted: impl Fn(&BTreeMap<String, f64>) -> bool,
 ) -> Result<()> {
-    let client = joined.cluster.client();
-    let mut again = client.block_on(async { tokio::time::interval(Duration::from_secs(1)) });
-    let deadline = Instant::now() + Duration::from_secs(limit_s);
-    loop {
-        client.block_on(again.tick());
+    look_until(&joined.cluster, limit_s, what, || {
         let told = metrics(joined)?;
-        if wanted(&told) {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            let ours =
-                told.iter().filter(|(name, _)| name.starts_with("dra_") || name.starts_with("plugin_"));
-            bail!("waited {limit_s} s for {what}; the metrics are {:#?}", ours.collect::<Vec<_>>());
-        }
-    }
+        let ours = told.iter().filter(|(name, _)| name.starts_with("dra_") || name.starts_with("plugin_"));
+        ensure!(wanted(&told), "the metrics are {:#?}", ours.collect::<Vec<_>>());
+        Ok(())
+    })
 }
 
 fn in_use(driver: &str) -> String {
@@ -287,7 +297,7 @@ fn delete(cluster: &Cluster, name: &str) -> Result<()> {
     client.delete::<Pod>(&client.of("default"), name, None)
 }
 
-/// The agent is killed: the pods go on, the drivers publish anew, and a container that starts again has the devices of before.
+/// The agent is killed: the pods go on, the drivers publish again, and a container that starts again has the devices of before.
 fn kill_agent(joined: &mut Joined, claim: &str) -> Result<()> {
     let slices = await_slices(&joined.cluster, 10, "slices", are_whole)?;
     let before = instances(&get(&joined.cluster, "owner")?);

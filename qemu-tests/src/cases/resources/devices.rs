@@ -1,10 +1,9 @@
-//! Devices of a device plugin: upstream's sample beside the native node, through its restart and a kill of the agent.
+//! Devices of a device plugin: upstream's sample in the native node, through its restart and a kill of the agent.
 //!
 //! In: the group's cluster. Out: amounts of the Node, the device's file inside containers, the pod resources API, a refusal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -20,7 +19,7 @@ use orlop_harness::say;
 use orlop_proto::pod_resources::v1::ContainerDevices;
 use serde_json::{Value, json};
 
-use crate::cases::resources::{GROUP, NODE, cluster};
+use crate::cases::resources::{GROUP, NODE, cluster, look_until};
 use crate::cases::volumes::csi_claims::restart;
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: GROUP };
@@ -33,23 +32,25 @@ pub const CASES: &[Case] = &[HERE.case(
     devices,
 )];
 
-const RESOURCE: &str = "example.com/resource";
-const DEVICES: [&str; 2] = ["Dev-1", "Dev-2"];
+pub(super) const RESOURCE: &str = "example.com/resource";
+pub(super) const DEVICES: [&str; 2] = ["Dev-1", "Dev-2"];
 /// Name of the plugin's program in the node.
-const PROGRAM: &str = "device-plugin";
+pub(super) const PROGRAM: &str = "device-plugin";
+/// The device manager's checkpoint.
+pub(super) const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
-fn start_plugin(joined: &mut Joined, program: &Path) -> Result<()> {
+pub(super) fn start_plugin(joined: &mut Joined, program: &Path) -> Result<()> {
     let node = &mut joined.nodes[0];
     let argv = [node.bring(program)?];
     node.start_beside(PROGRAM, &argv, &[])
 }
 
 /// Waits until the Node has these amounts of the resource.
-fn await_amounts(cluster: &Cluster, capacity: &str, allocatable: &str) -> Result<()> {
+pub(super) fn await_amounts(cluster: &Cluster, node: &str, capacity: &str, allocatable: &str) -> Result<()> {
     let client = cluster.client();
     let what = format!("{allocatable} of {capacity} devices in the Node");
     client.wait::<Node, _>(&client.all(), 60, &what, |all| {
-        let status = all.get(NODE)?.status.as_ref()?;
+        let status = all.get(node)?.status.as_ref()?;
         let amount = |of: &Option<
             BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
         >| { of.as_ref()?.get(RESOURCE).map(|quantity| quantity.0.clone()) };
@@ -63,35 +64,47 @@ fn names(devices: &[ContainerDevices]) -> BTreeSet<&str> {
 }
 
 /// Waits until the kubelet has this number of healthy devices: the Node may still show those of the time before.
-fn await_healthy(joined: &Joined, devices: usize) -> Result<()> {
-    let client = joined.cluster.client();
-    let mut again = client.block_on(async { tokio::time::interval(Duration::from_secs(1)) });
-    let deadline = Instant::now() + Duration::from_secs(60);
+pub(super) fn await_healthy(joined: &Joined, devices: usize) -> Result<()> {
     let api = PodResources::of(&joined.nodes[0])?;
-    loop {
-        client.block_on(again.tick());
-        let all = api.allocatable().map(|all| all.devices);
-        if all.as_ref().is_ok_and(|all| names(all).len() == devices) {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            bail!("waited 60 s for {devices} devices, there are {all:?}");
-        }
-    }
+    look_until(&joined.cluster, 60, &format!("{devices} devices"), || {
+        let all = api.allocatable()?.devices;
+        ensure!(names(&all).len() == devices, "there are {all:?}");
+        Ok(())
+    })
 }
 
-fn pod(name: &str) -> Value {
+pub(super) fn pod(name: &str) -> Value {
     let mut pod = api_pod(name, NODE, STAYS, 1);
     pod["spec"]["containers"][0]["resources"] = json!({"limits": {RESOURCE: "1"}});
     pod
 }
 
-/// The one device that a program in the pod sees, which is the one that the kubelet shows.
-fn device(joined: &Joined, name: &str) -> Result<String> {
-    let listed = joined.cluster.kubectl(&["exec", name, "--", "ls", "/tmp"])?;
+/// The one device that a program in the pod sees.
+pub(super) fn seen(cluster: &Cluster, name: &str) -> Result<String> {
+    let listed = cluster.kubectl(&["exec", name, "--", "ls", "/tmp"])?;
     let seen: Vec<&str> = listed.lines().filter(|line| line.starts_with("Dev-")).collect();
     let [one] = seen[..] else { bail!("{name} sees {listed:?}") };
     ensure!(DEVICES.contains(&one), "there is no device {one}");
+    Ok(one.to_owned())
+}
+
+/// Devices of pods by their UIDs, from the text of the checkpoint.
+pub(super) fn recorded(checkpoint: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let checkpoint: Value =
+        serde_json::from_str(checkpoint).with_context(|| format!("the checkpoint {checkpoint:?}"))?;
+    let mut devices: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for entry in checkpoint["Data"]["PodDeviceEntries"].as_array().into_iter().flatten() {
+        let uid = entry["PodUID"].as_str().with_context(|| format!("an entry without a pod: {entry}"))?;
+        let of_nodes = entry["DeviceIDs"].as_object().into_iter().flat_map(serde_json::Map::values);
+        let ids = of_nodes.filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+        devices.entry(uid.to_owned()).or_default().extend(ids.map(str::to_owned));
+    }
+    Ok(devices)
+}
+
+/// The same device, which is the one that the kubelet shows.
+pub(super) fn device(joined: &Joined, name: &str) -> Result<String> {
+    let one = seen(&joined.cluster, name)?;
     let api = PodResources::of(&joined.nodes[0])?;
     let shown = api.get(name)?.with_context(|| format!("{name} is not shown"))?;
     ensure!(api.list()?.contains(&shown), "the list and the pod differ: {shown:?}");
@@ -101,8 +114,8 @@ fn device(joined: &Joined, name: &str) -> Result<String> {
         .flat_map(|container| &container.devices)
         .map(|of| (of.resource_name.as_str(), &of.device_ids[..]))
         .collect();
-    ensure!(entries == [(RESOURCE, &[one.to_owned()][..])], "{name} has {one} and is shown with {entries:?}");
-    Ok(one.to_owned())
+    ensure!(entries == [(RESOURCE, &[one.clone()][..])], "{name} has {one} and is shown with {entries:?}");
+    Ok(one)
 }
 
 /// A pod that the scheduler did not place finds no device.
@@ -123,7 +136,7 @@ fn ensure_refused(cluster: &Cluster) -> Result<()> {
 }
 
 /// Container and restarts of a pod with one container.
-fn instance(cluster: &Cluster, name: &str) -> Result<(Option<String>, i32)> {
+pub(super) fn instance(cluster: &Cluster, name: &str) -> Result<(Option<String>, i32)> {
     let client = cluster.client();
     let pod = client.get::<Pod>(&client.of("default"), name)?.with_context(|| format!("no pod {name}"))?;
     let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
@@ -144,11 +157,11 @@ fn restarts(joined: &mut Joined, program: &Path, pods: [(&str, &str); 2]) -> Res
     let before: Vec<_> =
         pods.iter().map(|(name, _)| instance(&joined.cluster, name)).collect::<Result<_>>()?;
     joined.nodes[0].end_beside(PROGRAM, SIGTERM)?;
-    await_amounts(&joined.cluster, "2", "0")?;
+    await_amounts(&joined.cluster, NODE, "2", "0")?;
     await_healthy(joined, 0)?;
     ensure_same(joined, &before)?;
     start_plugin(joined, program)?;
-    await_amounts(&joined.cluster, "2", "2")?;
+    await_amounts(&joined.cluster, NODE, "2", "2")?;
     ensure_same(joined, &before)?;
     joined.nodes[0].kill_agent()?;
     restart(joined)?;
@@ -178,7 +191,7 @@ fn devices(cx: &mut CaseContext<'_>) -> Result<()> {
     let program = programs::device_plugin(&cx.run)?;
     let joined = cluster(cx)?;
     start_plugin(joined, &program)?;
-    await_amounts(&joined.cluster, "2", "2")?;
+    await_amounts(&joined.cluster, NODE, "2", "2")?;
     await_healthy(joined, DEVICES.len())?;
     for name in ["devices-1", "devices-2"] {
         joined.run_pod(pod(name))?;
@@ -204,4 +217,27 @@ fn devices(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     joined.nodes[0].end_beside(PROGRAM, SIGTERM)?;
     joined.cluster.ensure_nothing_forbidden()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_a_pod_are_those_of_all_its_containers_and_numa_nodes() {
+        let entry = |uid: &str, ids: Value| json!({"PodUID": uid, "ContainerName": "c", "DeviceIDs": ids});
+        let entries = [
+            entry("u1", json!({"-1": ["Dev-1"], "0": ["Dev-2"]})),
+            entry("u1", json!({"0": ["Dev-3"], "1": null})),
+            entry("u2", json!(null)),
+        ];
+        let text = json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1});
+        let set = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
+        let expected =
+            [("u1".to_owned(), set(&["Dev-1", "Dev-2", "Dev-3"])), ("u2".to_owned(), BTreeSet::new())];
+        assert_eq!(recorded(&text.to_string()).unwrap(), BTreeMap::from(expected));
+        let none = json!({"Data": {"PodDeviceEntries": null, "RegisteredDevices": null}, "Checksum": 1});
+        assert_eq!(recorded(&none.to_string()).unwrap(), BTreeMap::new());
+        assert!(recorded("").is_err());
+    }
 }

@@ -22,14 +22,15 @@ pub const CASES: &[Case] = &[HERE.case(
     processors,
 )];
 
-const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
+/// The CPU manager's state file.
+pub(super) const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 /// Prints its processors again and again.
 const SCRIPT: &str =
     "trap 'exit 0' TERM; while :; do grep Cpus_allowed_list /proc/self/status; sleep 0.2; done";
 const GUARANTEED: &str =
     "    resources: {requests: {cpu: 1, memory: 16Mi}, limits: {cpu: 1, memory: 16Mi}}\n";
 
-fn configure(node: &NativeNode, policy: &str) -> Result<()> {
+pub(super) fn configure(node: &NativeNode, policy: &str) -> Result<()> {
     let path = node.inside("/run/e2e/kubelet.yaml");
     let text = fs::read_to_string(&path).context("read the agent's configuration")?;
     let ours = ["cpuManager", "kubeReserved"];
@@ -123,7 +124,7 @@ fn other_policy(node: &mut NativeNode) -> Result<()> {
 }
 
 /// The kernel's list of processors.
-fn cpu_list(text: &str) -> Vec<i64> {
+pub(super) fn cpu_list(text: &str) -> Vec<i64> {
     let number = |text: &str| text.trim().parse::<i64>().ok();
     let range = |part: &str| match part.split_once('-') {
         Some((from, to)) => Some((number(from)?..=number(to)?).collect::<Vec<_>>()),

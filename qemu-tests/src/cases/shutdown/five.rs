@@ -1,7 +1,7 @@
 //! Five pods that the cases of this group share: three priorities, and 1, 20 and 600 s to end.
 //!
-//! What comes in: a VM with the grace periods [`GROUPS`]. What goes out: checks that the pods ended in order, and that
-//! the receipt records them.
+//! In: a VM with the grace periods [`GROUPS`]. Out: checks that the pods ended in order, and that the receipt
+//! records them.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;

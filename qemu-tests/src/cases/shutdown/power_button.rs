@@ -1,4 +1,5 @@
-//! The power button of a VM: the pods end in order before the power goes, and the next boot finds the receipt.
+//! The power button of a VM: the pods end in order before the power is switched off, and the next boot finds
+//! the receipt.
 
 use std::time::Instant;
 

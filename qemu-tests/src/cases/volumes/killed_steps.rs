@@ -17,7 +17,7 @@ use orlop_harness::cluster::fixture::{
 };
 use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
 use orlop_harness::cluster::ready;
-use orlop_harness::native::steps::StepKiller;
+use orlop_harness::native::steps::{StepKiller, Steps};
 use orlop_harness::rng::Rng;
 use orlop_harness::say;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ const KEPT: [&str; 4] = [
     "local-volume/volumeDevices/pv-stepwise-local",
 ];
 /// Instead of every so many-th step, all of them.
-const ALL: &str = "ORLOP_E2E_ALL_STEPS";
+pub(crate) const ALL: &str = "ORLOP_E2E_ALL_STEPS";
 /// Distance of the tested steps, unless all steps are requested.
 const STRIDE: u32 = 16;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -116,27 +116,42 @@ fn restart(joined: &mut Joined) -> Result<()> {
     await_ready(&joined.cluster, "first", 60).map(drop)
 }
 
-/// Runs `something` on the pod and kills the agent before its `nth` step; returns that step, or `None` if `done` was true
-/// earlier.
+/// Runs `something` and kills the agent before its `nth` step; returns that step, or `None` if `done` was true earlier and the agent
+/// lives. A killed agent may not have ended yet.
+pub(crate) fn until_step(
+    joined: &Joined,
+    steps: Steps,
+    nth: usize,
+    something: impl Fn(&Joined) -> Result<()>,
+    done: impl Fn(&Joined) -> Result<bool>,
+) -> Result<Option<String>> {
+    let killer = StepKiller::set(joined.cluster.run(), joined.nodes[0].agent_pid()?, steps, nth)?;
+    something(joined)?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(step) = killer.killed(LOOK)? {
+            return Ok(Some(step));
+        }
+        if done(joined)? {
+            // The kill may have come after the last look.
+            return Ok(killer.end());
+        }
+        ensure!(Instant::now() < deadline, "neither step {nth} nor the end came within {LIMIT:?}");
+    }
+}
+
+/// The same for steps on volumes; the agent starts again.
 fn without_step(
     joined: &mut Joined,
     nth: usize,
     something: impl Fn(&Joined) -> Result<()>,
     done: impl Fn(&Joined) -> Result<bool>,
 ) -> Result<Option<String>> {
-    let killer = StepKiller::set(joined.cluster.run(), joined.nodes[0].agent_pid()?, nth)?;
-    something(joined)?;
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(step) = killer.killed(LOOK)? {
-            restart(joined).with_context(|| format!("after the kill before {step}"))?;
-            return Ok(Some(step));
-        }
-        if done(joined)? {
-            return Ok(None);
-        }
-        ensure!(Instant::now() < deadline, "neither step {nth} nor the end came within {LIMIT:?}");
+    let step = until_step(joined, Steps::Volumes, nth, something, done)?;
+    if let Some(step) = &step {
+        restart(joined).with_context(|| format!("after the kill before {step}"))?;
     }
+    Ok(step)
 }
 
 fn the_pod_now(joined: &Joined) -> Result<Option<Pod>> {

@@ -1,4 +1,4 @@
-//! Requests that nobody approves.
+//! Requests that no approver takes.
 
 use super::*;
 

@@ -93,7 +93,7 @@ fn a_refusal_does_not_tie_the_node_to_a_token_that_is_gone() {
     }
 }
 
-/// A single 401, and what the node was told at its first boot leads nowhere any more.
+/// The server answers one 401, and the token that the node got at its first boot is no longer valid.
 #[test]
 fn a_token_that_leads_nowhere_does_not_keep_a_good_certificate_from_its_renewal() {
     let mut w = World::joining();

@@ -7,9 +7,9 @@
 //! the next run: intent, and its image is on the node ───────────────────► record written ─► intent removed
 //! ```
 //! In: beginnings and ends of pulls, the files as they are read. Out: [`FileChange`]s, the state of an image. Invariants: a pull begins
-//! after its intent is on disk; the intent goes after the record is on disk, and with the last of several pulls; so a kill between
-//! any two changes never leaves a pulled image that looks preloaded. The caller makes the changes one after the other and stops at
-//! the first that fails. Upstream: pkg/kubelet/images/pullmanager.
+//! after its intent is on disk; the intent is removed after the record is on disk, and with the last of several pulls;
+//! so a kill between any two changes never leaves a pulled image that looks preloaded. The caller makes the changes one
+//! after the other and stops at the first that fails. Upstream: pkg/kubelet/images/pullmanager.
 
 use std::collections::BTreeMap;
 

@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Workers of pods that nobody wants come to their end.
+    /// Ends the workers of pods that no source wants.
     fn bury(&mut self) {
         let wanted: BTreeSet<PodUid> = self.wanted.values().map(|p| pod::key(p).uid).collect();
         let over: Vec<PodUid> = self.workers.difference(&wanted).cloned().collect();

@@ -65,6 +65,8 @@ fn addresses_by_policy() {
         (&[], &["2001:db8::1", "198.51.100.1"], "n1", "InternalIP=198.51.100.1 Hostname=n1"),
         (&["::"], &["198.51.100.1", "2001:db8::1"], "n1", "InternalIP=2001:db8::1 Hostname=n1"),
         (&[], &["127.0.0.1"], "n1", "InternalIP=192.0.2.1 Hostname=n1"),
+        // A line of /etc/hosts with the loopback interface: DNS has not been asked.
+        (&["::"], &["127.0.1.1", "::1"], "n1", "InternalIP=2001:db8::1 Hostname=n1"),
         (&[], &[], "203.0.113.5", "InternalIP=203.0.113.5 Hostname=203.0.113.5"),
         (
             &["203.0.113.9"],

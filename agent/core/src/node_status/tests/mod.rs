@@ -118,7 +118,8 @@ fn a_node_that_the_watch_has_shown_is_brought_in_line_with_one_call() {
     assert_eq!(w.cidrs, [["10.0.0.0/24"]]);
     assert!(matches!(&w.facts[0], NodeFact::Registered { created: false, .. }));
 
-    // It went meanwhile, and nobody has said so: the next try creates it. If somebody has, the first does.
+    // The Node was deleted meanwhile. Without an event of the watch the second try creates it, with the
+    // event the first does.
     for told in [false, true] {
         let mut w = World::new();
         w.store(there.clone());
@@ -143,7 +144,7 @@ fn forbidden_to_create_is_said_and_tried_again_slower_and_slower() {
     assert!(
         w.facts.iter().any(|f| matches!(f, NodeFact::Failed { message } if message.contains("Forbidden")))
     );
-    // Somebody else made the Node: that will do.
+    // Another client made the Node: that will do.
     w.store(json!({"metadata": {"name": "n1"}}));
     w.run(seconds(8), &mut std::iter::repeat(Fault::Forbidden));
     assert!(w.machine.is_ready());

@@ -24,11 +24,11 @@ pub(super) enum Fault {
     Unavailable,
     /// Applied, but no answer came.
     Lost,
-    /// Somebody deleted the Node just before.
+    /// Another client deleted the Node just before.
     Deleted,
     /// Creating is forbidden.
     Forbidden,
-    /// Somebody deleted the Node and made another just before.
+    /// Another client deleted the Node and made another just before.
     Remade,
 }
 

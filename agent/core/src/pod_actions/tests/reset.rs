@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Init container `i1`, sidecar `side`, regular `a` (whose exit code 42 makes all begin anew) and `b`.
+/// Init container `i1`, sidecar `side`, regular `a` (whose exit code 42 makes all containers start again) and `b`.
 fn anew(policy: &str) -> Pod {
     let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}});
     let mut p = pod_of(json!({"restartPolicy": policy,

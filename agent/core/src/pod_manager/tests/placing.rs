@@ -165,7 +165,7 @@ fn over(pod: &Pod) -> Arc<Pod> {
     Arc::new(over)
 }
 
-/// The agent stopped after the pod's status reached the API, and before the record of its processors was written anew; the scheduler
+/// The agent stopped after the pod's status reached the API, and before the record of its processors was written again; the scheduler
 /// has sent the next pod.
 #[test]
 fn dead_containers_of_a_pod_that_has_ended_keep_no_processors_from_a_new_pod() {

@@ -140,7 +140,7 @@ fn a_generation_is_known_when_it_is_decided_what_it_is_given() {
     // Given, and not on disk yet: its status must not look as if the resize were done.
     assert_eq!(generation(&mut m, api(&[&asks("500m", 2)])), Some(Some(1)));
     assert_eq!(generation(&mut m, ManagerEvent::Recorded(true)), Some(Some(2)));
-    // The disk is full, and another change comes.
+    // The disk is full, and another change arrives.
     assert_eq!(generation(&mut m, api(&[&asks("600m", 3)])), Some(Some(2)));
     assert_eq!(generation(&mut m, ManagerEvent::Recorded(false)), None);
     assert_eq!(generation(&mut m, api(&[&asks("600m", 4)])), Some(Some(2)));

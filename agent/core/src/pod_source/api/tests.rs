@@ -88,7 +88,7 @@ fn changes_one_by_one() {
     assert_eq!(delivered(&mut source, WatchEvent::Applied(going)), [op(PodOp::Delete, &["1"])]);
     assert_eq!(delivered(&mut source, WatchEvent::Deleted(labelled.clone())), [op(PodOp::Remove, &["1"])]);
     assert_eq!(delivered(&mut source, WatchEvent::Deleted(labelled)), []);
-    // The name went on to another pod, and nobody said that the first is gone.
+    // Another pod has the name, and the watch did not report that the first is gone.
     let replaced = delivered(&mut source, WatchEvent::Applied(plain("3", "b")));
     assert_eq!(replaced, [op(PodOp::Remove, &["2"]), op(PodOp::Add, &["3"])]);
     assert_eq!(delivered(&mut source, WatchEvent::Deleted(plain("2", "b"))), []);

@@ -150,7 +150,7 @@ fn a_file_that_was_removed_takes_its_pod_along_even_if_it_is_back() {
     let files = vec![file("a", a()), file("b", manifest("b", "i"))];
     assert_eq!(world.step(FileEvent::Listed(Listing::Directory(files))), Vec::<String>::new());
     assert_eq!(world.step(read(FileContent::Gone)), Vec::<String>::new());
-    // Of nobody's file nothing is told but that it is read; dot-files never count.
+    // The source reads a file without a pod again and reports nothing else; dot-files never count.
     assert_eq!(world.step(removed()), ["read a"]);
     assert_eq!(world.step(FileEvent::Removed(".a".to_owned())), Vec::<String>::new());
     // Before the first listing everything is looked at.
@@ -304,8 +304,9 @@ fn event() -> impl Strategy<Value = FileEvent> {
 }
 
 proptest! {
-    /// Whatever arrives, in whatever order: the updates add up to the state, names are unique, and once what was asked for
-    /// was answered and a good listing was absorbed twice a period apart, the source holds what a restarted source would hold.
+    /// For all events in any order: the updates add up to the state, names are unique, and once what was asked for was
+    /// answered and a good listing was absorbed twice a period apart, the source holds what a restarted source would
+    /// hold.
     #[test]
     fn updates_add_up_and_a_restart_arrives_at_the_same(
         events in proptest::collection::vec((event(), 0u64..30), 0..40),

@@ -194,7 +194,7 @@ fn a_stale_status_is_not_repeated_of_a_pod_that_is_half_removed() {
     }
 }
 
-/// Nobody knows the pod any more when its removal is asked for; the record knows its grace.
+/// No source has the pod any more when its removal is asked for; the record has its grace period.
 #[test]
 fn the_removal_of_a_resumed_pod_leaves_it_its_grace() {
     let mut w = World::with(&two("Always"));

@@ -84,7 +84,7 @@ fn a_pod_is_deleted_only_as_it_was_seen() {
     let (id, call) = n.call();
     let ApiCall::DeletePod { resource_version, .. } = call else { panic!("{call:?}") };
     assert_eq!(resource_version.as_deref(), Some("5"));
-    // Somebody labelled it.
+    // A user labelled it.
     n.answer(id, error(Class::Conflict));
     n.wait();
     let (id, call) = n.call();
@@ -142,7 +142,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
         assert_eq!(n.calls, [], "once");
     }
 
-    // Somebody asked for its deletion: nothing of it may be left then.
+    // A user asked for its deletion: nothing of it may be left then.
     let mut asked = told.clone();
     merge_json(&mut asked, json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     let mut n = Node::new(&[api_pod("u", 6, asked)]);
@@ -153,7 +153,7 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
     n.step(StatusEvent::Finished(key("u")));
     assert!(matches!(n.call().1, ApiCall::DeletePod { grace_s: 0, .. }));
 
-    // Nobody replaces this one: it stays to be looked at.
+    // No controller replaces this pod: it stays to be looked at.
     let mut n = Node::new(&[api_pod("u", 6, json!({"status": ended}))]);
     n.step(StatusEvent::MachineStays(true));
     n.step(published("u", ended));

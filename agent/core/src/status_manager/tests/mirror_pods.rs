@@ -61,7 +61,7 @@ fn a_static_pod_is_shown_by_the_mirror_that_names_it_and_never_deleted() {
     assert!(!n.calls.iter().any(|(_, c)| matches!(c, ApiCall::DeletePod { .. })), "{:?}", n.calls);
 }
 
-/// A static pod that was removed and came back unchanged runs again, whatever its restart policy; the API
+/// A static pod that was removed and came back unchanged runs again under every restart policy; the API
 /// server does not let a client revert the end that its mirror pod shows.
 #[test]
 fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {

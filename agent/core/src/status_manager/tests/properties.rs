@@ -174,7 +174,7 @@ impl World {
         self.node.step(StatusEvent::Watch(WatchEvent::Listed(all)));
     }
 
-    /// Somebody else writes: a condition, or the wish to delete, or away with it.
+    /// Another client writes a condition, asks for the deletion, or removes the pod.
     fn meddle(&mut self, uid: &'static str, how: u8) {
         let Some(mut pod) = self.pods.get(uid).cloned() else { return };
         match how {

@@ -1,4 +1,4 @@
-//! The task that has the records: pulls that nobody waits for, a request that takes long, the end of the node.
+//! The task that has the records: pulls without a waiting caller, a request that takes long, the end of the node.
 
 use std::sync::mpsc;
 
@@ -63,7 +63,7 @@ async fn a_pull_that_is_dropped_leaves_its_intent_and_is_not_under_way() {
     let f = fixture();
     drop(f.begin().await);
     assert_eq!((f.check(Vec::new()).await, f.records.sizes().await), (Check::MustAuthenticate, Some((1, 0))));
-    // So is one whose beginning nobody waits for any more.
+    // Nor is a pull whose caller no longer waits for its beginning.
     assert!(f.records.begin(image()).now_or_never().is_none());
     let last = f.begin().await;
     assert_eq!(last.end(Err(()), Wall(1)).await, Some((0, 0)), "no other pull is under way");

@@ -58,8 +58,8 @@ pub fn plan(settings: &Settings, driver: CgroupDriver) -> anyhow::Result<Option<
     Ok(Some(ContainerManagerPlan { driver: Arc::new(LinuxCgroups::new(driver)), config }))
 }
 
-/// Begins to make the cgroups above the pods' if the configuration says that systemd does it. Whoever leaves the driver to the
-/// runtime waits for its word.
+/// Begins to make the cgroups above the pods' if the configuration says that systemd does it. A configuration that
+/// leaves the driver to the runtime waits for the runtime's answer.
 ///
 /// # Errors
 /// As [`plan`].

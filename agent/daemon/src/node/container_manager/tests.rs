@@ -129,7 +129,7 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
         fake.until("remove kubepods-podold_1.slice").await.last().map(String::as_str),
         Some("remove kubepods-podold_1.slice")
     );
-    // Of a pod that is over, whatever its class was.
+    // The cgroup of a pod that is over is removed from every class.
     pods.remove(&PodUid::from("new-1")).await.unwrap();
     pods.remove(&PodUid::from("new-1")).await.unwrap();
     assert_eq!(fake.until("remove kubepods-podnew_1.slice").await, ["remove kubepods-podnew_1.slice"]);
@@ -139,7 +139,7 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
         text.lines().find_map(|l| l.strip_prefix(&format!("{name}\"{operation}\"}} ")).map(str::to_owned))
     };
     let counts = ["create", "update", "destroy"].map(counted);
-    // Three above; the pod's own was there, and the class has its share; then the orphan's and the pod's went.
+    // Three above; the pod's own was there, and the class has its share; then the orphan's and the pod's were removed.
     assert_eq!(counts, [Some("3"), Some("2"), Some("2")].map(|n| n.map(str::to_owned)));
     tasks.stop().cancel();
 }

@@ -42,7 +42,7 @@ use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
 pub use crate::node::eviction::senses::LinuxSenses;
 
-/// An answer that comes later.
+/// An answer that arrives later.
 pub type EvictionFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Signals of the eviction manager, and the means to free resources without ending a pod.
@@ -103,7 +103,7 @@ impl PreparedEviction {
         self.own.clone()
     }
 
-    /// Starts the owner. It looks as soon as the pods that are going are gone.
+    /// Starts the owner. It looks as soon as the pods that are ending have ended.
     pub fn start(self, deps: Deps<'_>) -> Owner {
         let PreparedEviction { config, senses, own, inbox } = self;
         let Deps { node, going, desired, statuses } = deps;

@@ -1,7 +1,7 @@
 //! The end of the pods in the stop of the agent's own unit.
 //!
 //! In: SIGTERM, and systemd's jobs. Out: pods that end in order, as with a delay lock. Invariants: if only the agent
-//! stops, its containers go on; the unit's stop is bounded, whatever the pods do.
+//! stops, its containers go on; the unit's stop is bounded, also if pods do not end.
 
 use std::future::Future;
 use std::path::Path;
@@ -76,7 +76,7 @@ impl Departure {
         }
     }
 
-    /// Ends the pods in order, tells the API server, and writes the receipt; false if it took too long.
+    /// Ends the pods in order, reports to the API server, and writes the receipt; false if it took too long.
     async fn end_pods(mut self, kind: String) -> bool {
         self.to.send(ShutdownEvent::GoingDown { kind });
         let over = tokio::time::timeout(self.needed, self.over.wait_for(|over| *over)).await;

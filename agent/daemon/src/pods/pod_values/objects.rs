@@ -121,7 +121,7 @@ impl<A: ApiServer> ObjectStore<A> {
         fetched
     }
 
-    /// Starts the owner of the table, and tells it of the pods that the node wants.
+    /// Starts the owner of the table, and sends it the pods that the node wants.
     pub(super) async fn follow(&self, mut desired: watch::Receiver<DesiredPods>, to: Sender<ManagerEvent>) {
         let Some(inbox) = self.inbox.lock().take() else { return };
         self.tasks.own(ObjectOwner::new(self.policy), self.shell(to), inbox);
@@ -186,7 +186,7 @@ enum ObjectEvent {
     News { object: ObjectRef, number: WatchNumber, news: ObjectNews },
     /// A task wants an object's contents.
     Question { object: ObjectRef, to: oneshot::Sender<Fetched> },
-    /// The table's deadline came.
+    /// The table's deadline has passed.
     Tick,
 }
 

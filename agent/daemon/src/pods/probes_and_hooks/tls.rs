@@ -33,7 +33,7 @@ pub(super) fn words(error: &std::io::Error) -> String {
     if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = inner {
         return format!(
             "its certificate is signed by an authority that this machine does not trust: give the server one of an \
-             authority in {}, or add its own there",
+             authority in {}, or add its own there (on the appliance: trust.caCertificates of NodeConfig)",
             agent_apiserver::SYSTEM_BUNDLE
         );
     }

@@ -1,7 +1,7 @@
 //! `kubelet_volume_stats_*`: usage of the volumes of claims.
 //!
 //! In: pods with their claims, measured volumes. Out: the text for `/metrics`. Invariants: one series for a
-//! claim, whatever the number of its pods; a volume without a measurement has no series. Upstream:
+//! claim, also if several pods use it; a volume without a measurement has no series. Upstream:
 //! pkg/kubelet/metrics/collectors/volume_stats.go.
 
 use std::collections::BTreeMap;

@@ -55,7 +55,7 @@ struct TableOwner {
 }
 
 impl TableOwner {
-    /// Whoever does not wait for an answer any more does not get it.
+    /// Handles one request. An answer without a waiting caller is dropped.
     fn hear(&mut self, asked: Ask, now: Mono, out: &mut Outbox<TableAction>) {
         let table = &mut self.table;
         match asked {

@@ -55,7 +55,7 @@ pub(super) enum Ask {
     MayUnstage { key: VolumeKey, disk: OnDisk, to: oneshot::Sender<bool> },
     /// The driver let go of the volume, or did not.
     Unstaged { key: VolumeKey, ticket: Ticket, done: bool },
-    /// The table's deadline came.
+    /// The table's deadline has passed.
     Tick,
 }
 
@@ -157,13 +157,13 @@ impl CsiVolumes {
         answer.await.ok()
     }
 
-    /// The turn of the caller at a volume, once it comes.
+    /// The turn of the caller at a volume, as soon as it is granted.
     pub(crate) async fn turn(&self, key: &VolumeKey) -> Option<Turn> {
         let of = Subject::Volume(key.clone());
         self.ask(|to| Ask::Turn { of, to }).await
     }
 
-    /// The turn of the caller at an iSCSI target, once it comes.
+    /// The turn of the caller at an iSCSI target, as soon as it is granted.
     pub(crate) async fn turn_at_target(&self, iqn: &str) -> Option<Turn> {
         let of = Subject::Target(iqn.to_owned());
         self.ask(|to| Ask::Turn { of, to }).await

@@ -32,14 +32,14 @@ fn a_newcomer_displaces_the_oldest_of_the_largest_crowd() {
             assert_eq!(of(&mut slots, n), Some(None));
         }
     }
-    // The strangers' twelve places are taken, four by each source: the first of all goes.
+    // The strangers' twelve places are taken, four by each source: the first of all is ended.
     let displaced = slots.take(host(9)).expect("taken").displaced.expect("somebody goes");
     assert!(displaced < 3, "the oldest of its source: {displaced}");
     slots.leave(displaced);
     assert_eq!(slots.taken(), 12);
     assert_eq!(of(&mut slots, 9).map(|displaced| displaced.is_some()), Some(true));
     assert_eq!(of(&mut slots, 9).map(|displaced| displaced.is_some()), Some(true));
-    // Three by each: now its own oldest goes.
+    // Three by each: now its own oldest is ended.
     assert_eq!(of(&mut slots, 9), Some(Some(12)));
 }
 

@@ -34,7 +34,7 @@ fn seconds_of_ns(value: Option<u64>) -> Option<f64> {
     value.map(|ns| ns as f64 / 1e9)
 }
 
-/// Told of cgroups that have a limit, as upstream.
+/// Reported for cgroups that have a limit, as upstream.
 fn throttling(usage: &Usage, of: fn(&Throttling) -> u64) -> Option<u64> {
     usage.cpu.quota_us?;
     usage.cpu.throttling.as_ref().map(of)

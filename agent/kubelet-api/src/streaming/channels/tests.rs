@@ -204,7 +204,7 @@ fn a_command_whose_outputs_have_ended_is_waited_for_and_can_be_given_up() {
     out.clear();
     translator.give_up(&mut out);
     assert!(out.is_empty() && translator.is_done(), "once");
-    // Who asked for no output cannot tell from its end that the command is over.
+    // For a client without output, the end of the output does not show that the command is over.
     assert!(!begun(&StreamOptions { stdout: false, stderr: false, ..ALL }).awaits_end());
 }
 

@@ -78,7 +78,7 @@ pub(in crate::streaming) fn control_frame(kind: u16, fin: bool, payload: &[u8]) 
     out
 }
 
-/// A server's reply, with headers that nobody unpacks.
+/// A server's reply, with headers that no reader unpacks.
 pub(in crate::streaming) fn reply(stream: u32, fin: bool) -> Vec<u8> {
     control_frame(SYN_REPLY, fin, &[&stream.to_be_bytes()[..], b"packed"].concat())
 }

@@ -97,8 +97,45 @@ fn options_hold_also_if_the_agent_died_before_it_set_them() {
         assert!(fs::write(p.disk().join("new"), "x").is_ok(), "only there");
         tear_down(&p.pod("u1")).unwrap();
     }
-    let odd = Bind { options: vec!["noatime".to_owned(), "uid=5".to_owned()], ..p.work() };
-    assert!(p.mount("u1", &odd, None).unwrap_err().starts_with("mount option \"uid=5\""));
+}
+
+#[test]
+fn options_of_a_file_system_change_no_bind_mount() {
+    let Some(p) = BindFixture::new() else { return };
+    let options = ["discard", "uid=5", "_netdev", "x-of.a.tool=1", "lazytime,noexec"];
+    let odd = Bind { options: options.map(str::to_owned).to_vec(), ..p.work() };
+    assert_eq!(p.mount("u1", &odd, None), Ok(None));
+    let flags = nix::sys::statvfs::statvfs(&p.at("u1")).unwrap().flags();
+    assert!(flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC), "{flags:?}");
+    assert!(fs::write(p.at("u1").join("new"), "x").is_ok());
+}
+
+/// As mount(8) (util-linux 2.38) with `bind,remount` and the same options, in upstream's order.
+#[test]
+fn options_mean_what_they_mean_to_mount() {
+    let of = |read_only: bool, options: &[&str]| {
+        let options = options.iter().map(|o| (*o).to_owned()).collect();
+        flags(&Bind { read_only, options, ..Bind::default() })
+    };
+    let own = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    for (options, expected) in [
+        (&[][..], MsFlags::empty()),
+        (&["bind", "defaults", "discard", "remount", "sync", "nofail", ""], MsFlags::empty()),
+        (&["noexec", "exec"], MsFlags::MS_NOEXEC),
+        (&["noexec,exec"], MsFlags::empty()),
+        (&["user"], own | MsFlags::MS_NOEXEC),
+        (&["users,exec"], own),
+        (&["owner"], own),
+        (&["group,suid"], MsFlags::MS_NODEV),
+        (&["strictatime"], MsFlags::MS_STRICTATIME),
+        (&["noatime,norelatime"], MsFlags::MS_NOATIME),
+        (&["nosymfollow", "nodiratime"], NOSYMFOLLOW | MsFlags::MS_NODIRATIME),
+        (&["ro"], MsFlags::MS_RDONLY),
+        (&["ro", "rw"], MsFlags::empty()),
+    ] {
+        assert_eq!(of(false, options), expected, "{options:?}");
+    }
+    assert_eq!(of(true, &["rw"]), MsFlags::MS_RDONLY, "the pod has it read-only");
 }
 
 #[test]

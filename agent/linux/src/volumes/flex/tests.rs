@@ -117,7 +117,7 @@ fn a_record_says_which_pods_have_a_volume() {
     let held = &on_disk(&node.root).unwrap()[&flex.key()];
     assert_eq!(held.pods.iter().map(ToString::to_string).collect::<Vec<_>>(), ["u"]);
 
-    // The node's own business is told to nobody.
+    // An attachment by the node itself is not reported.
     let own = Record { device: Some("/dev/x".to_owned()), ..flex.record(false) };
     write(&node.root, &own).unwrap();
     assert_eq!(record_like(&node.root, &record).unwrap(), Some(own.clone()));

@@ -76,7 +76,7 @@ fn everything_is_given_and_keeps_the_bits_that_it_has() {
     let before = expected.map(|(name, _)| changed(name));
     give(&top, GROUP, false).unwrap();
     assert_eq!(expected.map(|(name, _)| changed(name)), before);
-    // One that nobody writes to; a single file is a volume, too.
+    // A volume that is only read; a single file is a volume, too.
     file(&top.join("new"), 0o200);
     lchown(top.join("link"), None, Some(0)).unwrap();
     give(&top, GROUP, true).unwrap();
@@ -224,7 +224,7 @@ fn a_walk_ends_when_it_is_told_to_and_another_one_goes_on() {
 
 #[test]
 fn an_entry_that_refuses_is_passed_over() {
-    // Entries of sysctl refuse a group and a mode whoever asks.
+    // Entries of sysctl refuse a group and a mode from every user.
     give(Path::new("/proc/sys/kernel"), GROUP, false).unwrap();
     let progress = Progress::default();
     let rights = Rights { group: GROUP, read_only: false };

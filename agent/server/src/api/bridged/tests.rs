@@ -278,7 +278,7 @@ async fn flood(mut writes: impl AsyncWrite + Unpin) {
     while writes.write_all(&piece).await.is_ok() {}
 }
 
-/// All that comes until the connection ends: frames.
+/// All that arrives until the connection ends: frames.
 async fn until_closed(reads: &mut (impl AsyncRead + Unpin)) -> Vec<(u8, Vec<u8>)> {
     let mut all = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Whatever is asked is answered: paths, queries and headers of all kinds, and bytes that are hardly HTTP.
+//! Every request has an answer: paths, queries and headers of all kinds, and bytes that are hardly HTTP.
 //!
 //! `PROPTEST_CASES` says how many are tried (docs/server.md).
 

@@ -23,7 +23,7 @@ const MUCH: usize = 64 << 20;
 /// Bytes of `…/some`.
 const SOME: usize = 40_000;
 
-/// Tells that the body has gone.
+/// Reports that the body was dropped.
 struct BodyDropSignal(Arc<watch::Sender<usize>>);
 
 impl Drop for BodyDropSignal {
@@ -194,7 +194,7 @@ async fn a_client_of_http1_that_reads_nothing_is_ended() {
         client.write_all(format!("GET {path} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await.unwrap();
         let gone = timeout(PATIENCE, world.gone.wait_for(|gone| *gone == 1)).await;
         gone.expect("the answer is given up").unwrap();
-        // What was on its way still comes, and then the end.
+        // Bytes under way still arrive, and then the end.
         let read = timeout(PATIENCE, client.read_to_end(&mut Vec::new())).await.expect("the connection ends");
         assert!(read.is_err() || read.unwrap() < MUCH, "{path}");
     }

@@ -81,7 +81,7 @@ impl Publishing {
                 done.map_err(|e| self.failed(MOUNT_DEVICE, &e.message))?;
                 Ok(self.fits())
             }
-            // It is this pod's from here on: nobody gives it back under it.
+            // The volume is this pod's from here on: no other task gives it back to the driver.
             (PublishPosition::RecordFirst, PublishAnswer::Recorded(new)) => {
                 self.recorded = Some(new?);
                 Ok(match (self.facts.staged, self.stage_secret()) {
@@ -170,7 +170,7 @@ impl Publishing {
             _ if !self.terms.attach => PublishPosition::Driver,
             Attached::Yes => PublishPosition::Attachment,
             // The volume has waited long: its driver may say that it has no room for it on this node. Before that is the answer
-            // the cluster knows how much room there is: the pod's successor must not come here.
+            // the cluster knows how much room there is: the pod's successor must not be bound to this node.
             _ if self.csi.overdue && self.terms.recounts => PublishPosition::NoRoom,
             _ => end(End::Unattached { full: false }),
         }
@@ -254,7 +254,8 @@ impl Publishing {
         if self.stages() { PublishPosition::RecordFirst } else { self.staged() }
     }
 
-    /// The driver refused, for good or not: the pod's record goes if it is new and nothing of the volume can be here.
+    /// The driver refused, for good or not: the pod's record is removed if it is new and nothing of the volume can be
+    /// here.
     fn refused(&self, why: Failure, is_final: bool) -> PublishPosition {
         if is_final && self.recorded == Some(true) {
             PublishPosition::Release(why)
@@ -285,7 +286,7 @@ impl Publishing {
     }
 
     fn grow(&self) -> PublishPosition {
-        // Of a volume that nobody writes to it is told once that it has grown.
+        // For a read-only volume the driver gets the growth once, before the volume is in use.
         let grows = self.growing().is_some() || (self.expandable().is_some() && !self.in_use());
         if grows { PublishPosition::Grow } else { PublishPosition::Published }
     }
@@ -310,7 +311,7 @@ impl Publishing {
         let Tokens { renew_after, .. } = self.tokens;
         end(End::Published {
             renew_after,
-            // Nobody tells of a claim that has grown.
+            // No watch reports a claim that has grown.
             again: self.terms.again || self.growing().is_some(),
             resize: self.resize.take(),
             labelled: !self.csi.label().is_empty(),

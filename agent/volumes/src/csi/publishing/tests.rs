@@ -378,7 +378,7 @@ fn pods_that_do_not_fit_end_before_the_driver_is_asked() {
     let why = crate::selinux::conflict("pv", "b", "a");
     assert_eq!(world.run(&csi), End::Unprocessed { why });
     assert_eq!(world.steps.last().map(String::as_str), Some("readdisk"));
-    // No pod has it: it is staged anew.
+    // No pod has it: it is staged again.
     let held = VolumeOnDisk { staged: true, stage_label: "b".to_owned(), ..VolumeOnDisk::default() };
     let facts = Facts { staged: true, ..Facts::default() };
     let mut world = World { object, held, facts, ..World::default() };

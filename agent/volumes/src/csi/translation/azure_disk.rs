@@ -30,7 +30,7 @@ fn csi(of: &AzureDiskVolumeSource) -> Result<CSIPersistentVolumeSource, String> 
 
 fn inline(of: &AzureDiskVolumeSource) -> Result<Inline, String> {
     let mut source = csi(of)?;
-    // An empty mode is told of a PersistentVolume, and not of a pod's volume.
+    // The driver gets an empty mode of a PersistentVolume, but not of a pod's volume.
     if let Some(attributes) = source.volume_attributes.as_mut() {
         attributes.retain(|name, value| name != "cachingmode" || !value.is_empty());
     }

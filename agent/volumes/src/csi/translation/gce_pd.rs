@@ -77,7 +77,7 @@ fn region_of(zones: &[&str]) -> Result<String, String> {
     }
 }
 
-/// One node writes, or many read: the driver refuses anything else, which nobody looked at once.
+/// One node writes, or many read: the driver refuses anything else; the in-tree plugin did not check it.
 fn access_modes(modes: Option<Vec<String>>) -> Option<Vec<String>> {
     let modes = modes?;
     let has = |mode: &str| modes.iter().any(|m| m == mode);

@@ -20,7 +20,7 @@ pub(super) const DRIVER: Driver = Driver {
     access_modes: as_they_are,
 };
 
-/// What it says of reading alone is not told.
+/// The translation leaves `readOnly` out.
 fn csi(of: &PortworxVolumeSource) -> CSIPersistentVolumeSource {
     source(&of.volume_id, of.fs_type.as_ref(), None, [])
 }

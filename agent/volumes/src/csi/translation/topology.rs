@@ -31,7 +31,7 @@ pub(super) struct Keys {
 pub(super) enum Labels {
     /// Several zones.
     Zones,
-    /// One value, whatever is in it.
+    /// One value, taken as it is.
     AsTheyAre,
 }
 

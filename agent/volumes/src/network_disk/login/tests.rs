@@ -26,7 +26,7 @@ struct World {
     sessions: BTreeMap<String, u32>,
     /// Portals that answer.
     answering: BTreeSet<String>,
-    /// Portals whose links come.
+    /// Portals whose links appear.
     linked: BTreeSet<String>,
     /// The device that joins the paths.
     joined: Option<String>,
@@ -210,7 +210,7 @@ fn a_name_of_the_nodes_own_is_an_interface_of_its_own() {
     ];
     assert_eq!(world.said[..5], expected);
     assert!(world.said.iter().any(|s| s.ends_with("-I 10.0.0.1:3260:pv --login")));
-    // It goes with the disk, and when there is no way to it.
+    // It is removed with the disk, and when there is no way to it.
     let gone = format!("{interface} delete");
     let logout: Vec<String> = iscsi(own.clone()).logout("pv").iter().map(ToString::to_string).collect();
     assert_eq!(logout.len(), 3);
@@ -251,7 +251,7 @@ fn what_the_target_wants_to_see_is_told_before_it_is_asked() {
     assert!(
         !world.said.iter().any(|s| s.contains("hush") || s.contains("username_in") || s.contains("other"))
     );
-    // The program may repeat what it was told: nobody hears it.
+    // The program may repeat its arguments: the agent does not show its output.
     let mut world =
         World { failing: vec![("auth.password".to_owned(), 7)], ..World::answering(&["10.0.0.1"]) };
     let error = world.end(&mut Login::new(&of, "pv", chap)).unwrap_err();

@@ -1,8 +1,8 @@
 //! Images of the add-ons, made here under the names of the published ones.
 //!
-//! What comes in: the programs, Debian's packet tools. What goes out: images in a registry's directory. Invariant: what
-//! the published images have and kube-proxy calls is there: iptables over nftables and the older one side by side,
-//! nftables, conntrack, ipset.
+//! In: the programs, Debian's packet tools, the host's busybox. Out: images in a registry's directory. Invariant:
+//! what the published images have and kube-proxy calls is there: iptables over nftables and the older one side by
+//! side, nftables, conntrack, ipset.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,13 +15,15 @@ use serde_json::json;
 use crate::cluster::build;
 use crate::cluster::programs::AddOnPrograms;
 use crate::native::blobs::Blobs;
+use crate::native::images as host;
 use crate::run::Run;
 
-/// The registry of the published images.
+/// The registry of the published images. flannel has its own.
 pub(super) const REGISTRY: &str = "registry.k8s.io";
 const KUBE_PROXY: &str = "kube-proxy";
 const COREDNS: &str = "coredns/coredns";
-const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const SHELL: &str = "e2e/busybox";
+pub(super) const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The image of kube-proxy.
 ///
@@ -57,9 +59,28 @@ pub(super) fn make(run: &Arc<Run>, dir: &Path, programs: &AddOnPrograms) -> Resu
     Ok(())
 }
 
+/// Makes the image of the test pods in a registry's directory; returns its name.
+///
+/// # Errors
+/// If the host has no static busybox, or the directory cannot be written.
+pub(super) fn shell(run: &Arc<Run>, dir: &Path) -> Result<String> {
+    let blobs = Blobs::at(dir)?;
+    let layer = blobs.layer_of(run, |tree| {
+        fs::create_dir_all(tree.join("tmp")).context("make /tmp of an image")?;
+        host::install_busybox(&tree.join("bin"))
+    })?;
+    blobs.image(
+        SHELL,
+        "1",
+        &json!({"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]}),
+        std::slice::from_ref(&layer),
+    )?;
+    Ok(format!("{REGISTRY}/{SHELL}:1"))
+}
+
 /// Links that Debian's packages do not carry: the merged directories, and the choice of the tables behind `iptables`,
 /// which Debian makes at installation (nftables).
-fn links(tree: &Path) -> Result<()> {
+pub(super) fn links(tree: &Path) -> Result<()> {
     for dir in ["bin", "lib", "lib64", "sbin"] {
         symlink(format!("usr/{dir}"), tree.join(dir)).with_context(|| format!("link {dir}"))?;
     }
@@ -75,7 +96,7 @@ fn links(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-fn program(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn program(from: &Path, to: &Path) -> Result<()> {
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
     }

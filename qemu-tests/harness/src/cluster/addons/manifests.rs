@@ -1,8 +1,7 @@
 //! The objects of kube-proxy and CoreDNS, as kubeadm makes them (cmd/kubeadm/app/phases/addons). Pure.
 //!
-//! What comes in: the mode of kube-proxy. What goes out: a list of objects for `kubectl apply`. Invariant: the pods ask
-//! for everything that the published manifests ask for: priorities, tolerations, paths of the host, capabilities,
-//! probes.
+//! In: the mode of kube-proxy. Out: a list of objects for `kubectl apply`. Invariant: the pods ask for everything
+//! that the published manifests ask for: priorities, tolerations, paths of the host, capabilities, probes.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use super::{COREDNS, KUBE_PROXY, NAMESPACE, ProxyMode, images};
 use crate::cluster::flags::{CLUSTER_DOMAIN, DNS_ADDRESS};
 use crate::cluster::plane::server_url;
-use crate::cluster::wires::POD_RANGE;
+use crate::cluster::wires::{IPV6_POD_RANGE, POD_RANGE};
 
 /// Pods of CoreDNS.
 pub(super) const REPLICAS: i32 = 2;
@@ -28,6 +27,8 @@ pub(super) struct ProxySettings {
     /// kube-proxy sets the largest number of tracked connections. The kernel refuses this in a network namespace that is
     /// not the machine's first one.
     pub(super) sets_conntrack_max: bool,
+    /// Pods have addresses of both families.
+    pub(super) dual_stack: bool,
 }
 
 /// All objects, each after those that it needs.
@@ -58,6 +59,7 @@ fn binding(name: &str, role: &str, account: &str) -> Value {
 /// kube-proxy cannot reach the API server through a Service, so it has the server's address.
 fn proxy_configuration(settings: ProxySettings) -> Value {
     let secrets = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let ranges = [Some(POD_RANGE), settings.dual_stack.then_some(IPV6_POD_RANGE)];
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config",
         "clusters": [{"name": "default", "cluster": {
@@ -72,7 +74,7 @@ fn proxy_configuration(settings: ProxySettings) -> Value {
     let mut config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf"},
-        "clusterCIDR": POD_RANGE,
+        "clusterCIDR": ranges.into_iter().flatten().collect::<Vec<_>>().join(","),
         "mode": settings.mode.name(),
     });
     if !settings.sets_conntrack_max {
@@ -276,7 +278,8 @@ mod tests {
 
     use super::*;
 
-    const NATIVE: ProxySettings = ProxySettings { mode: ProxyMode::Nftables, sets_conntrack_max: false };
+    const NATIVE: ProxySettings =
+        ProxySettings { mode: ProxyMode::Nftables, sets_conntrack_max: false, dual_stack: false };
 
     /// The API's type has every field of the object: none is misspelt.
     fn same<K: Serialize + DeserializeOwned>(object: &Value) {
@@ -314,7 +317,10 @@ mod tests {
         let native = config(NATIVE);
         assert_eq!(native["mode"], "nftables");
         assert_eq!(native["conntrack"]["maxPerCore"], 0);
-        let vm = config(ProxySettings { mode: ProxyMode::Ipvs, sets_conntrack_max: true });
+        assert_eq!(native["clusterCIDR"], POD_RANGE);
+        let both = config(ProxySettings { dual_stack: true, ..NATIVE });
+        assert_eq!(both["clusterCIDR"], "10.88.0.0/16,fd00:88::/32");
+        let vm = config(ProxySettings { mode: ProxyMode::Ipvs, sets_conntrack_max: true, dual_stack: false });
         assert_eq!(vm["mode"], "ipvs");
         assert!(vm.get("conntrack").is_none(), "{vm}");
     }

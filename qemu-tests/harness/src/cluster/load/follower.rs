@@ -1,7 +1,7 @@
 //! A follower of the log that the writer writes, byte by byte.
 //!
-//! What comes in: chunks. What goes out: the number of bytes, and the first wrong one. Invariant: the expected log is
-//! computed here, not copied from the received one.
+//! In: chunks. Out: the number of bytes, and the first wrong one. Invariant: the expected log is computed here, not
+//! copied from the received one.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! A strict parser of Prometheus' text format: families with their kind, labels and buckets, and samples.
 //!
-//! What comes in: a text of version 0.0.4. What goes out: [`Text`], [`Families`]. Invariant: a text that a scraper
-//! could misread is an error.
+//! In: a text of version 0.0.4. Out: [`Text`], [`Families`]. Invariant: a text that a scraper could misread
+//! is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,8 +3,8 @@
 //! ```text
 //! host's static busybox ─► second disk ─► /var/lib/e2e in the VM ─► hostPath ─► /bin of the pod
 //! ```
-//! The image's own containers have no shell. What comes in: a VM that is Ready, metrics-server. What goes out: nothing; the
-//! pod is gone afterwards.
+//! The image's own containers have no shell. In: a VM that is Ready, metrics-server. Out: nothing; the pod is gone
+//! afterwards.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -123,7 +123,7 @@ fn the_last_of_several_pulls_takes_the_intent_away() {
     assert_eq!(under_way.after_failure(IMAGE), [FileChange::RemoveIntent(IMAGE.to_owned())]);
     under_way.ended(IMAGE);
     assert_eq!(under_way.by_record(IMAGE, ID, OnDisk::Absent), None);
-    // One that nobody counted ends like the last one.
+    // A pull that was not counted ends like the last one.
     under_way.ended(IMAGE);
     assert_eq!(under_way.after_failure(IMAGE), [FileChange::RemoveIntent(IMAGE.to_owned())]);
 }

@@ -1,10 +1,15 @@
 //! Rules of NodeConfig beyond the shape of single fields.
 //!
 //! In: a merged configuration. Out: every broken rule. Rules that only a complete set of sources can meet (a server
-//! without a token) are in [`outlook`], because sources complete each other.
+//! without a token) are in [`outlook()`], because sources complete each other.
+
+mod network;
+mod outlook;
+mod registries;
 
 use super::derive;
-use super::types::{Interface, Join, NodeConfig};
+use super::pem;
+use super::types::{Join, NodeConfig};
 use crate::credential_provider;
 use crate::field::{self, Lines};
 use crate::formats;
@@ -15,6 +20,8 @@ use crate::path;
 use crate::problem::Problem;
 use serde_json::Value;
 use std::collections::BTreeSet;
+
+pub(super) use outlook::outlook;
 
 /// Less is a mistake in the unit.
 const SWAP_BYTES_MIN: i64 = 1 << 20;
@@ -53,16 +60,12 @@ impl Rules<'_> {
 /// Everything wrong with `config`; `lines` finds keys in the source merged last.
 pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> Vec<Problem> {
     let mut rules = Rules { source, lines, problems: Vec::new() };
-    let name = config.node.name.as_str();
-    rules.rule(
-        name.is_empty() || formats::is_dns_name(name),
-        "node.name",
-        name,
-        "must be a DNS name: lower-case letters, digits, - and ., at most 253",
-    );
+    rules.node(&config.node);
     for (i, interface) in config.network.interfaces.iter().enumerate() {
         rules.interface(interface, &path::index("network.interfaces", i));
     }
+    rules.trust(config);
+    rules.proxy(&config.proxy);
     rules.each(&config.time.servers, "time.servers", is_host, "must be a host name or an IP address");
     rules.registries(config);
     rules.kernel(config);
@@ -89,72 +92,7 @@ pub(crate) fn validate_join(join: &Join, source: &str, lines: &dyn Lines) -> Vec
     rules.problems
 }
 
-/// What the configuration asks for and does not get.
-pub(super) fn outlook(config: &NodeConfig) -> Vec<Problem> {
-    let missing = config.join.as_ref().map(crate::join::missing).unwrap_or_default();
-    if missing.is_empty() {
-        return Vec::new();
-    }
-    let reason = format!("lacks {}: the node runs standalone", missing.join(", "));
-    vec![Problem { source: "effective".to_owned(), path: "join".to_owned(), reason, ..Problem::default() }]
-}
-
 impl Rules<'_> {
-    fn interface(&mut self, interface: &Interface, at: &str) {
-        const IP: &str = "must be an IP address";
-        let pattern = |b: u8| b.is_ascii_alphanumeric() || b" *?[]!-_.:@".contains(&b);
-        let at_name = path::child(at, "name");
-        self.rule(
-            !interface.name.trim().is_empty() && interface.name.bytes().all(pattern),
-            &at_name,
-            &interface.name,
-            "must be interface names or patterns such as en*, with blanks between",
-        );
-        if let Some(mac) = &interface.mac_address {
-            self.rule(
-                is_mac(mac),
-                &path::child(at, "macAddress"),
-                mac,
-                "must be six hex pairs with : between",
-            );
-        }
-        let cidr = "must be an address with its prefix length, such as 192.0.2.10/24";
-        self.each(&interface.addresses, &path::child(at, "addresses"), formats::is_cidr, cidr);
-        for (key, gateway) in [("gateway", &interface.gateway), ("gateway6", &interface.gateway6)] {
-            if let Some(gateway) = gateway {
-                self.rule(formats::is_ip(gateway), &path::child(at, key), gateway, IP);
-            }
-        }
-        if let Some(gateway) = interface.gateway6.as_deref().filter(|g| formats::is_ip(g)) {
-            self.rule(
-                gateway.contains(':'),
-                &path::child(at, "gateway6"),
-                gateway,
-                "must be an IPv6 address",
-            );
-        }
-        self.each(&interface.dns, &path::child(at, "dns"), formats::is_ip, IP);
-        self.each(&interface.search, &path::child(at, "search"), formats::is_dns_name, "must be a DNS name");
-    }
-
-    fn registries(&mut self, config: &NodeConfig) {
-        const AT: &str = "registries.mirrors";
-        for (host, mirrors) in &config.registries.mirrors {
-            let at = path::child(AT, host);
-            self.rule(
-                host == "_default" || is_host_port(host),
-                &at,
-                host,
-                "must be a registry's host, host:port, or _default",
-            );
-            if mirrors.endpoints.is_empty() {
-                self.broken(&path::child(&at, "endpoints"), None, "must name at least one URL");
-            }
-            let reason = "must be an http:// or https:// URL without blanks and quotes";
-            self.each(&mirrors.endpoints, &path::child(&at, "endpoints"), is_url, reason);
-        }
-    }
-
     fn swap(&mut self, config: &NodeConfig) {
         let size = &config.swap.size;
         self.rule(
@@ -211,7 +149,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Values of this part are never shown: somebody may have put the token in the wrong place.
+    /// Values of this part are never shown: the author may have put the token in the wrong place.
     fn join(&mut self, join: &Join) {
         let https = is_url(&join.server) && join.server.starts_with("https://");
         if !join.server.is_empty() && !https {
@@ -220,8 +158,12 @@ impl Rules<'_> {
         if join.token.as_ref().is_some_and(|t| !is_token(t.reveal())) {
             self.broken("join.token", None, "must have the form abcdef.0123456789abcdef");
         }
-        if join.ca_data.as_deref().is_some_and(|d| !is_base64(d)) {
-            self.broken("join.caData", None, "must be PEM certificates in base64");
+        if join
+            .ca_data
+            .as_deref()
+            .is_some_and(|d| !is_base64(d) || pem::has_other_blocks(d, &pem::CERTIFICATE))
+        {
+            self.broken("join.caData", None, registries::CERTIFICATES);
         }
         for (i, hash) in join.ca_cert_hashes.iter().enumerate() {
             let hex = hash.strip_prefix("sha256:");
@@ -274,12 +216,6 @@ fn is_url(text: &str) -> bool {
     })
 }
 
-fn is_mac(text: &str) -> bool {
-    text.len() == 17
-        && text.split(':').count() == 6
-        && text.split(':').all(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
 fn is_token(text: &str) -> bool {
     let part =
         |p: &str, n: usize| p.len() == n && p.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -293,3 +229,6 @@ fn is_base64(text: &str) -> bool {
         && text.len() - digits.len() <= 2
         && digits.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
 }
+
+#[cfg(test)]
+mod tests;

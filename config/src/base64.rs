@@ -1,4 +1,4 @@
-//! Base64 as it arrives on a command line or in an SMBIOS string: standard alphabet, padding optional.
+//! Base64 as it arrives on a command line, in an SMBIOS string or in a document: standard alphabet, padding optional.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;

@@ -64,14 +64,19 @@ pub fn is_ip(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
+/// A unicast address that is valid on one link alone.
+#[must_use]
+pub fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
 /// An address that a Node object may have (upstream: `validateNodeIP`).
 #[must_use]
 pub fn is_node_address(ip: IpAddr) -> bool {
-    let link_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || link_local)
+    !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_link_local(ip))
 }
 
 /// An address with a prefix length.

@@ -10,23 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{
-    AWSElasticBlockStoreVolumeSource, AppArmorProfile, AzureDiskVolumeSource, AzureFileVolumeSource,
-    CSIVolumeSource, Capabilities, CinderVolumeSource, ClusterTrustBundleProjection, ConfigMapEnvSource,
-    ConfigMapKeySelector, ConfigMapProjection, ConfigMapVolumeSource, Container, ContainerPort,
-    ContainerResizePolicy, ContainerRestartRule, ContainerRestartRuleOnExitCodes, DownwardAPIProjection,
-    DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvFromSource, EnvVar,
-    EnvVarSource, EphemeralContainer, EphemeralVolumeSource, ExecAction, FCVolumeSource, FileKeySelector,
-    FlexVolumeSource, GCEPersistentDiskVolumeSource, GRPCAction, HTTPGetAction, HTTPHeader, HostAlias,
-    HostPathVolumeSource, ISCSIVolumeSource, ImageVolumeSource, KeyToPath, Lifecycle, LifecycleHandler,
-    LocalObjectReference, NFSVolumeSource, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
-    PodCertificateProjection, PodDNSConfig, PodDNSConfigOption, PodOS, PodReadinessGate, PodResourceClaim,
-    PodSecurityContext, PodSpec, PortworxVolumeSource, Probe, ProjectedVolumeSource, ResourceClaim,
-    ResourceFieldSelector, ResourceRequirements, SELinuxOptions, SeccompProfile, SecretEnvSource,
-    SecretKeySelector, SecretProjection, SecretVolumeSource, SecurityContext, ServiceAccountTokenProjection,
-    SleepAction, Sysctl, TCPSocketAction, Toleration, Volume, VolumeDevice, VolumeMount, VolumeProjection,
-    VsphereVirtualDiskVolumeSource,
-};
+use k8s_openapi::api::core::v1 as api;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 
 const TABLE: &str = include_str!("fixtures/pod_fields.txt");
@@ -87,7 +71,7 @@ macro_rules! types {
     ($($name:ident),+ $(,)?) => {
         /// The types with their fields.
         fn types() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-            BTreeMap::from([$((stringify!($name), fields::<$name>())),+])
+            BTreeMap::from([$((stringify!($name), fields::<api::$name>())),+])
         }
     };
 }

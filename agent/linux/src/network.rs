@@ -9,6 +9,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use agent_types::resources::machine::{HostNetwork, InterfaceAddress};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+use orlop_config::formats::is_node_address;
 
 /// The network as it is now. Without a name nothing is resolved. May block for as long as the resolver does.
 #[must_use]
@@ -29,7 +30,7 @@ pub fn host_network(resolve: Option<&str>) -> HostNetwork {
 pub fn node_addresses() -> Vec<IpAddr> {
     let host = host_network(None);
     let of = |is_family: fn(&IpAddr) -> bool, interface: Option<&String>| {
-        let usable = || host.addresses.iter().filter(move |a| is_family(&a.ip) && is_node_address(&a.ip));
+        let usable = || host.addresses.iter().filter(move |a| is_family(&a.ip) && is_node_address(a.ip));
         let preferred = usable().find(|a| Some(&a.interface) == interface);
         preferred.or_else(|| usable().next()).map(|a| a.ip)
     };
@@ -51,15 +52,6 @@ fn interface_addresses() -> Vec<InterfaceAddress> {
             Some(InterfaceAddress { interface: a.interface_name, ip })
         })
         .collect()
-}
-
-/// Link-local and multicast addresses do not name a node.
-fn is_node_address(ip: &IpAddr) -> bool {
-    let link_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    !(link_local || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
 }
 
 /// Interfaces of IPv4 default routes, lowest metric first (/proc/net/route).
@@ -113,6 +105,6 @@ mod tests {
         let host = host_network(Some("localhost"));
         assert!(host.addresses.iter().any(|a| a.ip.is_loopback()));
         assert!(host.resolved.iter().all(IpAddr::is_loopback));
-        assert!(node_addresses().iter().all(is_node_address));
+        assert!(node_addresses().into_iter().all(is_node_address));
     }
 }

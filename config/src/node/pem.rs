@@ -1,7 +1,7 @@
 //! PEM in base64: certificates and keys as documents hold them, decoded for the files that programs read.
 //!
 //! Invariant: a text that is taken holds whole blocks of one kind alone, at least one: files of certificates and the
-//! effective configuration can be read by everybody, and a key beside a certificate would be in both. The content of
+//! effective configuration can be read by every process, and a key next to a certificate would be in both. The content of
 //! blocks is not looked into.
 
 use crate::base64;
@@ -10,7 +10,7 @@ use crate::base64;
 pub(super) struct Kind {
     /// One of them is needed.
     labels: &'static [&'static str],
-    /// These may stand beside it.
+    /// These may be in the same text.
     others: &'static [&'static str],
 }
 

@@ -3,6 +3,7 @@
 //!
 //! It is made when the node has a way out: eight kernel modules are loaded for it, while the first pod starts.
 
+use orlop_config::formats::is_link_local;
 use orlop_netlink::nft::Network;
 use orlop_netlink::route::Route;
 use serde_json::Value;
@@ -29,10 +30,7 @@ pub fn networks(conflist: &str) -> Option<Vec<Network>> {
 pub fn leads_out(route: &Route, pods: &[Network]) -> bool {
     /// `RT_TABLE_MAIN`.
     const MAIN: u32 = 254;
-    let local = match route.to {
-        IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
-    };
+    let local = is_link_local(route.to) || route.to.is_multicast();
     route.table == Some(MAIN) && !local && !pods.contains(&(route.to, route.prefix))
 }
 

@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn plugins_of_add_ons_stay_where_they_were() {
         assert_eq!(PluginDir::of(false, false), PluginDir::Opt, "a new partition, or one made so");
-        // Also when somebody has removed the directory: the link to it has to lead somewhere.
+        // Also after a pod has removed the directory: the link needs a target.
         for (opt_is_link, orlop_is_directory) in [(true, true), (true, false), (false, true)] {
             assert_eq!(PluginDir::of(opt_is_link, orlop_is_directory), PluginDir::Orlop);
         }

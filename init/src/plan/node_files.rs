@@ -235,7 +235,7 @@ mod tests {
         let e = effective("registries: {mirrors: {r.io: {endpoints: ['http://m']}}}\n");
         let hosts = ["r.io", "old.io"].map(String::from);
         let steps = plan(&inputs(&e, &[], &hosts));
-        // Also a key that the configuration has no more. `hosts.toml` last: it tells that the others are init's.
+        // Also a key that the configuration has no more. `hosts.toml` is last: its mark shows that the others are init's.
         assert_eq!(
             removed(&steps),
             [

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use agent_types::resources::machine::HostNetwork;
 use k8s_openapi::api::core::v1::NodeAddress;
+use orlop_config::formats::is_link_local;
 
 /// What was configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,14 +124,10 @@ fn on_default_route(host: &HostNetwork, v4: bool) -> Option<IpAddr> {
 
 /// Why an address cannot name a node.
 fn unusable(ip: IpAddr) -> Option<&'static str> {
-    let link_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
     match ip {
         ip if ip.is_loopback() => Some("nodeIP can't be loopback address"),
         ip if ip.is_multicast() => Some("nodeIP can't be a multicast address"),
-        _ if link_local => Some("nodeIP can't be a link-local unicast address"),
+        ip if is_link_local(ip) => Some("nodeIP can't be a link-local unicast address"),
         ip if ip.is_unspecified() => Some("nodeIP can't be an all zeros address"),
         _ => None,
     }

@@ -93,6 +93,16 @@ mod tests {
         }
     }
 
+    /// The service manager's socket in a directory of its own, and the notifier that writes to it.
+    fn service_manager() -> (tempfile::TempDir, UnixDatagram, Arc<Notifier>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let notifier = Arc::new(Notifier::new(path.to_str()).unwrap());
+        (dir, manager, notifier)
+    }
+
     fn beats(socket: &UnixDatagram) -> usize {
         let mut buffer = [0u8; 32];
         std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count()
@@ -100,11 +110,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn beats_while_all_answer_and_stops_with_a_stuck_owner() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("notify");
-        let manager = UnixDatagram::bind(&path).unwrap();
-        manager.set_nonblocking(true).unwrap();
-        let notifier = Arc::new(Notifier::new(path.to_str()).unwrap());
+        let (_dir, manager, notifier) = service_manager();
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let (one, mut inbox_one) = tasks.mailbox::<Ev>();
         let (two, inbox_two) = tasks.mailbox::<Ev>();
@@ -134,11 +140,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_check_stops_the_beat_until_it_passes_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("notify");
-        let manager = UnixDatagram::bind(&path).unwrap();
-        manager.set_nonblocking(true).unwrap();
-        let notifier = Arc::new(Notifier::new(path.to_str()).unwrap());
+        let (_dir, manager, notifier) = service_manager();
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let (state, health) = watch::channel(Ok(()));
         let checks = vec![

@@ -40,7 +40,7 @@ pub fn environment_files(effective: &Effective) -> Vec<RunFile> {
     files
 }
 
-/// What is reached without the proxy: what the configuration names, the node itself, its networks, its pods, the API
+/// Hosts and networks that are reached without the proxy: those of the configuration, the node itself, its networks, its pods, the API
 /// server, and names of Services. The range of Services' addresses is the cluster's, and no node knows it. Addresses from
 /// DHCP come later.
 fn exempt(effective: &Effective) -> Vec<String> {
@@ -52,7 +52,7 @@ fn exempt(effective: &Effective) -> Vec<String> {
     }
     all.extend(kubelet.pod_cidr.split(',').filter(|range| !range.is_empty()).map(str::to_owned));
     all.extend(config.network.interfaces.iter().flat_map(|interface| &interface.addresses).cloned());
-    // The unspecified address chooses a family and is nobody's.
+    // The unspecified address chooses a family. No host has it.
     let unspecified = |text: &str| text.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
     all.extend(config.node.addresses.iter().filter(|text| !unspecified(text)).cloned());
     all.extend(api_server(config).map(str::to_owned));

@@ -46,7 +46,7 @@ fn files(interface: &Interface, rank: usize, metric: usize) -> Vec<RunFile> {
     single.chain([file("", None, metric + INDEXES)]).collect()
 }
 
-/// Whether the interface has addresses and routes of the network besides those of its entry.
+/// Whether the interface also has addresses and routes of the network, in addition to those of its entry.
 pub(super) fn asks_dhcp(interface: &Interface) -> bool {
     interface.dhcp.unwrap_or(interface.addresses.is_empty())
 }
@@ -134,7 +134,7 @@ fn search_domains(interface: &Interface) -> impl Iterator<Item = &str> {
     interface.search.iter().map(String::as_str).filter(|domain| *domain != ".")
 }
 
-/// What is taken of what the network says: name servers and search domains where the configuration has none.
+/// Settings that networkd takes from the network: name servers and search domains where the configuration has none.
 fn learned(text: &mut String, interface: &Interface, metric: &str) {
     let mut section = |name: &str, own: &[(&str, &str)]| {
         let _ = write!(text, "\n[{name}]\n");

@@ -9,8 +9,8 @@ use std::fmt::Write;
 const DIR: &str = "/var/lib/orlop/containerd/certs.d";
 /// First line of each `hosts.toml` that is made here; an add-on's begins otherwise, and is the add-on's to remove.
 const HOSTS_MARK: &str = "# Made from the node's configuration.";
-/// containerd refuses a registry whose `hosts.toml` names a file that is not there, so both stay and go together, beside
-/// each other. Without a `hosts.toml` it would take files that end in `.crt` for authorities.
+/// containerd refuses a registry whose `hosts.toml` names a file that is not there, so both lie in one directory, and
+/// init writes and removes them together. Without a `hosts.toml` it would take files that end in `.crt` for authorities.
 const CA: &str = "orlop-ca.pem";
 const CLIENT: &str = "orlop-client.pem";
 const CLIENT_KEY: &str = "orlop-client-key.pem";
@@ -28,8 +28,8 @@ pub fn hosts_files(config: &NodeConfig) -> Vec<RunFile> {
     files
 }
 
-/// All files that [`hosts_files`] may have made for a registry, `hosts.toml` last: while it is there, it tells that the
-/// others are to be removed.
+/// All files that [`hosts_files`] may have made for a registry, `hosts.toml` last: while it is there, init finds the
+/// others and removes them.
 #[must_use]
 pub fn hosts_file_paths(host: &str) -> Vec<String> {
     Vec::from([CA, CLIENT, CLIENT_KEY, "hosts.toml"].map(|name| format!("{DIR}/{host}/{name}")))
@@ -67,7 +67,7 @@ fn is_quoted(line: &str, before: &str, after: &str) -> bool {
     inner.is_some_and(|inner| !inner.is_empty() && !inner.contains('"'))
 }
 
-/// What the servers of one registry are verified by, and what the node shows them.
+/// Authorities that verify the servers of one registry, and the certificate that the node shows them.
 struct Tls {
     files: Vec<RunFile>,
     /// Lines of `hosts.toml` for one server; empty without certificates.

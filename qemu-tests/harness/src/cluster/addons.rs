@@ -11,26 +11,28 @@ mod images;
 mod manifests;
 mod metrics_server;
 pub mod multus;
+mod objects;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use serde_json::json;
 
 use self::manifests::ProxySettings;
 use super::flags::{ADDRESS, CLUSTER_DOMAIN, DNS_ADDRESS};
 use super::plane::Cluster;
 use super::programs;
-use super::vm_node::VmNode;
+use super::vm_node::{READY_LIMIT_S, VmNode};
 use crate::native::images as host;
 use crate::native::node::NativeNode;
 use crate::native::registry;
 
 /// Namespace of the add-ons.
 pub const NAMESPACE: &str = "kube-system";
+/// Limit for the add-ons on native nodes to be Ready, seconds: their images are large.
+pub const NATIVE_LIMIT_S: u64 = 180;
 /// Name of kube-proxy's DaemonSet, and `k8s-app` of its pods.
 pub const KUBE_PROXY: &str = "kube-proxy";
 /// Name of CoreDNS' Deployment.
@@ -239,6 +241,15 @@ impl AddOns {
         vm.configure("clusterDomain", CLUSTER_DOMAIN);
     }
 
+    /// Limit for the add-ons to be Ready on `nodes` nodes of their kind, seconds.
+    #[must_use]
+    pub fn limit_s(&self, nodes: u8) -> u64 {
+        match self.nodes {
+            NodeKind::Native => NATIVE_LIMIT_S,
+            NodeKind::Vm => READY_LIMIT_S * u64::from(nodes) * 2,
+        }
+    }
+
     /// Creates the objects, and waits until the pod network (if one was added) and kube-proxy run on all `nodes` and
     /// CoreDNS is Ready, which needs both, and Multus and metrics-server, if they were added.
     ///
@@ -246,39 +257,19 @@ impl AddOns {
     /// If an object is refused; at the deadline, with the present state.
     pub fn install(&self, cluster: &Cluster, nodes: u8, limit_s: u64) -> Result<()> {
         ensure!(nodes > 0, "add-ons need a node");
-        let file = cluster.dir().join("add-ons.json");
         let settings = ProxySettings {
             mode: self.mode,
             sets_conntrack_max: self.nodes == NodeKind::Vm,
             dual_stack: cluster.is_dual_stack(),
         };
-        fs::write(&file, manifests::objects(settings)?.to_string())
-            .with_context(|| format!("write {}", file.display()))?;
-        cluster.kubectl(&["apply", "--filename", &file.display().to_string()])?;
-        let client = cluster.client();
+        objects::create(cluster, "add-ons", &manifests::objects(settings)?)?;
         let nodes = i32::from(nodes);
         if let Some(Cni::Flannel) = self.cni {
             flannel::apply(cluster)?;
             flannel::await_ready(cluster, nodes, limit_s)?;
         }
-        client.wait::<DaemonSet, _>(
-            &client.of(NAMESPACE),
-            limit_s,
-            &format!("{KUBE_PROXY} on {nodes} nodes"),
-            |all| {
-                let status = all.get(KUBE_PROXY)?.status.as_ref()?;
-                (status.desired_number_scheduled == nodes && status.number_ready == nodes).then_some(())
-            },
-        )?;
-        client.wait::<Deployment, _>(
-            &client.of(NAMESPACE),
-            limit_s,
-            &format!("{COREDNS} to be available"),
-            |all| {
-                let status = all.get(COREDNS)?.status.as_ref()?;
-                (status.available_replicas == Some(manifests::REPLICAS)).then_some(())
-            },
-        )?;
+        objects::await_daemon_set(cluster, (NAMESPACE, KUBE_PROXY), nodes, limit_s)?;
+        objects::await_deployment(cluster, (NAMESPACE, COREDNS), manifests::REPLICAS, limit_s)?;
         if self.has_multus {
             multus::apply(cluster)?;
             multus::await_ready(cluster, nodes, limit_s)?;

@@ -32,9 +32,6 @@ pub enum Kind {
     Vm,
 }
 
-/// Limit for the add-ons on native nodes, seconds: their images are large.
-const ADD_ONS_LIMIT_S: u64 = 180;
-
 /// Add-ons of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddOnChoice {
@@ -78,8 +75,7 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, choice: Option<AddOnChoice>) -
         if addons.brings_network() {
             native.iter().try_for_each(|node| flannel::make_room(&cluster, node))?;
         }
-        let limit_s = if kind == Kind::Vm { READY_LIMIT_S * u64::from(nodes) * 2 } else { ADD_ONS_LIMIT_S };
-        addons.install(&cluster, nodes, limit_s)?;
+        addons.install(&cluster, nodes, addons.limit_s(nodes))?;
         say::line(addons.describe());
     }
     say::line("");

@@ -99,7 +99,7 @@ fn parse(list: &str) -> Vec<(&str, &str)> {
 /// The caller's variables by which the suite would take its images from elsewhere.
 const OF_THE_CALLER: [&str; 2] = ["KUBE_TEST_REPO", "KUBE_TEST_REPO_LIST"];
 
-/// Lets a command of the suite use the suite's own names of images, whatever the caller's environment says. Every command needs it: the
+/// Lets a command of the suite use the suite's own names of images under any environment of the caller. Every command needs it: the
 /// list, the selection and the tests must agree.
 pub(super) fn keep_names(command: &mut Command) -> &mut Command {
     for variable in OF_THE_CALLER {

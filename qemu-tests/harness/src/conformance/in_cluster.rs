@@ -40,8 +40,6 @@ use crate::say;
 
 /// Port of the images in the plane's network.
 const PORT: u16 = 5002;
-/// Limit for the add-ons on native nodes to be Ready, seconds.
-const ADD_ONS_LIMIT_S: u64 = 180;
 /// Limit of one part: ginkgo stops its tests then.
 const PART_LIMIT: &str = "4h";
 
@@ -81,7 +79,7 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, artefacts: &Path, session: 
         await_serving(&cluster, name, 60)?;
     }
     if let Some(addons) = &addons {
-        install(addons, &cluster, options, names.len())?;
+        install(addons, &cluster, names.len())?;
     }
     let login = options.ssh.then(|| Login::offer(&cluster, artefacts, NODE)).transpose()?;
     let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
@@ -100,10 +98,10 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, artefacts: &Path, session: 
 }
 
 /// Waits until the add-ons are Ready on all nodes.
-fn install(addons: &AddOns, cluster: &Cluster, options: &Options, nodes: usize) -> Result<()> {
+fn install(addons: &AddOns, cluster: &Cluster, nodes: usize) -> Result<()> {
     let start = Instant::now();
-    let limit_s = if options.vm { READY_LIMIT_S * nodes as u64 * 2 } else { ADD_ONS_LIMIT_S };
-    addons.install(cluster, u8::try_from(nodes).context("the number of nodes")?, limit_s)?;
+    let nodes = u8::try_from(nodes).context("the number of nodes")?;
+    addons.install(cluster, nodes, addons.limit_s(nodes))?;
     say::line(format!("{}, Ready after {}", addons.describe(), human(start.elapsed())));
     Ok(())
 }

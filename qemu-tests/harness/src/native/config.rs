@@ -1,5 +1,6 @@
 //! Configuration files of a native node: containerd, CNI, agent. Pure.
 
+use orlop_config::node::{NodeConfig, derive};
 use serde_json::{Value, json};
 
 /// Directory of static pods.
@@ -92,10 +93,12 @@ pub fn cni_with_host_ports(subnets: &[String]) -> String {
     format!("{}\n", json!({"cniVersion": "1.0.0", "name": "e2e", "plugins": [bridge, ports]}))
 }
 
-/// Names as a booted node without a configured address has them.
+/// Names as a booted node of this name, without a configured address, has them.
 #[must_use]
 pub fn hosts(name: &str) -> String {
-    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {name}\n")
+    let mut node = NodeConfig::default();
+    name.clone_into(&mut node.node.name);
+    derive::hosts(&node, "")
 }
 
 /// KubeletConfiguration for a machine that may have cgroup v1 only.

@@ -140,16 +140,7 @@ fn leave_top_group(top: &Path) -> Result<()> {
 fn furnish() -> Result<()> {
     for dir in [
         "/var/lib/orlop/kubernetes/manifests",
-        "/var/lib/orlop/cni/net.d",
-        "/var/lib/orlop/etc/ceph",
-        "/var/lib/orlop/etc/iscsi",
-        "/var/lib/orlop/etc/lvm",
-        "/var/lib/orlop/etc/multipath",
-        "/var/lib/orlop/etc/nvme",
-        "/var/media",
-        "/var/mnt",
         "/var/opt/cni/bin",
-        "/var/srv",
         "/var/lib/kubelet",
         "/var/lib/cni",
         "/var/log/pods",
@@ -157,6 +148,9 @@ fn furnish() -> Result<()> {
         "/run/orlop",
     ] {
         fs::create_dir_all(dir).with_context(|| format!("make {dir}"))?;
+    }
+    for dir in led_to() {
+        fs::create_dir_all(&dir).with_context(|| format!("make {dir}"))?;
     }
     write_resolv_conf(Path::new("/etc/resolv.conf"))?;
     let plugins = Path::new("/var/lib/orlop/cni/bin");
@@ -172,6 +166,16 @@ fn furnish() -> Result<()> {
         copy_tree(seed, Path::new("/var/lib/containerd"))?;
     }
     Ok(())
+}
+
+/// Directories on the state partition that the image's links lead to.
+fn led_to() -> impl Iterator<Item = String> {
+    let links =
+        include_str!("../../../../image/rootfs/links.txt").lines().filter(|line| !line.starts_with('#'));
+    links.filter_map(|line| {
+        let (_, target) = line.split_once(" -> ")?;
+        Some(format!("/var/{}", target.trim_start_matches("../").strip_prefix("var/")?))
+    })
 }
 
 /// In the image this is a link into /run, whose directory systemd would make.

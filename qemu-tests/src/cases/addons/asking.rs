@@ -129,7 +129,7 @@ fn addresses(text: &str) -> Result<BTreeSet<IpAddr>> {
     text.split_whitespace().map(address).collect()
 }
 
-/// The client's address that the pod behind `at` sees when somebody in the network of process `pid` asks.
+/// The client's address that the pod behind `at` sees for a request from the network of process `pid`.
 pub(super) fn seen_from(pid: i32, at: SocketAddr) -> Result<IpAddr> {
     let answer = await_accepted(pid, (at, FROM), TRY, ROUTED, |answer| answer.status == 200)?;
     seen_address(&answer.body)

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use orlop_harness::built;
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
-use orlop_harness::cluster::addons::{AddOns, NodeKind, ProxyMode};
+use orlop_harness::cluster::addons::{AddOns, NATIVE_LIMIT_S, NodeKind, ProxyMode};
 use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, await_ready, await_serving};
 use orlop_harness::cluster::flags::{IPV6_ADDRESS, Settings};
 use orlop_harness::cluster::join::{JoinMethod, start_kubelet_with, write};
@@ -23,7 +23,7 @@ use serde_json::json;
 use super::asking::{
     ServiceAddresses, answers, answers_outside, await_named, ensure_all_answer, seen_from, serve, words,
 };
-use super::services::{ADD_ONS_LIMIT_S, CLIENT, NODES, WEB, web_pods};
+use super::services::{CLIENT, NODES, WEB, web_pods};
 
 const HERE: CaseDefaults = CaseDefaults { level: Level::L4n, group: None };
 
@@ -60,7 +60,7 @@ fn dual_stack(cx: &mut CaseContext<'_>, mode: ProxyMode) -> Result<()> {
     let mut joined = start(cx)?;
     let addons = AddOns::make(&joined.cluster, mode, NodeKind::Native)?;
     joined.nodes.iter().try_for_each(|node| addons.offer(node))?;
-    addons.install(&joined.cluster, u8::try_from(NODES.len())?, ADD_ONS_LIMIT_S)?;
+    addons.install(&joined.cluster, u8::try_from(NODES.len())?, NATIVE_LIMIT_S)?;
     let pods = web_pods(&joined.cluster)?;
     joined.run_pod(api_pod(CLIENT, NODES[0], STAYS, 1))?;
     let both = json!({"type": "NodePort", "ipFamilyPolicy": "RequireDualStack"});

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use orlop_harness::built;
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
 use orlop_harness::cluster::addons::flannel::{self, OVERHEAD};
-use orlop_harness::cluster::addons::{AddOns, COREDNS, Cni, NAMESPACE, NodeKind, ProxyMode};
+use orlop_harness::cluster::addons::{AddOns, COREDNS, Cni, NAMESPACE, NATIVE_LIMIT_S, NodeKind, ProxyMode};
 use orlop_harness::cluster::fixture::{Joined, api_pod, await_pod_ready, await_ready};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::join::{JoinMethod, start_kubelet};
@@ -56,8 +56,6 @@ const MTU: u32 = 1500;
 const BIG: usize = 1 << 20;
 /// Requests at once. That one of two pods gets all of them by chance does not happen.
 const REQUESTS: usize = 24;
-/// Limit for the add-ons to be Ready: their images are large.
-const ADD_ONS_LIMIT_S: u64 = 180;
 /// Limit for a node to report that its pod network is gone, or is back.
 const NETWORK_LIMIT_S: u64 = 60;
 
@@ -82,7 +80,7 @@ fn native(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     route_pods(cluster, false)?;
     NODES.iter().try_for_each(|node| await_not_ready(cluster, node))?;
-    install(cluster, &addons, NODES, ADD_ONS_LIMIT_S)?;
+    install(cluster, &addons, NODES, NATIVE_LIMIT_S)?;
     let pods = web_pods(cluster, NODES, None)?;
     let service = serve(cluster)?;
     ensure_connected(cluster, &pods, &service, MTU - OVERHEAD)?;

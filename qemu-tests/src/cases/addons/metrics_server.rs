@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
-use orlop_harness::cluster::addons::{AddOns, NAMESPACE, NodeKind, ProxyMode};
+use orlop_harness::cluster::addons::{AddOns, NAMESPACE, NATIVE_LIMIT_S, NodeKind, ProxyMode};
 use orlop_harness::cluster::fixture::Joined;
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::plane::Cluster;
@@ -22,8 +22,6 @@ pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: None }.cas
 )];
 
 const NODE: &str = "first";
-/// Limit for the add-ons to be Ready: their images are large.
-const ADD_ONS_LIMIT_S: u64 = 180;
 
 fn metrics_server(cx: &mut CaseContext<'_>) -> Result<()> {
     if let Some(module) = ProxyMode::Iptables.missing_module() {
@@ -35,7 +33,7 @@ fn metrics_server(cx: &mut CaseContext<'_>) -> Result<()> {
     addons.add_metrics_server(&joined.cluster)?;
     joined.nodes.iter().try_for_each(|node| addons.offer(node))?;
     let start = Instant::now();
-    addons.install(&joined.cluster, 1, ADD_ONS_LIMIT_S)?;
+    addons.install(&joined.cluster, 1, NATIVE_LIMIT_S)?;
     say::line(format!("  {} after {:.1} s", addons.describe(), start.elapsed().as_secs_f64()));
     // The API server asks the APIService again after some seconds, and the pods' values need two requests.
     let deadline = Instant::now() + Duration::from_secs(120);

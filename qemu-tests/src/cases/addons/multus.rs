@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
-use orlop_harness::cluster::addons::{AddOns, NodeKind, ProxyMode, multus};
+use orlop_harness::cluster::addons::{AddOns, NATIVE_LIMIT_S, NodeKind, ProxyMode, multus};
 use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, await_pod_gone};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::say;
@@ -23,8 +23,6 @@ pub const CASES: &[Case] = &[CaseDefaults { level: Level::L4n, group: None }.cas
 )];
 
 const NODE: &str = "first";
-/// Limit for the add-ons to be Ready: their images are large.
-const ADD_ONS_LIMIT_S: u64 = 180;
 /// The second network, and its range.
 const SECOND: &str = "second";
 const RANGE: &str = "10.99.0.0/24";
@@ -41,7 +39,7 @@ fn second_interface(cx: &mut CaseContext<'_>) -> Result<()> {
     addons.add_multus(&joined.cluster)?;
     joined.nodes.iter().try_for_each(|node| addons.offer(node))?;
     let start = Instant::now();
-    addons.install(&joined.cluster, 1, ADD_ONS_LIMIT_S)?;
+    addons.install(&joined.cluster, 1, NATIVE_LIMIT_S)?;
     say::line(format!("  {} after {:.1} s", addons.describe(), start.elapsed().as_secs_f64()));
     await_configuration(&mut joined)?;
     let config = json!({
@@ -69,7 +67,7 @@ fn second_interface(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-/// Multus makes its configuration of that of the pod network. containerd reads it as soon as it is there, and tells nobody.
+/// Multus makes its configuration of that of the pod network. containerd reads it as soon as it is there, and reports nothing.
 fn await_configuration(joined: &mut Joined) -> Result<()> {
     let file = joined.nodes[0].inside(multus::CONFIGURATION);
     let deadline = Instant::now() + Duration::from_secs(60);

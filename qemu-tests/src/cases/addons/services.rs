@@ -14,14 +14,12 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
-use orlop_harness::cluster::addons::{AddOns, NodeKind, ProxyMode};
+use orlop_harness::cluster::addons::{AddOns, NATIVE_LIMIT_S, NodeKind, ProxyMode};
 use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, container};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::write;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
-use orlop_harness::cluster::wires::Wire;
-use orlop_harness::native::config;
+use orlop_harness::native::node::NativeNode;
 use orlop_harness::say;
 use serde_json::{Value, json};
 
@@ -52,8 +50,6 @@ pub(super) const NODES: [&str; 2] = ["first", "second"];
 pub(super) const WEB: &str = "web";
 /// The pod that asks, on the first node.
 pub(super) const CLIENT: &str = "client";
-/// Limit for the add-ons to be Ready: their images are large.
-pub(super) const ADD_ONS_LIMIT_S: u64 = 180;
 /// Port at which kube-proxy reports its mode, on a node's loopback.
 const PROXY_METRICS_PORT: u16 = 10249;
 
@@ -74,11 +70,11 @@ fn services(cx: &mut CaseContext<'_>, mode: ProxyMode) -> Result<()> {
         return skip(format!("the machine's kernel lacks {module}"));
     }
     let mut joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &NODES)?;
-    allow_host_ports(&joined)?;
+    joined.nodes.iter().try_for_each(NativeNode::map_host_ports)?;
     let start = Instant::now();
     let addons = AddOns::make(&joined.cluster, mode, NodeKind::Native)?;
     joined.nodes.iter().try_for_each(|node| addons.offer(node))?;
-    addons.install(&joined.cluster, u8::try_from(NODES.len())?, ADD_ONS_LIMIT_S)?;
+    addons.install(&joined.cluster, u8::try_from(NODES.len())?, NATIVE_LIMIT_S)?;
     say::line(format!("  kube-proxy and CoreDNS are Ready after {:.1} s", start.elapsed().as_secs_f64()));
     let pods = web_pods(&joined.cluster)?;
     let service = serve(&joined.cluster, WEB, WEB, json!({"type": "NodePort"}))?;
@@ -94,15 +90,6 @@ fn services(cx: &mut CaseContext<'_>, mode: ProxyMode) -> Result<()> {
     // Last: it takes the cluster's DNS away.
     udp::ensure(&joined, &service)?;
     joined.cluster.ensure_nothing_forbidden()
-}
-
-/// Gives both nodes' networks host ports, before the first pod.
-fn allow_host_ports(joined: &Joined) -> Result<()> {
-    for (number, node) in (0..).zip(&joined.nodes) {
-        let text = config::cni_with_host_ports(&[Wire::new(number)?.pods()]);
-        write(node, config::CNI, &text)?;
-    }
-    Ok(())
 }
 
 /// The Service is reached by its name, its address and a port of each node.

@@ -1,4 +1,4 @@
-//! Whose interfaces networkd takes in hand, with which metric, and what it leaves to add-ons. The checks run in the VM of
+//! Interfaces that networkd manages and their metrics, and interfaces that it leaves to add-ons. The checks run in the VM of
 //! `boot/*`.
 
 use anyhow::{Context, Result, ensure};

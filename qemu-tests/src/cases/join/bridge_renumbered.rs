@@ -63,8 +63,7 @@ fn bridge(node: &mut NativeNode) -> Result<()> {
     std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     write(node, &told.path, &told.text)?;
     write(node, "/usr/share/orlop/pod-network.conflist", TEMPLATE)?;
-    std::fs::remove_file(node.inside("/var/lib/orlop/cni/net.d/10-e2e.conflist"))
-        .context("remove the node's network")?;
+    node.remove_network()?;
     node.kill_containerd()?;
     node.start_containerd()
 }

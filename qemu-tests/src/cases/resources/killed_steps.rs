@@ -212,7 +212,7 @@ fn delete_both(joined: &Joined) -> Result<()> {
     PODS.into_iter().try_for_each(|name| delete_pod(joined, name))
 }
 
-/// Waits until both pods are gone, and nobody has a processor or a device any more.
+/// Waits until both pods are gone, and no pod has a processor or a device any more.
 fn await_freed(joined: &Joined) -> Result<()> {
     for name in PODS {
         await_pod_gone(&joined.cluster, name, LIMIT_S)?;

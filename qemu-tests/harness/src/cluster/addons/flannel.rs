@@ -10,11 +10,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::images::{PATH, links, program};
+use super::objects::{await_daemon_set, create};
 use crate::cluster::build;
 use crate::cluster::flags::{ADDRESS, PORT};
 use crate::cluster::plane::Cluster;
@@ -110,9 +110,7 @@ pub fn make_room(cluster: &Cluster, node: &NativeNode) -> Result<()> {
 /// # Errors
 /// If an object is refused.
 pub(super) fn apply(cluster: &Cluster) -> Result<()> {
-    let file = cluster.dir().join("flannel.json");
-    fs::write(&file, objects()?.to_string()).with_context(|| format!("write {}", file.display()))?;
-    cluster.kubectl(&["apply", "--filename", &file.display().to_string()]).map(drop)
+    create(cluster, "flannel", &objects()?)
 }
 
 /// Waits until flannel is Ready on `nodes` nodes.
@@ -120,16 +118,7 @@ pub(super) fn apply(cluster: &Cluster) -> Result<()> {
 /// # Errors
 /// At the deadline, with the present state.
 pub(super) fn await_ready(cluster: &Cluster, nodes: i32, limit_s: u64) -> Result<()> {
-    let client = cluster.client();
-    client.wait::<DaemonSet, _>(
-        &client.of(NAMESPACE),
-        limit_s,
-        &format!("{FLANNEL} on {nodes} nodes"),
-        |all| {
-            let status = all.get(PODS)?.status.as_ref()?;
-            (status.desired_number_scheduled == nodes && status.number_ready == nodes).then_some(())
-        },
-    )
+    await_daemon_set(cluster, (NAMESPACE, PODS), nodes, limit_s)
 }
 
 /// Removes the objects, and waits until its pods are gone.
@@ -305,29 +294,23 @@ fn daemon(image: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::apps::v1::DaemonSet;
     use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
     use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-    use serde::Serialize;
-    use serde::de::DeserializeOwned;
 
+    use super::super::objects::ensure_typed;
     use super::*;
-
-    /// The API's type has every field of the object: none is misspelt.
-    fn same<K: Serialize + DeserializeOwned>(object: &Value) {
-        let read: K = serde_json::from_value(object.clone()).unwrap();
-        assert_eq!(serde_json::to_value(read).unwrap(), *object);
-    }
 
     #[test]
     fn the_objects_have_fields_of_the_api() {
         for object in objects().unwrap()["items"].as_array().unwrap() {
             match object["kind"].as_str().unwrap() {
-                "Namespace" => same::<Namespace>(object),
-                "ClusterRole" => same::<ClusterRole>(object),
-                "ClusterRoleBinding" => same::<ClusterRoleBinding>(object),
-                "ServiceAccount" => same::<ServiceAccount>(object),
-                "ConfigMap" => same::<ConfigMap>(object),
-                "DaemonSet" => same::<DaemonSet>(object),
+                "Namespace" => ensure_typed::<Namespace>(object),
+                "ClusterRole" => ensure_typed::<ClusterRole>(object),
+                "ClusterRoleBinding" => ensure_typed::<ClusterRoleBinding>(object),
+                "ServiceAccount" => ensure_typed::<ServiceAccount>(object),
+                "ConfigMap" => ensure_typed::<ConfigMap>(object),
+                "DaemonSet" => ensure_typed::<DaemonSet>(object),
                 other => panic!("{other}"),
             }
         }

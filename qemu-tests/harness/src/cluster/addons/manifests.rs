@@ -273,19 +273,12 @@ mod tests {
     use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
     use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
     use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-    use serde::Serialize;
-    use serde::de::DeserializeOwned;
 
+    use super::super::objects::ensure_typed;
     use super::*;
 
     const NATIVE: ProxySettings =
         ProxySettings { mode: ProxyMode::Nftables, sets_conntrack_max: false, dual_stack: false };
-
-    /// The API's type has every field of the object: none is misspelt.
-    fn same<K: Serialize + DeserializeOwned>(object: &Value) {
-        let read: K = serde_json::from_value(object.clone()).unwrap();
-        assert_eq!(serde_json::to_value(read).unwrap(), *object);
-    }
 
     fn items(settings: ProxySettings) -> Vec<Value> {
         objects(settings).unwrap()["items"].as_array().unwrap().clone()
@@ -295,13 +288,13 @@ mod tests {
     fn the_objects_have_fields_of_the_api() {
         for object in items(NATIVE) {
             match object["kind"].as_str().unwrap() {
-                "ServiceAccount" => same::<ServiceAccount>(&object),
-                "ClusterRole" => same::<ClusterRole>(&object),
-                "ClusterRoleBinding" => same::<ClusterRoleBinding>(&object),
-                "ConfigMap" => same::<ConfigMap>(&object),
-                "Service" => same::<Service>(&object),
-                "DaemonSet" => same::<DaemonSet>(&object),
-                "Deployment" => same::<Deployment>(&object),
+                "ServiceAccount" => ensure_typed::<ServiceAccount>(&object),
+                "ClusterRole" => ensure_typed::<ClusterRole>(&object),
+                "ClusterRoleBinding" => ensure_typed::<ClusterRoleBinding>(&object),
+                "ConfigMap" => ensure_typed::<ConfigMap>(&object),
+                "Service" => ensure_typed::<Service>(&object),
+                "DaemonSet" => ensure_typed::<DaemonSet>(&object),
+                "Deployment" => ensure_typed::<Deployment>(&object),
                 other => panic!("{other}"),
             }
         }

@@ -5,16 +5,15 @@
 //! the objects of the published manifest. Invariant: the pod asks for everything that the published manifest asks for.
 //! [`crate::cluster::metrics_server`] starts the same program next to the control plane, without a pod.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use k8s_openapi::api::apps::v1::Deployment;
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
 use super::images::{PATH, REGISTRY, program};
+use super::objects::{await_deployment, create};
 use crate::cluster::build;
 use crate::cluster::plane::Cluster;
 use crate::native::blobs::Blobs;
@@ -51,9 +50,7 @@ pub(super) fn make(run: &Arc<Run>, dir: &Path, metrics_server: &Path) -> Result<
 /// # Errors
 /// If an object is refused.
 pub(super) fn apply(cluster: &Cluster) -> Result<()> {
-    let file = cluster.dir().join("metrics-server.json");
-    fs::write(&file, objects()?.to_string()).with_context(|| format!("write {}", file.display()))?;
-    cluster.kubectl(&["apply", "--filename", &file.display().to_string()]).map(drop)
+    create(cluster, NAME, &objects()?)
 }
 
 /// Waits until it is available. It is when it has values of a node.
@@ -61,11 +58,7 @@ pub(super) fn apply(cluster: &Cluster) -> Result<()> {
 /// # Errors
 /// At the deadline, with the present state.
 pub(super) fn await_ready(cluster: &Cluster, limit_s: u64) -> Result<()> {
-    let client = cluster.client();
-    client.wait::<Deployment, _>(&client.of(NAMESPACE), limit_s, &format!("{NAME} to be available"), |all| {
-        let status = all.get(NAME)?.status.as_ref()?;
-        (status.available_replicas == Some(1)).then_some(())
-    })
+    await_deployment(cluster, (NAMESPACE, NAME), 1, limit_s)
 }
 
 /// All objects, each after those that it needs.
@@ -203,31 +196,27 @@ fn api_service() -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use k8s_openapi::api::apps::v1::Deployment;
     use k8s_openapi::api::core::v1::{Service, ServiceAccount};
     use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
     use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-    use serde::Serialize;
-    use serde::de::DeserializeOwned;
 
+    use super::super::objects::ensure_typed;
     use super::*;
-
-    /// The API's type has every field of the object: none is misspelt.
-    fn same<K: Serialize + DeserializeOwned>(object: &Value) {
-        let read: K = serde_json::from_value(object.clone()).unwrap();
-        assert_eq!(serde_json::to_value(read).unwrap(), *object);
-    }
 
     #[test]
     fn the_objects_have_fields_of_the_api() {
         for object in objects().unwrap()["items"].as_array().unwrap() {
             match object["kind"].as_str().unwrap() {
-                "ServiceAccount" => same::<ServiceAccount>(object),
-                "ClusterRole" => same::<ClusterRole>(object),
-                "ClusterRoleBinding" => same::<ClusterRoleBinding>(object),
-                "RoleBinding" => same::<RoleBinding>(object),
-                "Service" => same::<Service>(object),
-                "Deployment" => same::<Deployment>(object),
-                "APIService" => same::<APIService>(object),
+                "ServiceAccount" => ensure_typed::<ServiceAccount>(object),
+                "ClusterRole" => ensure_typed::<ClusterRole>(object),
+                "ClusterRoleBinding" => ensure_typed::<ClusterRoleBinding>(object),
+                "RoleBinding" => ensure_typed::<RoleBinding>(object),
+                "Service" => ensure_typed::<Service>(object),
+                "Deployment" => ensure_typed::<Deployment>(object),
+                "APIService" => ensure_typed::<APIService>(object),
                 other => panic!("{other}"),
             }
         }

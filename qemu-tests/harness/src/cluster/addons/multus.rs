@@ -4,16 +4,15 @@
 //! published one, the objects of the published manifest (deployments/multus-daemonset.yml), networks for pods. Invariant:
 //! the pods ask for everything that the published manifest asks for.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
 use super::images::{PATH, program};
+use super::objects::{await_daemon_set, create};
 use crate::cluster::build;
 use crate::cluster::flags::{ADDRESS, PORT};
 use crate::cluster::plane::Cluster;
@@ -61,9 +60,7 @@ pub(super) fn make(run: &Arc<Run>, dir: &Path, programs: &MultusPrograms) -> Res
 /// # Errors
 /// If an object is refused.
 pub(super) fn apply(cluster: &Cluster) -> Result<()> {
-    let file = cluster.dir().join("multus.json");
-    fs::write(&file, objects()?.to_string()).with_context(|| format!("write {}", file.display()))?;
-    cluster.kubectl(&["apply", "--filename", &file.display().to_string()])?;
+    create(cluster, "multus", &objects()?)?;
     let definition = format!("crd/{DEFINITIONS}.{GROUP}");
     cluster.kubectl(&["wait", "--for=condition=Established", &definition, "--timeout=60s"]).map(drop)
 }
@@ -73,16 +70,7 @@ pub(super) fn apply(cluster: &Cluster) -> Result<()> {
 /// # Errors
 /// At the deadline, with the present state.
 pub(super) fn await_ready(cluster: &Cluster, nodes: i32, limit_s: u64) -> Result<()> {
-    let client = cluster.client();
-    client.wait::<DaemonSet, _>(
-        &client.of(NAMESPACE),
-        limit_s,
-        &format!("{MULTUS} on {nodes} nodes"),
-        |all| {
-            let status = all.get(PODS)?.status.as_ref()?;
-            (status.desired_number_scheduled == nodes && status.number_ready == nodes).then_some(())
-        },
-    )
+    await_daemon_set(cluster, (NAMESPACE, PODS), nodes, limit_s)
 }
 
 /// Defines a network for pods of the namespace `default`; `config` is its CNI configuration.
@@ -95,9 +83,7 @@ pub fn define(cluster: &Cluster, name: &str, config: &Value) -> Result<()> {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"config": config.to_string()},
     });
-    let file = cluster.dir().join(format!("network-{name}.json"));
-    fs::write(&file, object.to_string()).with_context(|| format!("write {}", file.display()))?;
-    cluster.kubectl(&["apply", "--filename", &file.display().to_string()]).map(drop)
+    create(cluster, &format!("network-{name}"), &object)
 }
 
 /// All objects, each after those that it needs.
@@ -246,30 +232,26 @@ fn entrypoint(image: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use k8s_openapi::api::apps::v1::DaemonSet;
     use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
     use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    use serde::Serialize;
-    use serde::de::DeserializeOwned;
 
+    use super::super::objects::ensure_typed;
     use super::*;
-
-    /// The API's type has every field of the object: none is misspelt.
-    fn same<K: Serialize + DeserializeOwned>(object: &Value) {
-        let read: K = serde_json::from_value(object.clone()).unwrap();
-        assert_eq!(serde_json::to_value(read).unwrap(), *object);
-    }
 
     #[test]
     fn the_objects_have_fields_of_the_api() {
         for object in objects().unwrap()["items"].as_array().unwrap() {
             match object["kind"].as_str().unwrap() {
-                "CustomResourceDefinition" => same::<CustomResourceDefinition>(object),
-                "ConfigMap" => same::<ConfigMap>(object),
-                "ServiceAccount" => same::<ServiceAccount>(object),
-                "ClusterRole" => same::<ClusterRole>(object),
-                "ClusterRoleBinding" => same::<ClusterRoleBinding>(object),
-                "DaemonSet" => same::<DaemonSet>(object),
+                "CustomResourceDefinition" => ensure_typed::<CustomResourceDefinition>(object),
+                "ConfigMap" => ensure_typed::<ConfigMap>(object),
+                "ServiceAccount" => ensure_typed::<ServiceAccount>(object),
+                "ClusterRole" => ensure_typed::<ClusterRole>(object),
+                "ClusterRoleBinding" => ensure_typed::<ClusterRoleBinding>(object),
+                "DaemonSet" => ensure_typed::<DaemonSet>(object),
                 other => panic!("{other}"),
             }
         }

@@ -117,7 +117,7 @@ fn ensure_outward(
     let own: IpAddr = ADDRESS.parse().context("the control plane's address")?;
     let seen = seen_from(plane, lone.at_node(second)?)?;
     ensure!(seen == own, "the pod sees {seen} instead of its client {own}");
-    // kube-proxy tells it after it has made its rules, so the first node's silence is the policy's.
+    // kube-proxy serves this status after it has made its rules, so the first node's silence is the policy's.
     let port = lone.health_port.context("a Service without a port for health checks")?;
     for (node, expected) in [(second, 200), (first, 503)] {
         let at = SocketAddr::from((node, port));

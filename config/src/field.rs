@@ -212,6 +212,64 @@ pub fn check(value: &Value, kind: &Kind, source: &str, lines: &dyn Lines, patch:
     checker.problems
 }
 
+/// Removes what [`check`] would report: unknown fields, and the nearest key around each value of another shape, because
+/// elements of a list keep their numbers. Nulls and other values that mean "not set" stay. Returns the paths of removed values
+/// that are no unknown fields.
+pub fn keep_fitting(value: &mut Value, kind: &Kind) -> Vec<String> {
+    let mut lost = Vec::new();
+    if !fit(value, kind, "", None, true, &mut lost) {
+        *value = Value::Null;
+        lost.push(String::new());
+    }
+    lost
+}
+
+/// False if `value` itself has to go. `patch` as in [`check`].
+fn fit(
+    value: &mut Value,
+    kind: &Kind,
+    at: &str,
+    range: Option<(i64, i64)>,
+    patch: bool,
+    lost: &mut Vec<String>,
+) -> bool {
+    match (kind, value) {
+        (_, Value::Null) => true,
+        (Kind::Object(fields), Value::Object(map)) => {
+            map.retain(|key, value| {
+                let Some(field) = fields.iter().find(|f| f.name == key) else { return false };
+                let at = path::child(at, key);
+                let fits = field.zero_is_unset && is_zero(value, field.kind)
+                    || fit(value, field.kind, &at, field.range, patch, lost);
+                if !fits {
+                    lost.push(at);
+                }
+                fits
+            });
+            let is_there = |f: &Field| map.get(f.name).is_some_and(|value| !value.is_null());
+            patch || fields.iter().filter(|f| f.required).all(is_there)
+        }
+        (Kind::Map(inner), Value::Object(map)) => {
+            map.retain(|key, value| {
+                let at = path::child(at, key);
+                let fits = fit(value, inner, &at, range, patch, lost);
+                if !fits {
+                    lost.push(at);
+                }
+                fits
+            });
+            true
+        }
+        (Kind::List(inner), Value::Array(list)) => {
+            let elements = list.iter_mut().enumerate();
+            elements
+                .map(|(i, value)| (path::index(at, i), value))
+                .all(|(at, value)| fit(value, inner, &at, range, false, lost))
+        }
+        (_, value) => scalar_fits(value, kind, range),
+    }
+}
+
 impl Checker<'_> {
     fn report(&mut self, path: &str, value: Option<&Value>, reason: String) {
         self.problems.push(Problem {

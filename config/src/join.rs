@@ -11,9 +11,18 @@ use crate::yaml;
 use crate::yaml_emit;
 use serde_json::json;
 
+/// A kubeconfig of the operator says where the cluster is, so there is no file of this module.
+#[must_use]
+pub fn has_kubeconfig(join: &Join) -> bool {
+    join.kubeconfig.is_some() || join.bootstrap_kubeconfig.is_some()
+}
+
 /// What is missing for joining at all, by key; a token may be missing where the node has its identity already.
 #[must_use]
 pub fn missing(join: &Join) -> Vec<&'static str> {
+    if has_kubeconfig(join) {
+        return Vec::new();
+    }
     let missing = [
         ("server", join.server.is_empty()),
         ("caData or caCertHashes", join.ca_data.is_none() && join.ca_cert_hashes.is_empty()),
@@ -56,6 +65,11 @@ pub fn parse(text: &str, path: &str) -> Result<Join, ConfigError> {
     ConfigError::check(problems)?;
     let join: Join =
         serde_json::from_value(value).map_err(|_| problem("has a field of a wrong type".to_owned()))?;
+    if has_kubeconfig(&join) {
+        let reason =
+            "names a kubeconfig: that is --kubeconfig or --bootstrap-kubeconfig, and not this file's";
+        return Err(ConfigError::from(problem(reason.to_owned())));
+    }
     let mut problems = validate_join(&join, path, &document);
     let missing = missing(&join);
     if !missing.is_empty() {
@@ -81,6 +95,7 @@ mod tests {
                 token: Some(Secret::new(TOKEN)),
                 ca_data: Some("YWJj".to_owned()),
                 ca_cert_hashes: vec![hash.clone()],
+                ..Join::default()
             },
             Join { server: "https://api".to_owned(), ca_cert_hashes: vec![hash], ..Join::default() },
         ];
@@ -101,6 +116,7 @@ mod tests {
                 "join.token: must have the form",
             ),
             ("server: https://a\ntokn: zyxwvu.9876543210fedcba\n", "tokn"),
+            ("kubeconfig: /a\n", "names a kubeconfig"),
             ("server: [zyxwvu.9876543210fedcba]\n", "server"),
             ("zyxwvu.9876543210fedcba: {\n", "is not the YAML"),
         ] {

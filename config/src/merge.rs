@@ -22,7 +22,6 @@ pub fn apply(target: &mut Value, patch: Value) {
 }
 
 /// As [`apply`], but null is a value: two patches become one that does what both do.
-#[cfg(test)]
 pub(crate) fn apply_keeping_nulls(target: &mut Value, patch: Value) {
     match (target, patch) {
         (Value::Object(map), Value::Object(patch)) => {

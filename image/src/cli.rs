@@ -3,7 +3,7 @@
 use crate::build::{self, Builder, Options};
 use crate::plan::plan;
 use crate::profile::{Dirs, Profile, find_checkout};
-use crate::{boot, inspect, lock::Lock};
+use crate::{boot, export, inspect, lock::Lock};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -26,6 +26,8 @@ enum Command {
     Inspect(InspectArgs),
     /// Builds the image if needed and boots it in QEMU
     Boot(boot::BootArgs),
+    /// Writes the built image in the form that a platform takes
+    Export(export::ExportArgs),
 }
 
 #[derive(Args)]
@@ -93,6 +95,7 @@ fn run() -> Result<ExitCode> {
         Command::Build(args) => run_build(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::run(&dirs, args.profile, args.executables),
         Command::Boot(args) => boot::run(&dirs, &args),
+        Command::Export(args) => export::run(&dirs, &args).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -6,7 +6,8 @@
 //!   compile ─► containers ─┘         ├─► root ─► disk ─► publish + manifest
 //!   compile ─────────────► initrd ───┘
 //! ```
-//! `build/` runs the steps, `inspect` explains the result, `boot/` and `qemu/` run it. See docs/image.md.
+//! `build/` runs the steps, `inspect` explains the result, `boot/` and `qemu/` run it, `export/` writes it for clouds and
+//! machines. See docs/image.md and docs/install.md.
 #![forbid(unsafe_code)]
 // The tool speaks to a person on standard output.
 #![allow(clippy::print_stdout)]
@@ -15,6 +16,7 @@ pub mod bolt;
 pub mod boot;
 pub mod build;
 pub mod cli;
+pub mod export;
 pub mod format;
 pub mod host;
 pub mod inspect;

@@ -29,8 +29,14 @@ fn recipe(step: BuildStep) -> String {
             include_str!("build/shim_info.rs"),
             include_str!("select/closure.rs"),
         ],
-        BuildStep::Initrd => &[include_str!("build/initrd.rs"), include_str!("format/cpio.rs")],
-        BuildStep::Disk => &[include_str!("build/disk.rs"), include_str!("format/verity.rs")],
+        BuildStep::Initrd => &[
+            include_str!("build/initrd.rs"),
+            include_str!("format/cpio.rs"),
+            include_str!("select/modules.rs"),
+        ],
+        BuildStep::Disk => {
+            &[include_str!("build/disk.rs"), include_str!("format/mbr.rs"), include_str!("format/verity.rs")]
+        }
     };
     digest::bytes(sources.concat().as_bytes())
 }
@@ -126,7 +132,9 @@ impl BuildStep {
                 "profile",
                 "version",
             ],
-            BuildStep::Initrd => &["key:base", "bin.init", "image/initrd-modules.txt"],
+            BuildStep::Initrd => {
+                &["key:base", "bin.init", "image/initrd-modules.txt", "image/initrd-hardware.txt"]
+            }
             BuildStep::Disk => {
                 &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version", "lock.epoch"]
             }

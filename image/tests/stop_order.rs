@@ -106,6 +106,24 @@ fn nothing_waits_for_the_network_at_a_start() {
     assert_eq!(started, "+/usr/bin/systemctl --no-block start orlop-network.target");
 }
 
+/// Debian's unit of the time client stands before sysinit.target; this one holds nothing up (docs/time.md).
+#[test]
+fn nothing_waits_for_the_time_client() {
+    assert!(says("systemd-timesyncd.service", "DefaultDependencies", "no"));
+    assert_eq!(values("systemd-timesyncd.service", "Before"), ["shutdown.target"]);
+    for unit in ["kubelet.service", "containerd.service", "orlop-bringup.service", "orlop.target"] {
+        for key in ["Requires", "Wants", "After"] {
+            assert!(!says(unit, key, "systemd-timesyncd.service"), "{unit}: {key}");
+        }
+    }
+    assert!(says("orlop-ntp-refused.target", "Conflicts", "systemd-timesyncd.service"));
+    // The agent leaves its requests where the units look for them.
+    let directory = values("kubelet.service", "RuntimeDirectory").join(" ");
+    for (unit, file) in [("orlop-clock.path", "set"), ("orlop-ntp-refused.path", "ntp-refused")] {
+        assert!(says(unit, "PathExists", &format!("/run/{directory}/{file}")), "{unit}");
+    }
+}
+
 #[test]
 fn a_stop_that_hangs_is_cut_off() {
     let stop = setting("system.conf.d/10-orlop.conf", "DefaultTimeoutStopSec");

@@ -5,11 +5,15 @@ use orlop_harness::case::Case;
 pub mod addons;
 pub mod api;
 pub mod boot;
+pub mod console;
 pub mod defence;
 pub mod join;
 pub mod lifecycle;
+pub mod net;
+pub mod places;
 pub mod resources;
 pub mod shutdown;
+pub mod time;
 pub mod volumes;
 
 /// Every case, in the order of `list`.
@@ -24,6 +28,11 @@ pub fn all() -> Vec<Case> {
         boot::addon_paths::CASES,
         boot::attached_disks::CASES,
         boot::refused::CASES,
+        places::install::CASES,
+        places::buses::CASES,
+        places::bios::CASES,
+        console::banner::CASES,
+        console::faults::CASES,
         defence::cgroups::CASES,
         lifecycle::runtime_control::CASES,
         lifecycle::cri_contract::CASES,
@@ -83,6 +92,8 @@ pub fn all() -> Vec<Case> {
         volumes::network_disks::CASES,
         volumes::flex::CASES,
         join::wrong_clock::CASES,
+        time::wrong::CASES,
+        time::ntp::CASES,
         api::access::CASES,
         api::load::CASES,
         api::logs::CASES,
@@ -104,6 +115,7 @@ pub fn all() -> Vec<Case> {
         lifecycle::hooks::CASES,
         lifecycle::log_links::CASES,
         lifecycle::nri::CASES,
+        net::registries::CASES,
         resources::processors::CASES,
         resources::numa::CASES,
         resources::devices::CASES,

@@ -35,6 +35,7 @@ mod limiter;
 mod random;
 mod refresh;
 mod request;
+mod server_clock;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(test)]
@@ -46,5 +47,6 @@ pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
 pub use client::{ApiClient, Health, Observer, Options, RequestObserver, Stats};
 pub use connect::{ConnectError, Protocol};
 pub use refresh::{Refreshed, keep_fresh};
+pub use server_clock::{ServerClockError, pinned_since, server_clock};
 pub use tls::{SYSTEM_BUNDLE, TlsError, Unverified, machine_client, provider};
 pub use watch::Watched;

@@ -3,9 +3,10 @@
 //! In: [`Access`]. Out: a client configuration, and [`TlsError`] for errors of rustls. Invariants: ring is
 //! the only provider, except that another library verifies P-521, which ring lacks ([`provider`]); a
 //! certificate that does not verify is an error with the cause and the remedy; only the first step of
-//! discovery runs without verification.
+//! discovery runs without verification, and only the question for the server's time without a look at dates.
 
 mod p521;
+mod undated;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::access::{Access, Credentials, KeyPem, Trust};
 use crate::connect::Protocol;
+pub(crate) use undated::{latest_not_before, undated_client};
 
 /// Where Debian and most others keep the machine's certificate authorities.
 pub const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";

@@ -28,6 +28,8 @@ pub mod status;
 
 // Rank 4: machines: owners of state that react to events.
 pub mod certs;
+pub mod clock;
+pub mod console;
 pub mod container_manager;
 pub mod csi_drivers;
 pub mod events;

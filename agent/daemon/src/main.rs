@@ -3,14 +3,22 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
+use agent_core::console::text::clean;
+use agent_linux::kernel_log::{self, KernelLogWriter};
 use anyhow::Context;
 use orlop_agent::logging;
+use orlop_agent::node::console::is_appliance;
 use orlop_agent::process::cli::{self, Command};
+use orlop_agent::process::node::run_dir;
 use orlop_agent::process::run::{self, Environment};
 use orlop_agent::settings::Settings;
 use orlop_agent::tasks::pools;
+
+/// Longest reason on the consoles, characters.
+const REASON_CHARS_MAX: usize = 800;
 
 fn main() -> ExitCode {
     let command = match cli::command(std::env::args().skip(1).collect()) {
@@ -50,5 +58,15 @@ fn start(settings: Settings) -> anyhow::Result<()> {
 fn fail(error: &anyhow::Error) -> ExitCode {
     // If stderr is gone, there is no other place for the error.
     let _ = writeln!(std::io::stderr(), "orlop-agent: {error:#}");
+    if is_appliance(run_dir()) {
+        show(&format!("{error:#}"));
+    }
     ExitCode::FAILURE
+}
+
+/// The reason on the consoles: nobody can read an appliance's journal before the agent runs.
+fn show(reason: &str) {
+    let text = clean(&format!("the node agent cannot start: {reason}"), REASON_CHARS_MAX);
+    // A machine without a kernel's log has the reason on stderr.
+    let _ = KernelLogWriter::open(Path::new(kernel_log::PATH)).and_then(|mut log| log.write(3, &text));
 }

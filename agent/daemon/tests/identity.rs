@@ -91,6 +91,7 @@ impl IdentityFixture {
             options,
             config,
             client: view,
+            clock: watch::channel(true).1,
             cluster_problems: cluster_problems.clone(),
             tasks: tasks.clone(),
             metrics,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use orlop_config::ledger::{Ledger, LedgerEntry};
 
-use crate::files::{Durability, FilesError, read_capped, write_atomic};
+use crate::files::{Durability, FilesError, make_dir, read_capped, write_atomic};
 
 /// A ledger has some tens of entries; more is a defect of a writer.
 const LEDGER_BYTES_MAX: u64 = 1 << 20;
@@ -21,13 +21,25 @@ const LEDGER_BYTES_MAX: u64 = 1 << 20;
 pub struct LedgerFile {
     ledger: PathBuf,
     lock: PathBuf,
+    /// Directory of the copy.
+    copy: Option<PathBuf>,
 }
+
+/// The ledger's name in its directories.
+const NAME: &str = "boot.json";
 
 impl LedgerFile {
     /// The ledger in `directory` (`/run/orlop` on a node).
     #[must_use]
     pub fn in_directory(directory: &Path) -> LedgerFile {
-        LedgerFile { ledger: directory.join("boot.json"), lock: directory.join("boot.lock") }
+        LedgerFile { ledger: directory.join(NAME), lock: directory.join("boot.lock"), copy: None }
+    }
+
+    /// Has a copy of the ledger in `directory` after each entry: the node's logs can be read from outside.
+    #[must_use]
+    pub fn copied_to(mut self, directory: &Path) -> LedgerFile {
+        self.copy = Some(directory.to_owned());
+        self
     }
 
     /// Appends an entry unless the ledger has one of the same phase and detail; false if nothing was written,
@@ -58,7 +70,15 @@ impl LedgerFile {
             return Ok(false);
         }
         ledger.entries.push(entry.clone());
-        write_atomic(&self.ledger, ledger.render().as_bytes(), 0o644, Durability::Rebuildable)?;
+        let text = ledger.render();
+        write_atomic(&self.ledger, text.as_bytes(), 0o644, Durability::Rebuildable)?;
+        if let Some(copy) = &self.copy {
+            // The ledger itself is written: a full disk must not keep its entry from the host.
+            let made = make_dir(copy, 0o755);
+            let _ = made.and_then(|()| {
+                write_atomic(&copy.join(NAME), text.as_bytes(), 0o644, Durability::Rebuildable)
+            });
+        }
         Ok(true)
     }
 }
@@ -110,6 +130,23 @@ mod tests {
         assert!(file.stamp(&running("default/a")).unwrap());
         assert!(file.stamp(&running("default/b")).unwrap());
         assert!(!file.stamp(&LedgerEntry { at_ms: 9, ..running("default/a") }).unwrap());
+    }
+
+    #[test]
+    fn the_copy_follows_and_cannot_stop_the_ledger() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = dir.path().join("boot.json");
+        std::fs::write(&ledger, "").unwrap();
+        let logs = dir.path().join("log/orlop");
+        let file = LedgerFile::in_directory(dir.path()).copied_to(&logs);
+        for phase in ["agent.started", "agent.ready"] {
+            assert!(file.stamp(&entry(phase)).unwrap());
+            let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+            assert_eq!(read(&ledger), read(&logs.join("boot.json")));
+        }
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let nowhere = LedgerFile::in_directory(dir.path()).copied_to(&dir.path().join("file/orlop"));
+        assert!(nowhere.stamp(&entry("node.ready")).unwrap());
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The kernel's log from now on, record by record.
+//! The kernel's log: records from now on, and records of the agent, which the kernel shows on every console.
 //!
 //! In: /dev/kmsg. Out: records as the kernel writes them. Invariants: earlier records are not read, so that no record
 //! is reported twice after a restart; records that were overwritten before they were read are skipped. Linux:
 //! Documentation/ABI/testing/dev-kmsg.
 
-use std::fs::OpenOptions;
-use std::io::{self, Seek, SeekFrom};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ use crate::files::FilesError;
 pub const PATH: &str = "/dev/kmsg";
 /// The kernel's longest record; a shorter buffer is an error to it.
 const RECORD_MAX: usize = 8192;
+/// Longest record that is written, bytes: the kernel refuses one of 1024 bytes with its prefix.
+const WRITTEN_MAX: usize = 900;
 
 /// A reader of the log.
 pub struct KernelLog {
@@ -72,9 +74,56 @@ impl KernelLog {
     }
 }
 
+/// A writer of records. Who only writes needs no right to read the log (`dmesg_restrict`).
+#[derive(Debug)]
+pub struct KernelLogWriter {
+    file: File,
+    path: PathBuf,
+}
+
+impl KernelLogWriter {
+    /// Opens the log for writing.
+    ///
+    /// # Errors
+    /// There is no such file, or it may not be written.
+    pub fn open(path: &Path) -> Result<KernelLogWriter, FilesError> {
+        let file = OpenOptions::new().write(true).open(path).map_err(FilesError::at("open", path))?;
+        Ok(KernelLogWriter { file, path: path.to_owned() })
+    }
+
+    /// Writes one record of a kernel level (4 warning, 5 notice, 6 info). Blocks while the consoles take it.
+    ///
+    /// # Errors
+    /// The kernel does not take it.
+    pub fn write(&mut self, level: u8, text: &str) -> Result<(), FilesError> {
+        // One write is one record; a line end inside would make a second one, of another level.
+        let mut record = format!("<{level}>orlop-agent: {}", text.replace('\n', " "));
+        record.truncate(record.floor_char_boundary(WRITTEN_MAX));
+        record.push('\n');
+        self.file.write_all(record.as_bytes()).map_err(FilesError::at("write", &self.path))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_is_one_line_of_bounded_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kmsg");
+        assert_eq!(KernelLogWriter::open(&path).err().unwrap().operation, "open");
+        std::fs::write(&path, "").unwrap();
+        let mut log = KernelLogWriter::open(&path).unwrap();
+        log.write(5, "two\nlines").unwrap();
+        log.write(4, &"é".repeat(1000)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "<5>orlop-agent: two lines");
+        assert!(
+            lines.len() == 2 && lines[1].len() <= WRITTEN_MAX && lines[1].starts_with("<4>orlop-agent: é")
+        );
+    }
 
     #[tokio::test]
     async fn a_log_that_is_not_there_is_said() {

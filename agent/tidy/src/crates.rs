@@ -172,7 +172,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-image",
         directory: "image",
-        may_use: &["orlop-config", "orlop-files"],
+        may_use: &["orlop-config", "orlop-files", "orlop-init"],
         must_not_use: &[],
     },
     Room {

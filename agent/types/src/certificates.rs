@@ -83,6 +83,18 @@ pub struct CertificateFacts {
     pub from_bootstrap: bool,
 }
 
+/// What an API server proved and said about the time. It proved its identity by everything but dates: a pinned authority signed
+/// its chain, and it has the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerClock {
+    /// Latest `notBefore` of the chain: it is not earlier than this, or the authority's clock was wrong.
+    pub not_before: Wall,
+    /// Earliest `notAfter` of the chain.
+    pub not_after: Wall,
+    /// `Date` of its answer, whole seconds; `None` if it had none.
+    pub date: Option<Wall>,
+}
+
 /// Names that a certificate must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertTemplate {

@@ -127,7 +127,8 @@ impl Fold {
         field::strip_unset(&mut checked, NodeConfig::KIND);
         let problems = field::check(&checked, NodeConfig::KIND, origin, lines, true);
         if !problems.is_empty() {
-            return Err(problems);
+            let more = self.further_mistakes(patch, origin, lines);
+            return Err(problems.into_iter().chain(more).collect());
         }
         let mut merged = self.merged.clone();
         merge::apply(&mut merged, patch.clone());
@@ -140,6 +141,18 @@ impl Fold {
         self.config = config;
         self.provenance.record(&patch, name);
         Ok(())
+    }
+
+    /// Broken rules of a patch with wrong shapes, as far as its other values show them: a person corrects all mistakes of a
+    /// document at once.
+    fn further_mistakes(&self, mut patch: Value, origin: &str, lines: &dyn Lines) -> Vec<Problem> {
+        let lost = field::keep_fitting(&mut patch, NodeConfig::KIND);
+        let mut merged = self.merged.clone();
+        merge::apply(&mut merged, patch);
+        let Ok(config) = typed(&merged, origin) else { return Vec::new() };
+        let mut problems = validate::validate(&config, origin, lines);
+        problems.retain(|problem| !lost.iter().any(|lost| may_follow(&problem.path, lost)));
+        problems
     }
 
     fn finish(mut self) -> Effective {
@@ -167,6 +180,18 @@ impl Fold {
         let Fold { config, accepted, problems, .. } = self;
         Effective { config, kubelet, provenance, accepted, problems }
     }
+}
+
+/// Whether a broken rule at `path` may be there only because the value at `lost` is not. Fields of `kubelet` and of `join`
+/// depend on each other; elsewhere a rule concerns its own key.
+fn may_follow(path: &str, lost: &str) -> bool {
+    let is_below = |part: &str| {
+        let inside = |path: &str| {
+            path.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        inside(path) && inside(lost)
+    };
+    is_below("kubelet") || is_below("join") || path.starts_with(lost) || lost.starts_with(path)
 }
 
 /// The typed form of all patches, defaults applied.

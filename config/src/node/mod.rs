@@ -3,9 +3,11 @@
 //! In: texts of sources in rising precedence. Out: the effective configuration, where every key came from, what
 //! was refused, and the files and settings that follow. See docs/configuration.md.
 
+mod carried;
 mod credential_provider;
 pub mod derive;
 mod effective;
+mod node_file;
 mod overlay;
 mod pem;
 mod provenance;
@@ -18,14 +20,16 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use carried::{asks_to_install, carried};
 pub use credential_provider::CredentialProvider;
 pub use effective::{Effective, Source, load};
+pub use node_file::{NodeFile, PlacedFile, place_of};
 pub use provenance::{APPLIANCE, DEFAULT, Provenance};
 pub use scalar::Scalar;
 pub use secret::{MASK, Secret};
 pub use static_pod::StaticPod;
 pub use types::{
-    API_VERSION, CloudProvider, Console, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors, Network, Node,
-    NodeConfig, Proxy, Registries, Route, Time, Trust,
+    API_VERSION, CloudProvider, Console, Install, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors,
+    Network, Node, NodeConfig, Proxy, Registries, Route, Time, Trust,
 };
 pub(crate) use validate::validate_join;

@@ -43,6 +43,26 @@ fn a_node_that_was_told_nothing_is_standalone() {
 }
 
 #[test]
+fn all_mistakes_of_a_document_are_told_at_once() {
+    let said = refused(
+        "noSuchField: 1\nnode: {name: Edge_7, colour: red}\nkubelet: {maxPods: many, imageGCLowThresholdPercent: 99}\n\
+         labels: {ok: 'yes', bad: 'a b', number: 7}\ntime: {servers: [a, 5]}\n\
+         staticPods: [{apiVersion: v1, kind: Pod, metadata: {name: 'not a name'}}]\n",
+    );
+    let has = |words: &str| said.iter().filter(|line| line.contains(words)).count();
+    // Shapes.
+    for path in ["noSuchField", "node.colour", "kubelet.maxPods", "labels.number", "time.servers[1]"] {
+        assert_eq!(has(path), 1, "{path}: {said:#?}");
+    }
+    // Rules about values next to them.
+    for words in ["Edge_7", "labels.bad", "staticPods[0]"] {
+        assert_eq!(has(words), 1, "{words}: {said:#?}");
+    }
+    // The field that it depends on may be the one with the mistake.
+    assert_eq!(has("imageGCLowThresholdPercent"), 0, "{said:#?}");
+}
+
+#[test]
 fn every_field_has_the_documented_default() {
     let want = json!({
         "apiVersion": "orlop/v1alpha1",
@@ -62,11 +82,12 @@ fn every_field_has_the_documented_default() {
         "taints": [],
         "kubelet": {},
         "staticPods": [],
+        "files": [],
         "console": { "podOutput": false }
     });
     assert_eq!(serde_json::to_value(NodeConfig::default()).expect("JSON"), want);
     let mut known: Vec<&str> = want.as_object().expect("a map").keys().map(String::as_str).collect();
-    known.push("join");
+    known.extend(["install", "join"]);
     known.sort_unstable();
     assert_eq!(document::<NodeConfig>(), known);
 }
@@ -259,6 +280,12 @@ fn a_secret_is_never_shown() {
         format!("proxy: {TOKEN}"),
         format!("registries: {{mirrors: {{a: {{endpoints: ['https://a'], clientKeyData: {TOKEN}}}}}}}"),
         format!("registries: {{mirrors: {{a: {{endpoints: ['https://a'], clientKeyData: [{TOKEN}]}}}}}}"),
+        format!("files: [{{path: /etc/kubernetes/a, content: {TOKEN}}}]"),
+        format!("files: [{{path: /etc/kubernetes/a, content: [{TOKEN}]}}]"),
+        format!("files: [{{path: /nowhere, content: {TOKEN}}}]"),
+        format!("files: [{{path: /etc/kubernetes/a, data: {TOKEN}}}]"),
+        format!("files: {TOKEN}"),
+        format!("files: [{TOKEN}]"),
         // Broken YAML around it.
         format!("join: {{token: \"{TOKEN}"),
         format!("join: {{token: {TOKEN}: x}}"),

@@ -4,6 +4,7 @@
 //! static pods from /etc/kubernetes/manifests. See docs/configuration.md.
 
 use super::credential_provider::CredentialProvider;
+use super::node_file::NodeFile;
 use super::scalar::Scalar;
 use super::secret::Secret;
 use super::static_pod::StaticPod;
@@ -45,6 +46,8 @@ config_struct! {
         swap: Swap = Swap::default(), "swap";
         /// The state partition.
         storage: Storage = Storage::default(), "storage";
+        /// The disk that this image copies itself to; none: the node runs where it is.
+        install: Option<Install> = None, "install";
         /// Labels of the Node object at registration.
         labels: BTreeMap<String, String> = BTreeMap::new(), "labels";
         /// Taints of the Node object at registration.
@@ -55,6 +58,8 @@ config_struct! {
         join: Option<Join> = None, "join";
         /// Pods the node runs by itself.
         static_pods: Vec<StaticPod> = Vec::new(), "staticPods";
+        /// Files that programs of the node read.
+        files: Vec<NodeFile> = Vec::new(), "files";
         /// The console.
         console: Console = Console::default(), "console";
     }
@@ -223,6 +228,16 @@ config_struct! {
 }
 
 config_struct! {
+    /// The disk that this image copies itself to, at the first boot of a stick.
+    pub struct Install {
+        /// Its name below /dev/disk/by-id, its serial number, or its WWN.
+        disk: String = String::new(), "disk";
+        /// What is on it may be lost; else a disk with content is refused.
+        wipe: bool = false, "wipe";
+    }
+}
+
+config_struct! {
     /// The cluster to join.
     pub struct Join {
         /// URL of the API server.
@@ -233,13 +248,17 @@ config_struct! {
         ca_data: Option<String> = None, "caData";
         /// Hashes of CA public keys, `sha256:<64 hex digits>`.
         ca_cert_hashes: Vec<String> = Vec::new(), "caCertHashes";
+        /// Path of a kubeconfig with which the node asks for its first certificate, instead of the keys above.
+        bootstrap_kubeconfig: Option<String> = None, "bootstrapKubeconfig";
+        /// Path of a kubeconfig with the node's identity, instead of all other keys.
+        kubeconfig: Option<String> = None, "kubeconfig";
     }
 }
 
 config_struct! {
     /// The console.
     pub struct Console {
-        /// Show what pods write.
+        /// Show what pods write, on the consoles and in the host channel.
         pod_output: bool = false, "podOutput";
     }
 }

@@ -1,12 +1,14 @@
 //! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
 
 use super::{Builder, VERSION, mkosi};
+use crate::format::mbr;
 use crate::format::verity::Tree;
 use crate::host::run;
 use crate::plan::BuildStep;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,6 +35,8 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     for image in [out.join("orlop.raw"), find(out, ".root.raw")?] {
         dig(builder, &image);
     }
+    let raw = File::options().write(true).open(out.join("orlop.raw")).context("opening the disk")?;
+    raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;
     fs::write(out.join("orlop.roothash"), &hash)?;
     Ok(format!("root hash {}", &hash[..16]))
 }

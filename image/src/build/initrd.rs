@@ -6,7 +6,7 @@ use crate::format::cpio::Cpio;
 use crate::host::run;
 use crate::plan::BuildStep;
 use crate::select::modules::{self, Deps};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,20 +22,29 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
         anyhow!("image/initrd-modules.txt: the kernel has no module {}", unknown.join(", "))
     })?;
 
+    let hardware = fs::read_to_string(builder.dirs.source.join("image/initrd-hardware.txt"))?;
+    let undriven = modules::undriven(&hardware, &order);
+    if !undriven.is_empty() {
+        bail!("image/initrd-hardware.txt has what the initrd does not drive:\n  {}", undriven.join("\n  "));
+    }
+
     let mut cpio = Cpio::default();
     let mut dirs = BTreeSet::new();
     let version = module_root.file_name().context("the module directory has a name")?.to_string_lossy();
     let mut lines = String::new();
     let mut files = Vec::new();
-    for (path, patterns) in &order {
+    for module in &order {
+        let path = module.path.as_str();
         let data = fs::read(module_root.join(path)).with_context(|| format!("reading {path}"))?;
-        // Uncompressed: the whole archive is compressed, and init has no decompressor.
+        // Uncompressed, unless it is seldom needed: the whole archive is compressed, and the kernel's XZ decoder is slow.
         let (name, data) = match path.strip_suffix(".xz") {
-            Some(name) => (name, run::filter(base_tool(builder)?.args(["xz", "-dc"]), "xz", &data)?),
-            None => (path.as_str(), data),
+            Some(name) if !module.packed => {
+                (name, run::filter(base_tool(builder)?.args(["xz", "-dc"]), "xz", &data)?)
+            }
+            _ => (path, data),
         };
         let to = format!("lib/modules/{version}/{name}");
-        lines.push_str(&format!("/{to} {}\n", patterns.join(" ")));
+        lines.push_str(&format!("/{to} {}\n", module.words.join(" ")));
         files.push((to, data));
     }
     for path in ["etc/orlop/modules"].into_iter().chain(files.iter().map(|(p, _)| p.as_str())) {

@@ -18,7 +18,7 @@ mod seed;
 mod shim_info;
 mod verify;
 
-pub use publish::{Manifest, read_manifest};
+pub use publish::{Artefact, Manifest, read_manifest};
 pub use verify::verify_reproducible;
 
 use crate::format::digest;
@@ -250,7 +250,7 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
     for name in ["mkosi/tools", "mkosi/base", "mkosi/disk", "image/rootfs", "image/containers"] {
         facts.set(name, digest::tree(&dirs.source.join(name))?);
     }
-    for name in ["image/contents.txt", "image/initrd-modules.txt"] {
+    for name in ["image/contents.txt", "image/initrd-hardware.txt", "image/initrd-modules.txt"] {
         facts.set(name, digest::file(&dirs.source.join(name))?);
     }
     facts.set("version", VERSION);

@@ -116,7 +116,9 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
 
 /// The kernel command line of the UKI: what `mkosi/disk/mkosi.conf` says, then the root hash.
 fn command_line(roothash: &str) -> String {
-    format!("console=ttyS0 cryptomgr.notests module.sig_enforce=1 panic=10 roothash={roothash}")
+    format!(
+        "console=tty0 console=ttyS0,115200 cryptomgr.notests module.sig_enforce=1 panic=10 roothash={roothash}"
+    )
 }
 
 // A hard link where possible: artefacts are never written in place.

@@ -1,9 +1,12 @@
-//! File formats, pure: bytes in, values or bytes out.
+//! File formats, pure: bytes in, values or bytes out. `sectors` alone changes a file.
 
 pub mod bind;
 pub mod cpio;
 pub mod digest;
 pub mod elf;
+pub mod fat;
+pub mod mbr;
 pub mod oci;
+pub mod sectors;
 pub mod tar;
 pub mod verity;

@@ -1,9 +1,11 @@
 //! QEMU for `boot` and for the harness: its command line as data (pure), the accelerator that works on this
 //! machine, and control of a running one.
 
+mod disks;
 mod probe;
 mod qmp;
 
+pub use disks::{Bus, Disk};
 pub use probe::{Accelerator, Guest, probe};
 pub use qmp::Qmp;
 
@@ -29,27 +31,8 @@ pub enum Boot {
         /// This machine's own copy of the variables.
         vars: PathBuf,
     },
-}
-
-/// The controller of a disk of the guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bus {
-    /// virtio, the fastest to appear.
-    #[default]
-    Virtio,
-    /// The board's SATA controller, which appears later.
-    Sata,
-}
-
-/// A disk of the guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// Image file; QEMU writes it.
-    pub file: PathBuf,
-    /// `raw` or `qcow2`.
-    pub format: &'static str,
-    /// Where it is plugged in.
-    pub bus: Bus,
+    /// The emulator's BIOS, from the first disk.
+    Bios,
 }
 
 /// What the guest's network card is plugged into.
@@ -80,6 +63,8 @@ pub struct Firmware {
     pub erst: Option<PathBuf>,
     /// The board has a watchdog (Intel's 6300ESB) that resets the machine.
     pub watchdog: bool,
+    /// A screen is plugged in, at a VGA adapter; QMP's `screendump` shows its picture.
+    pub screen: bool,
 }
 
 /// Size of the place for last words, bytes.
@@ -156,6 +141,8 @@ pub const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
 
 // Without the HPET: the guest does not need this timer, which is the most expensive one without KVM.
 const MACHINE: &str = "q35,hpet=off";
+/// The older board, for IDE.
+const OLDER_MACHINE: &str = "pc,hpet=off";
 
 /// `qemu-system-x86_64`, which ends with the thread that starts it, even if that is killed.
 #[must_use]
@@ -209,6 +196,9 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         None => hardware(machine.accelerator, machine.processors, machine.memory_mib),
         Some(topology) => with_topology(machine.accelerator, topology, machine.memory_mib),
     };
+    if disks::on_older_board(&machine.disks) {
+        args.iter_mut().filter(|arg| *arg == MACHINE).for_each(|arg| OLDER_MACHINE.clone_into(arg));
+    }
     if machine.no_reboot {
         args.push("-no-reboot".into());
     }
@@ -251,15 +241,11 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         add("-device", "i6300esb".into());
         add("-action", "watchdog=reset".into());
     }
-    for (n, disk) in machine.disks.iter().enumerate() {
-        let file = escape(&disk.file);
-        add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
-        // 0 is the kernel's that QEMU hands over itself.
-        let device = match disk.bus {
-            Bus::Virtio => format!("virtio-blk-pci,drive=disk{n}"),
-            Bus::Sata => format!("ide-hd,bus=ide.{n},drive=disk{n}"),
-        };
-        add("-device", format!("{device},bootindex={}", n + 1));
+    if machine.firmware.screen {
+        add("-device", "VGA".into());
+    }
+    for (flag, value) in disks::arguments(&machine.disks) {
+        add(flag, value);
     }
     for (name, file) in &machine.fw_cfg {
         add("-fw_cfg", format!("name={name},file={}", escape(file)));
@@ -274,6 +260,7 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
             add("-drive", format!("if=pflash,format=raw,readonly=on,file={}", escape(code)));
             add("-drive", format!("if=pflash,format=raw,file={}", escape(vars)));
         }
+        Boot::Bios => {}
     }
     args
 }
@@ -326,7 +313,7 @@ mod tests {
         assert!(
             !arguments(&machine)
                 .iter()
-                .any(|a| ["-smbios", "-uuid", "-rtc", "-action"].contains(&a.as_str()))
+                .any(|a| ["-smbios", "-uuid", "-rtc", "-action", "VGA"].contains(&a.as_str()))
         );
         machine.network = Network::Tap { device: "tap3".into(), mac: "52:54:00:00:00:03".into() };
         machine.firmware = Firmware {
@@ -335,6 +322,7 @@ mod tests {
             oem_strings: vec!["/a,b".into()],
             erst: Some("/e".into()),
             watchdog: true,
+            screen: true,
         };
         let args = arguments(&machine).join(" ");
         for part in [
@@ -342,6 +330,7 @@ mod tests {
             "-device acpi-erst,memdev=erst",
             "-device i6300esb",
             "-action watchdog=reset",
+            "-device VGA",
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
             "-uuid u-1",
@@ -354,15 +343,17 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_plugged_in_where_they_are_to_be() {
+    fn an_ide_disk_brings_the_older_board() {
         let mut machine = machine();
-        machine.disks.insert(0, Disk { file: "/s".into(), format: "raw", bus: Bus::Sata });
+        assert!(arguments(&machine).iter().any(|arg| arg == MACHINE));
+        machine.disks[0].bus = Bus::Ide;
+        machine.boot = Boot::Bios;
         let args = arguments(&machine);
-        let devices: Vec<&String> = args.iter().filter(|a| a.contains("drive=disk")).collect();
-        assert_eq!(
-            devices,
-            ["ide-hd,bus=ide.0,drive=disk0,bootindex=1", "virtio-blk-pci,drive=disk1,bootindex=2"]
+        assert!(
+            args.iter().any(|arg| arg == OLDER_MACHINE) && !args.iter().any(|arg| arg == MACHINE),
+            "{args:?}"
         );
+        assert!(!args.iter().any(|arg| arg.contains("pflash") || arg == "-kernel"), "{args:?}");
     }
 
     #[test]

@@ -54,8 +54,22 @@ impl Qmp {
     /// # Errors
     /// QEMU's error, or silence for 30 s.
     pub fn execute(&mut self, command: &str) -> Result<Value> {
+        self.send(command, &json!({ "execute": command }))
+    }
+
+    /// Writes the picture of the screen to `file`, a PPM.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`]; also if the machine has no screen.
+    pub fn screendump(&mut self, file: &Path) -> Result<()> {
+        let request =
+            json!({ "execute": "screendump", "arguments": { "filename": file.display().to_string() } });
+        self.send("screendump", &request).map(drop)
+    }
+
+    fn send(&mut self, command: &str, request: &Value) -> Result<Value> {
         self.writer.set_read_timeout(Some(ANSWER)).context("set a time limit")?;
-        writeln!(self.writer, "{}", json!({ "execute": command })).context("write to QMP")?;
+        writeln!(self.writer, "{request}").context("write to QMP")?;
         loop {
             let answer = self.read()?;
             if let Some(event) = answer.get("event").and_then(Value::as_str) {
@@ -119,11 +133,13 @@ mod tests {
                 "{\"event\": \"RESET\"}\n{\"return\": {\"status\": \"running\"}}\n",
                 "{\"error\": {\"desc\": \"no\"}}\n",
                 "{\"event\": \"RESET\"}\n{\"return\": {}}\n{\"event\": \"SHUTDOWN\"}\n",
+                "{\"return\": {}}\n",
             ] {
                 line.clear();
                 reader.read_line(&mut line).unwrap();
                 theirs.write_all(answer.as_bytes()).unwrap();
             }
+            line
         });
         let mut qmp = Qmp::new(ours).unwrap();
         assert_eq!(qmp.execute("query-status").unwrap()["status"], "running");
@@ -131,7 +147,9 @@ mod tests {
         qmp.await_event("RESET", Duration::from_secs(1)).unwrap();
         // One that came before and was not read yet is an old one all the same.
         qmp.forget_events().unwrap();
-        fake.join().unwrap();
+        qmp.screendump(Path::new("/p.ppm")).unwrap();
+        let last = fake.join().unwrap();
+        assert!(last.contains("\"screendump\"") && last.contains("\"filename\":\"/p.ppm\""), "{last}");
         qmp.await_event("SHUTDOWN", Duration::from_secs(1)).unwrap();
         assert!(qmp.await_event("RESET", Duration::from_secs(1)).is_err());
     }

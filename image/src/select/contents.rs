@@ -125,18 +125,24 @@ mod tests {
 
     /// Paths of Debian's kernel package. Each module brings those that it depends on (docs/decisions/modules.md).
     #[test]
-    fn modules_of_add_ons_are_chosen() {
+    fn modules_of_add_ons_and_of_machines_are_chosen() {
         let contents = Contents::parse(include_str!("../../contents.txt")).expect("parses");
         let is_chosen = |module: &str| {
             let path = format!("usr/lib/modules/6.12.117+deb13-amd64/kernel/{module}.ko.xz");
             contents.rules_for(Profile::Release).any(|rule| glob::matches(&rule.pattern, &path))
         };
-        for module in [
+        let of_add_ons = [
             "fs/ceph/ceph",
             "fs/nfs/nfs",
             "fs/smb/client/cifs",
             "drivers/net/vxlan/vxlan",
             "drivers/net/wireguard/wireguard",
+            "drivers/scsi/lpfc/lpfc",
+            "drivers/scsi/qla2xxx/qla2xxx",
+            "drivers/vfio/pci/vfio-pci",
+            "drivers/vfio/vfio_iommu_type1",
+            "drivers/vhost/vhost_net",
+            "arch/x86/kvm/kvm-intel",
             "net/bridge/br_netfilter",
             "net/ipv4/ipip",
             "net/netfilter/ipset/ip_set",
@@ -146,7 +152,25 @@ mod tests {
             "net/openvswitch/openvswitch",
             "net/openvswitch/vport-vxlan",
             "net/sctp/sctp",
-        ] {
+        ];
+        // Network cards of clouds, hypervisors and servers, and what else the initrd does not load.
+        let of_machines = [
+            "drivers/net/ethernet/amazon/ena/ena",
+            "drivers/net/ethernet/broadcom/bnxt/bnxt_en",
+            "drivers/net/ethernet/google/gve/gve",
+            "drivers/net/ethernet/intel/ice/ice",
+            "drivers/net/ethernet/mellanox/mlx5/core/mlx5_core",
+            "drivers/net/ethernet/microsoft/mana/mana",
+            "drivers/net/hyperv/hv_netvsc",
+            "drivers/net/usb/r8152",
+            "drivers/net/virtio_net",
+            "drivers/net/vmxnet3/vmxnet3",
+            "drivers/net/xen-netfront",
+            "drivers/watchdog/hpwdt",
+            "drivers/watchdog/wdat_wdt",
+            "fs/udf/udf",
+        ];
+        for module in of_add_ons.into_iter().chain(of_machines) {
             assert!(is_chosen(module), "{module}");
         }
         assert!(!is_chosen("fs/smb/server/ksmbd") && !is_chosen("net/batman-adv/batman-adv"));

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What brings a driver, a network card or the power button; the rest has no rule in the image.
-const BUSES: [&str; 6] = ["acpi", "pci", "platform", "usb", "virtio", "scsi"];
+const BUSES: [&str; 9] = ["acpi", "pci", "platform", "usb", "virtio", "scsi", "vmbus", "xen", "mmc"];
 const CLASSES: [&str; 3] = ["block", "net", "input"];
 
 /// Announces all of them.

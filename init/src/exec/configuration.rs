@@ -4,8 +4,9 @@ use super::error::InitError;
 use super::report::Report;
 use super::sources::{FoundSources, read_at_most};
 use super::steps::{apply, apply_all};
-use super::{DEGRADED, kept};
+use super::{DEGRADED, files, kept};
 use crate::plan::cmdline::BootArgs;
+use crate::plan::mounts::SYSROOT;
 use crate::plan::node_files::{CERTS, CNI, HOSTS_MARKED, Inputs, MANIFESTS, VAR, plan, source_files};
 use crate::plan::swap;
 use orlop_config::Problem;
@@ -14,6 +15,8 @@ use orlop_config::node::{Effective, Source, derive, load};
 use std::fs;
 use std::path::Path;
 
+/// Source of the problems of `orlop.set=`.
+const SETS: &str = "orlop.set";
 /// A larger `hosts.toml` is none that was made here, bytes.
 const HOSTS_BYTES_MAX: u64 = 1 << 20;
 
@@ -29,10 +32,20 @@ pub fn wants_project_quotas(found: &FoundSources, args: &BootArgs) -> bool {
 /// # Errors
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
 pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result<String, InitError> {
-    let (effective, refused) =
+    let (mut effective, refused) =
         merge(found.documents.iter().map(source).collect(), &args.sets, found, report.problems());
+    let (written, unusable) = match files::written(Path::new(VAR)) {
+        Ok(written) => (written, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    let stale: &[String] = if refused { &[] } else { &written };
+    let missing = missing_files(&effective, Path::new(SYSROOT), stale);
+    effective.problems.extend(missing);
     for problem in &effective.problems[report.problems().len()..] {
         report.problem(&format!("configuration: {problem}"));
+    }
+    if let Some(why) = unusable {
+        report.problem(&why);
     }
     let degraded = Path::new(DEGRADED).exists();
     // Before anything that follows from it: a pod must not find a node that is still at its first boot.
@@ -50,6 +63,7 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
         refused,
         manifests: &manifests,
         hosts: &hosts,
+        files: &written,
         cni_empty: !has_network(Path::new(CNI)),
         swap_file: Path::new(VAR).join(swap::FILE).exists(),
     };
@@ -64,14 +78,37 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
         // All else of the configuration holds.
         report.problem(&chain(&e));
     }
+    let offered: Vec<String> = found.documents.iter().map(|document| document.shown()).collect();
+    let refusals = refusals(&offered, &effective);
     match failed {
         Some(e) => Err(e),
+        None if !refusals.is_empty() => Err(InitError::Refused(refusals)),
         None if effective.accepted.is_empty() => Ok("no source: defaults".into()),
         None => Ok(effective.accepted.join(", ")),
     }
 }
 
-fn source(document: &crate::plan::source::Document) -> Source {
+/// Which sources count for nothing, and what does; empty if every source counts. The mistakes themselves were told before.
+fn refusals(offered: &[String], effective: &Effective) -> String {
+    let by_set = effective.problems.iter().filter(|p| p.source == SETS).count();
+    let refused = offered.iter().filter(|origin| !effective.accepted.contains(origin));
+    let count = |origin: &String| effective.problems.iter().filter(|p| p.source == *origin).count();
+    let all = refused.map(|origin| (origin.as_str(), count(origin)));
+    let all = all.chain((by_set > 0).then_some((SETS, by_set)));
+    let line = |(origin, n): (&str, usize)| {
+        let plural = if n == 1 { "" } else { "s" };
+        format!("{origin} REFUSED ({n} mistake{plural} above)")
+    };
+    let all: Vec<String> = all.map(line).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let rest = effective.accepted.join(", ");
+    let rest = if rest.is_empty() { "the defaults" } else { &rest };
+    format!("{}; this node runs with {rest}", all.join(", "))
+}
+
+pub(super) fn source(document: &crate::plan::source::Document) -> Source {
     let (name, origin) = (document.kind.name().to_string(), document.shown());
     Source { name, origin, text: document.text.clone() }
 }
@@ -86,6 +123,25 @@ fn merge(sources: Vec<Source>, sets: &[String], found: &FoundSources, said: &[St
     let before = said.iter().map(own).chain(found.problems.iter().cloned());
     effective.problems = before.chain(effective.problems.drain(..)).collect();
     (effective, refused)
+}
+
+/// Files that keys name, and that are not below `root`: a pod may bring them later, so this is no mistake. `stale` are files of
+/// an earlier configuration: they go in this boot unless the configuration brings them, too.
+fn missing_files(effective: &Effective, root: &Path, stale: &[String]) -> Vec<Problem> {
+    let is_there = |path: &String| {
+        !stale.contains(path) && fs::symlink_metadata(root.join(path.trim_start_matches('/'))).is_ok()
+    };
+    derive::named_files(effective)
+        .into_iter()
+        .filter(|(_, path)| !is_there(path))
+        .map(|(key, path)| Problem {
+            source: "effective".into(),
+            path: key.into(),
+            value: Some(format!("{path:?}")),
+            reason: "is neither in the image nor on the state partition: bring it with files".into(),
+            ..Problem::default()
+        })
+        .collect()
 }
 
 fn names(dir: impl AsRef<Path>) -> Vec<String> {
@@ -143,6 +199,27 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_a_key_names_and_nobody_brings_is_told() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        fs::create_dir_all(root.path().join("etc/kubernetes")).expect("fixture");
+        // A link of the image that leads to /run, where nothing is yet.
+        std::os::unix::fs::symlink("../run/orlop/resolv.conf", root.path().join("etc/resolv.conf"))
+            .expect("fixture");
+        fs::write(root.path().join("etc/kubernetes/a.crt"), "").expect("fixture");
+        let body = "kubelet: {tlsCertFile: /etc/kubernetes/a.crt, tlsPrivateKeyFile: /etc/kubernetes/a.key}";
+        let text = format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}\n");
+        let effective = load(&[Source { name: "esp".into(), origin: "ESP".into(), text }], &[]);
+        let missing = |stale: &[String]| -> Vec<String> {
+            missing_files(&effective, root.path(), stale).iter().map(ToString::to_string).collect()
+        };
+        let key = "effective: kubelet.tlsPrivateKeyFile: \"/etc/kubernetes/a.key\" is neither in the image nor on the state \
+                   partition: bring it with files";
+        assert_eq!(missing(&[]), [key]);
+        // A file that goes in this boot is as good as gone.
+        assert_eq!(missing(&["/etc/kubernetes/a.crt".to_owned()]).len(), 2);
+    }
+
+    #[test]
     fn files_of_registries_that_an_add_on_wrote_are_its_own() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let body = "registries: {mirrors: {a: {endpoints: ['http://m']}}}";
@@ -178,6 +255,27 @@ mod tests {
             fs::write(dir.path().join(name), content).expect("fixture");
             assert_eq!(has_network(dir.path()), has, "{name}");
         }
+    }
+
+    #[test]
+    fn a_refused_source_is_named_with_what_counts_instead() {
+        let text = |body: &str| format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}");
+        let of = |name: &str, body: &str| Source { name: name.into(), origin: name.into(), text: text(body) };
+        let offered = ["image".to_owned(), "fw-cfg".to_owned()];
+        let refused = |bad: &str, sets: &[String]| {
+            refusals(&offered, &load(&[of("image", "labels: {a: b}\n"), of("fw-cfg", bad)], sets))
+        };
+        assert_eq!(refused("labels: {c: d}\n", &[]), "");
+        assert_eq!(
+            refused("noSuchField: 1\nnode: {name: Edge_7}\n", &[]),
+            "fw-cfg REFUSED (2 mistakes above); this node runs with image"
+        );
+        assert_eq!(
+            refused("", &["kubelet.maxPods=many".to_owned()]),
+            "orlop.set REFUSED (1 mistake above); this node runs with image, fw-cfg"
+        );
+        let alone = load(&[of("fw-cfg", "noSuchField: 1\n")], &[]);
+        assert!(refusals(&offered[1..], &alone).ends_with("; this node runs with the defaults"));
     }
 
     #[test]

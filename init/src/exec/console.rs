@@ -1,4 +1,4 @@
-//! Lines for people: kmsg (which the kernel shows on every console) and, if it would not, the console itself.
+//! Lines for people: kmsg (which the kernel shows on every console) and, if it would not, the consoles themselves.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -17,19 +17,21 @@ pub enum Level {
 pub struct Console {
     tag: &'static str,
     kmsg: Option<File>,
-    tty: Option<File>,
+    /// Consoles to which the kernel would not pass the lines.
+    ttys: Vec<File>,
 }
 
 impl Console {
     /// Opens what is there; call it again once /dev and /proc are mounted. `tag` names the speaker.
     #[must_use]
     pub fn open(tag: &'static str) -> Console {
-        let write = |path| OpenOptions::new().write(true).open(path).ok();
+        let write = |path: &str| OpenOptions::new().write(true).open(path).ok();
         // Kernel default: ten lines in five seconds from user space, then silence. A boot says more than that.
         let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
         let kmsg = write("/dev/kmsg");
         let shown = kmsg.is_some() && console_loglevel() > 3;
-        Console { tag, kmsg, tty: if shown { None } else { write("/dev/console") } }
+        let ttys = if shown { Vec::new() } else { active().iter().filter_map(|path| write(path)).collect() };
+        Console { tag, kmsg, ttys }
     }
 
     /// One line. Errors also reach the console when the kernel's own console level would swallow them.
@@ -47,13 +49,36 @@ impl Console {
             line.push('\n');
             let _ = kmsg.write_all(line.as_bytes());
         }
-        if let (Some(tty), Level::Error) = (&mut self.tty, level) {
-            let _ = tty.write_all(format!("{}: {text}\r\n", self.tag).as_bytes());
+        if level == Level::Error {
+            for tty in &mut self.ttys {
+                let _ = tty.write_all(format!("{}: {text}\r\n", self.tag).as_bytes());
+            }
         }
     }
+}
+
+/// Every console of the kernel: `/dev/console` is only the last one of the command line.
+fn active() -> Vec<String> {
+    devices(&std::fs::read_to_string("/sys/class/tty/console/active").unwrap_or_default())
+}
+
+fn devices(active: &str) -> Vec<String> {
+    let named: Vec<String> = active.split_whitespace().map(|name| format!("/dev/{name}")).collect();
+    if named.is_empty() { vec!["/dev/console".to_owned()] } else { named }
 }
 
 fn console_loglevel() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/printk").unwrap_or_default();
     text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_active_console_is_written_to() {
+        assert_eq!(devices("tty0 ttyS0\n"), ["/dev/tty0", "/dev/ttyS0"]);
+        assert_eq!(devices(""), ["/dev/console"]);
+    }
 }

@@ -12,8 +12,8 @@ use std::path::Path;
 const LIST: &str = "/etc/orlop/modules";
 /// Niceness of what is loaded before it is needed.
 const BEHIND: i32 = 5;
-/// The buses on which what the initrd drives is found.
-const BUSES: [&str; 5] = ["pci", "virtio", "scsi", "usb", "acpi"];
+/// The buses on which what the initrd drives is found. No module of the initrd drives a device of the bus `platform`.
+const BUSES: [&str; 8] = ["pci", "virtio", "scsi", "usb", "acpi", "vmbus", "xen", "mmc"];
 
 /// The initrd's modules.
 #[derive(Debug, Default)]
@@ -160,12 +160,21 @@ pub fn is_live(module: &Path) -> bool {
 }
 
 fn modaliases(buses: &Path) -> Vec<String> {
-    let devices = BUSES.iter().filter_map(|bus| fs::read_dir(buses.join(bus).join("devices")).ok()).flatten();
-    devices
-        .flatten()
-        .filter_map(|device| fs::read_to_string(device.path().join("modalias")).ok())
-        .map(|text| text.trim_end().to_string())
-        .collect()
+    let mut found = Vec::new();
+    for bus in BUSES {
+        let Ok(devices) = fs::read_dir(buses.join(bus).join("devices")) else { continue };
+        found.extend(devices.flatten().filter_map(|device| modalias(bus, &device.path())));
+    }
+    found
+}
+
+/// What a device calls for. Memory cards have it in their uevent alone.
+fn modalias(bus: &str, device: &Path) -> Option<String> {
+    if bus == "mmc" {
+        let uevent = fs::read_to_string(device.join("uevent")).ok()?;
+        return uevent.lines().find_map(|line| line.strip_prefix("MODALIAS=")).map(str::to_string);
+    }
+    fs::read_to_string(device.join("modalias")).ok().map(|text| text.trim_end().to_string())
 }
 
 #[cfg(test)]
@@ -175,11 +184,18 @@ mod tests {
     #[test]
     fn modaliases_of_all_buses() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        for (device, alias) in [("pci/devices/0", "pci:a\n"), ("scsi/devices/1", "scsi:t-0x00\n")] {
-            let at = dir.path().join(device);
-            fs::create_dir_all(&at).and_then(|()| fs::write(at.join("modalias"), alias)).expect("fixture");
+        for (file, text) in [
+            ("pci/devices/0/modalias", "pci:a\n"),
+            ("scsi/devices/1/modalias", "scsi:t-0x00\n"),
+            ("xen/devices/vbd-51712/modalias", "xen:vbd\n"),
+            ("mmc/devices/mmc0:4567/uevent", "DRIVER=mmcblk\nMMC_TYPE=SD\nMODALIAS=mmc:block\n"),
+            ("usb/devices/usb1/uevent", "DEVTYPE=usb_device\n"),
+        ] {
+            let file = dir.path().join(file);
+            let parent = file.parent().expect("parent");
+            fs::create_dir_all(parent).and_then(|()| fs::write(&file, text)).expect("fixture");
         }
-        fs::create_dir_all(dir.path().join("usb/devices/no-alias")).expect("fixture");
-        assert_eq!(modaliases(dir.path()), ["pci:a", "scsi:t-0x00"]);
+        let want = ["pci:a", "scsi:t-0x00", "xen:vbd", "mmc:block"];
+        assert_eq!(modaliases(dir.path()), want);
     }
 }

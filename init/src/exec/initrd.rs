@@ -2,15 +2,19 @@
 //!
 //! Every phase is stamped. A failed phase stops the boot or lets it go on degraded, as `plan::phase` says.
 
-use super::clock::boottime_ms;
+use super::clock::{self, boottime_ms};
 use super::devices::{Uevents, scan};
 use super::drivers::Drivers;
 use super::error::InitError;
+use super::install::BootedDisk;
 use super::loader::{self, Loader};
 use super::report::Report;
 use super::sources::{FoundSources, SourceLocations, collect};
 use super::steps::{apply_all, read};
-use super::{DEGRADED, configuration, handover, kept, machine_id, prefetch, seed, state, stop, verity};
+use super::verity::Opened;
+use super::{
+    DEGRADED, configuration, handover, install, kept, machine_id, prefetch, seed, state, stop, verity,
+};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
 use crate::plan::failure::OtherSlot;
@@ -36,6 +40,8 @@ struct Boot {
     other_slot: OtherSlot,
     /// Sources of the configuration, if they were looked at already.
     found: Option<FoundSources>,
+    /// The same, looked at before it was known whether the state partition can be made.
+    early: Option<FoundSources>,
 }
 
 /// A boot that has to end: where and why.
@@ -49,6 +55,7 @@ pub fn run() -> ! {
         loader: Loader::default(),
         other_slot: OtherSlot::default(),
         found: None,
+        early: None,
     };
     boot.report.stamp("kernel", None, &kernel_version(), true);
     let Err(Stopped(phase, why)) = boot.phases();
@@ -78,6 +85,7 @@ impl Boot {
         })?;
         // A second processor has nothing to do until systemd runs.
         prefetch::start(SYSROOT);
+        self.install(&disk, &slot, &opened, &args);
         self.tolerated(Phase::State, |b| b.state(&disk, &args));
         self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
@@ -134,6 +142,18 @@ impl Boot {
         collect(&mut self.drivers, SourceLocations { disk, esp: self.loader.esp, args }, kept)
     }
 
+    /// A stick at its first boot may be there to copy itself to another disk. Returns if this boot goes on here.
+    fn install(&mut self, disk: &Disk, slot: &Slot, opened: &Opened, args: &BootArgs) {
+        if !state::is_first_boot(disk) {
+            return;
+        }
+        let found = self.collect(disk, args, FirstBootRecord::Absent);
+        let booted =
+            BootedDisk { disk, esp: self.loader.esp, root: slot.root.number, root_device: &opened.device };
+        install::run(&mut self.report, &mut self.drivers, &booted, &found, args);
+        self.early = Some(found);
+    }
+
     /// The disk was used as soon as it appeared. Every controller has answered by now, and no program has run from the
     /// disk's /var: a copy that appeared later is as good a reason to stop as one that was there before.
     fn alone(&mut self, args: &BootArgs) -> Result<(), Stopped> {
@@ -150,12 +170,11 @@ impl Boot {
     fn state(&mut self, disk: &Disk, args: &BootArgs) -> Result<String, InitError> {
         // How it is made is for the configuration to say; one that is there is as it was made.
         let esp = self.loader.esp;
+        let early = self.early.take();
         let wants_quotas = |drivers: &mut Drivers| {
-            let found = self.found.insert(collect(
-                drivers,
-                SourceLocations { disk, esp, args },
-                FirstBootRecord::Absent,
-            ));
+            let places = SourceLocations { disk, esp, args };
+            let found = early.unwrap_or_else(|| collect(drivers, places, FirstBootRecord::Absent));
+            let found = self.found.insert(found);
             // Nothing is made on a disk that may be a copy; `alone` ends the boot.
             match choose(&args.roothash, &scan(), esp) {
                 Choice::Refuse { why } => Err(InitError::Refused(why)),
@@ -170,6 +189,11 @@ impl Boot {
                 // On a full partition some of these fail; that it is full has been said.
                 if let Err(e) = apply_all(&state::layout()) {
                     self.report.problem(&chain(&e));
+                }
+                match clock::raise(Path::new(&format!("{SYSROOT}{}", clock::STAMP))) {
+                    Ok(None) => {}
+                    Ok(Some(s)) => self.report.info(&format!("the clock was {s} s behind the last run's")),
+                    Err(e) => self.report.problem(&chain(&e)),
                 }
                 // Without the flag the journal stays in memory: less of it, nothing worse.
                 let _ = apply_all(&[mounts::journal_is_on_disk()]);

@@ -9,11 +9,14 @@ pub mod coldplug;
 pub mod configuration;
 pub mod console;
 pub mod devices;
+pub mod disk_copy;
 pub mod drivers;
 pub mod error;
+pub mod files;
 pub mod handover;
 pub mod host_channel;
 pub mod initrd;
+pub mod install;
 pub mod kept;
 pub mod ledger;
 pub mod loader;
@@ -70,11 +73,12 @@ pub fn main(args: &[OsString]) -> ExitCode {
     match args.get(1).and_then(|a| a.to_str()) {
         Some("bringup") => bringup::main(),
         Some("resolv") => resolv::main(),
+        Some("clock") => clock::main(),
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
                 io::stderr(),
-                "usage: orlop-init bringup|resolv|ledger (PID 1 of an initramfs boots)"
+                "usage: orlop-init bringup|resolv|clock|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }

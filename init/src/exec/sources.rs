@@ -70,8 +70,9 @@ pub struct SourceLocations<'a> {
 #[must_use]
 pub fn collect(drivers: &mut Drivers, places: SourceLocations<'_>, kept: FirstBootRecord) -> FoundSources {
     // A controller's driver is loaded when its ports have answered: what is plugged in there shows itself then.
+    // That calls for drivers in turn: a bus's devices, then the CD-ROM at one of them.
     drivers.settle();
-    drivers.present();
+    while drivers.present() {}
     let live = kept.reads_media(places.args.drives_always);
     let mut found = FoundSources::default();
     found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));

@@ -101,6 +101,12 @@ fn decide(disk: &Disk) -> Plan {
     plan(&Facts { disk, state_superblock, leftover, leftover_copy })
 }
 
+/// Is the state partition still to be made? Only then may this disk be a stick that installs itself elsewhere.
+#[must_use]
+pub fn is_first_boot(disk: &Disk) -> bool {
+    decide(disk) == Plan::Create
+}
+
 /// File system first, table last: a partition that the table names was complete once. Until then the kernel alone knows
 /// the partition. With it the disk gets its identity: GUIDs of disk, ESP, state partition and file system are random, so that
 /// they do not repeat on every node and no copy of the image has them (docs/decisions/disk-identity.md).
@@ -230,7 +236,7 @@ fn mount(
     let device = format!("/dev/{}", partition_name(&disk.name, partition.number));
     let unusable = |e: &InitError| {
         InitError::Refused(format!(
-            "state partition {device} cannot be mounted; no data was wiped. Look at it with `e2fsck -n {device}`: {}",
+            "state partition {device} cannot be mounted; no data was wiped. Boot another system and look at the partition with `e2fsck -n`: {}",
             chain(e)
         ))
     };

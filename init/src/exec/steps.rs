@@ -1,7 +1,9 @@
 //! Carries out one `BootStep`. No decisions but these: what exists already is fine, what is optional may be absent.
 
 use super::error::InitError;
+use super::files;
 use crate::plan::modules;
+use crate::plan::node_files::VAR;
 use crate::plan::step::{BootStep, Mount};
 use nix::errno::Errno;
 use nix::kmod::{ModuleInitFlags, finit_module};
@@ -43,6 +45,8 @@ pub fn apply(step: &BootStep) -> io::Result<()> {
         },
         BootStep::RemoveFile(path) => remove_file(Path::new(path)),
         BootStep::WriteFile { path, mode, content } => write_file(path, *mode, content),
+        BootStep::PlaceFile(file) => files::place(Path::new(VAR), file),
+        BootStep::RemovePlacedFile { below_var, .. } => files::remove(Path::new(VAR), below_var),
         BootStep::Mount(m) => mount_one(m),
         BootStep::Bind { from, to } => flags_mount(from, to, MsFlags::MS_BIND),
         BootStep::Move { from, to } => flags_mount(from, to, MsFlags::MS_MOVE),

@@ -28,6 +28,23 @@ pub fn stop(report: &mut Report, phase: Phase, other: OtherSlot, why: &str) -> !
     }
 }
 
+/// Says a line, and again each minute: only a person can go on. Never returns.
+pub fn stay(report: &mut Report, line: &str) -> ! {
+    report.problem(line);
+    report.flush();
+    sync();
+    loop {
+        wait(REPEAT_S);
+        report.line(line);
+    }
+}
+
+/// Syncs and switches the machine off; returns only if the kernel refuses.
+pub fn power_off() {
+    sync();
+    let _ = reboot(RebootMode::RB_POWER_OFF);
+}
+
 /// Waits, syncs and reboots; returns only if the kernel refuses.
 pub fn reboot_after(seconds: i64) {
     wait(seconds);

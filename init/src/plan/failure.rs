@@ -48,9 +48,9 @@ pub fn closing(verdict: Verdict, other: OtherSlot) -> String {
         Verdict::Reboot { after_s } => format!("nothing was changed on disk; rebooting in {after_s} s"),
         Verdict::Stay => {
             let way = if other.filled {
-                "Choose the other slot in the boot loader's menu, or write this slot again"
+                "Choose the other slot in the boot loader's menu"
             } else {
-                "Write the slot again"
+                "Boot another system and write the slot's partitions again from orlop.raw of this version"
             };
             format!(
                 "nothing was changed on disk; a reboot alone will not help, so this machine stays here. {way}, then press \
@@ -84,6 +84,8 @@ mod tests {
             assert_eq!(verdict(phase, other), want, "{phase:?} {other:?}");
         }
         assert!(closing(Verdict::Stay, uncounted).contains("the other slot in the boot loader's menu"));
-        assert!(!closing(Verdict::Stay, none).contains("other slot"));
+        // This image has no shell: another system has to write the disk.
+        let alone = closing(Verdict::Stay, none);
+        assert!(!alone.contains("other slot") && alone.contains("Boot another system"), "{alone}");
     }
 }

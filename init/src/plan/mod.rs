@@ -4,16 +4,22 @@
 //! in and carries out the steps. Input from disk, firmware or the command line is hostile: no parser here
 //! panics, or allocates by a length that it has not checked. docs/boot.md specifies the behaviour.
 
+pub mod clock;
 pub mod cmdline;
 pub mod cri_version;
 pub mod disk;
+pub mod disk_content;
+pub mod disk_ids;
 pub mod ext4;
 pub mod failure;
 pub mod fat;
+pub mod files;
 pub mod gpt;
 pub mod gpt_change;
+pub mod gpt_copy;
 pub mod gpt_relocate;
 pub mod guid;
+pub mod install;
 pub mod kept;
 pub mod masquerade;
 pub mod modules;

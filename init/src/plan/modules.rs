@@ -2,45 +2,83 @@
 //!
 //! Seam: docs/architecture.md, "Initrd" (`/etc/orlop/modules`). A module without patterns is always loaded; one
 //! with patterns when a name fits one: the modalias of a device that is there, or the name under which the
-//! kernel itself would ask for it (`fs-vfat`). Dependencies stand before what needs them and carry its patterns.
+//! kernel itself would ask for it (`fs-vfat`). What a module needs stands before it and comes with it.
 //!
 //! Why no crate: init stays small, and here a pattern costs at most the product of both lengths.
 
 use super::step::BootStep;
+use std::collections::BTreeSet;
+
+/// Begins the name of a module that the line's module needs.
+const NEEDS: char = '<';
 
 /// Modules that are not loaded yet, in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Modules {
     waiting: Vec<Module>,
+    /// Names that were called for: no module that waits fits one of them.
+    asked: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Module {
     path: String,
+    /// Names of the modules that it needs.
+    needs: Vec<String>,
     patterns: Vec<String>,
 }
 
 impl Modules {
-    /// Reads the list: path, then patterns; blank lines and `#` comments are skipped.
+    /// Reads the list: path, then patterns and needed modules (`<name`); blank lines and `#` comments are skipped.
     #[must_use]
     pub fn parse(list: &str) -> Modules {
         let module = |line: &str| {
-            let mut words = line.split('#').next().unwrap_or("").split_whitespace().map(str::to_string);
-            Some(Module { path: words.next()?, patterns: words.collect() })
+            let mut words = line.split('#').next().unwrap_or("").split_whitespace();
+            let mut module =
+                Module { path: words.next()?.to_string(), needs: Vec::new(), patterns: Vec::new() };
+            for word in words {
+                match word.strip_prefix(NEEDS) {
+                    Some(need) => module.needs.push(need.to_string()),
+                    None => module.patterns.push(word.to_string()),
+                }
+            }
+            Some(module)
         };
-        Modules { waiting: list.lines().filter_map(module).collect() }
+        Modules { waiting: list.lines().filter_map(module).collect(), asked: BTreeSet::new() }
     }
 
     /// What is to be loaded now that these names are called for; a module is handed out once. First what is always
     /// loaded, which needs nothing of the second part: the two can be loaded at the same time.
     pub fn take(&mut self, names: &[String]) -> (Vec<BootStep>, Vec<BootStep>) {
-        let called =
-            |m: &Module| m.patterns.is_empty() || m.patterns.iter().any(|p| names.iter().any(|n| fits(p, n)));
-        let (now, later) = self.waiting.drain(..).partition(called);
+        let fresh: Vec<&String> = names.iter().filter(|name| !self.asked.contains(*name)).collect();
+        let always = self.with_needs(|m| m.patterns.is_empty());
+        let called = self.with_needs(|m| m.patterns.iter().any(|p| fresh.iter().any(|n| fits(p, n))));
+        self.asked.extend(fresh.into_iter().cloned());
+        let (mut first, mut second, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, module) in self.waiting.drain(..).enumerate() {
+            let to = match (always.contains(&i), called.contains(&i)) {
+                (true, _) => &mut first,
+                (false, true) => &mut second,
+                (false, false) => &mut later,
+            };
+            to.push(module);
+        }
         self.waiting = later;
-        let now: Vec<Module> = now;
-        let (always, called) = now.into_iter().partition(|m| m.patterns.is_empty());
-        (steps(always), steps(called))
+        (steps(first), steps(second))
+    }
+
+    /// Positions of the modules that are chosen, and of what they need. Needed ones stand before.
+    fn with_needs(&self, chosen: impl Fn(&Module) -> bool) -> BTreeSet<usize> {
+        let mut all = BTreeSet::new();
+        for (i, module) in self.waiting.iter().enumerate().rev() {
+            if !all.contains(&i) && !chosen(module) {
+                continue;
+            }
+            all.insert(i);
+            let needed = |m: &Module| module.needs.iter().any(|need| need == name(&m.path));
+            all.extend(self.waiting[..i].iter().enumerate().filter(|(_, m)| needed(m)).map(|(at, _)| at));
+        }
+        all
     }
 
     /// How many have not been called for.
@@ -128,6 +166,24 @@ mod tests {
         let both = vec![load("/m/vfat.ko.xz", true), load("/m/sd_mod.ko", false)];
         assert_eq!(modules.take(&names), (vec![], both));
         assert_eq!(name("/lib/modules/6/dm-verity.ko.xz"), "dm-verity");
+    }
+
+    #[test]
+    fn what_a_module_needs_comes_with_it() {
+        let text = "/m/scsi_mod.ko -\n/m/scsi-x.ko.xz - <scsi_mod\n/m/a.ko.xz <scsi-x <scsi_mod vmbus:1*\n\
+            /m/sd_mod.ko <scsi_mod scsi:t-0x00*\n/m/dm-mod.ko -\n/m/dm-verity.ko <dm-mod\n";
+        let mut modules = Modules::parse(text);
+        let always = vec![load("/m/dm-mod.ko", false), load("/m/dm-verity.ko", false)];
+        assert_eq!(modules.take(&[]), (always, vec![]));
+        let storvsc =
+            vec![load("/m/scsi_mod.ko", false), load("/m/scsi-x.ko.xz", true), load("/m/a.ko.xz", true)];
+        let names = ["pci:other".to_string(), "vmbus:12".to_string()];
+        assert_eq!(modules.take(&names), (vec![], storvsc));
+        // A name that was called for before is not looked at again; a new one is.
+        assert_eq!(modules.take(&names), (vec![], vec![]));
+        let disk = ["vmbus:12".to_string(), "scsi:t-0x00".to_string()];
+        assert_eq!(modules.take(&disk), (vec![], vec![load("/m/sd_mod.ko", false)]));
+        assert_eq!(modules.waiting(), 0);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What is written for a node's configuration: the effective configuration and what is there already in, steps
 //! out. Seam: docs/architecture.md, "Run-time files".
 //!
-//! Invariants: nothing is written outside /run and init's own places in /var; a manifest is removed only if the
+//! Invariants: nothing is written outside /run, init's own places in /var and the places for `files`; a manifest is removed only if the
 //! configuration was read whole and no longer has it; a degraded node gets no static pod.
 
+use super::files;
 use super::mounts::SYSROOT;
 use super::source::Document;
 use super::step::BootStep;
@@ -23,6 +24,8 @@ pub const CERTS: &str = "/sysroot/var/lib/orlop/containerd/certs.d";
 /// configuration no longer has is looked for once.
 pub const HOSTS_MARKED: &str = "/sysroot/var/lib/orlop/containerd/hosts-marked";
 
+/// Copy of `/run/orlop/node-config.json`, which has no secrets, among the node's logs.
+const CONFIG_COPY: &str = "/sysroot/var/log/orlop/node-config.json";
 /// CNI configuration that containerd writes with the ranges of the Node (`network.podNetwork: bridge`).
 const CONTAINERDS: &str = "10-containerd-net.conflist";
 
@@ -44,6 +47,8 @@ pub struct Inputs<'a> {
     pub manifests: &'a [String],
     /// Registry hosts whose `hosts.toml` init wrote at an earlier boot.
     pub hosts: &'a [String],
+    /// Files that earlier boots wrote for `files`, by their paths in documents.
+    pub files: &'a [String],
     /// The directory of CNI configuration has none.
     pub cni_empty: bool,
     /// A swap file is there.
@@ -63,12 +68,16 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<BootStep> {
             BootStep::WriteFile { path, mode: f.mode, content: f.text.into_bytes() }
         })
         .collect();
+    // The node's logs can be read from outside, /run cannot.
+    steps.push(file(CONFIG_COPY.into(), 0o644, inputs.effective.document()));
     // DHCP's servers come later (`orlop-init resolv`); a sandbox needs the file to exist.
     let resolv_conf = derive::resolv_conf(config);
     steps.push(file("/run/orlop/resolv.conf".into(), 0o644, resolv_conf));
     if !inputs.degraded {
         steps.extend(static_pods(inputs));
     }
+    // Also on a volatile /var: the agent does not start without the files that its configuration names.
+    steps.extend(files::steps(config, VAR, inputs.files, inputs.refused));
     if !inputs.refused {
         let made = inputs.hosts.iter().flat_map(|host| derive::hosts_file_paths(host));
         let stale = made.filter(|path| !wanted.contains(path));
@@ -170,8 +179,26 @@ mod tests {
             refused: false,
             manifests,
             hosts,
+            files: &[],
             cni_empty: false,
             swap_file: false,
+        }
+    }
+
+    #[test]
+    fn files_of_the_configuration_are_placed_also_on_a_volatile_var() {
+        let e = effective("files: [{path: /etc/kubernetes/ca.crt, content: x}]\n");
+        let old = ["/etc/kubernetes/old".to_owned()];
+        for degraded in [false, true] {
+            let steps = plan(&Inputs { degraded, files: &old, ..inputs(&e, &[], &[]) });
+            let at = |wanted: fn(&BootStep) -> bool| steps.iter().position(wanted);
+            let placed =
+                at(|step| matches!(step, BootStep::PlaceFile(file) if file.path == "/etc/kubernetes/ca.crt"));
+            let removed = at(
+                |step| matches!(step, BootStep::RemovePlacedFile { path, .. } if path == "/etc/kubernetes/old"),
+            );
+            assert!(placed.is_some() && removed.is_some(), "{steps:?}");
+            assert!(written(&steps, &format!("{VAR}/{}", files::LIST)).is_some());
         }
     }
 
@@ -210,9 +237,16 @@ mod tests {
             BootStep::WriteFile { path, .. } | BootStep::RemoveFile(path) => path.as_str(),
             other => panic!("{other:?}"),
         });
-        assert!(
-            paths.into_iter().all(|p| p.starts_with("/run/") || p.starts_with("/sysroot/var/lib/orlop/"))
-        );
+        let own = ["/run/", "/sysroot/var/lib/orlop/", "/sysroot/var/log/orlop/"];
+        assert!(paths.into_iter().all(|p| own.iter().any(|dir| p.starts_with(dir))));
+        let texts: Vec<&Vec<u8>> = ["/run/orlop/node-config.json", CONFIG_COPY]
+            .iter()
+            .map(|path| match written(&steps, path) {
+                Some(BootStep::WriteFile { mode: 0o644, content, .. }) => content,
+                other => panic!("{path}: {other:?}"),
+            })
+            .collect();
+        assert_eq!(texts[0], texts[1]);
     }
 
     #[test]

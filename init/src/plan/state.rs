@@ -77,8 +77,8 @@ pub fn plan(facts: &Facts<'_>) -> Plan {
     let Some(sb) = &facts.state_superblock else {
         return Plan::Refuse {
             problem: format!(
-                "state partition {device} has no readable ext4 file system; nothing was changed. Look at it with \
-                 `e2fsck -n {device}`; to give up its data, delete partition {} and reboot",
+                "state partition {device} has no readable ext4 file system; nothing was changed. Boot another system and \
+                 look at the partition with `e2fsck -n`; to give up its data, delete partition {} there",
                 partition.number
             ),
         };
@@ -87,8 +87,8 @@ pub fn plan(facts: &Facts<'_>) -> Plan {
         return Plan::Refuse {
             problem: format!(
                 "the file system on state partition {device} was made on another disk (its UUID is {}, this disk's GUID is \
-                 {identity}); nothing was changed. If it was moved here on purpose, let the disk have its identity \
-                 (`sgdisk -U {} /dev/{}`) and reboot; to give up its data, delete partition {} and reboot",
+                 {identity}); nothing was changed. If it was moved here on purpose, boot another system and give the disk its \
+                 identity (`sgdisk -U {} /dev/{}`); to give up its data, delete partition {} there",
                 sb.uuid, sb.uuid, disk.name, partition.number
             ),
         };
@@ -97,7 +97,7 @@ pub fn plan(facts: &Facts<'_>) -> Plan {
         return Plan::Refuse {
             problem: format!(
                 "the file system on state partition {device} has {} bytes, the partition only {}; nothing was \
-                 changed. Restore the partition's size",
+                 changed. Boot another system and restore the partition's size",
                 sb.bytes, partition.length
             ),
         };
@@ -121,16 +121,16 @@ fn absent(facts: &Facts<'_>) -> Plan {
         Some(sb) if sb.ever_mounted => Plan::Refuse {
             problem: format!(
                 "partition \"{STATE_LABEL}\" is missing from /dev/{disk}, but a used ext4 file system (label \
-                 \"{}\", UUID {}) stands where it would be made; nothing was changed. Restore the partition \
-                 entry, or erase that file system to start afresh",
+                 \"{}\", UUID {}) stands where it would be made; nothing was changed. Boot another system and restore the \
+                 partition entry, or erase that file system to start afresh",
                 sb.label, sb.uuid
             ),
         },
         None if facts.leftover_copy => Plan::Refuse {
             problem: format!(
                 "partition \"{STATE_LABEL}\" is missing from /dev/{disk}, but the remains of an ext4 file system \
-                 stand where it would be made; nothing was changed. Restore the partition entry, or erase that \
-                 file system to start afresh"
+                 stand where it would be made; nothing was changed. Boot another system and restore the partition entry, \
+                 or erase that file system to start afresh"
             ),
         },
         _ => Plan::Create,

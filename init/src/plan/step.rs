@@ -1,6 +1,7 @@
 //! Steps as data: every action of init on the machine, except reading.
 
 use nix::mount::MsFlags;
+use orlop_config::node::PlacedFile;
 
 /// One thing to do. Paths are absolute in the initrd.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,15 @@ pub enum BootStep {
         mode: u32,
         /// Content.
         content: Vec<u8>,
+    },
+    /// A file that the configuration brings, on the state partition; no link is followed.
+    PlaceFile(PlacedFile),
+    /// Remove a file that an earlier configuration brought; one that is absent is fine.
+    RemovePlacedFile {
+        /// As the document named it.
+        path: String,
+        /// The same below /var.
+        below_var: String,
     },
     /// Mount a file system (the target is made first).
     Mount(Mount),
@@ -85,7 +95,8 @@ impl BootStep {
         match self {
             BootStep::MakeDir(path) | BootStep::MakeStickyDir(path) => format!("make directory {path}"),
             BootStep::MakeLink { path, .. } => format!("make link {path}"),
-            BootStep::RemoveFile(path) => format!("remove {path}"),
+            BootStep::RemoveFile(path) | BootStep::RemovePlacedFile { path, .. } => format!("remove {path}"),
+            BootStep::PlaceFile(file) => format!("write {}", file.path),
             BootStep::WriteFile { path, .. } => format!("write {path}"),
             BootStep::Mount(m) => format!("mount {} ({}) on {}", m.source, m.fstype, m.target),
             BootStep::Bind { from, to } => format!("bind {from} on {to}"),

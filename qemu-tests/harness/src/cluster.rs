@@ -42,6 +42,7 @@ pub mod metrics_server;
 pub mod names;
 pub mod nfs_server;
 pub mod node_api;
+pub mod ntp;
 pub mod pki;
 pub mod plane;
 pub mod play;

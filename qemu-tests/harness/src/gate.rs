@@ -11,13 +11,34 @@ use crate::case::{Case, Level};
 pub type Area = &'static str;
 
 /// All areas.
-pub const AREAS: &[Area] =
-    &["addons", "api", "boot", "defence", "join", "lifecycle", "resources", "shutdown", "volumes"];
+pub const AREAS: &[Area] = &[
+    "addons",
+    "api",
+    "boot",
+    "console",
+    "defence",
+    "join",
+    "lifecycle",
+    "net",
+    "places",
+    "resources",
+    "shutdown",
+    "time",
+    "volumes",
+];
 
 /// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
-/// those of resources in VMs take a quarter of an hour next to other work.
-pub const NOT_FIXED: &[(Area, Level)] =
-    &[("addons", Level::L4n), ("addons", Level::L4v), ("resources", Level::L4v)];
+/// those of resources in VMs take a quarter of an hour next to other work. Installations and boots from emulated sticks and controllers
+/// take minutes each, and those of consoles, networks and clocks have not passed yet.
+pub const NOT_FIXED: &[(Area, Level)] = &[
+    ("addons", Level::L4n),
+    ("addons", Level::L4v),
+    ("console", Level::L4v),
+    ("net", Level::L4n),
+    ("places", Level::L4v),
+    ("resources", Level::L4v),
+    ("time", Level::L4v),
+];
 
 /// The fixed set: the steadiest cases, one at least for each area and level but those of [`NOT_FIXED`]. Every run
 /// includes all of them, so their sum must stay small: about five minutes on two cores without KVM.
@@ -61,8 +82,27 @@ pub const UNTRIED: &[&str] = &[
     "addons/multus",
     "addons/services-vm",
     "addons/services-vm-ipvs",
-    "resources/devices-vm",
+    "console/banner",
+    "console/faults",
+    "net/proxy",
+    "net/registry",
+    "places/ahci",
+    "places/bios",
+    "places/ide",
+    "places/install",
+    "places/lsi",
+    "places/megasas",
+    "places/mptsas1068",
+    "places/nvme",
+    "places/nvme-4k",
+    "places/pvscsi",
+    "places/sd",
+    "places/usb-ehci",
+    "places/usb-xhci",
+    "places/virtio-scsi",
     "resources/numa",
+    "time/ntp",
+    "time/wrong",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
@@ -112,7 +152,9 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/core/src/admission/", &["join", "defence"]),
     ("agent/core/src/allocation/", &["join"]),
     ("agent/core/src/certs/", &["join", "api"]),
+    ("agent/core/src/console/", &["console"]),
     ("agent/core/src/checkers/", &[]),
+    ("agent/core/src/clock/", &["time", "join"]),
     ("agent/core/src/csi_drivers/", &["volumes"]),
     ("agent/core/src/eviction/", &["defence"]),
     ("agent/core/src/images/", &["defence", "join"]),
@@ -141,6 +183,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/core/tests/", &[]),
     ("agent/cri/", &["lifecycle", "api"]),
     ("agent/daemon/src/cluster/", &["join"]),
+    ("agent/daemon/src/cluster/clock.rs", &["time", "join"]),
     ("agent/core/src/plugin_registrations/", &["resources", "volumes"]),
     ("agent/daemon/src/claims/", &["resources"]),
     ("agent/daemon/src/devices/", &["resources"]),
@@ -167,12 +210,16 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/tidy/", &[]),
     ("clippy.toml", &[]),
     ("config/src/kubelet/", &["lifecycle", "join"]),
-    ("config/src/node/", &["boot"]),
+    ("config/src/node/", &["boot", "net"]),
     ("deny.toml", &[]),
     ("docs/", &[]),
     ("image/", &["boot", "shutdown"]),
     ("image/apparmor/", &["boot", "defence"]),
+    ("image/src/export/", &[]),
     ("init/", &["boot", "shutdown"]),
+    ("init/src/exec/disk_copy.rs", &["boot", "places"]),
+    ("init/src/exec/install.rs", &["boot", "places"]),
+    ("init/src/plan/install.rs", &["boot", "places"]),
     ("mkosi/", &["boot", "shutdown"]),
     ("qemu-tests/conformance/", &[]),
     ("qemu-tests/controlplane/", &["join", "addons"]),
@@ -187,9 +234,11 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/harness/src/cluster/wires.rs", &["join", "volumes", "api", "addons"]),
     ("qemu-tests/harness/src/conformance", &[]),
     ("qemu-tests/harness/src/native/", &["lifecycle"]),
+    ("qemu-tests/harness/src/native/connect_proxy.rs", &["net"]),
     ("qemu-tests/harness/src/native/config.rs", &["lifecycle", "addons"]),
     ("qemu-tests/harness/src/native/steps.rs", &["volumes", "resources"]),
     ("qemu-tests/harness/src/vm/", &["boot", "shutdown"]),
+    ("qemu-tests/harness/src/vm/screen.rs", &["console"]),
     ("qemu-tests/metrics-server/", &["api", "addons"]),
     ("qemu-tests/multus/", &["addons"]),
     ("qemu-tests/src/bench", &[]),
@@ -197,11 +246,15 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/api", &["api"]),
     ("qemu-tests/src/cases/boot", &["boot"]),
     ("qemu-tests/src/cases/boot/bash_pod.rs", &["boot", "defence"]),
+    ("qemu-tests/src/cases/console", &["console"]),
     ("qemu-tests/src/cases/defence", &["defence"]),
     ("qemu-tests/src/cases/join", &["join"]),
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
+    ("qemu-tests/src/cases/net", &["net"]),
+    ("qemu-tests/src/cases/places", &["places"]),
     ("qemu-tests/src/cases/resources", &["resources"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
+    ("qemu-tests/src/cases/time", &["time"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
     ("qemu-tests/src/cases/volumes/killed_steps.rs", &["volumes", "resources"]),
     ("rustfmt.toml", &[]),

@@ -10,6 +10,8 @@ pub mod beside;
 pub mod blobs;
 pub mod cgroups;
 pub mod config;
+pub mod configured;
+pub mod connect_proxy;
 pub mod cri;
 pub mod held;
 pub mod images;

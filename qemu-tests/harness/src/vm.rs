@@ -4,7 +4,7 @@
 //! QEMU ── serial 0 (console) ─────► lines, serial.log
 //!      ── host channel ───────────► ledger entries, pod output, problems (readiness)
 //!      ◄─ serial 1 (debug shell) ─► commands, test profile only
-//!      ◄─ QMP ────────────────────► reset, power down, quit
+//!      ◄─ QMP ────────────────────► reset, power down, quit, picture of the screen
 //! ```
 //! Invariants: the harness listens on every socket before QEMU starts, so nothing is lost; every wait has an
 //! event and a deadline; the disk under test is a copy, the built image is never written.
@@ -14,6 +14,8 @@
 pub mod disk;
 pub mod fat;
 pub mod feed;
+pub mod iso;
 pub mod lab;
 pub mod machine;
+pub mod screen;
 pub mod shell;

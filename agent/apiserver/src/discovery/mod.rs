@@ -86,20 +86,42 @@ pub(crate) async fn discover_over(
         None if pins.is_empty() => return Err(DiscoveryError::NothingToTrust),
         None => {
             let seen = DiscoveryRequest { server: &server, options, dialer: &dialer };
-            let first = seen.cluster_info(Trust::Anyone).await?;
-            let kubeconfig = first.verified(&join.token, id)?;
-            let (advertised, ca_pem) = cluster(kubeconfig)?;
-            pins::check(&pins, &ca_pem)?;
-            let second = seen.cluster_info(trust(&ca_pem)?).await?;
-            if second.verified(&join.token, id)? != kubeconfig {
+            let first = seen.vouched(&join.token, id, &pins).await?;
+            let second = seen.cluster_info(trust(&first.ca_pem)?).await?;
+            if second.verified(&join.token, id)? != first.kubeconfig {
                 return Err(DiscoveryError::Changed { server: server.to_string() });
             }
-            (ca_pem, Some(advertised))
+            (first.ca_pem, Some(first.advertised))
         }
     };
     let trust = trust(&ca_pem)?;
     let bootstrap = Access { server, trust, credentials: Credentials::Token(join.token.clone()) };
     Ok(Discovered { bootstrap, ca_pem, advertised })
+}
+
+/// The cluster's address and the authority that the token and a pin vouch for, without a look at any certificate's dates:
+/// for a node whose clock may be wrong. It is enough to ask the server for the time, and for nothing else.
+///
+/// # Errors
+/// See [`DiscoveryError`].
+pub async fn authority(join: &Join, options: &Options) -> Result<(Server, Trust), DiscoveryError> {
+    authority_over(join, options, Dialer::Tcp).await
+}
+
+pub(crate) async fn authority_over(
+    join: &Join,
+    options: &Options,
+    dialer: Dialer,
+) -> Result<(Server, Trust), DiscoveryError> {
+    let server = Server::parse(&join.server)?;
+    let (id, _) = token_parts(&join.token)?;
+    let pins: Vec<Pin> = join.ca_cert_hashes.iter().map(|h| Pin::parse(h)).collect::<Result<_, _>>()?;
+    if pins.is_empty() {
+        return Err(DiscoveryError::NothingToTrust);
+    }
+    let seen = DiscoveryRequest { server: &server, options, dialer: &dialer };
+    let trust = trust(&seen.vouched(&join.token, id, &pins).await?.ca_pem)?;
+    Ok((server, trust))
 }
 
 fn trust(ca_pem: &[u8]) -> Result<Trust, DiscoveryError> {
@@ -148,6 +170,13 @@ impl ClusterInfo {
     }
 }
 
+/// What the token and a pin vouch for.
+struct VouchedCluster {
+    kubeconfig: String,
+    advertised: Server,
+    ca_pem: Vec<u8>,
+}
+
 struct DiscoveryRequest<'a> {
     server: &'a Server,
     options: &'a Options,
@@ -155,6 +184,20 @@ struct DiscoveryRequest<'a> {
 }
 
 impl DiscoveryRequest<'_> {
+    /// The first look, at a server that is not verified: only what the token and a pin vouch for leaves it.
+    async fn vouched(
+        &self,
+        token: &Secret,
+        id: &str,
+        pins: &[Pin],
+    ) -> Result<VouchedCluster, DiscoveryError> {
+        let answer = self.cluster_info(Trust::Anyone).await?;
+        let kubeconfig = answer.verified(token, id)?.to_owned();
+        let (advertised, ca_pem) = cluster(&kubeconfig)?;
+        pins::check(pins, &ca_pem)?;
+        Ok(VouchedCluster { kubeconfig, advertised, ca_pem })
+    }
+
     async fn cluster_info(&self, trust: Trust) -> Result<ClusterInfo, DiscoveryError> {
         let verified = !matches!(trust, Trust::Anyone);
         let access = Access { server: self.server.clone(), trust, credentials: Credentials::None };

@@ -136,3 +136,19 @@ async fn certificates_that_do_not_fit_are_told_apart() {
     let other = published();
     assert!(discovered(&other, &good).await.unwrap_err().contains(&other.pki.pin()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_authority_is_found_whatever_the_dates_of_the_server_are() {
+    let fake = published();
+    fake.set_tls(fake.pki.server_config(&["localhost"], Validity(86_400, 2 * 86_400)));
+    let pinned = join(&[fake.pki.pin()]);
+    let error = discovered(&fake, &pinned).await.unwrap_err();
+    assert!(error.contains("not valid yet"), "{error}");
+    let options = Options::new("test");
+    let (server, trust) = authority_over(&pinned, &options, fake.dialer()).await.unwrap();
+    assert_eq!((server, trust), (fake.server(), fake.pki.trust()));
+    let other = join(&[TestPki::new().pin()]);
+    let error = authority_over(&other, &options, fake.dialer()).await.unwrap_err().to_string();
+    assert!(error.contains(&fake.pki.pin()), "{error}");
+    assert!(authority_over(&join(&[]), &options, fake.dialer()).await.is_err());
+}

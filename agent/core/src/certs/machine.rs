@@ -94,6 +94,8 @@ pub struct CertManager {
     failures: u32,
     next_try: Mono,
     pub(super) failure: Option<String>,
+    /// Somebody vouches for the clock.
+    pub(super) clock_verified: bool,
     /// Since when the clock is known to be wrong.
     pub(super) clock_wrong: Option<(Mono, String)>,
     pub(super) shown: String,
@@ -121,6 +123,7 @@ impl CertManager {
             failures: 0,
             next_try: Mono(0),
             failure: None,
+            clock_verified: true,
             clock_wrong: None,
             shown: String::new(),
             wake: None,
@@ -371,6 +374,10 @@ impl CertManager {
         }
         match rotation::need(current.as_ref(), &template, self.rotate_at, now.wall) {
             RotationDue::At(at) => Some(now.mono.after(at.since(now.wall).min(SLEEP_MAX))),
+            // The clock may be the one that is wrong.
+            RotationDue::Now(_) if !self.clock_verified && self.is_good(&template, now.wall) => {
+                Some(now.mono.after(CLOCK_PERIOD))
+            }
             RotationDue::Now(_) if self.next_try > now.mono => Some(self.next_try),
             RotationDue::Now(_) => {
                 let with = self.identity(now.wall)?;
@@ -430,6 +437,7 @@ impl Machine for CertManager {
                 }
                 self.bootstrap = Some(credentials);
             }
+            CertEvent::ClockVerified(is) => self.clock_verified = is,
             CertEvent::Addresses(addresses) => self.addresses = addresses,
             CertEvent::Generated { id, result } => match self.answer(id) {
                 Some(Phase::Generating(request)) => self.generated(request, result, now, out),

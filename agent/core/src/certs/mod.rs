@@ -21,6 +21,9 @@
 //! - `Fact`: for logs and metrics, sent once. [`CertManager::state`] is the current state, also the source of
 //!   `kubelet_certificate_manager_*_ttl_seconds`.
 //!
+//! - [`CertEvent::ClockVerified`]: send it before `Loaded` on a node whose clock may be wrong, and whenever it changes. Without
+//!   it the clock counts as right.
+//!
 //! Invariants: one effect in flight; no CSR before the clock is plausible, and none for a serving certificate
 //! without an IP address; a pause after every failure (2 s doubling four times, then 32 s); the machine waits
 //! at most 15 minutes for one CSR; no input ends the machine. Difference from upstream: an expired
@@ -65,6 +68,9 @@ pub enum CertEvent {
     /// Bootstrap credentials are present, or have changed: the machine tries them at once. `Err`: there are
     /// none, the reason and the remedy.
     Bootstrap(Result<(), String>),
+    /// Whether somebody vouches for the clock ([`crate::clock`]). While nobody does, no certificate counts as expired, and none
+    /// is renewed for its dates.
+    ClockVerified(bool),
     /// Addresses of the Node (serving certificates only).
     Addresses(Vec<NodeAddress>),
     /// The answer to [`CertAction::GenerateKeyAndCsr`]: PEM of the request, or why not.

@@ -104,7 +104,7 @@ pub(super) fn clock_problem(
     current: Option<&CertificateFacts>,
     wall: Wall,
 ) -> Option<ClockProblem> {
-    const DO: &str = "waiting for it to be set (check the time servers, or set it by hand)";
+    const DO: &str = "waiting until NTP (time.servers), the API server's clock or a person sets it";
     if wall < floor {
         let (shown, built) = (text(wall), text(floor));
         return Some(ClockProblem::BeforeImage(format!(

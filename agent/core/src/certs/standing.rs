@@ -18,7 +18,7 @@ impl CertManager {
     #[must_use]
     pub fn state(&self, wall: Wall) -> CertState {
         let Some(current) = &self.current else { return CertState::Starting };
-        if let Some(facts) = current.as_ref().filter(|c| is_valid(c, wall)) {
+        if let Some(facts) = current.as_ref().filter(|c| self.is_valid(c, wall)) {
             return CertState::Valid { not_after: facts.not_after };
         }
         let message = match self.sentence(wall) {
@@ -48,7 +48,7 @@ impl CertManager {
         }
         match (current, &self.bootstrap) {
             (None, Some(Err(why))) => message::no_credentials(None, why),
-            (Some(c), Some(Err(why))) if !is_valid(c, wall) => {
+            (Some(c), Some(Err(why))) if !self.is_valid(c, wall) => {
                 message::no_credentials(Some(text(c.not_after)), why)
             }
             _ => self.failure.clone().unwrap_or_default(),
@@ -64,7 +64,7 @@ impl CertManager {
         if self.config.kind == CertKind::Serving {
             return Some(CertIdentity::Node);
         }
-        let valid = self.current().map(|current| is_valid(current, wall));
+        let valid = self.current().map(|current| self.is_valid(current, wall));
         match (valid, &self.bootstrap) {
             (Some(true), Some(Ok(()))) if self.refused && !self.is_nodes_turn => {
                 Some(CertIdentity::Bootstrap)
@@ -80,7 +80,19 @@ impl CertManager {
     /// Whether bootstrap credentials are of use; `None` before anything was loaded, and for serving certificates.
     fn wants_bootstrap(&self, wall: Wall) -> Option<bool> {
         let current = self.current.as_ref().filter(|_| self.config.kind == CertKind::Client)?;
-        Some(self.refused || !current.as_ref().is_some_and(|c| is_valid(c, wall)))
+        Some(self.refused || !current.as_ref().is_some_and(|c| self.is_valid(c, wall)))
+    }
+
+    /// A certificate that has begun is valid until its end by a clock that somebody vouches for.
+    fn is_valid(&self, facts: &CertificateFacts, wall: Wall) -> bool {
+        facts.not_before <= wall && (wall < facts.not_after || !self.clock_verified)
+    }
+
+    /// Nothing but its end by this clock can be a reason to replace the present certificate.
+    pub(super) fn is_good(&self, wanted: &CertTemplate, wall: Wall) -> bool {
+        self.current().is_some_and(|c| {
+            !self.refused && !c.from_bootstrap && self.is_valid(c, wall) && wanted.unmet(c).is_none()
+        })
     }
 
     /// Sends the shell the sources to look for and the sentence to show, if they changed.
@@ -101,8 +113,4 @@ impl CertManager {
             out.push(CertAction::Show(sentence));
         }
     }
-}
-
-fn is_valid(facts: &CertificateFacts, wall: Wall) -> bool {
-    facts.not_before <= wall && wall < facts.not_after
 }

@@ -67,7 +67,12 @@ pub struct OomParser {
 impl OomParser {
     /// The next record of /dev/kmsg: `<priority>,<sequence>,<µs>,<flags>;<text>`, then lines that begin with a blank.
     pub fn record(&mut self, record: &str) -> Finding {
-        let Some((_, rest)) = record.split_once(';') else { return Finding::default() };
+        let Some((head, rest)) = record.split_once(';') else { return Finding::default() };
+        // 8 is the first priority of another facility than the kernel's: a program wrote it, maybe a pod's words.
+        let priority = head.split(',').next().and_then(|word| word.parse::<u32>().ok());
+        if priority.is_none_or(|priority| priority >= 8) {
+            return Finding::default();
+        }
         let text = rest.lines().next().unwrap_or("");
         let container = text.contains("oom-kill:constraint=").then(|| container(text)).flatten();
         Finding { machine: self.line(text), container }
@@ -134,6 +139,17 @@ mod tests {
 
     const BEGINS: &str =
         "hog invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=999";
+
+    #[test]
+    fn a_record_of_a_program_is_no_kill() {
+        let words = format!(
+            "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task_memcg=/x/{},task=a",
+            "a".repeat(64)
+        );
+        let mut parser = OomParser::default();
+        assert_eq!(parser.record(&format!("14,1,2,-;orlop-agent: default/a c: {words}")), Finding::default());
+        assert_eq!(parser, OomParser::default());
+    }
 
     #[test]
     fn kills_of_the_machine_are_told_and_those_of_cgroups_are_not() {

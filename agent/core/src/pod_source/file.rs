@@ -128,12 +128,23 @@ pub enum FileReport {
     Duplicate(DuplicateName),
 }
 
+/// A manifest that is not used as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestProblem {
+    /// Absolute path.
+    pub path: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
 /// One manifest file.
 #[derive(Clone, Debug)]
 struct Manifest {
     /// What was read last, to skip decoding it again.
     digest: Option<u128>,
     pod: Option<Arc<Pod>>,
+    /// Paths of fields that a pod does not have.
+    unknown: Vec<String>,
     bad: Option<BadManifest>,
 }
 
@@ -187,6 +198,27 @@ impl FileSource {
             list_problem: None,
             single: false,
         }
+    }
+
+    /// Present problems: the path that cannot be listed, then manifests in the order of their paths.
+    #[must_use]
+    pub fn problems(&self) -> Vec<ManifestProblem> {
+        let list = self.list_problem.iter().map(|problem| ManifestProblem {
+            path: self.config.path.clone(),
+            problem: format!("cannot be listed: {problem}"),
+        });
+        let of_files = self.manifests.iter().filter_map(|(name, manifest)| {
+            let problem = match &manifest.bad {
+                Some(bad) if manifest.pod.is_some() => {
+                    format!("refused, its last good pod runs for now: {}", bad.problem)
+                }
+                Some(bad) => format!("refused: {}", bad.problem),
+                None if manifest.unknown.is_empty() => return None,
+                None => format!("unknown fields are ignored: {}", manifest.unknown.join(" ")),
+            };
+            Some(ManifestProblem { path: self.path_of(name), problem })
+        });
+        list.chain(of_files).collect()
     }
 
     fn request_list(&mut self, out: &mut Outbox<FileAction>) {
@@ -271,7 +303,7 @@ impl FileSource {
             }
         };
         let manifest = match result {
-            Ok(pod) => Manifest { digest, pod: Some(Arc::new(pod)), bad: None },
+            Ok((pod, unknown)) => Manifest { digest, pod: Some(Arc::new(pod)), unknown, bad: None },
             Err(problem) => self.turned_bad(now, digest, problem, old, &path, out),
         };
         self.manifests.insert(name, manifest);
@@ -301,16 +333,24 @@ impl FileSource {
         if let Some(report) = report {
             out.push(FileAction::Report(report));
         }
-        Manifest { digest, pod, bad: Some(BadManifest { problem, drop_at }) }
+        Manifest { digest, pod, unknown: Vec::new(), bad: Some(BadManifest { problem, drop_at }) }
     }
 
-    fn pod_of(&self, bytes: &[u8], path: &str, out: &mut Outbox<FileAction>) -> Result<Pod, ManifestError> {
+    /// The pod of a manifest, and its unknown fields.
+    fn pod_of(
+        &self,
+        bytes: &[u8],
+        path: &str,
+        out: &mut Outbox<FileAction>,
+    ) -> Result<(Pod, Vec<String>), ManifestError> {
         let decoded = decode::decode(bytes)?;
-        if !decoded.unknown_fields.is_empty() {
-            let (path, fields) = (path.to_owned(), decoded.unknown_fields);
+        let unknown = decoded.unknown_fields;
+        if !unknown.is_empty() {
+            let (path, fields) = (path.to_owned(), unknown.clone());
             out.push(FileAction::Report(FileReport::UnknownFields { path, fields }));
         }
-        static_pod(decoded.pod, &decoded.raw, Source::File, &self.config.node_name, path)
+        let pod = static_pod(decoded.pod, &decoded.raw, Source::File, &self.config.node_name, path)?;
+        Ok((pod, unknown))
     }
 
     fn path_of(&self, name: &str) -> String {

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use agent_apiserver::discovery::{Join as Question, discover};
+use agent_apiserver::discovery::{Join as Question, authority, discover};
 use agent_apiserver::kubeconfig::Kubeconfig;
 use agent_apiserver::{Access, Credentials, Options, Server, Trust};
 use agent_types::pem;
@@ -67,6 +67,23 @@ impl BootstrapSource {
                     pem(&access.trust).ok_or("the bootstrap kubeconfig names no certificate authority")?;
                 Ok(BootstrapAccess { access: Access::clone(access), ca_pem })
             }
+        }
+    }
+
+    /// The server, and the authorities that the node pins, found without a look at any certificate's dates: for the question
+    /// for the time.
+    pub(super) async fn authority(&self, options: &Options) -> Result<(Server, Trust), String> {
+        match self {
+            BootstrapSource::Join(join) => match ca_pem(join)? {
+                Some(ca_pem) => {
+                    let server = Server::parse(&join.server).map_err(|e| e.to_string())?;
+                    let trust =
+                        Trust::from_pem(&ca_pem).map_err(|reason| format!("join.caData: {reason}"))?;
+                    Ok((server, trust))
+                }
+                None => authority(&question(join)?, options).await.map_err(|e| chain(&e)),
+            },
+            BootstrapSource::Kubeconfig(access) => Ok((access.server.clone(), access.trust.clone())),
         }
     }
 

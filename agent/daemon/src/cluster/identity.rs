@@ -82,6 +82,8 @@ pub struct Deps {
     pub config: CertConfig,
     /// Publishes the client when the node has an identity.
     pub client: ClientView,
+    /// Whether somebody vouches for the clock; true and without a sender where it is the host's own matter.
+    pub clock: watch::Receiver<bool>,
     /// Shows problems with the cluster.
     pub cluster_problems: ClusterProblems,
     /// The node's tasks.
@@ -95,7 +97,7 @@ pub struct Deps {
 /// # Errors
 /// The certificate directory cannot be used.
 pub fn start(deps: Deps) -> anyhow::Result<()> {
-    let Deps { settings, options, config, client, cluster_problems, tasks, metrics } = deps;
+    let Deps { settings, options, config, client, clock, cluster_problems, tasks, metrics } = deps;
     let store = Store::open(&settings.cert_dir, CertKind::Client)?;
     let shared = Arc::new(IdentityContext {
         settings,
@@ -111,10 +113,28 @@ pub fn start(deps: Deps) -> anyhow::Result<()> {
     let (wanted, wants) = watch::channel(None);
     let shell =
         IdentityShell { shared: shared.clone(), metrics, tasks: tasks.clone(), own: own.clone(), wanted };
+    // Before the certificate on disk is judged.
+    own.send(CertEvent::ClockVerified(*clock.borrow()));
     tasks.own(CertManager::new(config), shell, inbox);
+    tasks.start(follow_clock(clock, shared.clone(), own.clone()));
     tasks.start(follow_files(shared.clone()));
     tasks.start(begin(shared, own, wants, tasks.clone()));
     Ok(())
+}
+
+/// Tells the machine whether dates count. Credentials that could not be verified by a wrong clock are looked for again at once.
+async fn follow_clock(
+    mut clock: watch::Receiver<bool>,
+    shared: Arc<IdentityContext>,
+    own: Sender<CertEvent>,
+) {
+    while clock.changed().await.is_ok() {
+        let verified = *clock.borrow_and_update();
+        own.send(CertEvent::ClockVerified(verified));
+        if verified {
+            shared.doubted.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Follows the files of certificate, key and CA bundle: a replaced file is read without a restart.
@@ -411,6 +431,7 @@ impl Coalesce for CertEvent {
     fn relation(&self, newer: &Self) -> Relation {
         match (self, newer) {
             (CertEvent::Addresses(_), CertEvent::Addresses(_))
+            | (CertEvent::ClockVerified(_), CertEvent::ClockVerified(_))
             | (CertEvent::Bootstrap(_), CertEvent::Bootstrap(_))
             | (CertEvent::Tick, CertEvent::Tick) => Relation::Supersedes,
             _ => Relation::Independent,

@@ -9,6 +9,7 @@
 
 mod bootstrap_credentials;
 pub mod calls;
+pub mod clock;
 pub mod events;
 pub mod feeds;
 pub mod identity;

@@ -86,7 +86,9 @@ pub fn serving_certificate(node_name: &str) -> CertConfig {
     }
 }
 
-fn clock_floor() -> Wall {
+/// Build time of the image; 1970 on a host without that file.
+#[must_use]
+pub fn clock_floor() -> Wall {
     let seconds = std::fs::metadata(CLOCK_EPOCH).map_or(0, |metadata| metadata.mtime());
     Wall(seconds.saturating_mul(1_000_000_000))
 }

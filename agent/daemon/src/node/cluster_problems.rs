@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! identity, kubeconfig, Node object, lease ─► ClusterProblems ─┬─► log: each wording once
-//!                                                              └─► follow: service manager (STATUS=), host channel
+//!                                                              ├─► follow: service manager (STATUS=), host channel
+//!                                                              └─► subscribe: consoles (`node::console`)
 //! ```
 //! In: a sentence for each part, empty when the problem is solved. Out: the sentence nearest to the cause, in the log
 //! and in the service's status. Invariant: only present problems are shown; they influence no decision.
@@ -30,16 +31,21 @@ pub enum Part {
     Lease,
     /// The certificate of the HTTPS API.
     Serving,
+    /// The clock. A wrong one causes the others, but nobody vouching for a right one does not.
+    Clock,
 }
 
 impl Part {
-    fn as_str(self) -> &'static str {
+    /// Its name, for people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Part::Identity => "identity",
             Part::Kubeconfig => "kubeconfig",
             Part::Node => "node",
             Part::Lease => "lease",
             Part::Serving => "serving certificate",
+            Part::Clock => "clock",
         }
     }
 }
@@ -69,9 +75,9 @@ impl ClusterProblems {
         });
         match (changed, line.is_empty()) {
             (false, _) => {}
-            (true, true) => tracing::info!(part = part.as_str(), "no trouble with the cluster any more"),
+            (true, true) => tracing::info!(part = part.as_str(), "problem with the cluster resolved"),
             (true, false) => {
-                tracing::warn!(part = part.as_str(), problem = line, "trouble with the cluster");
+                tracing::warn!(part = part.as_str(), "problem with the cluster: {line}");
             }
         }
     }

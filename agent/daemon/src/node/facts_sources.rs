@@ -48,7 +48,7 @@ impl NodeFactsSource for NodeFacts {
 }
 
 /// Passes the kernel's hints on; without them the timer of the readers has to do.
-async fn watch_network(changed: Arc<Notify>) {
+pub async fn watch_network(changed: Arc<Notify>) {
     let listened = async {
         let mut changes = NetworkChanges::open()?;
         loop {

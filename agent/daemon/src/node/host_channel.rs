@@ -15,6 +15,7 @@ use agent_linux::host_channel::{self, HostChannelError};
 use orlop_config::ledger::{HostMessage, LedgerEntry};
 use tokio::sync::mpsc::{self, error::TrySendError};
 
+use crate::node::console::ConsoleWriter;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::PodViews;
 use crate::tasks::actor::Tasks;
@@ -34,7 +35,11 @@ pub struct Host {
     tasks: Tasks,
     ledger: LedgerFile,
     queue: Option<mpsc::Sender<HostMessage>>,
+    console: Option<ConsoleWriter>,
 }
+
+/// Directory of the node's logs in which the ledger has a copy.
+const LOGS: &str = "/var/log/orlop";
 
 impl Host {
     /// `run_dir` is `/run/orlop`; `port` is what [`host_channel::find_port`] found.
@@ -45,7 +50,21 @@ impl Host {
             tasks.start(write(port, messages, tasks.clone()));
             queue
         });
-        Host { tasks, ledger: LedgerFile::in_directory(run_dir), queue }
+        Host { tasks, ledger: LedgerFile::in_directory(run_dir), queue, console: None }
+    }
+
+    /// The same of an appliance, which has consoles and a copy of the ledger among its logs.
+    #[must_use]
+    pub fn of_appliance(mut self, console: ConsoleWriter) -> Host {
+        self.ledger = self.ledger.copied_to(Path::new(LOGS));
+        self.console = Some(console);
+        self
+    }
+
+    /// The machine's consoles.
+    #[must_use]
+    pub fn console(&self) -> Option<&ConsoleWriter> {
+        self.console.as_ref()
     }
 
     /// True if the machine has the port.

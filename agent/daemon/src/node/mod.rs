@@ -1,6 +1,7 @@
 //! The node itself: cgroups, eviction, shutdown, rotation of logs, settings, and reports about the node.
 
 pub mod cluster_problems;
+pub mod console;
 pub mod container_manager;
 pub mod eviction;
 pub mod facts_sources;

@@ -8,24 +8,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_core::admission::Rejection;
+use agent_core::console::problem::ConsoleProblem;
 use agent_core::events::{Fact, InvolvedObject, RecorderEvent};
 use agent_core::eviction::{EvictionEvent, Victim};
 use agent_core::mirror_pods::MirrorEvent;
 use agent_core::node_shutdown::{LastEnd, LeavingPod, ShutdownEvent};
 use agent_core::node_status::{DeviceResources, NodeInput, NodeStatusEvent};
-use agent_core::pod_source::PodUpdate;
 use agent_core::pod_source::storage::DuplicateName;
+use agent_core::pod_source::{PodUpdate, Source};
 use agent_core::status_manager::StatusEvent;
 use agent_managers::devices::inventory::NodeDevices;
 use agent_types::event::{EventFact, EventKind};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::pressures::Pressures;
 use k8s_openapi::api::core::v1::PodStatus;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::pods::status::StatusStore;
 use crate::serving::metrics::Metrics;
 use crate::tasks::mailbox::Sender;
+
+/// Manifests that are not used as they are written, by source.
+pub type ManifestProblems = BTreeMap<Source, Vec<ConsoleProblem>>;
 
 /// Subscribers to node events.
 #[derive(Clone)]
@@ -35,6 +39,7 @@ pub struct NodeEvents {
     api: Option<ApiMailboxes>,
     shutdown: Option<Sender<ShutdownEvent>>,
     eviction: Option<Sender<EvictionEvent>>,
+    manifests: Arc<watch::Sender<ManifestProblems>>,
 }
 
 /// The mailboxes of a node that has an API server.
@@ -63,7 +68,25 @@ impl NodeEvents {
         shutdown: Option<Sender<ShutdownEvent>>,
         eviction: Option<Sender<EvictionEvent>>,
     ) -> NodeEvents {
-        NodeEvents { statuses, metrics, api, shutdown, eviction }
+        let manifests = Arc::new(watch::Sender::new(ManifestProblems::new()));
+        NodeEvents { statuses, metrics, api, shutdown, eviction, manifests }
+    }
+
+    /// All present problems with the manifests of a source, for the consoles.
+    pub fn manifest_problems(&self, source: Source, problems: Vec<ConsoleProblem>) {
+        self.manifests.send_if_modified(|all| {
+            let changed = all.get(&source).map_or(&[] as &[ConsoleProblem], Vec::as_slice) != problems;
+            if changed {
+                all.insert(source, problems);
+            }
+            changed
+        });
+    }
+
+    /// Follows the problems with manifests.
+    #[must_use]
+    pub fn follow_manifests(&self) -> watch::Receiver<ManifestProblems> {
+        self.manifests.subscribe()
     }
 
     fn to_node(&self, input: NodeInput) {

@@ -223,7 +223,7 @@ impl Follower {
             tracing::warn!(
                 needed_s = self.needed.as_secs(),
                 limit_s = limit.as_secs(),
-                "systemd-logind does not wait as long as pods were promised; InhibitDelayMaxSec in logind.conf says how long"
+                "systemd-logind does not wait as long as pods were promised: shorten shutdownGracePeriod to its limit, or reboot"
             );
         }
         let mut lock = None;

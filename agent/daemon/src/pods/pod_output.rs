@@ -1,13 +1,16 @@
-//! Pods' output to the host channel (`console.podOutput: true`): for a person who watches a machine boot.
+//! Pods' output to the host channel and the consoles (`console.podOutput: true`): for a person who watches a machine boot.
 //!
-//! In: snapshots of pods that changed. Out: [`HostMessage::PodOutput`], one a line. Containers that ran before the
-//! agent are followed from where they are, so a restart repeats nothing. Invariant: the agent drops lines rather than
-//! wait for the host, and reports their number.
+//! In: snapshots of pods that changed. Out: [`HostMessage::PodOutput`], one a line, and the same lines for the consoles,
+//! short and few (docs/boot.md, "Consoles"). Containers that ran before the agent are followed from where they are, so a restart
+//! repeats nothing. Invariant: the agent drops lines rather than wait for host or consoles, and reports their number.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use agent_core::console::limit::LineLimit;
+use agent_core::console::text::clean;
 use agent_linux::log_follow::{LogFollower, StartAt};
 use agent_types::ids::{ContainerId, PodUid};
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
@@ -22,6 +25,11 @@ use crate::tasks::actor::Tasks;
 /// Largest number of queued snapshots. A dropped snapshot loses at most a container's first lines: the next change of
 /// the pod includes the same containers.
 const SNAPSHOTS_MAX: usize = 256;
+/// Lines for the consoles at once, and then one in each period: a serial port writes some ten kilobytes a second, and the
+/// kernel's own lines need room in its log.
+const CONSOLE_LINES: (u32, Duration) = (50, Duration::from_millis(200));
+/// Longest line on a console, characters.
+const CONSOLE_CHARS_MAX: usize = 300;
 
 /// Names one log for its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,19 +39,19 @@ struct Source {
     container: Arc<str>,
 }
 
-/// Starts following every container of the snapshots that are sent; `None` if no host listens.
+/// Starts following every container of the snapshots that are sent; `None` if there is neither a host nor a console.
 #[must_use]
 pub fn start(host: &Host, tasks: &Tasks) -> Option<mpsc::Sender<Arc<PodSnapshot>>> {
-    if !host.is_connected() {
+    if !host.is_connected() && host.console().is_none() {
         return None;
     }
     let (sender, snapshots) = mpsc::channel(SNAPSHOTS_MAX);
-    tasks.start(follow(snapshots, host.clone(), tasks.now().wall));
+    tasks.start(follow(snapshots, host.clone(), tasks.clone()));
     Some(sender)
 }
 
 /// Follows every container that is seen until the node stops.
-async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, since: Wall) {
+async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, tasks: Tasks) {
     let mut follower = match LogFollower::new() {
         Ok(follower) => follower,
         Err(error) => {
@@ -51,7 +59,9 @@ async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, sin
             return;
         }
     };
-    let mut output = Output { host, since, known: BTreeMap::new(), dropped: 0 };
+    let since = tasks.now().wall;
+    let limit = LineLimit::new(CONSOLE_LINES.0, CONSOLE_LINES.1);
+    let mut output = Output { host, tasks, since, known: BTreeMap::new(), dropped: 0, limit, left_out: 0 };
     loop {
         tokio::select! {
             // Both are cancel-safe: a snapshot or a line is taken only when its arm wins.
@@ -69,10 +79,15 @@ async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, sin
 
 struct Output {
     host: Host,
+    tasks: Tasks,
     since: Wall,
     /// Containers that are or were followed, by pod.
     known: BTreeMap<PodUid, Vec<(Source, bool)>>,
     dropped: u64,
+    /// Of lines on the consoles.
+    limit: LineLimit,
+    /// Lines that the consoles did not get since the last one.
+    left_out: u64,
 }
 
 impl Output {
@@ -117,8 +132,23 @@ impl Output {
         }
     }
 
+    /// One line on the consoles, if their limit allows it.
+    fn show(&mut self, source: &Source, line: &str) {
+        let Some(console) = self.host.console() else { return };
+        let now = self.tasks.now().mono;
+        if self.left_out > 0 && self.limit.take(now) {
+            let said = console.output(format!("{} lines of pods' output are not shown here", self.left_out));
+            self.left_out = if said { 0 } else { self.left_out };
+        }
+        let text = || clean(&format!("{} {}: {line}", source.pod, source.container), CONSOLE_CHARS_MAX);
+        if !(self.limit.take(now) && console.output(text())) {
+            self.left_out = self.left_out.saturating_add(1);
+        }
+    }
+
     fn say(&mut self, source: &Source, lines: Vec<String>) {
         for line in lines {
+            self.show(source, &line);
             let message = HostMessage::PodOutput {
                 pod: source.pod.to_string(),
                 container: source.container.to_string(),

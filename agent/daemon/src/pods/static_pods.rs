@@ -12,12 +12,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent_core::console::problem::of_manifest;
 use agent_core::pod_manager::ManagerEvent;
-use agent_core::pod_source::FileSource;
 use agent_core::pod_source::decode::MAX_MANIFEST_BYTES;
 use agent_core::pod_source::file::{
     FileAction, FileContent, FileEvent, FileReport, FileSourceConfig, Listing,
 };
+use agent_core::pod_source::{FileSource, Source};
 use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
 use agent_types::failure::Class;
@@ -87,6 +88,12 @@ impl Shell for SourceShell {
             FileAction::Report(FileReport::Duplicate(duplicate)) => self.node_events.left_out(&duplicate),
             FileAction::Report(report) => log(&report),
         }
+    }
+
+    fn after(&mut self, _now: Now, source: &FileSource) -> bool {
+        let problems = source.problems().iter().map(|p| of_manifest(&p.path, &p.problem)).collect();
+        self.node_events.manifest_problems(Source::File, problems);
+        true
     }
 }
 

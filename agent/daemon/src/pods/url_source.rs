@@ -8,10 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::console::problem::ConsoleProblem;
 use agent_core::pod_manager::ManagerEvent;
-use agent_core::pod_source::UrlSource;
 use agent_core::pod_source::decode::MAX_MANIFEST_BYTES;
 use agent_core::pod_source::url::{self, UrlAction, UrlAnswer, UrlEvent, UrlReport, UrlSourceConfig};
+use agent_core::pod_source::{Source, UrlSource};
 use agent_core::probe::check::HttpGet;
 use agent_types::time::Now;
 use anyhow::{Context, bail};
@@ -128,8 +129,15 @@ impl UrlShell {
             UrlReport::Failed { problem, last } => {
                 let more = if *last { "; this is not said again until it works" } else { "" };
                 tracing::error!(server, problem, "static pods not read from their URL{more}");
+                let remedy = "check `staticPodURL` of the NodeConfig, and its server";
+                let subject = format!("static pods of {server}");
+                let shown = ConsoleProblem::new(&subject, problem, remedy);
+                self.node_events.manifest_problems(Source::Http, vec![shown]);
             }
-            UrlReport::Recovered => tracing::info!(server, "static pods read from their URL again"),
+            UrlReport::Recovered => {
+                tracing::info!(server, "static pods read from their URL again");
+                self.node_events.manifest_problems(Source::Http, Vec::new());
+            }
             UrlReport::UnknownFields(fields) => {
                 tracing::warn!(server, fields = fields.join(" "), "static pod manifests have unknown fields");
             }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::node::cluster_problems::ClusterProblems;
+use crate::node::console::{self, ConsoleWriter, NodeConsole};
 use crate::node::host_channel::Host;
 use crate::node::node_settings::{self, check_machine};
 use crate::process::environment::Environment;
@@ -40,6 +41,8 @@ pub(super) struct Process {
     pub(super) host: Host,
     /// Shows problems with the cluster.
     pub(super) cluster_problems: ClusterProblems,
+    /// The machine's consoles; `None` where orlop-init did not boot it.
+    pub(super) console: Option<NodeConsole>,
     /// Counters.
     pub(super) metrics: Metrics,
     /// The node's tasks.
@@ -68,7 +71,11 @@ impl Process {
         let metrics = Metrics::new(Arc::new(LinuxClock));
         let started = tasks.now();
         let port = host_channel::find_port(Path::new("/sys"), Path::new("/dev"));
-        let host = Host::new(tasks.clone(), run_dir(), port);
+        let writer = ConsoleWriter::of_appliance(run_dir(), &tasks);
+        let mut host = Host::new(tasks.clone(), run_dir(), port);
+        if let Some(writer) = writer.clone() {
+            host = host.of_appliance(writer);
+        }
         for message in settings.warnings.clone() {
             host.tell(HostMessage::Problem { source: "agent".to_owned(), message });
         }
@@ -76,8 +83,19 @@ impl Process {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), reason = "Starting", "starting orlop-agent");
         let (state, shown) = watch::channel("waiting for the container runtime");
         let cluster_problems = ClusterProblems::default();
-        tasks.start(cluster_problems.clone().follow(shown, notifier.clone(), host.clone()));
+        tasks.start(cluster_problems.clone().follow(shown.clone(), notifier.clone(), host.clone()));
         let node_name = node_settings::node_name(&settings)?;
+        let console = writer.map(|writer| {
+            let deps = console::Deps {
+                run_dir: run_dir().to_owned(),
+                node_name: node_name.clone(),
+                in_cluster: settings.cluster.is_some(),
+                writer,
+                cluster_problems: cluster_problems.subscribe(),
+                state: shown,
+            };
+            console::start(deps, &tasks)
+        });
         let protocol = if environment.disable_http2 { Protocol::Http1 } else { Protocol::Http2 };
         if settings.cluster.is_some() && protocol != Protocol::Http2 {
             tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
@@ -91,6 +109,7 @@ impl Process {
             state,
             host,
             cluster_problems,
+            console,
             metrics,
             tasks,
             started,

@@ -304,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn help_names_flags_that_there_are() {
+        let words = HELP.split([' ', ',', '\n', '[']).filter_map(|word| word.strip_prefix("--"));
+        let mut names: Vec<&str> = words.filter(|name| !name.is_empty()).collect();
+        assert!(names.len() > 12, "{names:?}");
+        // The daemon takes these out before the others are read.
+        names.retain(|name| !["join", "node-config"].contains(name));
+        for name in names {
+            let said = args::parse(&[format!("--{name}=x")]).err().map_or(String::new(), |e| e.to_string());
+            assert!(!said.contains("is an unknown flag"), "--{name}: {said}");
+        }
+    }
+
+    #[test]
     fn a_bad_node_configuration_is_only_a_warning() {
         let given = settings(&["--node-config=/nonexistent.json"]);
         assert!(!given.pod_output);

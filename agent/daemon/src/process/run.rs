@@ -9,7 +9,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_apiserver::{ApiClient, Observer};
+use agent_apiserver::{ApiClient, Observer, Options};
+use agent_core::console::banner::RUNNING;
 use agent_core::node_shutdown::Group;
 use agent_cri::CriClient;
 use agent_kubelet_api::drivers::Runtime;
@@ -20,7 +21,7 @@ use anyhow::Context;
 use orlop_config::kubelet::KubeletConfiguration;
 use tokio::sync::{Notify, watch};
 
-use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
+use crate::cluster::{ApiDrivers, ClusterPlan, clock, identity, plan, watches};
 use crate::images::garbage_collection::{self, GarbageCollection};
 use crate::node::container_manager;
 use crate::node::eviction::{LinuxSenses, Senses};
@@ -38,7 +39,7 @@ use crate::process::services;
 use crate::runtime::cri_clients::{CriSignals, connect};
 use crate::runtime::runtime_state::RuntimeState;
 use crate::serving;
-use crate::settings::Settings;
+use crate::settings::{ClusterSettings, Settings};
 use crate::tasks::actor::Tasks;
 use crate::volumes::csi::Csi;
 use crate::volumes::flex;
@@ -115,9 +116,12 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     let reconnect = Arc::new(Notify::new());
     tasks.start(identity::reconnect(client.clone(), reconnect.clone()));
     let observer = Observer(Some(Arc::new(metrics.clone())));
+    let options = plan::client_options(kubelet, process.protocol, observer);
+    let clock = follow_clock(process, &cluster, &options);
     identity::start(identity::Deps {
         settings: cluster,
-        options: plan::client_options(kubelet, process.protocol, observer),
+        options,
+        clock,
         config: plan::client_certificate(kubelet, node_name),
         client: client_view,
         cluster_problems: cluster_problems.clone(),
@@ -128,6 +132,26 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     let drivers =
         ApiDrivers { client, pods, node, objects, reconnect, cluster_problems: cluster_problems.clone() };
     Ok(Some((plan::plan(settings, node_name)?, drivers)))
+}
+
+/// Starts the machine of the clock, where the agent can have the clock set. Out: whether somebody vouches for the clock.
+fn follow_clock(process: &Process, cluster: &ClusterSettings, options: &Options) -> watch::Receiver<bool> {
+    let directory = Path::new(clock::DIRECTORY);
+    let is_appliance = directory.is_dir();
+    let (verified, view) = watch::channel(!is_appliance);
+    if is_appliance {
+        clock::start(clock::Deps {
+            settings: cluster.clone(),
+            options: options.clone(),
+            floor: plan::clock_floor(),
+            directory: directory.to_owned(),
+            synchronized: clock::SYNCHRONIZED.into(),
+            verified,
+            cluster_problems: process.cluster_problems.clone(),
+            tasks: process.tasks.clone(),
+        });
+    }
+    view
 }
 
 /// The facts of the node and the state of the runtime, when the runtime has answered.
@@ -187,7 +211,7 @@ async fn serve_until_stopped(
         // `ready` only waits; dropping it loses nothing.
         () = node.ready() => {
             notify(notifier, "READY=1");
-            state.send_replace("running");
+            state.send_replace(RUNNING);
             node.follow_logind();
             host.stamp("agent.ready", "").await;
             log_usage();

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::cluster::calls::Caller;
 use crate::images::garbage_collection::{self, Requests};
+use crate::node::console::NodeParts;
 use crate::node::host_channel::Host;
 use crate::node::log_rotation;
 use crate::plugin_watcher::Handlers;
@@ -83,6 +84,9 @@ pub(super) async fn start(
     let handlers =
         Handlers { csi, devices: node.device_plugins(), claims: Some(node.claims().plugins().clone()) };
     node.watch_plugins(PathBuf::from(&settings.options.root_dir), handlers);
+    if let Some(console) = &process.console {
+        console.follow_node(node_parts(node));
+    }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, process.host.clone()));
     }
@@ -95,6 +99,16 @@ pub(super) async fn start(
         tasks.start(beat(process.notifier.clone(), period, node.take_owners(), checks, tasks.clone()));
     }
     Ok(())
+}
+
+/// What the consoles show of the node.
+fn node_parts(node: &Node<CriClient, CriClient>) -> NodeParts {
+    NodeParts {
+        statuses: node.statuses().subscribe(),
+        desired: node.desired(),
+        manifests: node.node_events().follow_manifests(),
+        ready: node.shown_ready(),
+    }
 }
 
 fn views(node: &Node<CriClient, CriClient>, process: &Process, csi: &Csi, kubepods: String) -> Views {

@@ -84,8 +84,29 @@ pub struct Arguments {
     pub overlay: Overlay,
 }
 
+/// Flags that are no configuration, and whether they are boolean.
+pub const OPTIONS: [(&str, bool); 17] = [
+    ("help", true),
+    ("version", true),
+    ("exit-on-lock-contention", true),
+    ("config", false),
+    ("config-dir", false),
+    ("kubeconfig", false),
+    ("bootstrap-kubeconfig", false),
+    ("hostname-override", false),
+    ("node-ip", false),
+    ("cert-dir", false),
+    ("cloud-provider", false),
+    ("root-dir", false),
+    ("node-labels", false),
+    ("lock-file", false),
+    ("runtime-cgroups", false),
+    ("image-credential-provider-config", false),
+    ("image-credential-provider-bin-dir", false),
+];
+
 /// Deprecated upstream flags without effect here, and whether they are boolean.
-const IGNORED: [(&str, bool); 24] = [
+pub const IGNORED: [(&str, bool); 24] = [
     ("application-metrics-count-limit", false),
     ("boot-id-file", false),
     ("container-hints", false),
@@ -161,28 +182,10 @@ fn short(arg: &str) -> Option<&str> {
 
 /// Whether the flag may come without a value; `None`: there is no such flag.
 fn is_bare(name: &str) -> Option<bool> {
-    match name {
-        "help" | "version" | "exit-on-lock-contention" => return Some(true),
-        "config"
-        | "config-dir"
-        | "kubeconfig"
-        | "bootstrap-kubeconfig"
-        | "hostname-override"
-        | "node-ip"
-        | "cert-dir"
-        | "cloud-provider"
-        | "root-dir"
-        | "node-labels"
-        | "lock-file"
-        | "runtime-cgroups"
-        | "image-credential-provider-config"
-        | "image-credential-provider-bin-dir" => return Some(false),
-        _ => {}
-    }
     if let Some(flag) = flag(name) {
         return Some(flag.form == Form::Bool);
     }
-    IGNORED.iter().find(|(ignored, _)| *ignored == name).map(|(_, bare)| *bare)
+    OPTIONS.iter().chain(&IGNORED).find(|(known, _)| *known == name).map(|(_, bare)| *bare)
 }
 
 fn take(parsed: &mut Arguments, name: &str, value: &str) -> Result<(), Problem> {

@@ -190,6 +190,24 @@ fn options() {
 }
 
 #[test]
+fn every_option_is_taken() {
+    for (name, bare) in args::OPTIONS {
+        let value = match name {
+            "node-ip" => "192.0.2.1",
+            "cloud-provider" => "external",
+            "node-labels" => "a=b",
+            _ if bare => "true",
+            _ => "/x",
+        };
+        let lock = (name == "exit-on-lock-contention").then(|| "--lock-file=/l".to_owned());
+        let flags: Vec<String> = lock.into_iter().chain([format!("--{name}={value}")]).collect();
+        let parsed = parse(&flags).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(parsed.options.ignored, Vec::<String>::new());
+        assert_ne!(parsed.options, args::Options::default(), "--{name} changes nothing");
+    }
+}
+
+#[test]
 fn labels_a_node_may_set_on_itself() {
     for good in [
         "a",

@@ -53,7 +53,8 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
         file("/run/orlop/agent.env", 0o644, agent_env(config, &node_name(config, machine_id))),
         file("/run/orlop/node-config.json", 0o644, effective.document()),
     ];
-    if let Some(join) = config.join.as_ref().filter(|_| joins(config)) {
+    let join = config.join.as_ref().filter(|join| joins(config) && !crate::join::has_kubeconfig(join));
+    if let Some(join) = join {
         files.push(file(JOIN_FILE, 0o600, crate::join::render(join)));
     }
     if bridges(config) {
@@ -105,10 +106,16 @@ pub fn agent_env(config: &NodeConfig, node_name: &str) -> String {
         // Only a node with a Node object takes it.
         flags.push(format!("--cloud-provider={}", provider.as_str()));
     }
-    if joins(config) {
-        flags.push(format!("--join={JOIN_FILE}"));
-        // On the state partition: the identity outlives the token.
-        flags.push(format!("--kubeconfig={KUBECONFIG}"));
+    if let Some(join) = config.join.as_ref().filter(|_| joins(config)) {
+        match (&join.kubeconfig, &join.bootstrap_kubeconfig) {
+            (Some(own), _) => flags.push(format!("--kubeconfig={own}")),
+            (None, Some(first)) => flags.push(format!("--bootstrap-kubeconfig={first}")),
+            (None, None) => flags.push(format!("--join={JOIN_FILE}")),
+        }
+        if join.kubeconfig.is_none() {
+            // On the state partition: the identity outlives the token.
+            flags.push(format!("--kubeconfig={KUBECONFIG}"));
+        }
     }
     if !config.registries.credential_providers.is_empty() {
         flags.push(format!("--image-credential-provider-config={CREDENTIAL_PROVIDERS_FILE}"));

@@ -6,6 +6,7 @@ mod environment;
 mod files;
 mod hosts;
 mod network;
+mod node_files;
 mod registries;
 
 pub use environment::{ENVIRONMENT_FILE, environment_files};
@@ -15,6 +16,7 @@ pub use files::{
 };
 pub use hosts::hosts;
 pub use network::{networks, resolv_conf};
+pub use node_files::{named_files, placed_files};
 pub use registries::{hosts_file_paths, hosts_files, is_own_hosts, is_unmarked_hosts};
 
 use super::types::{NodeConfig, PodNetwork};
@@ -162,5 +164,7 @@ pub fn hostname(config: &NodeConfig, machine_id: &str) -> String {
     label.trim_end_matches('-').to_owned()
 }
 
+#[cfg(test)]
+mod flags_tests;
 #[cfg(test)]
 mod tests;

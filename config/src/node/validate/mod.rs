@@ -3,6 +3,8 @@
 //! In: a merged configuration. Out: every broken rule. Rules that only a complete set of sources can meet (a server
 //! without a token) are in [`outlook()`], because sources complete each other.
 
+mod files;
+mod install;
 mod network;
 mod outlook;
 mod registries;
@@ -70,11 +72,15 @@ pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> 
     rules.registries(config);
     rules.kernel(config);
     rules.swap(config);
+    if let Some(install) = &config.install {
+        rules.install(install);
+    }
     rules.labels_and_taints(config);
     if let Some(join) = &config.join {
         rules.join(join);
     }
     rules.static_pods(config);
+    rules.files(config);
     // Problems of the agent's configuration stand where its keys do.
     let (kubelet, problems) = derive::kubelet(config, source);
     rules.credential_providers(config, &kubelet);
@@ -172,6 +178,7 @@ impl Rules<'_> {
                 self.broken(&at, None, "must be sha256: and 64 hex digits");
             }
         }
+        self.kubeconfigs(join);
     }
 
     fn credential_providers(&mut self, config: &NodeConfig, kubelet: &KubeletConfiguration) {

@@ -35,6 +35,16 @@ fn each_rule_has_two_sides() {
             "must be one address, or an IPv4 and an IPv6 one",
         ),
         (
+            "install: {disk: nvme-QEMU_NVMe_Ctrl_1, wipe: true}",
+            "install: {disk: /dev/sda}",
+            "must be the disk's name below /dev/disk/by-id",
+        ),
+        (
+            "install: {disk: S5GXNX0R1}",
+            "install: {wipe: true}",
+            "must be the disk's name below /dev/disk/by-id",
+        ),
+        (
             "node: {cloudProvider: external}\njoin: {server: 'https://a', caData: YWJj}",
             "node: {cloudProvider: aws}",
             "must be one of external",
@@ -261,6 +271,47 @@ fn each_rule_has_two_sides() {
             "unknown feature gate",
         ),
         ("console: {podOutput: true}", "console: {podOutput: 1}", "must be true or false"),
+        (
+            "files: [{path: /etc/kubernetes/pki/ca.crt, content: x, mode: '0644', uid: 4294967294, gid: 7}]",
+            "files: [{path: /etc/kubernetes/manifests/a.yaml, content: x}]",
+            "must be below /var/lib/orlop/files or /etc/kubernetes (but not in its manifests)",
+        ),
+        (
+            "files: [{path: /var/lib/kubelet/config.json, data: eA==}]",
+            "files: [{path: ../a, content: x}]",
+            "must be an absolute path",
+        ),
+        ("files: []", "files: [{content: x}]", "is missing"),
+        ("files: []", "files: [{path: /etc/kubernetes/a}]", "needs content or data"),
+        ("files: []", "files: [{path: /etc/kubernetes/a, data: '?'}]", "must be base64"),
+        ("files: []", "files: [{path: /etc/kubernetes/a, content: x, mode: 384}]", "quote numbers"),
+        ("files: []", "files: [{path: /etc/kubernetes/a, content: x, mode: '4755'}]", "must be octal digits"),
+        (
+            "files: []",
+            "files: [{path: /etc/kubernetes/a, content: x, uid: 4294967295}]",
+            "between 0 and 4294967294",
+        ),
+        (
+            "files: [{path: /etc/kubernetes/a, content: x}, {path: /etc/kubernetes/ab, content: x}]",
+            "files: [{path: /etc/kubernetes/a, content: x}, {path: /etc/kubernetes/a, content: y}]",
+            "is there twice",
+        ),
+        (
+            "files: [{path: /etc/kubernetes/b/a, content: x}, {path: /etc/kubernetes/b/c, content: x}]",
+            "files: [{path: /etc/kubernetes/b/c/d, content: x}, {path: /etc/kubernetes/b, content: x}]",
+            "is below /etc/kubernetes/b, which is a file",
+        ),
+        (
+            "join: {bootstrapKubeconfig: /etc/kubernetes/bootstrap.conf}",
+            "join: {bootstrapKubeconfig: /etc/kubernetes/bootstrap.conf, server: 'https://a'}",
+            "excludes server, token, caData and caCertHashes",
+        ),
+        (
+            "join: {kubeconfig: /var/lib/orlop/files/kubelet.conf}",
+            "join: {kubeconfig: kubelet.conf}",
+            "must be the absolute path of a file",
+        ),
+        ("labels: {}", "join: {kubeconfig: /a, bootstrapKubeconfig: /b}", "excludes bootstrapKubeconfig"),
     ];
     for (good, bad, reason) in table {
         let e = one(good);

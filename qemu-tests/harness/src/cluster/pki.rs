@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rcgen::{
@@ -14,6 +15,9 @@ use rcgen::{
     KeyUsagePurpose, PublicKeyData, date_time_ymd,
 };
 use sha2::{Digest, Sha256};
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::kubeconfig::Credentials;
 
@@ -47,6 +51,21 @@ impl Pair {
     pub fn credentials(&self) -> Result<Credentials> {
         let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
         Ok(Credentials::Certificate { certificate: read(&self.certificate)?, key: read(&self.key)? })
+    }
+
+    /// TLS as the server with this certificate.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn server_config(&self) -> Result<Arc<ServerConfig>> {
+        let chain = CertificateDer::pem_file_iter(&self.certificate)?.collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(&self.key)?;
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        Ok(Arc::new(config))
     }
 }
 

@@ -50,6 +50,8 @@ pub struct VmNode {
     kernel: Value,
     /// Its name servers.
     name_servers: Vec<String>,
+    /// Its NTP servers.
+    time_servers: Vec<String>,
     /// `network.podNetwork` of it.
     pod_network: &'static str,
 }
@@ -88,6 +90,7 @@ impl VmNode {
             storage,
             kernel: json!({}),
             name_servers: Vec::new(),
+            time_servers: Vec::new(),
             pod_network: "bridge",
         })
     }
@@ -119,6 +122,11 @@ impl VmNode {
         self.name_servers.push(address.to_owned());
     }
 
+    /// Adds an NTP server, from the next boot on.
+    pub fn ask_time_server(&mut self, address: &str) {
+        self.time_servers.push(address.to_owned());
+    }
+
     /// Loads a module of the kernel, from the next boot on.
     pub fn load_module(&mut self, name: &str) {
         match self.kernel["modules"].as_array_mut() {
@@ -140,6 +148,16 @@ impl VmNode {
     /// Its clock shows this time (`2001-01-01T00:00:00`) whenever it is switched on.
     pub fn mislead(&mut self, clock: &'static str) {
         self.clock = Some(clock);
+    }
+
+    /// It has a screen, from the next boot on.
+    pub fn give_screen(&mut self) {
+        self.lab.give_screen();
+    }
+
+    /// It trusts the CA with this public key alone, from the next boot on.
+    pub fn trust(&mut self, ca_hash: &str) {
+        ca_hash.clone_into(&mut self.ca_hash);
     }
 
     /// Adds a second disk; its file belongs to the caller.
@@ -203,7 +221,7 @@ impl VmNode {
             self.wire,
             &self.ca_hash,
             token,
-            (self.name_servers.as_slice(), self.pod_network),
+            (self.name_servers.as_slice(), self.pod_network, self.time_servers.as_slice()),
             [&self.kubelet, &self.registries, &self.storage, &self.kernel],
         );
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
@@ -266,7 +284,7 @@ fn node_config(
     wire: Wire,
     ca_hash: &str,
     token: Option<&Token>,
-    (name_servers, pod_network): (&[String], &str),
+    (name_servers, pod_network, time_servers): (&[String], &str, &[String]),
     [kubelet, registries, storage, kernel]: [&Value; 4],
 ) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
@@ -283,6 +301,7 @@ fn node_config(
         // The pods' range is the cluster's to say: see `give_range`.
         "network": {"interfaces": [interface], "podNetwork": pod_network},
         "labels": {label: value},
+        "time": {"servers": time_servers},
         "join": join,
         "kubelet": kubelet,
         "registries": registries,
@@ -306,7 +325,7 @@ mod tests {
             let kernel = json!({"modules": ["br_netfilter"]});
             let parts = [&json!({"maxPods": 7}), &json!({}), &json!({"projectQuotas": true}), &kernel];
             let name_servers = [ADDRESS.to_owned()];
-            let network = (name_servers.as_slice(), "cluster");
+            let network = (name_servers.as_slice(), "cluster", name_servers.as_slice());
             let text = node_config("vm", wire, &hash, token, network, parts);
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
@@ -315,6 +334,7 @@ mod tests {
             assert!(effective.config.storage.project_quotas);
             assert_eq!(effective.config.kernel.modules, ["br_netfilter"]);
             assert_eq!(effective.config.network.interfaces[0].dns, [ADDRESS]);
+            assert_eq!(effective.config.time.servers, [ADDRESS]);
             assert_eq!(json!(effective.config.network.pod_network), "cluster");
             let join = effective.config.join.unwrap();
             assert_eq!((join.server, join.token.is_some()), (server_url(), token.is_some()));

@@ -203,8 +203,16 @@ impl NativeNode {
     /// # Errors
     /// If it ends or stays silent.
     pub fn start_containerd(&mut self) -> Result<()> {
-        let argv = ["/usr/bin/containerd", "--config", "/run/e2e/containerd.toml"];
-        self.start_program(CONTAINERD, &argv)?;
+        self.start_containerd_in(&[])
+    }
+
+    /// The same with additional environment variables.
+    ///
+    /// # Errors
+    /// If it ends or stays silent.
+    pub fn start_containerd_in(&mut self, environment: &[(&str, &str)]) -> Result<()> {
+        let argv = ["/usr/bin/containerd", "--config", "/run/e2e/containerd.toml"].map(str::to_owned);
+        self.supervised()?.start_program(CONTAINERD, &argv, environment)?;
         self.supervised()?.await_ready(CONTAINERD, Duration::from_secs(60))
     }
 

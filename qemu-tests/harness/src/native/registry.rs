@@ -1,16 +1,18 @@
-//! The node's image registry: the pull half of the OCI distribution protocol over HTTP on loopback.
+//! The node's image registry: the pull half of the OCI distribution protocol over HTTP on loopback, and over TLS for cases
+//! about authorities and passwords.
 //!
 //! In: a directory with `tags/<name with slashes as dashes>@<tag>` (holding a digest) and
 //! `blobs/sha256/<hex>`. Out: manifests and blobs to containerd, which treats 127.0.0.1 as plain HTTP.
 //! Invariant: nothing outside the directory is ever read.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Host part of the names of its images. Not port 5000: pods of the upstream suite listen there.
 pub const HOST: &str = "127.0.0.1:5001";
@@ -22,7 +24,7 @@ pub const USER: &str = "puller";
 /// The user's password.
 pub const PASSWORD: &str = "of the tests";
 /// `base64(USER:PASSWORD)`.
-const BASIC: &str = "cHVsbGVyOm9mIHRoZSB0ZXN0cw==";
+pub(super) const BASIC: &str = "cHVsbGVyOm9mIHRoZSB0ZXN0cw==";
 
 /// A request for `path` with this `Authorization` is answered.
 #[must_use]
@@ -76,13 +78,30 @@ pub fn tag_file(name: &str, tag: &str) -> Option<String> {
     (safe(name) && safe(tag) && !tag.contains('/')).then(|| format!("{}@{tag}", name.replace('/', "-")))
 }
 
+/// Requests that a registry has answered: each path, and whether the client might have it. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct RegistryLog(Arc<Mutex<Vec<(String, bool)>>>);
+
+impl RegistryLog {
+    /// Number of requests whose path contains `part`, of those that were allowed or of those that were not.
+    #[must_use]
+    pub fn count(&self, part: &str, allowed: bool) -> usize {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|(path, may)| path.contains(part) && *may == allowed).count()
+    }
+
+    fn add(&self, path: &str, allowed: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), allowed));
+    }
+}
+
 /// Serves `dir` on [`HOST`] in threads of its own, for as long as the process lives.
 ///
 /// # Errors
 /// If the address is in use.
 pub fn serve(dir: &Path) -> Result<()> {
     let listener = TcpListener::bind(HOST).with_context(|| format!("listen on {HOST}"))?;
-    serve_at(listener, dir)
+    serve_at(listener, dir, None).map(drop)
 }
 
 /// The same, on all addresses of the network namespace of process `pid`.
@@ -90,6 +109,18 @@ pub fn serve(dir: &Path) -> Result<()> {
 /// # Errors
 /// If the port is in use.
 pub fn serve_in(pid: i32, port: u16, dir: &Path) -> Result<()> {
+    serve_at(listen_in(pid, port)?, dir, None).map(drop)
+}
+
+/// The same by TLS; returns what it is asked.
+///
+/// # Errors
+/// If the port is in use.
+pub fn serve_tls_in(pid: i32, port: u16, dir: &Path, tls: Arc<ServerConfig>) -> Result<RegistryLog> {
+    serve_at(listen_in(pid, port)?, dir, Some(tls))
+}
+
+fn listen_in(pid: i32, port: u16) -> Result<TcpListener> {
     // A network namespace belongs to a thread, so a thread of its own makes the socket; the socket stays.
     let listen = move || -> Result<TcpListener> {
         let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
@@ -97,29 +128,34 @@ pub fn serve_in(pid: i32, port: u16, dir: &Path) -> Result<()> {
             .context("enter a network namespace")?;
         TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("listen on port {port}"))
     };
-    let listener =
-        std::thread::spawn(listen).join().map_err(|_| anyhow::anyhow!("the listening thread died"))??;
-    serve_at(listener, dir)
+    std::thread::spawn(listen).join().map_err(|_| anyhow::anyhow!("the listening thread died"))?
 }
 
-fn serve_at(listener: TcpListener, dir: &Path) -> Result<()> {
+fn serve_at(listener: TcpListener, dir: &Path, tls: Option<Arc<ServerConfig>>) -> Result<RegistryLog> {
     let dir: Arc<PathBuf> = Arc::new(dir.to_owned());
+    let log = RegistryLog::default();
+    let asked = log.clone();
     let accept = move || {
         for stream in listener.incoming().flatten() {
-            let dir = dir.clone();
+            let (dir, tls, asked) = (dir.clone(), tls.clone(), asked.clone());
             let answer = move || {
                 // A client that closes its connection early loses only its own answer.
-                let _ = answer(stream, &dir);
+                let _ = match tls {
+                    None => answer(stream, &dir, &asked),
+                    Some(config) => ServerConnection::new(config)
+                        .context("begin TLS")
+                        .and_then(|connection| answer(StreamOwned::new(connection, stream), &dir, &asked)),
+                };
             };
             let _ = std::thread::Builder::new().name("registry".into()).spawn(answer);
         }
     };
     std::thread::Builder::new().name("registry".into()).spawn(accept).context("start a thread")?;
-    Ok(())
+    Ok(log)
 }
 
-fn answer(stream: TcpStream, dir: &Path) -> Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
+fn answer(stream: impl Read + Write, dir: &Path, asked: &RegistryLog) -> Result<()> {
+    let mut reader = BufReader::new(stream);
     let mut request = String::new();
     reader.read_line(&mut request)?;
     let mut header = String::new();
@@ -139,8 +175,9 @@ fn answer(stream: TcpStream, dir: &Path) -> Result<()> {
         ("401 Unauthorized", "application/json", challenge, b"{}".to_vec())
     };
     let allowed = may(path, authorization.as_deref());
+    asked.add(path, allowed);
     let (status, kind, more, body) = if allowed { find(dir, path) } else { refused() };
-    let mut stream = stream;
+    let stream = reader.get_mut();
     write!(
         stream,
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{more}Connection: close\r\n\r\n",
@@ -149,6 +186,7 @@ fn answer(stream: TcpStream, dir: &Path) -> Result<()> {
     if method != "HEAD" {
         stream.write_all(&body)?;
     }
+    stream.flush()?;
     Ok(())
 }
 

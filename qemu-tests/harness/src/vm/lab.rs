@@ -1,12 +1,13 @@
 //! Surroundings of a VM case: the built image, a disk of its own, a configuration, boots.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use orlop_image::format::sectors::to_4096;
 use orlop_image::qemu::{
     self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Topology,
 };
@@ -93,6 +94,8 @@ pub struct Lab {
     bus: Bus,
     /// Further raw disks.
     attached: Vec<PathBuf>,
+    /// Its VMs have a screen.
+    screen: bool,
 }
 
 /// Kernel source of a boot.
@@ -188,7 +191,8 @@ impl Lab {
         image.copy_to(run, &dir)?;
         let (processors, arguments) = (processors(accelerator), arguments(accelerator).to_owned());
         let (run, artefacts, bus, attached) = (run.clone(), artefacts.to_owned(), Bus::Virtio, Vec::new());
-        Ok(Lab { run, dir, artefacts, accelerator, processors, topology: None, arguments, bus, attached })
+        let (topology, screen) = (None, false);
+        Ok(Lab { run, dir, artefacts, accelerator, processors, topology, arguments, bus, attached, screen })
     }
 
     /// Makes the VMs like those of `cargo boot`: two processors, and only the image's kernel arguments.
@@ -213,6 +217,11 @@ impl Lab {
     pub fn on_sata(mut self) -> Lab {
         self.bus = Bus::Sata;
         self
+    }
+
+    /// Its VMs have a screen, from the next boot on ([`Vm::screen`]).
+    pub fn give_screen(&mut self) {
+        self.screen = true;
     }
 
     /// Adds these raw disks at virtio, from the next boot on.
@@ -272,6 +281,34 @@ impl Lab {
         self.start(None, || Ok(Machine { fw_cfg: fw_cfg.clone(), ..self.machine(firmware)? }))
     }
 
+    /// Boots with these disks alone, in this order.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot_from(&self, firmware: Firmware, disks: &[Disk]) -> Result<Vm> {
+        self.start(None, || Ok(Machine { disks: disks.to_vec(), ..self.machine(firmware)? }))
+    }
+
+    /// Starts the disk by BIOS, and waits for nothing: no kernel starts this way.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn start_by_bios(&self) -> Result<Vm> {
+        let machine = Machine { boot: Boot::Bios, ..self.machine(Firmware::Direct)? };
+        Vm::start(&self.run, &self.artefacts, &machine, None)
+    }
+
+    /// Gives its disk sectors of 4096 bytes; only while no VM runs.
+    ///
+    /// # Errors
+    /// If the disk is not as the image's build leaves it, or cannot be written.
+    pub fn give_large_sectors(&self) -> Result<()> {
+        let disk = self.disk();
+        let file = File::options().read(true).write(true).open(&disk);
+        let file = file.with_context(|| format!("open {}", disk.display()))?;
+        to_4096(&file).with_context(|| format!("give {} sectors of 4096 bytes", disk.display()))
+    }
+
     /// Boots as a node of a cluster: plugged in, `config` as an SMBIOS credential.
     ///
     /// # Errors
@@ -297,6 +334,7 @@ impl Lab {
                     oem_strings: vec![oem_string.clone()],
                     erst: erst.clone(),
                     watchdog: board.watchdog,
+                    screen: self.screen,
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
                 memory_mib: board.memory_mib.unwrap_or(machine.memory_mib),
@@ -308,7 +346,7 @@ impl Lab {
     /// The file of the firmware's place for last words.
     fn last_words(&self) -> Result<PathBuf> {
         let path = self.dir.join("erst");
-        let made = fs::File::options().create(true).truncate(false).write(true).open(&path);
+        let made = File::options().create(true).truncate(false).write(true).open(&path);
         let file = made.with_context(|| format!("make {}", path.display()))?;
         file.set_len(qemu::ERST_BYTES).with_context(|| format!("make {}", path.display()))?;
         Ok(path)
@@ -360,7 +398,7 @@ impl Lab {
             boot,
             disks,
             fw_cfg: Vec::new(),
-            firmware: qemu::Firmware::default(),
+            firmware: qemu::Firmware { screen: self.screen, ..qemu::Firmware::default() },
             network: Network::Nowhere,
             sockets: socket_dir(&self.run)?,
             qemu_listens: &[],

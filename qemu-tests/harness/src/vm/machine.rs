@@ -18,6 +18,7 @@ use orlop_config::ledger::{HostMessage, LedgerEntry};
 use orlop_image::qemu::{Accelerator, Machine, Qmp, SOCKETS, arguments};
 
 use super::feed::Feed;
+use super::screen::{Picture, TextScreen};
 use super::shell::Shell;
 use crate::process::Guarded;
 use crate::run::Run;
@@ -25,6 +26,9 @@ use crate::say;
 
 /// The kernel's last message before it starts init.
 pub(super) const KERNEL_STARTS_INIT: &str = "Run /init as init process";
+
+/// Looks at a screen before it counts as one that changes all the time.
+const SCREEN_LOOKS: u32 = 10;
 
 static VMS: AtomicU32 = AtomicU32::new(0);
 
@@ -220,6 +224,35 @@ impl Vm {
             self.shell_is_up = true;
         }
         Ok(&mut self.shell)
+    }
+
+    /// What the screen shows: the kernel's text of its first virtual terminal, once the picture that QEMU draws shows the same
+    /// characters. `dir` is for the picture, whose size on a text screen is a few megabytes at most.
+    ///
+    /// # Errors
+    /// If the picture differs from the text, or the text changes all the time.
+    pub fn screen(&mut self, dir: &Path) -> Result<TextScreen> {
+        let file = dir.join("screen.ppm");
+        for _ in 0..SCREEN_LOOKS {
+            let before = self.terminal()?;
+            self.qmp.screendump(&file)?;
+            let after = self.terminal()?;
+            if before != after {
+                continue;
+            }
+            let ppm = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+            let picture = Picture::parse(&ppm).context("the picture is no PPM")?;
+            picture.shows(&after).map_err(anyhow::Error::msg)?;
+            return Ok(after);
+        }
+        bail!("the screen changed during each of {SCREEN_LOOKS} looks")
+    }
+
+    /// The kernel's characters and attributes of the first virtual terminal (vcs(4)).
+    fn terminal(&mut self) -> Result<TextScreen> {
+        let text = self.shell()?.must("base64 /dev/vcsa1")?;
+        let bytes = orlop_config::base64::decode(&text).context("the terminal is no base64")?;
+        TextScreen::parse(&bytes).with_context(|| format!("{} bytes are no terminal", bytes.len()))
     }
 
     /// Resets the machine like the reset button, without the guest's cooperation. Later messages belong to the next

@@ -11,12 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 use orlop_harness::built;
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::cluster::fixture::await_words;
-use orlop_harness::cluster::pki::{Authority, Pair};
+use orlop_harness::cluster::pki::Authority;
 use orlop_harness::native::images;
 use orlop_harness::native::node::NativeNode;
 use serde_json::{Value, json};
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::cases::lifecycle::static_pods::await_gone;
@@ -116,18 +114,6 @@ fn serve(mut stream: impl Read + Write, body: &str) -> io::Result<()> {
     stream.flush()
 }
 
-/// TLS as the server with this certificate.
-fn server_config(pair: &Pair) -> Result<Arc<ServerConfig>> {
-    let chain = CertificateDer::pem_file_iter(&pair.certificate)?.collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_file(&pair.key)?;
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    Ok(Arc::new(config))
-}
-
 fn pod(name: &str, word: &str) -> Value {
     let script = format!("trap 'exit 0' TERM; echo {word}; while :; do sleep 3600 & wait; done");
     json!({"metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 5, "containers": [{
@@ -202,7 +188,7 @@ fn https(cx: &CaseContext<'_>, node: &mut NativeNode, header: &str) -> Result<()
     fs::create_dir_all(&dir)?;
     let authority = Authority::make(&dir, "ca", "manifests")?;
     let server =
-        Manifests::start(node, Some(server_config(&authority.server(&dir, "server", &["127.0.0.1"])?)?))?;
+        Manifests::start(node, Some(authority.server(&dir, "server", &["127.0.0.1"])?.server_config()?))?;
     server.say(Some(&[pod("safe", "one")]));
     let address = format!("--manifest-url=https://127.0.0.1:{}/pods?token=e2e-hidden", server.port);
     node.start_agent_with(&[&address, header, "--http-check-frequency=1s"])?;

@@ -26,3 +26,36 @@ fn a_wrong_clock_is_said_once_waited_for_and_then_the_node_joins() {
     w.run(Duration::from_secs(120), &mut peace());
     assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
 }
+
+#[test]
+fn while_nobody_vouches_for_the_clock_no_certificate_has_expired() {
+    for token in [None, Some(Ok(()))] {
+        let mut w = World::new(CertKind::Client);
+        w.token = token;
+        let facts = facts(w.now.wall, hours(1), &client_template());
+        // The clock shows a time years after the end.
+        w.now.wall = Wall(w.now.wall.0 + 100_000_000 * SECOND);
+        w.step(CertEvent::ClockVerified(false), &mut peace());
+        w.step(CertEvent::Loaded(Some(facts.clone())), &mut peace());
+        w.run(Duration::from_secs(20), &mut peace());
+        assert!(w.actions().is_empty(), "{:?}", w.actions());
+        assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }));
+        // The clock is set: the certificate is as good as before.
+        w.now.wall = Wall(facts.not_before.0 + 60 * SECOND);
+        w.step(CertEvent::ClockVerified(true), &mut peace());
+        w.run(Duration::from_secs(20), &mut peace());
+        assert!(w.actions().is_empty(), "{:?}", w.actions());
+        assert_eq!(w.machine.current(), Some(&facts));
+    }
+
+    // It has expired indeed.
+    let mut w = World::with_token();
+    let facts = facts(w.now.wall, hours(1), &client_template());
+    w.now.wall = Wall(w.now.wall.0 + 7_200 * SECOND);
+    w.step(CertEvent::ClockVerified(false), &mut peace());
+    w.step(CertEvent::Loaded(Some(facts)), &mut peace());
+    assert!(w.actions().is_empty());
+    w.step(CertEvent::ClockVerified(true), &mut peace());
+    w.run(Duration::from_secs(20), &mut peace());
+    assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
+}

@@ -274,6 +274,25 @@ fn unknown_fields_and_api_references() {
     assert_eq!(actions, expected);
     let problem = &world.source.manifests["b"].bad.as_ref().unwrap().problem;
     assert_eq!(problem, "static pods may not reference secrets");
+    let present: Vec<String> =
+        world.source.problems().into_iter().map(|p| format!("{} {}", p.path, p.problem)).collect();
+    assert_eq!(
+        present,
+        [
+            "/m/a unknown fields are ignored: spec.containers[0].imagee",
+            "/m/b refused: static pods may not reference secrets",
+        ]
+    );
+    // A file that turned bad, and the ends of all problems.
+    world.read("a", broken());
+    assert!(world.source.problems()[0].problem.starts_with("refused, its last good pod runs for now: "));
+    world.read("a", manifest("a", "i"));
+    world.read("b", FileContent::Gone);
+    assert_eq!(world.source.problems(), []);
+    world.step(FileEvent::Changed(None));
+    world.step(FileEvent::Listed(Listing::Failed("EACCES".to_owned())));
+    let problem = world.source.problems().remove(0);
+    assert_eq!((problem.path.as_str(), problem.problem.as_str()), ("/m", "cannot be listed: EACCES"));
 }
 
 fn content() -> impl Strategy<Value = FileContent> {

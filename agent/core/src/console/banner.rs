@@ -1,0 +1,170 @@
+//! The banner: who the node is, how it is reached, and what is wrong with it. Pure.
+//!
+//! In: the node's name and image, its state, addresses, cluster and problems. Out: at most 12 lines of printable ASCII.
+
+use agent_types::time::Mono;
+
+use super::problem::ConsoleProblem;
+use super::text::clean;
+
+/// State of an agent that is ready.
+pub const RUNNING: &str = "running";
+/// Longest line, characters.
+const LINE_CHARS_MAX: usize = 480;
+/// Problems in a banner; the number of the others follows.
+const PROBLEMS_MAX: usize = 6;
+/// Addresses in a banner.
+const ADDRESSES_MAX: usize = 4;
+
+/// What stays the same for a whole boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTitle {
+    /// Name of the node.
+    pub name: String,
+    /// `IMAGE_VERSION` of the image, empty if unknown.
+    pub version: String,
+    /// The partition of the root and the beginning of its hash, empty if unknown ([`root_of`]).
+    pub root: String,
+}
+
+impl NodeTitle {
+    /// The first line. `now` is the time since the machine was switched on.
+    #[must_use]
+    pub fn line(&self, now: Mono) -> String {
+        let seconds = now.0 / 1_000_000_000;
+        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let root = if self.root.is_empty() { String::new() } else { format!(" -- {}", self.root) };
+        let text = format!(
+            "-- {} -- Orlop {}{root} -- up {hours:02}:{minutes:02}:{seconds:02} --",
+            self.name, self.version
+        );
+        clean(&text, LINE_CHARS_MAX)
+    }
+}
+
+/// `slot A (vda2), root hash 0123456789ab` from the ledger's detail of `init.verity`. Empty for another text.
+#[must_use]
+pub fn root_of(verity: &str) -> String {
+    let Some((partition, hash)) = verity.split_once(" root hash ") else { return String::new() };
+    let partition = partition.rsplit('/').next().unwrap_or(partition);
+    // docs/architecture.md, "Disk": the roots are partitions 2 and 4.
+    let slot = match partition.chars().next_back() {
+        Some('2') => "slot A",
+        Some('4') => "slot B",
+        _ => "root",
+    };
+    format!("{slot} ({partition}), root hash {}", hash.get(..12).unwrap_or(hash))
+}
+
+/// The node's place in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterPlace {
+    /// The configuration names no cluster.
+    Standalone,
+    /// It names one; whether the API server shows the node as ready.
+    Member {
+        /// The Node's condition Ready.
+        ready: bool,
+    },
+}
+
+/// What may change.
+#[derive(Clone, Copy, Debug)]
+pub struct BannerFacts<'a> {
+    /// What the agent does.
+    pub state: &'static str,
+    /// The node's addresses.
+    pub addresses: &'a [String],
+    /// Its place in a cluster.
+    pub cluster: ClusterPlace,
+    /// Problems, the most important first.
+    pub problems: &'a [&'a ConsoleProblem],
+}
+
+/// The lines after the first one.
+#[must_use]
+pub fn content(facts: &BannerFacts<'_>) -> Vec<String> {
+    let ready = if facts.state == RUNNING { "ready" } else { facts.state };
+    let mut lines = vec![format!("node agent: {ready}")];
+    let addresses = match facts.addresses {
+        [] => "none yet: no interface has an address (`network` of the NodeConfig, DHCP)".to_owned(),
+        all => all.iter().take(ADDRESSES_MAX).cloned().collect::<Vec<_>>().join(", "),
+    };
+    lines.push(format!("addresses: {addresses}"));
+    lines.push(format!("cluster: {}", cluster(facts.cluster)));
+    for problem in facts.problems.iter().take(PROBLEMS_MAX) {
+        lines.push(format!("problem: {}", problem.line()));
+    }
+    match facts.problems.len().checked_sub(PROBLEMS_MAX) {
+        Some(more) if more > 0 => lines.push(format!("problem: {more} more")),
+        _ if facts.problems.is_empty() => lines.push("no problem is known".to_owned()),
+        _ => {}
+    }
+    lines.iter().map(|line| format!("   {}", clean(line, LINE_CHARS_MAX))).collect()
+}
+
+fn cluster(place: ClusterPlace) -> &'static str {
+    match place {
+        ClusterPlace::Standalone => "none, a standalone node",
+        ClusterPlace::Member { ready: true } => "joined, the Node is Ready",
+        ClusterPlace::Member { ready: false } => "the Node is NOT READY",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(
+        state: &'static str,
+        addresses: &[&str],
+        cluster: ClusterPlace,
+        problems: &[ConsoleProblem],
+    ) -> String {
+        let addresses: Vec<String> = addresses.iter().map(|a| (*a).to_owned()).collect();
+        let problems: Vec<&ConsoleProblem> = problems.iter().collect();
+        content(&BannerFacts { state, addresses: &addresses, cluster, problems: &problems }).join("\n")
+    }
+
+    #[test]
+    fn a_healthy_node() {
+        let title = NodeTitle {
+            name: "edge-7".to_owned(),
+            version: "0.4.0".to_owned(),
+            root: root_of("/dev/vda2 root hash 0123456789abcdef0123"),
+        };
+        assert_eq!(
+            title.line(Mono(3_723_000_000_000)),
+            "-- edge-7 -- Orlop 0.4.0 -- slot A (vda2), root hash 0123456789ab -- up 01:02:03 --"
+        );
+        let place = ClusterPlace::Member { ready: true };
+        assert_eq!(
+            render(RUNNING, &["192.0.2.17", "fd00::17"], place, &[]),
+            "   node agent: ready\n   addresses: 192.0.2.17, fd00::17\n   cluster: joined, the Node is Ready\n   no problem is known"
+        );
+    }
+
+    #[test]
+    fn the_root_of_each_slot() {
+        assert_eq!(root_of("/dev/nvme0n1p4 root hash ab"), "slot B (nvme0n1p4), root hash ab");
+        assert_eq!(root_of("/dev/sda12 root hash é"), "slot A (sda12), root hash é");
+        assert_eq!(root_of("something else"), "");
+    }
+
+    #[test]
+    fn problems_are_bounded_in_number_and_cleaned() {
+        let problem = |n: usize| ConsoleProblem::new(&format!("pod {n}"), "bad\u{1b}[0m\nword", "do this");
+        let many: Vec<ConsoleProblem> = (0..9).map(problem).collect();
+        let text = render("waiting", &[], ClusterPlace::Standalone, &many);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 10, "{text}");
+        assert_eq!(lines[0], "   node agent: waiting");
+        assert!(lines[1].starts_with("   addresses: none yet"));
+        assert_eq!(lines[3], "   problem: pod 0: bad [0m word; do this");
+        assert_eq!(lines[9], "   problem: 3 more");
+        assert!(text.bytes().all(|b| b == b'\n' || b == b' ' || b.is_ascii_graphic()));
+        let six: Vec<ConsoleProblem> = (0..6).map(problem).collect();
+        let text = render("waiting", &[], ClusterPlace::Standalone, &six);
+        assert!(!text.contains("more") && !text.contains("no problem"), "{text}");
+    }
+}

@@ -1,0 +1,268 @@
+//! What the node writes on its consoles: each problem with its remedy, its end, and a banner.
+//!
+//! In: present problems by source, the node's state, its addresses, its place in a cluster, ticks. Out: lines for the kernel's
+//! log, which the kernel shows on every console (docs/boot.md). Invariants:
+//! - a problem is written once, when it has lasted for its own time, and its end when it has been gone for a while;
+//! - a banner follows each change of what it shows, never sooner than [`SETTLE`] after it; changes that go on make the pauses
+//!   between banners longer, up to [`BANNER_PAUSE_MAX`];
+//! - texts of pods and strangers are short printable ASCII ([`text::clean`]), and their number is bounded.
+//!
+//! Upstream has no counterpart.
+
+pub mod banner;
+pub mod limit;
+pub mod problem;
+pub mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_types::machine::{Machine, Outbox};
+use agent_types::time::{Mono, Now};
+
+use banner::{BannerFacts, ClusterPlace, NodeTitle};
+use limit::LineLimit;
+use problem::{ConsoleProblem, ProblemSource};
+
+/// What changes together is in one banner.
+pub const SETTLE: Duration = Duration::from_secs(2);
+/// A problem that is gone for less than this is the same problem.
+pub const GONE_AFTER: Duration = Duration::from_secs(10);
+/// Another wording of a problem is written after this.
+pub const REWORD_AFTER: Duration = Duration::from_secs(60);
+/// First pause between two banners, and the longest one.
+const BANNER_PAUSE: Duration = Duration::from_secs(10);
+/// Longest pause between two banners.
+pub const BANNER_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// A node that is not ready by then has a banner that says so, from the agent's start on.
+pub const BANNER_WITHOUT_READY: Duration = Duration::from_secs(30);
+/// Problems that are looked at; more of them are not distinguishable to a person at a console.
+const PROBLEMS_MAX: usize = 64;
+/// Lines about problems at once, and then one in each period.
+const LINES: (u32, Duration) = (20, Duration::from_secs(3));
+/// Longest line about a problem, characters: a record of the kernel's log has some 1000.
+const LINE_CHARS_MAX: usize = 480;
+
+/// What the machine reacts to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConsoleEvent {
+    /// All present problems of a source.
+    Problems(ProblemSource, Vec<ConsoleProblem>),
+    /// What the agent does: `running`, or what it waits for.
+    State(&'static str),
+    /// The node's addresses, the primary first.
+    Addresses(Vec<String>),
+    /// The node's place in a cluster.
+    Cluster(ClusterPlace),
+    /// The deadline came, or the machine begins.
+    Tick,
+}
+
+/// How loud a line is; the kernel's levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineLevel {
+    /// KERN_WARNING, 4.
+    Warning,
+    /// KERN_NOTICE, 5.
+    Notice,
+}
+
+/// Lines to write, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsoleLines {
+    /// Of all of them.
+    pub level: LineLevel,
+    /// Printable ASCII, without a line end.
+    pub lines: Vec<String>,
+}
+
+/// A problem and its course.
+#[derive(Clone, Debug)]
+struct ProblemCourse {
+    /// As its source has it now.
+    present: ConsoleProblem,
+    since: Mono,
+    /// From when on the source does not have it any more.
+    gone: Option<Mono>,
+    /// As it was written, and when.
+    written: Option<(ConsoleProblem, Mono)>,
+}
+
+impl ProblemCourse {
+    /// When it is to be written; `None` if it is written, or gone.
+    fn due(&self) -> Option<Mono> {
+        if self.gone.is_some() {
+            return None;
+        }
+        match &self.written {
+            None => Some(self.since.after(self.present.lasts)),
+            Some((written, at)) if written.kind != self.present.kind => Some(at.after(REWORD_AFTER)),
+            Some(_) => None,
+        }
+    }
+
+    fn ends(&self) -> Option<Mono> {
+        self.gone.map(|gone| gone.after(GONE_AFTER))
+    }
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Console {
+    title: NodeTitle,
+    state: &'static str,
+    addresses: Vec<String>,
+    cluster: ClusterPlace,
+    problems: BTreeMap<(ProblemSource, String), ProblemCourse>,
+    limit: LineLimit,
+    /// When the machine began.
+    began: Option<Mono>,
+    /// What the last banner showed, and when it was written.
+    shown: Option<(Vec<String>, Mono)>,
+    /// When something was first seen to differ from the last banner.
+    changed: Option<Mono>,
+    pause: Duration,
+}
+
+impl Console {
+    /// A machine that has written nothing; step it with [`ConsoleEvent::Tick`] to start.
+    #[must_use]
+    pub fn new(title: NodeTitle, state: &'static str, cluster: ClusterPlace) -> Console {
+        Console {
+            title,
+            state,
+            addresses: Vec::new(),
+            cluster,
+            problems: BTreeMap::new(),
+            limit: LineLimit::new(LINES.0, LINES.1),
+            began: None,
+            shown: None,
+            changed: None,
+            pause: BANNER_PAUSE,
+        }
+    }
+
+    fn replace(&mut self, now: Mono, source: ProblemSource, all: Vec<ConsoleProblem>) {
+        for ((of, subject), course) in &mut self.problems {
+            if *of == source && course.gone.is_none() && !all.iter().any(|p| p.subject == *subject) {
+                course.gone = Some(now);
+            }
+        }
+        for problem in all {
+            let key = (source, problem.subject.clone());
+            if let Some(course) = self.problems.get_mut(&key) {
+                course.gone = None;
+                course.present = problem;
+            } else if self.problems.len() < PROBLEMS_MAX {
+                let course = ProblemCourse { present: problem, since: now, gone: None, written: None };
+                self.problems.insert(key, course);
+            }
+        }
+    }
+
+    /// Writes what is due, and forgets what is over.
+    fn write_problems(&mut self, now: Mono, out: &mut Outbox<ConsoleLines>) {
+        let Console { problems, limit, .. } = self;
+        for course in problems.values_mut() {
+            if course.due().is_some_and(|due| now >= due) && limit.take(now) {
+                let line = format!("problem: {}", course.present.line());
+                course.written = Some((course.present.clone(), now));
+                push(out, LineLevel::Warning, &line);
+            }
+        }
+        problems.retain(|(_, subject), course| {
+            let over = course.ends().is_some_and(|end| now >= end);
+            if over && course.written.is_some() {
+                if !limit.take(now) {
+                    return true;
+                }
+                push(out, LineLevel::Notice, &format!("resolved: {subject}"));
+            }
+            !over
+        });
+    }
+
+    fn write_banner(&mut self, now: Mono, out: &mut Outbox<ConsoleLines>) {
+        let content = self.content();
+        if self.shown.as_ref().is_some_and(|(shown, _)| *shown == content) {
+            self.changed = None;
+            return;
+        }
+        self.changed.get_or_insert(now);
+        if self.banner_due().is_none_or(|due| now < due) {
+            return;
+        }
+        if let Some((_, last)) = self.shown {
+            // Changes that go on are shown less and less often.
+            let busy = now.since(last) < self.pause.saturating_mul(4);
+            self.pause = if busy { self.pause.saturating_mul(2).min(BANNER_PAUSE_MAX) } else { BANNER_PAUSE };
+        }
+        let mut lines = vec![self.title.line(now)];
+        lines.extend(content.iter().cloned());
+        out.push(ConsoleLines { level: LineLevel::Notice, lines });
+        (self.shown, self.changed) = (Some((content, now)), None);
+    }
+
+    /// When the changed banner may be written; `None` if nothing has changed.
+    fn banner_due(&self) -> Option<Mono> {
+        let settled = self.changed?.after(SETTLE);
+        match &self.shown {
+            Some((_, last)) => Some(settled.max(last.after(self.pause))),
+            None if self.state == banner::RUNNING => Some(settled),
+            // The first banner waits for a node that is ready, up to a point.
+            None => Some(self.began?.after(BANNER_WITHOUT_READY)),
+        }
+    }
+
+    fn content(&self) -> Vec<String> {
+        let written = self.problems.values().filter_map(|course| course.written.as_ref());
+        let problems: Vec<&ConsoleProblem> = written.map(|(problem, _)| problem).collect();
+        banner::content(&BannerFacts {
+            state: self.state,
+            addresses: &self.addresses,
+            cluster: self.cluster,
+            problems: &problems,
+        })
+    }
+}
+
+fn push(out: &mut Outbox<ConsoleLines>, level: LineLevel, line: &str) {
+    out.push(ConsoleLines { level, lines: vec![text::clean(line, LINE_CHARS_MAX)] });
+}
+
+impl Machine for Console {
+    type Event = ConsoleEvent;
+    type Action = ConsoleLines;
+
+    fn step(&mut self, now: Now, event: ConsoleEvent, out: &mut Outbox<ConsoleLines>) {
+        let now = now.mono;
+        self.began.get_or_insert(now);
+        match event {
+            ConsoleEvent::Problems(source, all) => self.replace(now, source, all),
+            ConsoleEvent::State(state) if state != self.state => {
+                // An address that comes right after it is in the same banner.
+                (self.state, self.changed) = (state, None);
+            }
+            ConsoleEvent::State(_) | ConsoleEvent::Tick => {}
+            ConsoleEvent::Addresses(addresses) => self.addresses = addresses,
+            ConsoleEvent::Cluster(cluster) => self.cluster = cluster,
+        }
+        self.write_problems(now, out);
+        self.write_banner(now, out);
+    }
+
+    /// The next line that is due. A line that the limit holds back is due with the limit's next token.
+    fn deadline(&self) -> Option<Mono> {
+        let of_problems = self.problems.values().filter_map(|course| {
+            let ends = course.ends().filter(|_| course.written.is_some());
+            let due = course.due().or(ends)?;
+            Some(due.max(self.limit.next(due)))
+        });
+        let unwritten_ends =
+            self.problems.values().filter(|c| c.written.is_none()).filter_map(ProblemCourse::ends);
+        of_problems.chain(unwritten_ends).chain(self.banner_due()).min()
+    }
+}

@@ -1,0 +1,191 @@
+//! Which files a platform takes (pure): a table of platforms, the forms of a disk, and what each form needs of the host.
+
+use clap::ValueEnum;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Where a disk is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Platform {
+    /// Amazon EC2.
+    Aws,
+    /// Google Compute Engine.
+    Gce,
+    /// Microsoft Azure, machines of generation 2.
+    Azure,
+    /// OpenStack (Glance).
+    Openstack,
+    /// Oracle Cloud Infrastructure.
+    Oracle,
+    /// DigitalOcean.
+    Digitalocean,
+    /// Vultr.
+    Vultr,
+    /// Hetzner Cloud.
+    Hetzner,
+    /// VMware vSphere, ESXi, Workstation.
+    Vmware,
+    /// Hyper-V, machines of generation 2.
+    Hyperv,
+    /// Proxmox VE.
+    Proxmox,
+    /// A disk or a stick of a machine.
+    Metal,
+}
+
+/// A file that holds a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiskForm {
+    /// Sector by sector.
+    Raw,
+    /// The same, compressed by gzip.
+    Gzip,
+    /// The same, compressed by zstd.
+    Zstd,
+    /// QEMU's format, version 3.
+    Qcow2,
+    /// Sector by sector with a footer of 512 bytes.
+    FixedVhd,
+    /// Hyper-V's newer format, with blocks that are there only when they have content.
+    Vhdx,
+    /// VMware's format for transport: compressed, written once.
+    Vmdk,
+    /// A virtual machine with that disk: descriptor, digests, disk, in a tar archive.
+    Ova,
+    /// `disk.raw` in a sparse tar archive of the old GNU format, compressed by gzip.
+    GceTar,
+}
+
+/// Programs by file and Debian package, as `host::tools` takes them.
+type HostPrograms = &'static [(&'static str, &'static str)];
+
+const QEMU_IMG: HostPrograms = &[("/usr/bin/qemu-img", "qemu-utils")];
+const GZIP: HostPrograms = &[("/usr/bin/gzip", "gzip")];
+const TAR: HostPrograms = &[("/usr/bin/tar", "tar")];
+const TAR_GZIP: HostPrograms = &[("/usr/bin/tar", "tar"), ("/usr/bin/gzip", "gzip")];
+const ZSTD: HostPrograms = &[("/usr/bin/zstd", "zstd")];
+/// What puts a configuration on the ESP.
+pub(super) const ESP_PROGRAMS: HostPrograms = &[("/usr/bin/mcopy", "mtools"), ("/usr/bin/mmd", "mtools")];
+
+impl Platform {
+    /// Name in paths and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Platform::Aws => "aws",
+            Platform::Gce => "gce",
+            Platform::Azure => "azure",
+            Platform::Openstack => "openstack",
+            Platform::Oracle => "oracle",
+            Platform::Digitalocean => "digitalocean",
+            Platform::Vultr => "vultr",
+            Platform::Hetzner => "hetzner",
+            Platform::Vmware => "vmware",
+            Platform::Hyperv => "hyperv",
+            Platform::Proxmox => "proxmox",
+            Platform::Metal => "metal",
+        }
+    }
+
+    /// The files that are written for it, in the order in which they are made.
+    #[must_use]
+    pub fn forms(self) -> &'static [DiskForm] {
+        match self {
+            Platform::Aws | Platform::Vultr => &[DiskForm::Raw],
+            Platform::Gce => &[DiskForm::GceTar],
+            Platform::Azure => &[DiskForm::FixedVhd],
+            Platform::Openstack | Platform::Oracle | Platform::Proxmox => &[DiskForm::Qcow2],
+            Platform::Digitalocean => &[DiskForm::Gzip],
+            Platform::Hetzner | Platform::Metal => &[DiskForm::Zstd],
+            // The archive holds the disk that was made before it.
+            Platform::Vmware => &[DiskForm::Vmdk, DiskForm::Ova],
+            Platform::Hyperv => &[DiskForm::Vhdx],
+        }
+    }
+
+    /// The disk's size is a multiple of this, bytes.
+    #[must_use]
+    pub fn granule(self) -> u64 {
+        match self {
+            Platform::Gce => GIB,
+            // Azure refuses other sizes; the others round up by themselves, and then the backup table is not at the end.
+            _ => MIB,
+        }
+    }
+}
+
+impl DiskForm {
+    /// What the file's name ends with.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            DiskForm::Raw => "raw",
+            DiskForm::Gzip => "raw.gz",
+            DiskForm::Zstd => "raw.zst",
+            DiskForm::Qcow2 => "qcow2",
+            DiskForm::FixedVhd => "vhd",
+            DiskForm::Vhdx => "vhdx",
+            DiskForm::Vmdk => "vmdk",
+            DiskForm::Ova => "ova",
+            DiskForm::GceTar => "tar.gz",
+        }
+    }
+
+    /// Name of its file.
+    #[must_use]
+    pub fn file_name(self, platform: Platform) -> String {
+        format!("orlop-{}.{}", platform.name(), self.suffix())
+    }
+
+    /// What the host needs to write it.
+    #[must_use]
+    pub fn programs(self) -> HostPrograms {
+        match self {
+            DiskForm::Raw | DiskForm::FixedVhd => &[],
+            DiskForm::Gzip => GZIP,
+            DiskForm::Zstd => ZSTD,
+            DiskForm::Qcow2 | DiskForm::Vhdx | DiskForm::Vmdk => QEMU_IMG,
+            DiskForm::Ova => TAR,
+            DiskForm::GceTar => TAR_GZIP,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_platform_has_its_form() {
+        let table = [
+            ("aws", "orlop-aws.raw"),
+            ("gce", "orlop-gce.tar.gz"),
+            ("azure", "orlop-azure.vhd"),
+            ("openstack", "orlop-openstack.qcow2"),
+            ("oracle", "orlop-oracle.qcow2"),
+            ("digitalocean", "orlop-digitalocean.raw.gz"),
+            ("vultr", "orlop-vultr.raw"),
+            ("hetzner", "orlop-hetzner.raw.zst"),
+            ("vmware", "orlop-vmware.vmdk orlop-vmware.ova"),
+            ("hyperv", "orlop-hyperv.vhdx"),
+            ("proxmox", "orlop-proxmox.qcow2"),
+            ("metal", "orlop-metal.raw.zst"),
+        ];
+        let platforms = Platform::value_variants();
+        assert_eq!(platforms.len(), table.len());
+        for (platform, (name, files)) in platforms.iter().zip(table) {
+            // The command line's name is the one in paths.
+            let value = platform.to_possible_value().expect("a value");
+            assert_eq!((value.get_name(), platform.name()), (name, name));
+            let made: Vec<String> = platform.forms().iter().map(|form| form.file_name(*platform)).collect();
+            assert_eq!(made.join(" "), files);
+        }
+    }
+
+    #[test]
+    fn the_archive_of_a_machine_comes_after_its_disk() {
+        assert_eq!(Platform::Vmware.forms(), [DiskForm::Vmdk, DiskForm::Ova]);
+        assert_eq!((Platform::Gce.granule(), Platform::Azure.granule()), (1 << 30, 1 << 20));
+    }
+}

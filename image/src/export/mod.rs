@@ -119,17 +119,20 @@ impl ExportJob<'_> {
     ) -> Result<(Artefact, BTreeMap<String, Artefact>)> {
         let work = self.out.join("work");
         fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
+        // A configuration has secrets: nobody else reads a file before it has its mode.
+        fs::set_permissions(&work, Permissions::from_mode(0o700))?;
         let raw = work.join(DISK);
         let made = self.prepare(published, &raw, config).and_then(|()| {
             let mut files = BTreeMap::new();
             for form in self.platform.forms() {
                 let name = form.file_name(self.platform);
                 let progress = run::Progress::begin(&name);
-                let path = self.out.join(&name);
-                self.write(*form, &raw, &path)?;
+                let (made, path) = (work.join(&name), self.out.join(&name));
+                self.write(*form, &raw, &made)?;
                 if config.is_some() {
-                    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+                    fs::set_permissions(&made, Permissions::from_mode(0o600))?;
                 }
+                fs::rename(&made, &path).with_context(|| format!("writing {}", path.display()))?;
                 files.insert(name, artefact(&path)?);
                 progress.done("");
             }

@@ -200,6 +200,24 @@ fn a_configuration_reaches_the_esp() {
 }
 
 #[test]
+fn a_file_appears_when_it_is_whole() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (published, log, out) =
+        (dir.path().join("orlop.raw"), dir.path().join("log"), dir.path().join("out"));
+    small_disk(&published, 8 * MIB);
+    // What cannot be replaced stays as it is, and nothing of the disk is beside it.
+    let place = out.join("orlop-vultr.raw");
+    fs::create_dir_all(&place).expect("fixture");
+    let job = ExportJob { platform: Platform::Vultr, out: out.clone(), version: "0.1.0", log: &log };
+    assert!(job.export(&published, None).is_err());
+    assert_eq!(fs::read_dir(&place).expect("the directory").count(), 0);
+    assert_eq!(fs::read_dir(&out).expect("the directory").count(), 1);
+    fs::remove_dir(&place).expect("removed");
+    job.export(&published, None).expect("exported");
+    assert!(place.is_file());
+}
+
+#[test]
 fn every_platform_names_what_it_needs() {
     for platform in Platform::value_variants() {
         let (with, without) = (programs(*platform, true), programs(*platform, false));

@@ -101,10 +101,11 @@ fn decide(disk: &Disk) -> Plan {
     plan(&Facts { disk, state_superblock, leftover, leftover_copy })
 }
 
-/// Is the state partition still to be made? Only then may this disk be a stick that installs itself elsewhere.
+/// Has the disk no state partition? Only then may it be a stick that installs itself elsewhere. What stands in the place of the
+/// new one does not matter: a stick that was a node once and was written again is still a stick.
 #[must_use]
 pub fn is_first_boot(disk: &Disk) -> bool {
-    decide(disk) == Plan::Create
+    disk.state().is_none()
 }
 
 /// File system first, table last: a partition that the table names was complete once. Until then the kernel alone knows
@@ -308,8 +309,29 @@ pub fn open_volatile() -> Result<(), InitError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::disk::STATE_LABEL;
+    use crate::plan::gpt::{Copy, Table};
+    use crate::plan::guid::TYPE_VAR;
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_a_state_partition_makes_a_disk_a_nodes() {
+        let with = |partitions| {
+            let table = Ok(Table { disk: Guid::default(), copy: Copy::Primary, partitions });
+            is_first_boot(&Disk { name: "none".into(), bytes: 1 << 30, sector: 512, table, nodes: vec![] })
+        };
+        let of_a_node = Partition {
+            number: 6,
+            type_guid: TYPE_VAR,
+            partuuid: Guid::default(),
+            label: STATE_LABEL.into(),
+            start: 1 << 20,
+            length: 1 << 20,
+        };
+        assert!(with(vec![]), "and no byte of the disk was read for it");
+        assert!(!with(vec![of_a_node]));
+    }
 
     #[test]
     fn plugins_of_networks_are_looked_for_where_they_are() {

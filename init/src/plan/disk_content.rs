@@ -2,7 +2,7 @@
 //!
 //! In: the first and the last bytes of the disk, its table, and the kinds of its partitions' content. Out: what a person
 //! has to read before anything is lost. Invariant: a disk with a byte other than zero in its first or last MiB is not
-//! empty, unless an earlier installation was cut short there.
+//! empty, unless an earlier installation was cut short there and nobody has made a table or a file system since.
 
 use super::gpt::{GptError, Table};
 
@@ -13,6 +13,8 @@ pub const PROBE_BYTES: usize = 68 << 10;
 /// What stands in sector 1 while an installation is under way: the place of the table's header, so that one write
 /// takes it away and makes the table.
 pub const UNFINISHED: &[u8; 32] = b"orlop: this copy is not finished";
+/// Type of the MBR's entry before a GUID partition table.
+const PROTECTIVE: u8 = 0xee;
 /// More partitions than these are only counted.
 const NAMED_MAX: usize = 8;
 
@@ -66,7 +68,9 @@ pub fn content(
     inside: &[(u32, Option<&'static str>)],
 ) -> DiskContent {
     let second = usize::try_from(sector).ok().and_then(|at| head.get(at..));
-    if second.is_some_and(|bytes| bytes.starts_with(UNFINISHED)) {
+    // A tool that makes MBR partitions leaves sector 1, and with it the mark, as it was.
+    let is_new = mbr_is_foreign(head) || signature(head).is_some();
+    if second.is_some_and(|bytes| bytes.starts_with(UNFINISHED)) && !is_new {
         return DiskContent::Unfinished;
     }
     let mut found = Vec::new();
@@ -103,11 +107,22 @@ fn partitions(table: &Table, inside: &[(u32, Option<&'static str>)]) -> String {
 
 /// Number of used entries, if there is an MBR with any.
 fn mbr(head: &[u8]) -> Option<usize> {
-    if head.get(510..512)? != [0x55, 0xaa] {
-        return None;
-    }
-    let used = (0..4).filter(|n| head.get(450 + 16 * n).is_some_and(|kind| *kind != 0)).count();
+    let used = mbr_kinds(head).count();
     (used > 0).then_some(used)
+}
+
+/// Is there an MBR with another partition than the one that protects a GUID partition table?
+fn mbr_is_foreign(head: &[u8]) -> bool {
+    mbr_kinds(head).any(|kind| kind != PROTECTIVE)
+}
+
+/// Types of the MBR's used entries.
+fn mbr_kinds(head: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    let is_there = head.get(510..512) == Some(&[0x55, 0xaa][..]);
+    (0..4)
+        .filter(move |_| is_there)
+        .filter_map(move |n| head.get(450 + 16 * n).copied())
+        .filter(|kind| *kind != 0)
 }
 
 #[cfg(test)]
@@ -136,6 +151,22 @@ mod tests {
         let mut begun = one;
         begun[512..544].copy_from_slice(UNFINISHED);
         assert_eq!(holds(&begun, &zeros), "Unfinished");
+    }
+
+    #[test]
+    fn a_mark_under_newer_content_counts_for_nothing() {
+        let zeros = vec![0; 1 << 16];
+        let mut marked = zeros.clone();
+        marked[512..544].copy_from_slice(UNFINISHED);
+        // The MBR that the installer itself writes before the table.
+        marked[510..512].copy_from_slice(&[0x55, 0xaa]);
+        marked[450] = PROTECTIVE;
+        assert_eq!(holds(&marked, &zeros), "Unfinished");
+        let mut partitioned = marked.clone();
+        partitioned[450] = 0x83;
+        assert_eq!(holds(&partitioned, &zeros), "an MBR partition table with 1 partitions");
+        marked[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        assert!(holds(&marked, &zeros).contains("ext4 on the whole disk"));
     }
 
     #[test]

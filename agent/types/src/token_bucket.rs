@@ -1,7 +1,7 @@
 //! A token bucket: a burst of tokens, and then one token in each interval.
 //!
 //! In: the time. Out: the wait for the next token. Invariant: in any time `t` at most `burst + t / interval` tokens are taken. The owner
-//! decides what it does without a token: it refuses (image pulls, similar events), or it takes a future token and waits
+//! decides what it does without a token: it refuses (image pulls, similar events, lines for the consoles), or it takes a future token and waits
 //! (calls of the API server).
 //!
 //! Why no crate: `governor` and its like read a clock themselves.
@@ -94,6 +94,19 @@ mod tests {
         assert_eq!(taken(&mut bucket, 1_301_000), 0);
         assert_eq!(taken(&mut bucket, 100_000_000), 25, "the bucket holds the burst and no more");
         assert!(!bucket.is_full(at(107_499_999)) && bucket.is_full(at(107_500_000)));
+    }
+
+    #[test]
+    fn half_an_interval_is_not_lost() {
+        let mut bucket = TokenBucket::new(Duration::from_secs(2), 3);
+        assert_eq!(taken(&mut bucket, 100_000), 3);
+        assert_eq!(bucket.wait(at(100_000)), Duration::from_secs(2));
+        assert_eq!(taken(&mut bucket, 101_000), 0);
+        assert_eq!(taken(&mut bucket, 103_000), 1);
+        assert_eq!(taken(&mut bucket, 104_000), 1);
+        assert_eq!(taken(&mut bucket, 1_000_000), 3);
+        // A clock that stands still gives nothing.
+        assert_eq!(taken(&mut bucket, 1_000_000), 0);
     }
 
     #[test]

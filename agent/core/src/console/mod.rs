@@ -10,7 +10,6 @@
 //! Upstream has no counterpart.
 
 pub mod banner;
-pub mod limit;
 pub mod problem;
 pub mod text;
 
@@ -22,9 +21,9 @@ use std::time::Duration;
 
 use agent_types::machine::{Machine, Outbox};
 use agent_types::time::{Mono, Now};
+use agent_types::token_bucket::TokenBucket;
 
 use banner::{BannerFacts, ClusterPlace, NodeTitle};
-use limit::LineLimit;
 use problem::{ConsoleProblem, ProblemSource};
 
 /// What changes together is in one banner.
@@ -117,7 +116,8 @@ pub struct Console {
     addresses: Vec<String>,
     cluster: ClusterPlace,
     problems: BTreeMap<(ProblemSource, String), ProblemCourse>,
-    limit: LineLimit,
+    /// A serial port is slow, and the kernel keeps few lines.
+    limit: TokenBucket,
     /// When the machine began.
     began: Option<Mono>,
     /// What the last banner showed, and when it was written.
@@ -137,7 +137,7 @@ impl Console {
             addresses: Vec::new(),
             cluster,
             problems: BTreeMap::new(),
-            limit: LineLimit::new(LINES.0, LINES.1),
+            limit: TokenBucket::new(LINES.1, LINES.0),
             began: None,
             shown: None,
             changed: None,
@@ -167,7 +167,7 @@ impl Console {
     fn write_problems(&mut self, now: Mono, out: &mut Outbox<ConsoleLines>) {
         let Console { problems, limit, .. } = self;
         for course in problems.values_mut() {
-            if course.due().is_some_and(|due| now >= due) && limit.take(now) {
+            if course.due().is_some_and(|due| now >= due) && limit.reserve(now, Duration::ZERO).is_ok() {
                 let line = format!("problem: {}", course.present.line());
                 course.written = Some((course.present.clone(), now));
                 push(out, LineLevel::Warning, &line);
@@ -176,7 +176,7 @@ impl Console {
         problems.retain(|(_, subject), course| {
             let over = course.ends().is_some_and(|end| now >= end);
             if over && course.written.is_some() {
-                if !limit.take(now) {
+                if limit.reserve(now, Duration::ZERO).is_err() {
                     return true;
                 }
                 push(out, LineLevel::Notice, &format!("resolved: {subject}"));
@@ -259,7 +259,7 @@ impl Machine for Console {
         let of_problems = self.problems.values().filter_map(|course| {
             let ends = course.ends().filter(|_| course.written.is_some());
             let due = course.due().or(ends)?;
-            Some(due.max(self.limit.next(due)))
+            Some(due.after(self.limit.wait(due)))
         });
         let unwritten_ends =
             self.problems.values().filter(|c| c.written.is_none()).filter_map(ProblemCourse::ends);

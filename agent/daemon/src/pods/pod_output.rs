@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::console::limit::LineLimit;
 use agent_core::console::text::clean;
 use agent_linux::log_follow::{LogFollower, StartAt};
 use agent_types::ids::{ContainerId, PodUid};
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
 use agent_types::time::Wall;
+use agent_types::token_bucket::TokenBucket;
 use orlop_config::ledger::HostMessage;
 use tokio::sync::mpsc;
 
@@ -60,7 +60,7 @@ async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, tas
         }
     };
     let since = tasks.now().wall;
-    let limit = LineLimit::new(CONSOLE_LINES.0, CONSOLE_LINES.1);
+    let limit = TokenBucket::new(CONSOLE_LINES.1, CONSOLE_LINES.0);
     let mut output = Output { host, tasks, since, known: BTreeMap::new(), dropped: 0, limit, left_out: 0 };
     loop {
         tokio::select! {
@@ -85,7 +85,7 @@ struct Output {
     known: BTreeMap<PodUid, Vec<(Source, bool)>>,
     dropped: u64,
     /// Of lines on the consoles.
-    limit: LineLimit,
+    limit: TokenBucket,
     /// Lines that the consoles did not get since the last one.
     left_out: u64,
 }
@@ -136,12 +136,12 @@ impl Output {
     fn show(&mut self, source: &Source, line: &str) {
         let Some(console) = self.host.console() else { return };
         let now = self.tasks.now().mono;
-        if self.left_out > 0 && self.limit.take(now) {
+        if self.left_out > 0 && self.limit.reserve(now, Duration::ZERO).is_ok() {
             let said = console.output(format!("{} lines of pods' output are not shown here", self.left_out));
             self.left_out = if said { 0 } else { self.left_out };
         }
         let text = || clean(&format!("{} {}: {line}", source.pod, source.container), CONSOLE_CHARS_MAX);
-        if !(self.limit.take(now) && console.output(text())) {
+        if !(self.limit.reserve(now, Duration::ZERO).is_ok() && console.output(text())) {
             self.left_out = self.left_out.saturating_add(1);
         }
     }

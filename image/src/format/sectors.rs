@@ -7,6 +7,11 @@
 
 use super::fat::{self, Volume};
 use anyhow::{Context, Result, ensure};
+use orlop_init::plan::gpt::crc32;
+use orlop_init::plan::gpt_header::{
+    ALTERNATE_LBA, ENTRIES_LBA, FIRST_USABLE, LAST_USABLE, MY_LBA, header_crc, sealed,
+};
+use orlop_init::plan::guid::TYPE_ESP;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -18,16 +23,8 @@ const NEW: u64 = 4096;
 const FRONT: u64 = 1 << 20;
 /// Partition entry arrays that are read have at most this many bytes (the usual one has 16 KiB).
 const ENTRIES_MAX: u64 = 1 << 20;
-/// First bytes of the entry of an ESP: its type, C12A7328-F81F-11D2-BA4B-00A0C93EC93B.
-const TYPE_ESP: [u8; 16] =
-    [0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b];
-/// Fields of a header, bytes from its start.
+/// Checksums in a header: its own, and that of the entries.
 const CRC: usize = 16;
-const MY_LBA: usize = 24;
-const ALTERNATE_LBA: usize = 32;
-const FIRST_USABLE: usize = 40;
-const LAST_USABLE: usize = 48;
-const ENTRIES_LBA: usize = 72;
 const ENTRIES_CRC: usize = 88;
 /// Fields of an entry.
 const FIRST: usize = 32;
@@ -96,7 +93,7 @@ fn read_table(disk: &File) -> Result<Table> {
     ensure!(header.starts_with(b"EFI PART"), "it has no GUID partition table in sectors of {OLD} bytes");
     let size = usize::try_from(word(&header, 12)?)?;
     ensure!((92..=header.len()).contains(&size), "its partition table's header is damaged");
-    ensure!(word(&header, CRC)? == sealed(&header, size), "its partition table's header is damaged");
+    ensure!(word(&header, CRC)? == header_crc(&header, size), "its partition table's header is damaged");
     let (count, entry) = (u64::from(word(&header, 80)?), u64::from(word(&header, 84)?));
     let length = count * entry;
     ensure!(entry >= 128 && (1..=ENTRIES_MAX).contains(&length), "its partition table has an unknown form");
@@ -104,13 +101,6 @@ fn read_table(disk: &File) -> Result<Table> {
     let entries = read_at(disk, at, usize::try_from(length)?).context("reading the partition table")?;
     ensure!(word(&header, ENTRIES_CRC)? == crc32(&entries), "its partition table is damaged");
     Ok(Table { header, size, entries, entry: usize::try_from(entry)? })
-}
-
-/// The checksum of a header, in which the field for it counts as zero.
-fn sealed(header: &[u8], size: usize) -> u32 {
-    let mut bytes = header[..size].to_vec();
-    bytes[CRC..CRC + 4].fill(0);
-    crc32(&bytes)
 }
 
 /// Bytes of a used entry's partition.
@@ -134,7 +124,7 @@ fn places(table: &Table) -> Result<(Range<u64>, u64)> {
         );
         ensure!(place.start >= FRONT, "a partition begins before byte {FRONT}");
         end = end.max(place.end);
-        if entry[..16] == TYPE_ESP {
+        if entry[..16] == TYPE_ESP.to_disk() {
             ensure!(esp.replace(place).is_none(), "it has two ESPs");
         }
     }
@@ -158,19 +148,14 @@ fn write_table(disk: &File, table: &mut Table, bytes: u64, array: u64) -> Result
     let last = bytes / NEW - 1;
     let (first_usable, last_usable) = (FRONT / NEW, last - array - 1);
     for (lba, alternate, entries_lba) in [(last, 1, last - array), (1, last, 2)] {
-        let mut header = table.header.clone();
-        for (at, value) in [
+        let fields = [
             (MY_LBA, lba),
             (ALTERNATE_LBA, alternate),
             (FIRST_USABLE, first_usable),
             (LAST_USABLE, last_usable),
             (ENTRIES_LBA, entries_lba),
-        ] {
-            set(&mut header, at, value);
-        }
-        header[ENTRIES_CRC..ENTRIES_CRC + 4].copy_from_slice(&crc32(&table.entries).to_le_bytes());
-        let sum = sealed(&header, table.size);
-        header[CRC..CRC + 4].copy_from_slice(&sum.to_le_bytes());
+        ];
+        let header = sealed(table.header.clone(), table.size, &fields, crc32(&table.entries));
         disk.write_all_at(&table.entries, entries_lba * NEW)?;
         disk.write_all_at(&header, lba * NEW)?;
     }
@@ -195,18 +180,6 @@ fn clear(disk: &File, place: Range<u64>) -> Result<()> {
         at += length as u64;
     }
     Ok(())
-}
-
-/// CRC-32 as GPT uses it (reflected, polynomial 0xEDB88320).
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-        }
-    }
-    !crc
 }
 
 #[cfg(test)]

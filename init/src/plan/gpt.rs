@@ -9,6 +9,7 @@
 //! at each write. `gpt` is the second opinion in the tests. A crate for the checksum is not worth its size: an array of
 //! entries has 16 KiB.
 
+use super::gpt_header::header_crc;
 use super::guid::Guid;
 use super::{le_u32, le_u64};
 
@@ -186,9 +187,7 @@ impl Header {
         if size < 92 || size > bytes.len() {
             return Err(short);
         }
-        let mut copy = bytes[..size].to_vec();
-        copy[16..20].fill(0);
-        if le_u32(bytes, 16) != Some(crc32(&copy)) {
+        if le_u32(bytes, 16) != Some(header_crc(bytes, size)) {
             return Err(GptCopyDefect::Invalid("header checksum wrong"));
         }
         if le_u64(bytes, 24) != Some(lba) {

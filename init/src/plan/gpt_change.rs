@@ -7,17 +7,11 @@
 //! A table whose backup is not at the disk's end is not changed (`gpt_relocate` puts it there).
 
 use super::gpt::{Copy, ENTRIES_BYTES_MAX, Header, Partition, crc32, parse_entry};
+use super::gpt_header::{ALTERNATE_LBA, DISK, ENTRIES_LBA, MY_LBA, sealed};
 use super::guid::Guid;
 use super::le_u64;
 use super::step::DiskWrite;
 
-/// Fields of a header, bytes from its start.
-const CRC: usize = 16;
-const MY_LBA: usize = 24;
-const ALTERNATE_LBA: usize = 32;
-const DISK: usize = 56;
-const ENTRIES_LBA: usize = 72;
-const ENTRIES_CRC: usize = 88;
 /// Fields of an entry.
 const PARTUUID: usize = 16;
 const LAST: usize = 40;
@@ -230,15 +224,10 @@ impl Editor {
     pub fn writes(&self) -> Vec<DiskWrite> {
         let end = self.sectors - 1;
         let behind = end - (self.entries.len() as u64).div_ceil(self.sector);
+        let entries_crc = crc32(&self.entries);
         let copy = |lba: u64, alternate: u64, entries_lba: u64| {
-            let mut header = self.header.clone();
-            for (at, value) in [(MY_LBA, lba), (ALTERNATE_LBA, alternate), (ENTRIES_LBA, entries_lba)] {
-                header[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            }
-            header[ENTRIES_CRC..ENTRIES_CRC + 4].copy_from_slice(&crc32(&self.entries).to_le_bytes());
-            header[CRC..CRC + 4].fill(0);
-            let crc = crc32(&header[..self.size]);
-            header[CRC..CRC + 4].copy_from_slice(&crc.to_le_bytes());
+            let fields = [(MY_LBA, lba), (ALTERNATE_LBA, alternate), (ENTRIES_LBA, entries_lba)];
+            let header = sealed(self.header.clone(), self.size, &fields, entries_crc);
             let write = |lba: u64, bytes| DiskWrite { offset: lba * self.sector, bytes };
             [write(entries_lba, self.entries.clone()), write(lba, header)]
         };

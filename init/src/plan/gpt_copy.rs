@@ -6,19 +6,11 @@
 
 use super::gpt::{ENTRIES_BYTES_MAX, Header, crc32, parse_entry};
 use super::gpt_change::ChangeError;
+use super::gpt_header::{ALTERNATE_LBA, DISK, ENTRIES_LBA, FIRST_USABLE, LAST_USABLE, MY_LBA, sealed};
 use super::guid::Guid;
 use super::le_u64;
 use super::step::DiskWrite;
 
-/// Fields of a header, bytes from its start.
-const CRC: usize = 16;
-const MY_LBA: usize = 24;
-const ALTERNATE_LBA: usize = 32;
-const FIRST_USABLE: usize = 40;
-const LAST_USABLE: usize = 48;
-const DISK: usize = 56;
-const ENTRIES_LBA: usize = 72;
-const ENTRIES_CRC: usize = 88;
 /// A field of an entry.
 const PARTUUID: usize = 16;
 /// Bytes of an MBR that are code.
@@ -93,16 +85,13 @@ pub fn copy_table(
     let copy = |lba: u64, alternate: u64, entries_lba: u64| {
         let mut header = header.clone();
         header[DISK..DISK + 16].copy_from_slice(&identity.disk.to_disk());
-        for (at, value) in
-            [(MY_LBA, lba), (ALTERNATE_LBA, alternate), (LAST_USABLE, behind - 1), (ENTRIES_LBA, entries_lba)]
-        {
-            header[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        }
-        header[ENTRIES_CRC..ENTRIES_CRC + 4].copy_from_slice(&crc.to_le_bytes());
-        header[CRC..CRC + 4].fill(0);
-        let crc = crc32(&header[..h.size]);
-        header[CRC..CRC + 4].copy_from_slice(&crc.to_le_bytes());
-        DiskWrite { offset: lba * sector, bytes: header }
+        let fields = [
+            (MY_LBA, lba),
+            (ALTERNATE_LBA, alternate),
+            (LAST_USABLE, behind - 1),
+            (ENTRIES_LBA, entries_lba),
+        ];
+        DiskWrite { offset: lba * sector, bytes: sealed(header, h.size, &fields, crc) }
     };
     let end = sectors - 1;
     let (primary, backup) = (copy(1, end, FIRST_ENTRIES), copy(end, 1, behind));

@@ -6,14 +6,8 @@
 //! primary table; no partition's bytes are touched.
 
 use super::gpt::{ENTRIES_BYTES_MAX, Header, crc32};
+use super::gpt_header::{ALTERNATE_LBA, ENTRIES_LBA, LAST_USABLE, MY_LBA, sealed};
 use super::{le_u64, step::DiskWrite};
-
-/// Fields of a header, bytes from its start.
-const CRC: usize = 16;
-const MY_LBA: usize = 24;
-const ALTERNATE_LBA: usize = 32;
-const LAST_USABLE: usize = 48;
-const ENTRIES_LBA: usize = 72;
 
 /// The writes, or `None` if the backup is at the end already or the primary is not sound (then nothing is
 /// touched: the backup may be all there is).
@@ -42,16 +36,7 @@ pub fn relocate(
         return None;
     }
     entries.resize(usize::try_from((backup_lba - entries_lba) * sector).ok()?, 0);
-    let sealed = |fields: &[(usize, u64)]| {
-        let mut bytes = primary.clone();
-        for (at, value) in fields {
-            bytes[*at..*at + 8].copy_from_slice(&value.to_le_bytes());
-        }
-        bytes[CRC..CRC + 4].fill(0);
-        let crc = crc32(&bytes[..header.size]);
-        bytes[CRC..CRC + 4].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    };
+    let sealed = |fields: &[(usize, u64)]| sealed(primary.clone(), header.size, fields, header.entries_crc);
     let last_usable = (LAST_USABLE, entries_lba - 1);
     let backup = sealed(&[(MY_LBA, backup_lba), (ALTERNATE_LBA, 1), (ENTRIES_LBA, entries_lba), last_usable]);
     let primary = sealed(&[(ALTERNATE_LBA, backup_lba), last_usable]);

@@ -17,6 +17,7 @@ pub mod files;
 pub mod gpt;
 pub mod gpt_change;
 pub mod gpt_copy;
+pub mod gpt_header;
 pub mod gpt_relocate;
 pub mod guid;
 pub mod install;

@@ -64,7 +64,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The reason on the consoles: nobody can read an appliance's journal before the agent runs.
+/// The reason on the consoles: an appliance's journal cannot be read before the agent runs.
 fn show(reason: &str) {
     let text = clean(&format!("the node agent cannot start: {reason}"), REASON_CHARS_MAX);
     // A machine without a kernel's log has the reason on stderr.

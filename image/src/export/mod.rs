@@ -119,7 +119,7 @@ impl ExportJob<'_> {
     ) -> Result<(Artefact, BTreeMap<String, Artefact>)> {
         let work = self.out.join("work");
         fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
-        // A configuration has secrets: nobody else reads a file before it has its mode.
+        // A configuration has secrets: no other user can read a file before it has its mode.
         fs::set_permissions(&work, Permissions::from_mode(0o700))?;
         let raw = work.join(DISK);
         let made = self.prepare(published, &raw, config).and_then(|()| {

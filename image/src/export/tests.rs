@@ -205,7 +205,7 @@ fn a_file_appears_when_it_is_whole() {
     let (published, log, out) =
         (dir.path().join("orlop.raw"), dir.path().join("log"), dir.path().join("out"));
     small_disk(&published, 8 * MIB);
-    // What cannot be replaced stays as it is, and nothing of the disk is beside it.
+    // What cannot be replaced stays as it is, and no part of the disk is next to it.
     let place = out.join("orlop-vultr.raw");
     fs::create_dir_all(&place).expect("fixture");
     let job = ExportJob { platform: Platform::Vultr, out: out.clone(), version: "0.1.0", log: &log };

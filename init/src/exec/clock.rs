@@ -2,7 +2,7 @@
 //! the last run's stamp by the initrd, set by `orlop-init clock` to what the agent asks for.
 //!
 //! The stamp is the time of the file that systemd-timesyncd touches while it follows a server, and `orlop-init clock` when it
-//! has set the clock: only a time that somebody vouched for. PID 1 raises the clock to the image's own time.
+//! has set the clock: only a time that NTP or the API server vouched for. PID 1 raises the clock to the image's own time.
 
 use super::error::InitError;
 use crate::plan::clock::{LINE_MAX, MOST_MS, wanted};

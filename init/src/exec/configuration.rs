@@ -88,7 +88,7 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
     }
 }
 
-/// Which sources count for nothing, and what does; empty if every source counts. The mistakes themselves were told before.
+/// The refused sources, and the sources that count; empty if every source counts. The mistakes themselves are on the console before.
 fn refusals(offered: &[String], effective: &Effective) -> String {
     let by_set = effective.problems.iter().filter(|p| p.source == SETS).count();
     let refused = offered.iter().filter(|origin| !effective.accepted.contains(origin));

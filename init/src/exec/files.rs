@@ -201,7 +201,7 @@ mod tests {
         remove(&var, "sub/a").expect("removed");
         assert!(fs::symlink_metadata(var.join("sub/a")).is_err());
         assert_eq!(fs::read_to_string(outside.join("sub/a")).expect("file"), "theirs");
-        // A hard link to a file of somebody else gives way to a file of its own.
+        // A hard link to a file of another owner gives way to a file of its own.
         fs::hard_link(outside.join("sub/a"), var.join("sub/b")).expect("fixture");
         place(&var, &file("sub/b", 0o600, b"theirs")).expect("written");
         assert_eq!(fs::metadata(outside.join("sub/a")).expect("file").nlink(), 1);

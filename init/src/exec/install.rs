@@ -74,7 +74,7 @@ impl From<InitError> for InstallFailure {
     }
 }
 
-/// Installs if the configuration asks for it. Returns if this boot goes on here: nobody asked, or this is the disk that
+/// Installs if the configuration asks for it. Returns if this boot goes on here: no source asked, or this is the disk that
 /// was installed.
 pub fn run(
     report: &mut Report,
@@ -130,7 +130,7 @@ enum Installed {
     There(String),
 }
 
-/// All of the configuration counts, or nothing is installed: half of it would be a node that nobody asked for.
+/// All of the configuration counts, or nothing is installed: half of it would be another node than the operator wants.
 fn mistakes(effective: &Effective, offered: usize, found: &FoundSources) -> String {
     let unreadable = found.problems.iter().map(ToString::to_string);
     let refused = (effective.accepted.len() < offered).then_some(effective.problems.iter());
@@ -309,7 +309,7 @@ fn open(path: &str) -> Result<File, InitError> {
     File::open(path).map_err(|source| InitError::File { action: "open", path: path.to_owned(), source })
 }
 
-/// Opens a disk that nothing else uses: the kernel gives a mounted one, or a member of an array, to nobody.
+/// Opens a disk that nothing else uses: the kernel gives a mounted one, or a member of an array, to no other user.
 fn open_alone(device: &str) -> Result<File, InitError> {
     let failed = |source| InitError::File { action: "write", path: device.to_owned(), source };
     let mut options = OpenOptions::new();

@@ -2,7 +2,7 @@
 //!
 //! In: the first and the last bytes of the disk, its table, and the kinds of its partitions' content. Out: what a person
 //! has to read before anything is lost. Invariant: a disk with a byte other than zero in its first or last MiB is not
-//! empty, unless an earlier installation was cut short there and nobody has made a table or a file system since.
+//! empty, unless an earlier installation was cut short there and no table and no file system was made since.
 
 use super::gpt::{GptError, Table};
 

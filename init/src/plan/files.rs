@@ -1,7 +1,7 @@
 //! Files that the node's configuration brings (`files`): what is written, what goes, and the list of what init has written.
 //!
 //! The list is on the state partition, below /var. Invariants: a file is on the list before it is written, so that a power
-//! cut leaves none that nobody removes; only files on the list are removed, and only if the configuration was read whole
+//! cut leaves none for ever; only files on the list are removed, and only if the configuration was read whole
 //! and has them no more; a path outside of the places for such files is never taken from the list.
 
 use super::step::BootStep;

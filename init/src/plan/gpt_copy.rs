@@ -105,7 +105,7 @@ fn protective(sectors: u64, code: &[u8]) -> Vec<u8> {
     let mut mbr = vec![0; 512];
     mbr[..code.len()].copy_from_slice(code);
     let length = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
-    // Not active, from sector 1 on, in cylinders and heads that nobody reads.
+    // Not active, from sector 1 on, in cylinders and heads, which no firmware reads.
     mbr[446..454].copy_from_slice(&[0, 0, 2, 0, 0xee, 0xff, 0xff, 0xff]);
     mbr[454..458].copy_from_slice(&1u32.to_le_bytes());
     mbr[458..462].copy_from_slice(&length.to_le_bytes());

@@ -188,7 +188,7 @@ mod tests {
             let (_, verifier) = undated_client(roots).unwrap();
             let name = ServerName::try_from(name.to_owned()).unwrap();
             let others = [self.intermediate.clone(), self.stranger.clone()];
-            // The clock shows 1970, and nobody looks at it.
+            // The clock shows 1970, and the verifier does not look at it.
             let now = UnixTime::since_unix_epoch(Duration::ZERO);
             verifier.verify_server_cert(&self.leaf, &others, &name, &[], now)?;
             Ok(verifier.proven().unwrap())

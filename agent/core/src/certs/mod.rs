@@ -68,7 +68,7 @@ pub enum CertEvent {
     /// Bootstrap credentials are present, or have changed: the machine tries them at once. `Err`: there are
     /// none, the reason and the remedy.
     Bootstrap(Result<(), String>),
-    /// Whether somebody vouches for the clock ([`crate::clock`]). While nobody does, no certificate counts as expired, and none
+    /// Whether NTP or the API server vouches for the clock ([`crate::clock`]). While neither does, no certificate counts as expired, and none
     /// is renewed for its dates.
     ClockVerified(bool),
     /// Addresses of the Node (serving certificates only).

@@ -83,7 +83,7 @@ impl CertManager {
         Some(self.refused || !current.as_ref().is_some_and(|c| self.is_valid(c, wall)))
     }
 
-    /// A certificate that has begun is valid until its end by a clock that somebody vouches for.
+    /// A certificate that has begun is valid until its end by a clock that NTP or the API server vouches for.
     fn is_valid(&self, facts: &CertificateFacts, wall: Wall) -> bool {
         facts.not_before <= wall && (wall < facts.not_after || !self.clock_verified)
     }

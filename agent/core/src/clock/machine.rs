@@ -62,7 +62,7 @@ pub struct NodeClock {
     looking: bool,
     last_look: Option<Mono>,
     next_look: Mono,
-    /// Looks in a row that told nothing, and why the last one did not.
+    /// Looks in a row that failed, and the reason of the last failure.
     failures: u32,
     failure: Option<String>,
     setting: Option<Setting>,
@@ -139,7 +139,7 @@ impl NodeClock {
         self.next_look = self.next_look.min(soonest);
     }
 
-    /// The look told nothing.
+    /// The look failed.
     fn failed(&mut self, why: String, now: Now) {
         self.next_look = now.mono.after(RETRY.next(self.failures));
         self.failures = self.failures.saturating_add(1);

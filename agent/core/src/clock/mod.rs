@@ -19,7 +19,7 @@
 //! - With NTP the clock is NTP's, unless both differ by more than [`DISPUTE`]: certificates and tokens are judged by the
 //!   API server's clock, so the machine follows that one, refuses NTP, and says so.
 //! - The clock is never set to a time before the image was built, nor before the server's chain begins. A chain that ended
-//!   before the image, the pinned authority or the node's own certificate began proves nothing: somebody may have found
+//!   before the image, the pinned authority or the node's own certificate began proves nothing: an attacker may have found
 //!   the key of an old certificate.
 //!
 //! Invariants: at most one look and one setting under way; pauses between looks grow to [`RETRY`]'s maximum; whatever
@@ -46,9 +46,9 @@ pub const DISPUTE: Duration = Duration::from_secs(24 * 3600);
 pub const TOLERANCE: Duration = Duration::from_secs(1);
 /// Without NTP the API server is asked again after this: a clock of a board drifts by 0.2 s an hour.
 pub const PERIOD: Duration = Duration::from_secs(3600);
-/// From then on dates count even if nobody could be asked: no wait is unbounded.
+/// From then on dates count even if no server answers: no wait is unbounded.
 pub const DATES_COUNT_AFTER: Duration = Duration::from_secs(300);
-/// Pauses after looks that told nothing.
+/// Pauses after looks that failed.
 pub const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(8));
 
 /// What the machine reacts to.

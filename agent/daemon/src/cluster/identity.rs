@@ -82,7 +82,7 @@ pub struct Deps {
     pub config: CertConfig,
     /// Publishes the client when the node has an identity.
     pub client: ClientView,
-    /// Whether somebody vouches for the clock; true and without a sender where it is the host's own matter.
+    /// Whether NTP or the API server vouches for the clock; true and without a sender where the host sets it.
     pub clock: watch::Receiver<bool>,
     /// Shows problems with the cluster.
     pub cluster_problems: ClusterProblems,

@@ -31,7 +31,7 @@ pub enum Part {
     Lease,
     /// The certificate of the HTTPS API.
     Serving,
-    /// The clock. A wrong one causes the others, but nobody vouching for a right one does not.
+    /// The clock. A wrong one causes the others. A right one without a server that vouches for it does not.
     Clock,
 }
 

@@ -134,7 +134,7 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     Ok(Some((plan::plan(settings, node_name)?, drivers)))
 }
 
-/// Starts the machine of the clock, where the agent can have the clock set. Out: whether somebody vouches for the clock.
+/// Starts the machine of the clock, where the agent can have the clock set. Out: whether NTP or the API server vouches for the clock.
 fn follow_clock(process: &Process, cluster: &ClusterSettings, options: &Options) -> watch::Receiver<bool> {
     let directory = Path::new(clock::DIRECTORY);
     let is_appliance = directory.is_dir();

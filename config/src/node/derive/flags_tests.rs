@@ -1,5 +1,5 @@
 //! docs/agent/flags.md has each flag that the agent takes, with the key of NodeConfig that says the same, or the reason why
-//! there is none. A new flag fails here until somebody has decided about it.
+//! there is none. A new flag fails here until the page has a decision about it.
 
 use super::agent_env;
 use crate::field::{Describe, Kind};

@@ -61,7 +61,7 @@ fn ntp(cx: &mut CaseContext<'_>) -> Result<()> {
         matches!(message, HostMessage::Problem { message, .. } if message.contains("ClockUnverified"))
     });
     ensure!(unverified.is_none(), "{unverified:?}");
-    // The last run's stamp is a time that somebody vouched for.
+    // The last run's stamp is a time that an NTP server vouched for.
     let stamp = vm.vm()?.shell()?.must("stat -c %Y /var/lib/systemd/timesync/clock")?;
     ensure!(stamp.trim().parse::<i64>()? <= jiff::Timestamp::now().as_second() + 60, "stamp {stamp}");
     cluster.ensure_nothing_forbidden()

@@ -30,7 +30,7 @@ pub const CASES: &[Case] = &[ALONE.case(
 
 /// Room for the image's partitions and the state partition.
 const TARGET_BYTES: u64 = 2 << 30;
-const WITNESS_BYTES: u64 = 1 << 30;
+const WITNESS_BYTES: u64 = 2 << 30;
 /// Two readings of 776 MiB from an emulated stick, half a GiB of them through dm-verity.
 const COPY_LIMIT_S: u64 = 900;
 

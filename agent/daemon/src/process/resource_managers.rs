@@ -3,13 +3,16 @@
 //! In: the configuration, the machine's topology, state files of an earlier agent or of an upstream kubelet. Out: the managers, or the
 //! reason why the agent must not start, in upstream's words. Invariants: a state file that does not fit ends the start, because
 //! the processors of running containers would be given twice otherwise; the first agent of a boot keeps the parts of it that fit,
-//! because no container runs then (upstream ends in this case, too, and waits for an operator); the policies none have a state file, too, so that an
-//! upstream kubelet may follow. Upstream: cmd/kubelet/app/server.go, pkg/kubelet/cm/cpumanager/state, memorymanager/state.
+//! because no container runs then (upstream ends in this case, too, and waits for an operator); every policy has its state file from
+//! the start, as upstream, so that its readers need no pod first and an upstream kubelet may follow. Upstream:
+//! cmd/kubelet/app/server.go, pkg/kubelet/cm/cpumanager/state, memorymanager/state.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use agent_core::resource_managers::{CPU_STATE, CPU_STATIC, MEMORY_STATE, MEMORY_STATIC, ResourceManagers};
+use agent_core::resource_managers::{
+    CPU_STATE, CPU_STATIC, MEMORY_STATE, MEMORY_STATIC, ManagerRecords, ResourceManagers,
+};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::machine_topology::{self, Roots};
 use agent_managers::checkpoint::{self, CheckpointError};
@@ -63,7 +66,31 @@ pub(super) fn start(
         processors = machine.cpus.cpus().len(),
         "static resource managers"
     );
-    Ok(built.into())
+    let started = ResourceManagers::from(built);
+    write_first(root_dir, &started.records());
+    Ok(started)
+}
+
+/// Writes the states with which the static policies start, if the files have other contents. A failure is only reported: the first
+/// placement of a pod writes the whole state again.
+fn write_first(root_dir: &Path, records: &ManagerRecords) {
+    for (name, state) in [(CPU_STATE, &records.cpus), (MEMORY_STATE, &records.memory)] {
+        let Some(state) = state else { continue };
+        let path = root_dir.join(name);
+        let is_there =
+            files::read_capped(&path, BYTES_MAX).is_ok_and(|bytes| bytes.as_slice() == state.as_bytes());
+        if is_there {
+            continue;
+        }
+        let written: Result<(), FilesError> =
+            files::write_atomic(&path, state.as_bytes(), FILE_MODE, Durability::Synced);
+        if let Err(error) = written {
+            tracing::warn!(
+                path = %path.display(), %error,
+                "the state file is not written: the first pod with resources of its own writes it"
+            );
+        }
+    }
 }
 
 /// Amounts that the node keeps from pods.
@@ -191,6 +218,21 @@ mod tests {
         let start = "could not restore state from checkpoint: configured policy \"static\" differs from state checkpoint \
                      policy \"none\", please drain this node and delete the CPU manager checkpoint file ";
         assert!(text.starts_with(start) && text.ends_with(" before restarting Kubelet"), "{text}");
+    }
+
+    #[test]
+    fn static_policies_have_their_files_before_the_first_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = checkpoint::memory::write(MEMORY_STATIC, &MemoryState::default());
+        let records = ManagerRecords { cpus: None, memory: Some(memory.clone()) };
+        write_first(dir.path(), &records);
+        assert_eq!(std::fs::read_to_string(dir.path().join(MEMORY_STATE)).unwrap(), memory);
+        assert!(!dir.path().join(CPU_STATE).exists(), "a policy without state");
+        // What an earlier boot left, and what no longer fits, is replaced.
+        let none = checkpoint::memory::write(MEMORY_NONE, &MemoryState::default());
+        std::fs::write(dir.path().join(MEMORY_STATE), none).unwrap();
+        write_first(dir.path(), &records);
+        assert_eq!(std::fs::read_to_string(dir.path().join(MEMORY_STATE)).unwrap(), memory);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(super) struct Report {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Spec {
-    pub(super) container_hierarchy_texts: Option<Vec<String>>,
+    container_hierarchy_texts: Option<Vec<String>>,
     leaf_node_type: String,
     #[serde(default)]
     pub(super) leaf_node_text: String,
@@ -89,6 +89,12 @@ struct Failure {
 }
 
 impl Spec {
+    /// Texts of its containers without the empty ones: ginkgo has those in no full name.
+    pub(super) fn container_texts(&self) -> Vec<String> {
+        let all = self.container_hierarchy_texts.iter().flatten();
+        all.filter(|text| !text.is_empty()).cloned().collect()
+    }
+
     /// True for a test, false for a step of the suite.
     pub(super) fn is_test(&self) -> bool {
         self.leaf_node_type == "It"
@@ -118,7 +124,7 @@ pub fn results(report: &[u8]) -> Result<Vec<Outcome>> {
 }
 
 fn outcome(spec: Spec) -> Option<Outcome> {
-    let is_test = spec.is_test();
+    let (is_test, mut name) = (spec.is_test(), spec.container_texts());
     let message = spec.failure.unwrap_or_default().message;
     let verdict = match spec.state.as_str() {
         "passed" if is_test => Verdict::Passed,
@@ -127,7 +133,6 @@ fn outcome(spec: Spec) -> Option<Outcome> {
         "passed" | "skipped" | "pending" => return None,
         _ => Verdict::Failed,
     };
-    let mut name = spec.container_hierarchy_texts.unwrap_or_default();
     // Steps of the suite have no text of their own.
     name.push(if spec.leaf_node_text.is_empty() { spec.leaf_node_type } else { spec.leaf_node_text });
     Some(Outcome { name: name.join(" "), verdict, seconds: spec.run_time as f64 / 1e9, message })
@@ -195,6 +200,14 @@ mod tests {
         assert!(table.contains("failed\t0.0\tSynchronizedBeforeSuite\n"), "{table}");
         assert!(table.contains("skipped\t1.5\t[sig-node] Pods not here\n"), "{table}");
         assert!(super::results(b"{}").is_err());
+    }
+
+    #[test]
+    fn an_empty_container_text_is_not_in_the_name() {
+        let spec = json!({"ContainerHierarchyTexts": ["[sig-node] Memory", "none policy", ""],
+            "LeafNodeType": "It", "LeafNodeText": "starts", "State": "passed"});
+        let results = results(json!([{"SpecReports": [spec]}]).to_string().as_bytes()).unwrap();
+        assert_eq!(results[0].name, "[sig-node] Memory none policy starts");
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn parse(report: &[u8]) -> Result<Selection> {
 }
 
 fn test(spec: Spec) -> Test {
-    let mut texts = spec.container_hierarchy_texts.unwrap_or_default();
+    let mut texts = spec.container_texts();
     texts.push(spec.leaf_node_text);
     Test { group: texts[0].clone(), name: texts.join(" ") }
 }
@@ -181,6 +181,7 @@ mod tests {
         };
         let report = json!([{"SuiteDescription": "E2eNode Suite", "SpecReports": [
             spec("It", &["[sig-node] Pods", "when b"], "run", "passed"),
+            spec("It", &["[sig-node] Pods", "when c", ""], "run", "passed"),
             spec("It", &["[sig-node] Pods"], "are left out", "skipped"),
             spec("It", &["[sig-node] Pods"], "wait", "pending"),
             spec("It", &["[sig-apps] Job"], "runs", "passed"),
@@ -192,6 +193,7 @@ mod tests {
         let expected = [
             named("[sig-apps] Job runs", "[sig-apps] Job"),
             named("[sig-node] Pods when b run", "[sig-node] Pods"),
+            named("[sig-node] Pods when c run", "[sig-node] Pods"),
         ];
         assert_eq!(selection.tests, expected);
         assert!(parse(b"[]").is_err() && parse(b"{}").is_err());

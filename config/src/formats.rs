@@ -7,6 +7,8 @@ use std::net::IpAddr;
 
 /// Longest DNS name.
 const DNS_NAME_MAX: usize = 253;
+/// Longest name of a network interface (`IFNAMSIZ` of if.h without its end), bytes.
+const INTERFACE_NAME_MAX: usize = 15;
 /// Longest DNS label, label value and name part of a qualified name.
 const LABEL_MAX: usize = 63;
 /// More CPUs than any machine has; bounds the work on `0-4000000000`.
@@ -123,6 +125,16 @@ fn behind(length: u32) -> u128 {
     u128::MAX.checked_shr(length).unwrap_or(0)
 }
 
+/// A name that the kernel and networkd take for a network interface that the node makes (`dev_valid_name`, `ifname_valid`),
+/// without characters that are patterns.
+#[must_use]
+pub fn is_interface_name(text: &str) -> bool {
+    (1..=INTERFACE_NAME_MAX).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && !text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+        && !matches!(text, "all" | "default")
+}
+
 /// An absolute path without empty, `.` or `..` components and without a trailing slash.
 #[must_use]
 pub fn is_clean_absolute(path: &str) -> bool {
@@ -226,6 +238,25 @@ mod tests {
         ] {
             assert_eq!(cidr_contains(network, address), inside, "{network} {address}");
         }
+        table(
+            is_interface_name,
+            &["bond0", "bond0.100", "a", "vlan-storage_1", "fifteen-letters"],
+            &[
+                "",
+                ".",
+                "..",
+                "7",
+                "1.5",
+                "all",
+                "default",
+                "a b",
+                "a/b",
+                "a:b",
+                "a*",
+                "é",
+                "sixteen-letters.",
+            ],
+        );
         table(is_clean_absolute, &["/", "/var/log"], &["", "var", "/var/", "/var//log", "/./a", "/a/.."]);
         table(
             is_sysctl_name,

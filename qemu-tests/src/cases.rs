@@ -116,6 +116,7 @@ pub fn all() -> Vec<Case> {
         lifecycle::log_links::CASES,
         lifecycle::nri::CASES,
         net::registries::CASES,
+        net::bond::CASES,
         resources::processors::CASES,
         resources::numa::CASES,
         resources::devices::CASES,

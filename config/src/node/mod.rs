@@ -7,6 +7,8 @@ mod carried;
 mod credential_provider;
 pub mod derive;
 mod effective;
+mod links;
+mod network;
 mod node_file;
 mod overlay;
 mod pem;
@@ -23,13 +25,16 @@ mod tests;
 pub use carried::{asks_to_install, carried};
 pub use credential_provider::CredentialProvider;
 pub use effective::{Effective, Source, load};
+pub use network::{
+    Bond, BondMode, Bridge, HashPolicy, Interface, LacpRate, Network, PodNetwork, Route, Vlan,
+};
 pub use node_file::{NodeFile, PlacedFile, place_of};
 pub use provenance::{APPLIANCE, DEFAULT, Provenance};
 pub use scalar::Scalar;
 pub use secret::{MASK, Secret};
 pub use static_pod::StaticPod;
 pub use types::{
-    API_VERSION, CloudProvider, Console, Install, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors,
-    Network, Node, NodeConfig, Proxy, Registries, Route, Time, Trust,
+    API_VERSION, CloudProvider, Console, Install, Join, KIND, Kernel, KubeletPatch, Mirrors, Node,
+    NodeConfig, Proxy, Registries, Time, Trust,
 };
 pub(crate) use validate::validate_join;

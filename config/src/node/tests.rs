@@ -70,7 +70,7 @@ fn every_field_has_the_documented_default() {
         "node": { "name": "", "addresses": [] },
         "network": { "interfaces": [
             { "name": "en* eth*", "addresses": [], "routes": [], "dns": [], "search": [] }
-        ], "podNetwork": "cluster" },
+        ], "bonds": [], "vlans": [], "bridges": [], "podNetwork": "cluster" },
         "trust": { "caCertificates": [] },
         "proxy": { "noProxy": [] },
         "time": { "servers": [] },

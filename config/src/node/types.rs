@@ -4,6 +4,7 @@
 //! static pods from /etc/kubernetes/manifests. See docs/configuration.md.
 
 use super::credential_provider::CredentialProvider;
+use super::network::Network;
 use super::node_file::NodeFile;
 use super::scalar::Scalar;
 use super::secret::Secret;
@@ -82,66 +83,6 @@ config_enum! {
     pub enum CloudProvider {
         /// A cloud controller manager in the cluster.
         External = "external",
-    }
-}
-
-config_struct! {
-    /// Addresses and routes.
-    pub struct Network {
-        /// Interfaces in order of matching; the first whose name matches counts.
-        interfaces: Vec<Interface> = vec![Interface::default()], "interfaces";
-        /// Who brings the pod network once the node has joined a cluster.
-        pod_network: PodNetwork = PodNetwork::Cluster, "podNetwork";
-    }
-}
-
-config_enum! {
-    /// Who brings the pod network of a node that joins a cluster. A standalone node always has a bridge.
-    pub enum PodNetwork {
-        /// An add-on of the cluster, which puts its CNI configuration on the node.
-        Cluster = "cluster",
-        /// The node: a bridge with the ranges of its Node object, which the network outside must route.
-        Bridge = "bridge",
-    }
-}
-
-config_struct! {
-    /// One interface, or all whose name matches.
-    pub struct Interface {
-        /// Names, or patterns as shells have them, spaces between; not with `macAddress`.
-        name: String = "en* eth*".to_owned(), "name";
-        /// MAC address, instead of a name.
-        mac_address: Option<String> = None, "macAddress";
-        /// Ask DHCP for an address; none: yes, unless there are addresses.
-        dhcp: Option<bool> = None, "dhcp";
-        /// Addresses with prefix length.
-        addresses: Vec<String> = Vec::new(), "addresses";
-        /// Default route.
-        gateway: Option<String> = None, "gateway";
-        /// Default route of the other address family.
-        gateway6: Option<String> = None, "gateway6";
-        /// Static routes.
-        routes: Vec<Route> = Vec::new(), "routes";
-        /// DNS servers.
-        dns: Vec<String> = Vec::new(), "dns";
-        /// DNS search domains; `.` alone: none, and none of DHCP's.
-        search: Vec<String> = Vec::new(), "search";
-        /// Largest packet, bytes.
-        mtu: Option<i32> = None, "mtu", range(576, 65535);
-    }
-}
-
-config_struct! {
-    /// A static route.
-    pub struct Route {
-        /// Destination, an address with prefix length; `0.0.0.0/0` and `::/0` are default routes.
-        to: String = String::new(), "to", required;
-        /// Gateway, of the same family; none: the destination is on the link.
-        via: Option<String> = None, "via";
-        /// Of two routes to one destination the one with the lower metric counts; none: the interface's metric.
-        metric: Option<u32> = None, "metric";
-        /// The gateway is on the link, in spite of the addresses; none: if no address has it in its network.
-        on_link: Option<bool> = None, "onLink";
     }
 }
 

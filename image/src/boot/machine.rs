@@ -227,6 +227,7 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],
         firmware: Firmware::default(),
         network: Network::Nowhere,
+        ports: Vec::new(),
         sockets: dir.to_path_buf(),
         qemu_listens: &["shell", "qmp"],
         no_reboot: true,

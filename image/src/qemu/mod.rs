@@ -49,6 +49,18 @@ pub enum Network {
     },
 }
 
+/// A further network card whose cable leads to another guest, without a bridge between them: a bridge passes no frames of
+/// LACP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The guest's hardware address.
+    pub mac: String,
+    /// Socket of this end; QEMU makes it.
+    pub socket: PathBuf,
+    /// Socket of the other end. What is sent before it is there is lost, as on a cable that is not plugged in.
+    pub peer: PathBuf,
+}
+
 /// The firmware's facts about the machine for the guest (SMBIOS, clock).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firmware {
@@ -125,6 +137,8 @@ pub struct Machine {
     pub firmware: Firmware,
     /// The network card's other end.
     pub network: Network,
+    /// Further network cards.
+    pub ports: Vec<Port>,
     /// Directory of the sockets [`SOCKETS`].
     pub sockets: PathBuf,
     /// Those of them on which QEMU listens; on the others the caller does, before QEMU starts.
@@ -223,6 +237,16 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         }
     }
     add("-device", card);
+    for (n, Port { mac, socket, peer }) in machine.ports.iter().enumerate() {
+        let (socket, peer) = (escape(socket), escape(peer));
+        add(
+            "-netdev",
+            format!(
+                "dgram,id=port{n},local.type=unix,local.path={socket},remote.type=unix,remote.path={peer}"
+            ),
+        );
+        add("-device", format!("virtio-net-pci,netdev=port{n},romfile=,mac={mac}"));
+    }
     if let Some(uuid) = &machine.firmware.uuid {
         add("-uuid", uuid.clone());
     }
@@ -280,6 +304,7 @@ mod tests {
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],
             firmware: Firmware::default(),
             network: Network::Nowhere,
+            ports: Vec::new(),
             sockets: "/s".into(),
             qemu_listens: &["qmp"],
             no_reboot: true,
@@ -315,6 +340,8 @@ mod tests {
                 .iter()
                 .any(|a| ["-smbios", "-uuid", "-rtc", "-action", "VGA"].contains(&a.as_str()))
         );
+        machine.ports =
+            vec![Port { mac: "52:54:00:00:01:00".into(), socket: "/a".into(), peer: "/b".into() }];
         machine.network = Network::Tap { device: "tap3".into(), mac: "52:54:00:00:00:03".into() };
         machine.firmware = Firmware {
             uuid: Some("u-1".into()),
@@ -333,6 +360,8 @@ mod tests {
             "-device VGA",
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
+            "-netdev dgram,id=port0,local.type=unix,local.path=/a,remote.type=unix,remote.path=/b",
+            "netdev=port0,romfile=,mac=52:54:00:00:01:00",
             "-uuid u-1",
             "-rtc base=2001-01-01T00:00:00",
             "-smbios type=11,path=/a,,b",

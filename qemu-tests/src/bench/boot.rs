@@ -91,6 +91,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
             fw_cfg: Vec::new(),
             firmware: qemu::Firmware::default(),
             network: qemu::Network::Nowhere,
+            ports: Vec::new(),
             sockets: socket_dir(run)?,
             qemu_listens: &[],
             no_reboot: true,

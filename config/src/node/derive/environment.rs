@@ -3,6 +3,7 @@
 
 use super::{RunFile, joins};
 use crate::node::effective::Effective;
+use crate::node::links::Links;
 use crate::node::pem;
 use crate::node::types::NodeConfig;
 use std::fmt::Write;
@@ -51,7 +52,7 @@ fn exempt(effective: &Effective) -> Vec<String> {
         all.push(format!(".{}", kubelet.cluster_domain));
     }
     all.extend(kubelet.pod_cidr.split(',').filter(|range| !range.is_empty()).map(str::to_owned));
-    all.extend(config.network.interfaces.iter().flat_map(|interface| &interface.addresses).cloned());
+    all.extend(Links::of(&config.network).all().iter().flat_map(|link| link.addressing().addresses).cloned());
     // The unspecified address chooses a family. No host has it.
     let unspecified = |text: &str| text.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
     all.extend(config.node.addresses.iter().filter(|text| !unspecified(text)).cloned());

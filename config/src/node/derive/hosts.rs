@@ -4,10 +4,11 @@
 //! it can (`node_status::addresses`). Invariant: the node's name has the address that the configuration makes the
 //! node's, or one of the loopback interface, which the agent passes over.
 
-use super::network::asks_dhcp;
 use super::{hostname, node_name};
 use crate::formats;
-use crate::node::types::{Interface, NodeConfig};
+use crate::node::links::{Link, Links};
+use crate::node::network::Addressing;
+use crate::node::types::NodeConfig;
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -40,7 +41,7 @@ pub fn hosts(config: &NodeConfig, machine_id: &str) -> String {
     text
 }
 
-/// At most one of each family: what `node.addresses` says; else of the first interface with a default route the
+/// At most one of each family: what `node.addresses` says; else of the first interface of any kind with a default route the
 /// addresses of the route's families, none if the network gives it; else the first address of all.
 fn own_addresses(config: &NodeConfig) -> Vec<IpAddr> {
     let given: Vec<IpAddr> = config.node.addresses.iter().filter_map(|text| text.parse().ok()).collect();
@@ -49,31 +50,35 @@ fn own_addresses(config: &NodeConfig) -> Vec<IpAddr> {
     }
     // The unspecified address chooses the family.
     let is_wanted = |ip: &IpAddr| given.first().is_none_or(|chosen| chosen.is_ipv4() == ip.is_ipv4());
-    let interfaces = &config.network.interfaces;
-    let leads_out =
-        |i: &&Interface| asks_dhcp(i) || has_default_route(i, true) || has_default_route(i, false);
-    match interfaces.iter().find(leads_out) {
-        Some(interface) => {
-            let routed = static_addresses(interface).filter(|ip| has_default_route(interface, ip.is_ipv4()));
+    let links = Links::of(&config.network);
+    let leads_out = |link: &&Link<'_>| {
+        let own = link.addressing();
+        links.asks_dhcp(**link) || has_default_route(own, true) || has_default_route(own, false)
+    };
+    match links.all().iter().find(leads_out) {
+        Some(link) => {
+            let own = link.addressing();
+            let routed = static_addresses(own).filter(|ip| has_default_route(own, ip.is_ipv4()));
             let own: Vec<IpAddr> = routed.filter(is_wanted).collect();
             let of = |v4: bool| own.iter().copied().find(|ip| ip.is_ipv4() == v4);
             [of(true), of(false)].into_iter().flatten().collect()
         }
-        None => interfaces.iter().flat_map(static_addresses).filter(is_wanted).take(1).collect(),
+        None => {
+            let all = links.all().iter().flat_map(|link| static_addresses(link.addressing()));
+            all.filter(is_wanted).take(1).collect()
+        }
     }
 }
 
 /// Whether the entry itself has a default route of the family.
-fn has_default_route(interface: &Interface, v4: bool) -> bool {
+fn has_default_route(own: Addressing<'_>, v4: bool) -> bool {
     let everywhere = if v4 { "0.0.0.0/0" } else { "::/0" };
-    let mut gateways = interface.gateway.iter().chain(&interface.gateway6);
-    gateways.any(|gateway| gateway.contains(':') != v4)
-        || interface.routes.iter().any(|route| route.to == everywhere)
+    own.gateways().any(|gateway| gateway.contains(':') != v4)
+        || own.routes.iter().any(|route| route.to == everywhere)
 }
 
-fn static_addresses(interface: &Interface) -> impl Iterator<Item = IpAddr> {
-    let addresses =
-        interface.addresses.iter().filter_map(|text| text.split('/').next()?.parse::<IpAddr>().ok());
+fn static_addresses(own: Addressing<'_>) -> impl Iterator<Item = IpAddr> {
+    let addresses = own.addresses.iter().filter_map(|text| text.split('/').next()?.parse::<IpAddr>().ok());
     addresses.filter(|ip| formats::is_node_address(*ip))
 }
 

@@ -5,6 +5,7 @@
 mod environment;
 mod files;
 mod hosts;
+mod netdev;
 mod network;
 mod node_files;
 mod registries;
@@ -15,11 +16,13 @@ pub use files::{
     SWAP_FILE, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf,
 };
 pub use hosts::hosts;
+pub(super) use network::LINKS_MAX;
 pub use network::{networks, resolv_conf};
 pub use node_files::{named_files, placed_files};
 pub use registries::{hosts_file_paths, hosts_files, is_own_hosts, is_unmarked_hosts};
 
-use super::types::{NodeConfig, PodNetwork};
+use super::network::PodNetwork;
+use super::types::NodeConfig;
 use crate::field::{self, NoLines};
 use crate::kubelet::{self, KubeletConfiguration, unread, validate};
 use crate::merge;

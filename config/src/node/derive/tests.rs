@@ -47,8 +47,9 @@ fn a_node_that_was_told_nothing() {
     assert!(networks.is_sorted_by_key(|f| f.path.as_str()));
     let learned = |metric: u32| {
         format!(
-            "[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric={metric}\nUseHostname=no\nUseDomains=yes\n\n\
-             [DHCPv6]\nUseHostname=no\nUseDomains=yes\n\n[IPv6AcceptRA]\nRouteMetric={metric}\nUseDomains=yes\n"
+            "[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric={metric}\nClientIdentifier=mac\nUseHostname=no\nUseMTU=yes\n\
+             UseDomains=yes\n\n[DHCPv6]\nDUIDType=link-layer\nUseHostname=no\nUseDomains=yes\n\n\
+             [IPv6AcceptRA]\nRouteMetric={metric}\nUseDomains=yes\n"
         )
     };
     let matched = "[Match]\nName=en* eth*\nType=ether\nKind=!*\n";
@@ -192,8 +193,9 @@ fn interfaces() {
     );
     assert_eq!(
         files[1].text,
-        "[Match]\nName=eth1\n\n[Network]\nDHCP=yes\nDNS=1.1.1.1\n\n[DHCPv4]\nRouteMetric=110\nUseHostname=no\n\
-         UseDomains=yes\nUseDNS=no\n\n[DHCPv6]\nUseHostname=no\nUseDomains=yes\nUseDNS=no\n\n\
+        "[Match]\nName=eth1\n\n[Network]\nDHCP=yes\nDNS=1.1.1.1\n\n[DHCPv4]\nRouteMetric=110\nClientIdentifier=mac\n\
+         UseHostname=no\nUseMTU=yes\nUseDomains=yes\nUseDNS=no\n\n\
+         [DHCPv6]\nDUIDType=link-layer\nUseHostname=no\nUseDomains=yes\nUseDNS=no\n\n\
          [IPv6AcceptRA]\nRouteMetric=110\nUseDomains=yes\nUseDNS=no\n"
     );
     assert_eq!(

@@ -5,6 +5,7 @@
 
 mod files;
 mod install;
+mod links;
 mod network;
 mod outlook;
 mod registries;
@@ -63,9 +64,7 @@ impl Rules<'_> {
 pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> Vec<Problem> {
     let mut rules = Rules { source, lines, problems: Vec::new() };
     rules.node(&config.node);
-    for (i, interface) in config.network.interfaces.iter().enumerate() {
-        rules.interface(interface, &path::index("network.interfaces", i));
-    }
+    rules.network(&config.network);
     rules.trust(config);
     rules.proxy(&config.proxy);
     rules.each(&config.time.servers, "time.servers", is_host, "must be a host name or an IP address");

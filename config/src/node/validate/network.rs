@@ -1,8 +1,10 @@
-//! Rules of what the network sees of a node: its name and addresses, interfaces, routes, the proxy.
+//! Rules of what the network sees of a node: its name and addresses, routes, the proxy. Interfaces and what they are to each
+//! other have rules of their own (`links`).
 
 use super::{Rules, is_host_port, is_url};
 use crate::formats;
-use crate::node::types::{Interface, Node, Proxy, Route};
+use crate::node::network::{Addressing, Route};
+use crate::node::types::{Node, Proxy};
 use crate::path;
 use std::net::IpAddr;
 
@@ -37,31 +39,16 @@ impl Rules<'_> {
         }
     }
 
-    pub(super) fn interface(&mut self, interface: &Interface, at: &str) {
-        let pattern = |b: u8| b.is_ascii_alphanumeric() || b" *?[]!-_.:@".contains(&b);
-        let at_name = path::child(at, "name");
-        self.rule(
-            !interface.name.trim().is_empty() && interface.name.bytes().all(pattern),
-            &at_name,
-            &interface.name,
-            "must be interface names or patterns such as en*, with blanks between",
-        );
-        if let Some(mac) = &interface.mac_address {
-            self.rule(
-                is_mac(mac),
-                &path::child(at, "macAddress"),
-                mac,
-                "must be six hex pairs with : between",
-            );
-        }
+    /// The keys of addresses, which interfaces of every kind have.
+    pub(super) fn addressing(&mut self, own: Addressing<'_>, at: &str) {
         let cidr = "must be an address with its prefix length, such as 192.0.2.10/24";
-        self.each(&interface.addresses, &path::child(at, "addresses"), formats::is_cidr, cidr);
-        for (key, gateway) in [("gateway", &interface.gateway), ("gateway6", &interface.gateway6)] {
+        self.each(own.addresses, &path::child(at, "addresses"), formats::is_cidr, cidr);
+        for (key, gateway) in [("gateway", own.gateway), ("gateway6", own.gateway6)] {
             if let Some(gateway) = gateway {
                 self.rule(formats::is_ip(gateway), &path::child(at, key), gateway, IP);
             }
         }
-        if let Some(gateway) = interface.gateway6.as_deref().filter(|g| formats::is_ip(g)) {
+        if let Some(gateway) = own.gateway6.filter(|g| formats::is_ip(g)) {
             self.rule(
                 gateway.contains(':'),
                 &path::child(at, "gateway6"),
@@ -69,7 +56,7 @@ impl Rules<'_> {
                 "must be an IPv6 address",
             );
         }
-        if let (Some(gateway), Some(_)) = (&interface.gateway, &interface.gateway6) {
+        if let (Some(gateway), Some(_)) = (own.gateway, own.gateway6) {
             self.rule(
                 !gateway.contains(':'),
                 &path::child(at, "gateway"),
@@ -77,13 +64,13 @@ impl Rules<'_> {
                 "must be an IPv4 address beside gateway6",
             );
         }
-        for (i, route) in interface.routes.iter().enumerate() {
+        for (i, route) in own.routes.iter().enumerate() {
             self.route(route, &path::index(&path::child(at, "routes"), i));
         }
-        self.each(&interface.dns, &path::child(at, "dns"), formats::is_ip, IP);
-        if interface.search != ["."] {
+        self.each(own.dns, &path::child(at, "dns"), formats::is_ip, IP);
+        if own.search != ["."] {
             let reason = "must be a DNS name, or . alone for none";
-            self.each(&interface.search, &path::child(at, "search"), formats::is_dns_name, reason);
+            self.each(own.search, &path::child(at, "search"), formats::is_dns_name, reason);
         }
     }
 
@@ -129,7 +116,7 @@ fn is_exempt(text: &str) -> bool {
     text == "*" || formats::is_ip(text) || formats::is_cidr(text) || is_host_port(domain)
 }
 
-fn is_mac(text: &str) -> bool {
+pub(super) fn is_mac(text: &str) -> bool {
     text.len() == 17
         && text.split(':').count() == 6
         && text.split(':').all(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))

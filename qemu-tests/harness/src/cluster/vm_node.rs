@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
-use orlop_image::qemu::Topology;
+use orlop_image::qemu::{Port, Topology};
 use serde_json::{Value, json};
 
 use super::bootstrap::Token;
@@ -54,6 +54,8 @@ pub struct VmNode {
     time_servers: Vec<String>,
     /// `network.podNetwork` of it.
     pod_network: &'static str,
+    /// `network` of it without `podNetwork`, and its `node.addresses`, in place of an address on its cable.
+    network: Option<(Value, Value)>,
 }
 
 impl VmNode {
@@ -92,6 +94,7 @@ impl VmNode {
             name_servers: Vec::new(),
             time_servers: Vec::new(),
             pod_network: "bridge",
+            network: None,
         })
     }
 
@@ -138,6 +141,16 @@ impl VmNode {
     /// Leaves its pod network to an add-on of the cluster, from the next boot on.
     pub fn leave_pod_network(&mut self) {
         self.pod_network = "cluster";
+    }
+
+    /// Adds these network cards to its own, from the next boot on.
+    pub fn give_ports(&mut self, ports: Vec<Port>) {
+        self.lab.give_ports(ports);
+    }
+
+    /// Sets its network and its Node's addresses, in place of an address on its cable, from the next boot on.
+    pub fn connect_by(&mut self, network: impl Into<Value>, addresses: impl Into<Value>) {
+        self.network = Some((network.into(), addresses.into()));
     }
 
     /// Makes its state partition with project quotas.
@@ -216,7 +229,7 @@ impl VmNode {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
-        let config = node_config(
+        let mut config = node_config(
             &self.name,
             self.wire,
             &self.ca_hash,
@@ -224,6 +237,19 @@ impl VmNode {
             (self.name_servers.as_slice(), self.pod_network, self.time_servers.as_slice()),
             [&self.kubelet, &self.registries, &self.storage, &self.kernel],
         );
+        if let Some((network, addresses)) = &self.network {
+            config["network"] = network.clone();
+            config["network"]["podNetwork"] = self.pod_network.into();
+            config["node"]["addresses"] = addresses.clone();
+        }
+        self.boot_as(&config)
+    }
+
+    /// Switches it on with this NodeConfig. It may be one that joins no cluster.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot_as(&mut self, config: &Value) -> Result<()> {
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
@@ -235,7 +261,7 @@ impl VmNode {
             watchdog: self.has_watchdog,
             memory_mib,
         };
-        self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
+        self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config.to_string())?);
         Ok(())
     }
 
@@ -286,7 +312,7 @@ fn node_config(
     token: Option<&Token>,
     (name_servers, pod_network, time_servers): (&[String], &str, &[String]),
     [kubelet, registries, storage, kernel]: [&Value; 4],
-) -> String {
+) -> Value {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
     if let Some(token) = token {
         join["token"] = token.render().into();
@@ -308,7 +334,6 @@ fn node_config(
         "storage": storage,
         "kernel": kernel,
     })
-    .to_string()
 }
 
 #[cfg(test)]
@@ -326,7 +351,7 @@ mod tests {
             let parts = [&json!({"maxPods": 7}), &json!({}), &json!({"projectQuotas": true}), &kernel];
             let name_servers = [ADDRESS.to_owned()];
             let network = (name_servers.as_slice(), "cluster", name_servers.as_slice());
-            let text = node_config("vm", wire, &hash, token, network, parts);
+            let text = node_config("vm", wire, &hash, token, network, parts).to_string();
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
             assert_eq!(effective.problems, []);

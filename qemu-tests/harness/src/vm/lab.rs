@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use orlop_image::format::sectors::to_4096;
 use orlop_image::qemu::{
-    self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Topology,
+    self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Port, Topology,
 };
 
 use super::disk::{self, Partition};
@@ -94,6 +94,8 @@ pub struct Lab {
     bus: Bus,
     /// Further raw disks.
     attached: Vec<PathBuf>,
+    /// Further network cards.
+    ports: Vec<Port>,
     /// Its VMs have a screen.
     screen: bool,
 }
@@ -191,8 +193,20 @@ impl Lab {
         image.copy_to(run, &dir)?;
         let (processors, arguments) = (processors(accelerator), arguments(accelerator).to_owned());
         let (run, artefacts, bus, attached) = (run.clone(), artefacts.to_owned(), Bus::Virtio, Vec::new());
-        let (topology, screen) = (None, false);
-        Ok(Lab { run, dir, artefacts, accelerator, processors, topology, arguments, bus, attached, screen })
+        let (topology, ports, screen) = (None, Vec::new(), false);
+        Ok(Lab {
+            run,
+            dir,
+            artefacts,
+            accelerator,
+            processors,
+            topology,
+            arguments,
+            bus,
+            attached,
+            ports,
+            screen,
+        })
     }
 
     /// Makes the VMs like those of `cargo boot`: two processors, and only the image's kernel arguments.
@@ -227,6 +241,11 @@ impl Lab {
     /// Adds these raw disks at virtio, from the next boot on.
     pub fn attach(&mut self, disks: &[PathBuf]) {
         self.attached = disks.to_vec();
+    }
+
+    /// Adds these network cards to its VMs', from the next boot on.
+    pub fn give_ports(&mut self, ports: Vec<Port>) {
+        self.ports = ports;
     }
 
     /// Its directory, for files of a case.
@@ -400,6 +419,7 @@ impl Lab {
             fw_cfg: Vec::new(),
             firmware: qemu::Firmware { screen: self.screen, ..qemu::Firmware::default() },
             network: Network::Nowhere,
+            ports: self.ports.clone(),
             sockets: socket_dir(&self.run)?,
             qemu_listens: &[],
             no_reboot: false,

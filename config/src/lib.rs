@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod merge;
 pub mod node;
 pub mod path;
+pub mod platform;
 pub mod problem;
 pub mod procfs;
 pub mod quantity;

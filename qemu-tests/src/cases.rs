@@ -11,6 +11,7 @@ pub mod join;
 pub mod lifecycle;
 pub mod net;
 pub mod places;
+pub mod provision;
 pub mod resources;
 pub mod shutdown;
 pub mod time;
@@ -92,6 +93,8 @@ pub fn all() -> Vec<Case> {
         volumes::network_disks::CASES,
         volumes::flex::CASES,
         join::wrong_clock::CASES,
+        provision::aws::CASES,
+        provision::late::CASES,
         time::wrong::CASES,
         time::ntp::CASES,
         api::access::CASES,

@@ -48,9 +48,13 @@ pub fn set_verbosity(verbosity: u32) -> anyhow::Result<()> {
 
 fn filter(verbosity: u32) -> &'static str {
     match verbosity {
-        0..2 => "warn,orlop_agent=info,agent_core=info,agent_cri=info,agent_linux=info,agent_server=info",
+        0..2 => {
+            "warn,orlop_agent=info,agent_core=info,agent_cri=info,agent_linux=info,agent_server=info,\
+             agent_provision=info"
+        }
         2..6 => {
-            "warn,orlop_agent=debug,agent_core=debug,agent_cri=debug,agent_linux=debug,agent_server=debug"
+            "warn,orlop_agent=debug,agent_core=debug,agent_cri=debug,agent_linux=debug,agent_server=debug,\
+             agent_provision=debug"
         }
         6.. => "trace,h2=info,hyper=info",
     }

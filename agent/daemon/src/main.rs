@@ -13,6 +13,7 @@ use orlop_agent::logging;
 use orlop_agent::node::console::is_appliance;
 use orlop_agent::process::cli::{self, Command};
 use orlop_agent::process::node::run_dir;
+use orlop_agent::process::provision;
 use orlop_agent::process::run::{self, Environment};
 use orlop_agent::settings::Settings;
 use orlop_agent::tasks::pools;
@@ -21,6 +22,16 @@ use orlop_agent::tasks::pools;
 const REASON_CHARS_MAX: usize = 800;
 
 fn main() -> ExitCode {
+    if provision::is_named(std::env::args_os().next().as_deref()) {
+        return match provision::start() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // The service manager keeps it, and starts the program again.
+                let _ = writeln!(std::io::stderr(), "{}: {error:#}", provision::NAME);
+                ExitCode::FAILURE
+            }
+        };
+    }
     let command = match cli::command(std::env::args().skip(1).collect()) {
         Ok(command) => command,
         Err(error) => return fail(&error),

@@ -101,6 +101,12 @@ const ROOMS: &[Room] = &[
         must_not_use: &["nix", "libc", "rustix", "inotify"],
     },
     Room {
+        name: "agent-provision",
+        directory: "agent/provision",
+        may_use: &["orlop-config", "orlop-files"],
+        must_not_use: &["nix", "libc", "rustix", "inotify", "tonic", "axum"],
+    },
+    Room {
         name: "agent-server",
         directory: "agent/server",
         may_use: &["agent-kubelet-api", "agent-types", "agent-volumes", "orlop-config", "orlop-proto"],
@@ -137,6 +143,7 @@ const ROOMS: &[Room] = &[
             "agent-volumes",
             "agent-linux",
             "agent-plugins",
+            "agent-provision",
             "agent-server",
             "orlop-config",
             "orlop-proto",
@@ -178,7 +185,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-harness",
         directory: "qemu-tests/harness",
-        may_use: &["orlop-config", "orlop-image", "orlop-proto"],
+        may_use: &["agent-provision", "orlop-config", "orlop-image", "orlop-proto"],
         must_not_use: &[],
     },
     Room {

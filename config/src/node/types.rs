@@ -63,6 +63,8 @@ config_struct! {
         files: Vec<NodeFile> = Vec::new(), "files";
         /// The console.
         console: Console = Console::default(), "console";
+        /// The platform that the node runs on.
+        platform: Platform = Platform::default(), "platform";
     }
 }
 
@@ -201,6 +203,14 @@ config_struct! {
     pub struct Console {
         /// Show what pods write, on the consoles and in the host channel.
         pod_output: bool = false, "podOutput";
+    }
+}
+
+config_struct! {
+    /// The platform that the node runs on.
+    pub struct Platform {
+        /// The Node object gets the platform's region and zone as labels at registration.
+        labels: bool = false, "labels";
     }
 }
 

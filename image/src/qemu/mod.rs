@@ -66,6 +66,8 @@ pub struct Port {
 pub struct Firmware {
     /// System UUID; without one the guest finds none.
     pub uuid: Option<String>,
+    /// Manufacturer of the machine (type 1), if it is not to be the emulator's own.
+    pub manufacturer: Option<String>,
     /// What its clock shows when it is switched on (`2001-01-01T00:00:00`, UTC); the host's time without.
     pub clock: Option<String>,
     /// Files that are an OEM string (type 11) each, to their last byte. Not on the command line: it can be read by
@@ -250,6 +252,9 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     if let Some(uuid) = &machine.firmware.uuid {
         add("-uuid", uuid.clone());
     }
+    if let Some(manufacturer) = &machine.firmware.manufacturer {
+        add("-smbios", format!("type=1,manufacturer={}", manufacturer.replace(',', ",,")));
+    }
     if let Some(clock) = &machine.firmware.clock {
         add("-rtc", format!("base={clock}"));
     }
@@ -346,6 +351,7 @@ mod tests {
         machine.firmware = Firmware {
             uuid: Some("u-1".into()),
             clock: Some("2001-01-01T00:00:00".into()),
+            manufacturer: Some("Amazon EC2".into()),
             oem_strings: vec!["/a,b".into()],
             erst: Some("/e".into()),
             watchdog: true,
@@ -363,6 +369,7 @@ mod tests {
             "-netdev dgram,id=port0,local.type=unix,local.path=/a,remote.type=unix,remote.path=/b",
             "netdev=port0,romfile=,mac=52:54:00:00:01:00",
             "-uuid u-1",
+            "-smbios type=1,manufacturer=Amazon EC2",
             "-rtc base=2001-01-01T00:00:00",
             "-smbios type=11,path=/a,,b",
         ] {

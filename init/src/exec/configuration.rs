@@ -1,19 +1,24 @@
 //! The configuration phase: sources collected, merged by `orlop_config`, and the run-time files written.
+//!
+//! `exec::configure` does the same once more after the hand-over, when the platform's metadata service has answered.
 
 use super::error::InitError;
 use super::report::Report;
 use super::sources::{FoundSources, read_at_most};
 use super::steps::{apply, apply_all};
-use super::{DEGRADED, files, kept};
+use super::{DEGRADED, files, kept, platform};
 use crate::plan::cmdline::BootArgs;
 use crate::plan::mounts::SYSROOT;
 use crate::plan::node_files::{CERTS, CNI, HOSTS_MARKED, Inputs, MANIFESTS, VAR, plan, source_files};
+use crate::plan::reconfigure::facts_file;
+use crate::plan::step::BootStep;
 use crate::plan::swap;
 use orlop_config::Problem;
 use orlop_config::error_chain::chain;
 use orlop_config::node::{Effective, Source, derive, load};
+use orlop_config::platform::{PlatformReport, document};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Source of the problems of `orlop.set=`.
 const SETS: &str = "orlop.set";
@@ -32,8 +37,10 @@ pub fn wants_project_quotas(found: &FoundSources, args: &BootArgs) -> bool {
 /// # Errors
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
 pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result<String, InitError> {
-    let (mut effective, refused) =
-        merge(found.documents.iter().map(source).collect(), &args.sets, found, report.problems());
+    let kept_report = platform::kept(SYSROOT, report);
+    let merged =
+        Merged { found, sets: &args.sets, platform: kept_report.as_ref(), said: report.problems() }.merge();
+    let MergeResult { mut effective, refused, facts } = merged;
     let (written, unusable) = match files::written(Path::new(VAR)) {
         Ok(written) => (written, None),
         Err(why) => (Vec::new(), Some(why)),
@@ -52,29 +59,19 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
     if !degraded && let Err(e) = kept::write(found, &effective.accepted) {
         report.problem(&chain(&e));
     }
+    platform::begin(report, found, kept_report.as_ref(), degraded);
     apply_all(&source_files(&found.documents, &args.sets))?;
-    let machine_id = fs::read_to_string("/run/machine-id").unwrap_or_default();
-    let hosts = own_hosts(Path::new(CERTS), Path::new(HOSTS_MARKED).exists());
-    let manifests = names(MANIFESTS);
-    let inputs = Inputs {
-        effective: &effective,
-        machine_id: machine_id.trim(),
-        degraded,
-        refused,
-        manifests: &manifests,
-        hosts: &hosts,
-        files: &written,
-        cni_empty: !has_network(Path::new(CNI)),
-        swap_file: Path::new(VAR).join(swap::FILE).exists(),
-    };
+    apply_all(facts_file(facts.as_deref()).as_slice())?;
+    let machine_id = machine_id();
     let mut failed = None;
-    for step in plan(&inputs) {
+    let steps = steps(&effective, (refused, degraded), &written, &machine_id, SYSROOT);
+    for step in steps {
         // One that fails (a full /var) must not keep the others from being written.
         if let Err(source) = apply(&step) {
             failed.get_or_insert(InitError::Step { step: step.describe(), source });
         }
     }
-    if let Err(e) = set_hostname(&derive::hostname(&effective.config, inputs.machine_id)) {
+    if let Err(e) = set_hostname(&derive::hostname(&effective.config, &machine_id)) {
         // All else of the configuration holds.
         report.problem(&chain(&e));
     }
@@ -86,6 +83,39 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
         None if effective.accepted.is_empty() => Ok("no source: defaults".into()),
         None => Ok(effective.accepted.join(", ")),
     }
+}
+
+/// Of this boot; empty if it could not be made.
+pub(super) fn machine_id() -> String {
+    fs::read_to_string("/run/machine-id").unwrap_or_default().trim().to_string()
+}
+
+/// The steps that follow from a configuration and from what is there already; `files` are those that earlier boots placed.
+/// `root` is where the node's root is: [`SYSROOT`] before the hand-over, nothing after it.
+pub(super) fn steps(
+    effective: &Effective,
+    (refused, degraded): (bool, bool),
+    files: &[String],
+    machine_id: &str,
+    root: &str,
+) -> Vec<BootStep> {
+    let below = |path: &str| PathBuf::from(path.replacen(SYSROOT, root, 1));
+    let hosts = own_hosts(&below(CERTS), below(HOSTS_MARKED).exists());
+    let manifests = names(below(MANIFESTS));
+    // What init made of a configuration without the platform's user data is none that an add-on brought.
+    let only_own = || root.is_empty() && names(below(CNI)) == ["10-orlop.conflist"];
+    let steps = plan(&Inputs {
+        effective,
+        machine_id,
+        degraded,
+        refused,
+        manifests: &manifests,
+        hosts: &hosts,
+        files,
+        cni_empty: !has_network(&below(CNI)) || only_own(),
+        swap_file: below(VAR).join(swap::FILE).exists(),
+    });
+    if root == SYSROOT { steps } else { steps.into_iter().map(BootStep::handed_over).collect() }
 }
 
 /// The refused sources, and the sources that count; empty if every source counts. The mistakes themselves are on the console before.
@@ -113,16 +143,48 @@ pub(super) fn source(document: &crate::plan::source::Document) -> Source {
     Source { name, origin, text: document.text.clone() }
 }
 
-/// Merges, and puts what init has to say before what the merge has: all of it is in node-config.json.
-fn merge(sources: Vec<Source>, sets: &[String], found: &FoundSources, said: &[String]) -> (Effective, bool) {
-    let offered = sources.len() + sets.len();
-    let mut effective = load(&sources, sets);
-    let refused = effective.accepted.len() < offered || !found.problems.is_empty();
-    let own =
-        |reason: &String| Problem { source: "init".into(), reason: reason.clone(), ..Problem::default() };
-    let before = said.iter().map(own).chain(found.problems.iter().cloned());
-    effective.problems = before.chain(effective.problems.drain(..)).collect();
-    (effective, refused)
+/// What a merge is made of.
+pub(super) struct Merged<'a> {
+    /// The sources.
+    pub found: &'a FoundSources,
+    /// `orlop.set=` of the command line.
+    pub sets: &'a [String],
+    /// What the platform said about the machine.
+    pub platform: Option<&'a PlatformReport>,
+    /// What init said before.
+    pub said: &'a [String],
+}
+
+/// Its result.
+pub(super) struct MergeResult {
+    /// What counts.
+    pub effective: Effective,
+    /// Something was refused.
+    pub refused: bool,
+    /// The NodeConfig that follows from the platform's facts.
+    pub facts: Option<String>,
+}
+
+impl Merged<'_> {
+    /// Merges, and puts what init has to say before what the merge has: all of it is in node-config.json.
+    pub(super) fn merge(&self) -> MergeResult {
+        let mut sources: Vec<Source> = self.found.documents.iter().map(source).collect();
+        let mut effective = load(&sources, self.sets);
+        // Which facts count is for the other sources to say.
+        let facts = self.platform.and_then(|report| document(&report.facts, &effective.config));
+        if let (Some(report), Some(text)) = (self.platform, &facts) {
+            let origin = format!("facts of the platform {}", report.platform.name());
+            sources.insert(0, Source { name: "platform".into(), origin, text: text.clone() });
+            effective = load(&sources, self.sets);
+        }
+        let offered = sources.len() + self.sets.len();
+        let refused = effective.accepted.len() < offered || !self.found.problems.is_empty();
+        let own =
+            |reason: &String| Problem { source: "init".into(), reason: reason.clone(), ..Problem::default() };
+        let before = self.said.iter().map(own).chain(self.found.problems.iter().cloned());
+        effective.problems = before.chain(effective.problems.drain(..)).collect();
+        MergeResult { effective, refused, facts }
+    }
 }
 
 /// Files that keys name, and that are not below `root`: a pod may bring them later, so this is no mistake. `stale` are files of
@@ -172,22 +234,26 @@ fn has_network(dir: &Path) -> bool {
 }
 
 /// systemd keeps a name that is set already when /etc/hostname says the same or is absent.
-fn set_hostname(name: &str) -> Result<(), InitError> {
+pub(super) fn set_hostname(name: &str) -> Result<(), InitError> {
     nix::unistd::sethostname(name).map_err(|e| InitError::Kernel("set the host name", e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::source::{Document, Kind};
+    use orlop_config::platform::{PlatformName, UserDataState};
 
     #[test]
     fn every_problem_reaches_the_document() {
         let text = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\nnoSuchField: 1\n";
-        let bad =
-            Source { name: "fw-cfg".into(), origin: "fw_cfg:opt/org.orlop/config".into(), text: text.into() };
+        let origin = "fw_cfg:opt/org.orlop/config".into();
+        let bad = Document { kind: Kind::FwCfg, origin, text: text.into(), kept: false };
         let esp = Problem { source: "ESP".into(), reason: "cannot be read".into(), ..Problem::default() };
-        let found = FoundSources { problems: vec![esp], ..FoundSources::default() };
-        let (effective, refused) = merge(vec![bad], &[], &found, &["state partition is full".into()]);
+        let found = FoundSources { documents: vec![bad], problems: vec![esp], ..FoundSources::default() };
+        let said = ["state partition is full".to_owned()];
+        let MergeResult { effective, refused, .. } =
+            Merged { found: &found, sets: &[], platform: None, said: &said }.merge();
         assert!(refused && effective.accepted.is_empty());
         let said: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();
         assert_eq!(said[..2], ["init: state partition is full", "ESP: cannot be read"]);
@@ -280,7 +346,29 @@ mod tests {
 
     #[test]
     fn nothing_offered_nothing_refused() {
-        let (effective, refused) = merge(vec![], &[], &FoundSources::default(), &[]);
-        assert!(!refused && effective.problems.is_empty());
+        let found = FoundSources::default();
+        let MergeResult { effective, refused, facts } =
+            Merged { found: &found, sets: &[], platform: None, said: &[] }.merge();
+        assert!(!refused && effective.problems.is_empty() && facts.is_none());
+    }
+
+    #[test]
+    fn facts_of_the_platform_stand_below_every_document() {
+        let mut report = PlatformReport::new(PlatformName::Aws, UserDataState::Kept);
+        report.facts.hostname = Some("ip-10-0-0-5".into());
+        report.facts.zone = Some("eu-west-1a".into());
+        let with = |body: &str| {
+            let text = format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}");
+            let document = Document { kind: Kind::Metadata, origin: "metadata".into(), text, kept: false };
+            let found = FoundSources { documents: vec![document], ..FoundSources::default() };
+            Merged { found: &found, sets: &[], platform: Some(&report), said: &[] }.merge()
+        };
+        let plain = with("");
+        assert!(!plain.refused, "{:?}", plain.effective.problems);
+        assert_eq!(plain.effective.config.node.name, "ip-10-0-0-5");
+        assert_eq!(plain.effective.accepted, ["facts of the platform aws", "metadata"]);
+        let named = with("node: {name: n1}\nplatform: {labels: true}\n");
+        assert_eq!(named.effective.config.node.name, "n1");
+        assert_eq!(named.effective.config.labels["topology.kubernetes.io/zone"], "eu-west-1a");
     }
 }

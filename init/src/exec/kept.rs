@@ -18,7 +18,8 @@ pub fn read() -> FirstBootRecord {
     read_in(&Path::new(SYSROOT).join("var"))
 }
 
-fn read_in(var: &Path) -> FirstBootRecord {
+/// Reads it below this /var.
+pub(super) fn read_in(var: &Path) -> FirstBootRecord {
     let path = var.join(kept::FILE);
     let text = read_at_most(&path, kept::BYTES_MAX)
         .and_then(|bytes| String::from_utf8(bytes).map_err(|e| io::Error::other(e.utf8_error())));

@@ -7,6 +7,7 @@ pub mod bringup;
 pub mod clock;
 pub mod coldplug;
 pub mod configuration;
+pub mod configure;
 pub mod console;
 pub mod devices;
 pub mod disk_copy;
@@ -22,6 +23,7 @@ pub mod ledger;
 pub mod loader;
 pub mod machine_id;
 pub mod notify;
+pub mod platform;
 pub mod pod_network;
 pub mod prefetch;
 pub mod report;
@@ -72,13 +74,14 @@ pub fn main(args: &[OsString]) -> ExitCode {
     }
     match args.get(1).and_then(|a| a.to_str()) {
         Some("bringup") => bringup::main(),
+        Some("configure") => configure::main(),
         Some("resolv") => resolv::main(),
         Some("clock") => clock::main(),
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
                 io::stderr(),
-                "usage: orlop-init bringup|resolv|clock|ledger (PID 1 of an initramfs boots)"
+                "usage: orlop-init bringup|configure|resolv|clock|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }

@@ -34,6 +34,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Fills the file in once, after it was written anew.
+pub(super) fn fill_in() -> Result<(), InitError> {
+    update(&Path::new(DIRECTORY).join("state"), Path::new(TARGET))
+}
+
 /// Keeps `target` in step with the state in `directory`; for `changes_max` changes of the directory, if given.
 fn follow(directory: &Path, target: &Path, changes_max: Option<u32>) -> Result<(), InitError> {
     let kernel = |e| InitError::Kernel("watch networkd's state", e);

@@ -8,6 +8,7 @@ use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
 use crate::plan::guid::Guid;
 use crate::plan::kept::{FirstBootRecord, complete, is_medium};
+use crate::plan::mounts::SYSROOT;
 use crate::plan::source::{BYTES_MAX, DRIVES_MAX, Document, Kind, drive_file, is_node_config};
 use crate::plan::state::partition_name;
 use crate::plan::step::{BootStep, Mount};
@@ -17,12 +18,16 @@ use nix::mount::{MntFlags, MsFlags, umount2};
 use orlop_config::Problem;
 use orlop_config::base64;
 use orlop_config::error_chain::chain;
+use orlop_config::platform::{KEPT_DIR, KEPT_DOCUMENT};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const IMAGE: &str = "/sysroot/usr/share/orlop/node-config.yaml";
+const IMAGE_ORIGIN: &str = "image:/usr/share/orlop/node-config.yaml";
+const FW_CFG_ORIGIN: &str = "fw_cfg:opt/org.orlop/config";
+const METADATA_ORIGIN: &str = "the platform's metadata, kept since the first boot";
 const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/org.orlop/config/raw";
 const DMI: &str = "/sys/firmware/dmi/tables/DMI";
 const CREDENTIAL: &str = "orlop.config";
@@ -75,10 +80,12 @@ pub fn collect(drivers: &mut Drivers, places: SourceLocations<'_>, kept: FirstBo
     while drivers.present() {}
     let live = kept.reads_media(places.args.drives_always);
     let mut found = FoundSources::default();
-    found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));
+    found.file(Kind::Image, IMAGE_ORIGIN, Path::new(IMAGE));
     found.esp(drivers, places, live);
     found.drives(drivers, places.disk, live);
-    found.file(Kind::FwCfg, "fw_cfg:opt/org.orlop/config", Path::new(FW_CFG));
+    // Not there before the state partition is.
+    found.metadata(Path::new(SYSROOT));
+    found.file(Kind::FwCfg, FW_CFG_ORIGIN, Path::new(FW_CFG));
     found.smbios();
     found.cmdline(places.args);
     complete(&mut found.documents, &kept);
@@ -93,7 +100,28 @@ pub fn collect(drivers: &mut Drivers, places: SourceLocations<'_>, kept: FirstBo
     found
 }
 
+/// Collects them once more after the hand-over, when the platform's metadata service has answered. Drives and the ESP are not
+/// looked at: what counts of them is in `kept`.
+#[must_use]
+pub fn collect_again(args: &BootArgs, kept: FirstBootRecord) -> FoundSources {
+    let mut found = FoundSources::default();
+    found.file(Kind::Image, IMAGE_ORIGIN, Path::new(IMAGE.strip_prefix(SYSROOT).unwrap_or(IMAGE)));
+    found.metadata(Path::new("/"));
+    found.file(Kind::FwCfg, FW_CFG_ORIGIN, Path::new(FW_CFG));
+    found.smbios();
+    found.cmdline(args);
+    complete(&mut found.documents, &kept);
+    found.kept = kept;
+    found
+}
+
 impl FoundSources {
+    /// User data that the provisioning unit has accepted and kept.
+    fn metadata(&mut self, root: &Path) {
+        let path = root.join("var").join(KEPT_DIR).join(KEPT_DOCUMENT);
+        self.file(Kind::Metadata, METADATA_ORIGIN, &path);
+    }
+
     fn problem(&mut self, kind: Option<Kind>, origin: &str, reason: &str) {
         self.unreadable_medium |= kind.is_some_and(is_medium);
         self.problems.push(Problem { source: origin.into(), reason: reason.into(), ..Problem::default() });

@@ -54,6 +54,19 @@ pub fn apply(step: &BootStep) -> io::Result<()> {
     }
 }
 
+/// Applies one step after the hand-over, when the state partition is on /var.
+///
+/// # Errors
+/// The kernel's answer.
+pub(super) fn apply_handed_over(step: &BootStep) -> io::Result<()> {
+    let var = Path::new("/var");
+    match step {
+        BootStep::PlaceFile(file) => files::place(var, file),
+        BootStep::RemovePlacedFile { below_var, .. } => files::remove(var, below_var),
+        other => apply(other),
+    }
+}
+
 /// Removes a file; one that is absent is fine.
 pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {

@@ -16,6 +16,8 @@ pub enum Kind {
     Esp,
     /// A drive labelled `cidata` or `config-2`, at the first boot.
     Drive,
+    /// The platform's metadata service, as the first boot kept it.
+    Metadata,
     /// QEMU's fw_cfg.
     FwCfg,
     /// SMBIOS type 11.
@@ -32,6 +34,7 @@ impl Kind {
             Kind::Image => "image",
             Kind::Esp => "esp",
             Kind::Drive => "drive",
+            Kind::Metadata => "metadata",
             Kind::FwCfg => "fw-cfg",
             Kind::Smbios => "smbios",
             Kind::Cmdline => "cmdline",
@@ -45,6 +48,7 @@ impl Kind {
             Kind::Image => 10,
             Kind::Esp => 20,
             Kind::Drive => 30,
+            Kind::Metadata => 35,
             Kind::FwCfg => 40,
             Kind::Smbios => 50,
             Kind::Cmdline => 60,
@@ -111,7 +115,8 @@ mod tests {
 
     #[test]
     fn ranks_follow_the_precedence() {
-        let all = [Kind::Image, Kind::Esp, Kind::Drive, Kind::FwCfg, Kind::Smbios, Kind::Cmdline];
+        let all =
+            [Kind::Image, Kind::Esp, Kind::Drive, Kind::Metadata, Kind::FwCfg, Kind::Smbios, Kind::Cmdline];
         assert!(all.is_sorted() && all.is_sorted_by_key(|k| k.rank()));
     }
 

@@ -89,6 +89,34 @@ pub struct Mount {
 }
 
 impl BootStep {
+    /// The file that it writes or removes.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            BootStep::WriteFile { path, .. } | BootStep::RemoveFile(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The same step after the hand-over, when the new root is `/`. Only for steps of one path.
+    #[must_use]
+    pub fn handed_over(self) -> BootStep {
+        let moved = |path: String| match path.strip_prefix(super::mounts::SYSROOT) {
+            Some(below) if below.starts_with('/') => below.to_string(),
+            _ => path,
+        };
+        match self {
+            BootStep::MakeDir(path) => BootStep::MakeDir(moved(path)),
+            BootStep::MakeStickyDir(path) => BootStep::MakeStickyDir(moved(path)),
+            BootStep::MakeLink { path, target } => BootStep::MakeLink { path: moved(path), target },
+            BootStep::RemoveFile(path) => BootStep::RemoveFile(moved(path)),
+            BootStep::WriteFile { path, mode, content } => {
+                BootStep::WriteFile { path: moved(path), mode, content }
+            }
+            other => other,
+        }
+    }
+
     /// For messages: what is done to which object.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -103,5 +131,24 @@ impl BootStep {
             BootStep::Move { from, to } => format!("move mount {from} to {to}"),
             BootStep::LoadModule { path, .. } => format!("load module {path}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_new_root_lose_their_first_part() {
+        let remove = |path: &str| BootStep::RemoveFile(path.to_string());
+        for (before, after) in [
+            ("/sysroot/var/lib/orlop/a", "/var/lib/orlop/a"),
+            ("/run/orlop/a", "/run/orlop/a"),
+            ("/sysroots/a", "/sysroots/a"),
+        ] {
+            assert_eq!(remove(before).handed_over(), remove(after));
+        }
+        let link = BootStep::MakeLink { path: "/sysroot/var/run".into(), target: "/run".into() };
+        assert_eq!(link.handed_over(), BootStep::MakeLink { path: "/var/run".into(), target: "/run".into() });
     }
 }

@@ -21,6 +21,7 @@ pub const AREAS: &[Area] = &[
     "lifecycle",
     "net",
     "places",
+    "provision",
     "resources",
     "shutdown",
     "time",
@@ -29,7 +30,7 @@ pub const AREAS: &[Area] = &[
 
 /// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
 /// those of resources in VMs take a quarter of an hour next to other work. Installations and boots from emulated sticks and controllers
-/// take minutes each, and those of consoles, networks and clocks have not passed yet.
+/// take minutes each, and those of consoles, networks, platforms and clocks have not passed yet.
 pub const NOT_FIXED: &[(Area, Level)] = &[
     ("addons", Level::L4n),
     ("addons", Level::L4v),
@@ -37,6 +38,7 @@ pub const NOT_FIXED: &[(Area, Level)] = &[
     ("net", Level::L4n),
     ("net", Level::L4v),
     ("places", Level::L4v),
+    ("provision", Level::L4v),
     ("resources", Level::L4v),
     ("time", Level::L4v),
 ];
@@ -99,6 +101,8 @@ pub const UNTRIED: &[&str] = &[
     "places/usb-ehci",
     "places/usb-xhci",
     "places/virtio-scsi",
+    "provision/aws",
+    "provision/late",
     "time/ntp",
     "time/wrong",
 ];
@@ -203,6 +207,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/linux/tests/", &[]),
     ("agent/netlink/", &["join", "boot"]),
     ("agent/plugins/", &["volumes", "join"]),
+    ("agent/provision/", &["provision"]),
     ("agent/server/", &["api"]),
     ("agent/sim/", &[]),
     ("agent/tidy/", &[]),
@@ -218,6 +223,10 @@ const PLACES: &[(&str, &[Area])] = &[
     ("init/src/exec/disk_copy.rs", &["boot", "places"]),
     ("init/src/exec/install.rs", &["boot", "places"]),
     ("init/src/plan/install.rs", &["boot", "places"]),
+    ("init/src/exec/configure.rs", &["provision"]),
+    ("init/src/exec/platform.rs", &["boot", "provision"]),
+    ("init/src/plan/platform.rs", &["boot", "provision"]),
+    ("init/src/plan/reconfigure.rs", &["provision"]),
     ("mkosi/", &["boot", "shutdown"]),
     ("qemu-tests/conformance/", &[]),
     ("qemu-tests/controlplane/", &["join", "addons"]),
@@ -250,6 +259,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
     ("qemu-tests/src/cases/net", &["net"]),
     ("qemu-tests/src/cases/places", &["places"]),
+    ("qemu-tests/src/cases/provision", &["provision"]),
     ("qemu-tests/src/cases/resources", &["resources"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/time", &["time"]),

@@ -90,7 +90,7 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 
 /// True if the case may need the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    let areas = ["addons/", "join/", "api/", "defence/", "volumes/", "shutdown/", "resources/"];
+    let areas = ["addons/", "join/", "api/", "defence/", "volumes/", "shutdown/", "resources/", "provision/"];
     areas.iter().any(|area| case.name.starts_with(area))
 }
 

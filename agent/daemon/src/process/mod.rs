@@ -12,6 +12,7 @@ pub mod incarnation;
 pub mod node;
 mod node_plan;
 mod pods;
+pub mod provision;
 mod resource_managers;
 pub mod run;
 mod services;

@@ -35,6 +35,8 @@ pub struct VmNode {
     name: String,
     wire: Wire,
     ca_hash: String,
+    /// Of a platform whose metadata service configures it.
+    manufacturer: Option<&'static str>,
     clock: Option<&'static str>,
     memory_mib: Option<u32>,
     disk: Option<PathBuf>,
@@ -82,6 +84,7 @@ impl VmNode {
             name,
             wire,
             ca_hash,
+            manufacturer: None,
             clock,
             memory_mib: None,
             disk,
@@ -224,11 +227,15 @@ impl VmNode {
         Ok(())
     }
 
-    /// Switches it on. Without a token the node needs the identity on its disk.
-    ///
-    /// # Errors
-    /// If QEMU does not start.
-    pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
+    /// It is a machine of a platform, from the next boot on: its firmware names the platform and has no configuration for it.
+    /// What [`VmNode::configuration`] gives is for the platform's metadata service to say.
+    pub fn belong_to(&mut self, manufacturer: &'static str) {
+        self.manufacturer = Some(manufacturer);
+    }
+
+    /// The first-boot configuration. Without a token the node needs the identity on its disk.
+    #[must_use]
+    pub fn configuration(&self, token: Option<&Token>) -> Value {
         let mut config = node_config(
             &self.name,
             self.wire,
@@ -242,7 +249,16 @@ impl VmNode {
             config["network"]["podNetwork"] = self.pod_network.into();
             config["node"]["addresses"] = addresses.clone();
         }
-        self.boot_as(&config)
+        config
+    }
+
+    /// Switches it on. Without a token the node needs the identity on its disk.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
+        let config = self.manufacturer.is_none().then(|| self.configuration(token));
+        self.boot_with(config.as_ref())
     }
 
     /// Switches it on with this NodeConfig. It may be one that joins no cluster.
@@ -250,18 +266,24 @@ impl VmNode {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot_as(&mut self, config: &Value) -> Result<()> {
+        self.boot_with(Some(config))
+    }
+
+    fn boot_with(&mut self, config: Option<&Value>) -> Result<()> {
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
         let board = MachineHardware {
             uuid: &uuid,
+            manufacturer: self.manufacturer,
             clock,
             disk,
             keeps_last_words,
             watchdog: self.has_watchdog,
             memory_mib,
         };
-        self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config.to_string())?);
+        let config = config.map(Value::to_string);
+        self.vm = Some(self.lab.boot_plugged(&self.cable, board, config.as_deref())?);
         Ok(())
     }
 

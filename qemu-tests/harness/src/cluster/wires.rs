@@ -162,6 +162,14 @@ pub fn remove_link(pid: i32, name: &str) -> Result<()> {
     ip(pid, &["link", "delete", name])
 }
 
+/// Gives the network namespace of process `pid` an address of its own, on its loopback.
+///
+/// # Errors
+/// If it has it already.
+pub fn add_address(pid: i32, address: &str) -> Result<()> {
+    ip(pid, &["address", "add", &format!("{address}/32"), "dev", "lo"])
+}
+
 /// Fails unless the host with address `ip` answers a process in `pid`'s network namespace. The port needs no listener:
 /// a running host refuses the connection by itself.
 ///

@@ -125,6 +125,8 @@ pub struct Cable {
 pub struct MachineHardware<'a> {
     /// System UUID.
     pub uuid: &'a str,
+    /// The manufacturer that its firmware names, if not the emulator.
+    pub manufacturer: Option<&'a str>,
     /// The clock's value at power-on, if not the present time.
     pub clock: Option<&'a str>,
     /// A second disk, raw, for programs that the image has not.
@@ -328,13 +330,18 @@ impl Lab {
         to_4096(&file).with_context(|| format!("give {} sectors of 4096 bytes", disk.display()))
     }
 
-    /// Boots as a node of a cluster: plugged in, `config` as an SMBIOS credential.
+    /// Boots as a node of a cluster: plugged in, `config` as an SMBIOS credential, if there is one.
     ///
     /// # Errors
     /// If QEMU does not start.
-    pub fn boot_plugged(&self, cable: &Cable, board: MachineHardware<'_>, config: &str) -> Result<Vm> {
-        let credential = format!("io.systemd.credential:orlop.config={config}");
-        let oem_string = self.file("oem-string", &credential)?;
+    pub fn boot_plugged(
+        &self,
+        cable: &Cable,
+        board: MachineHardware<'_>,
+        config: Option<&str>,
+    ) -> Result<Vm> {
+        let credential = config.map(|config| format!("io.systemd.credential:orlop.config={config}"));
+        let oem_string = credential.map(|text| self.file("oem-string", &text)).transpose()?;
         let erst = board.keeps_last_words.then(|| self.last_words()).transpose()?;
         let kept = erst.as_ref().map(fs::read).transpose().context("read the last words so far")?;
         self.start(Some(cable.namespace_of), || {
@@ -350,7 +357,8 @@ impl Lab {
                 firmware: qemu::Firmware {
                     uuid: Some(board.uuid.to_owned()),
                     clock: board.clock.map(str::to_owned),
-                    oem_strings: vec![oem_string.clone()],
+                    manufacturer: board.manufacturer.map(str::to_owned),
+                    oem_strings: oem_string.iter().cloned().collect(),
                     erst: erst.clone(),
                     watchdog: board.watchdog,
                     screen: self.screen,

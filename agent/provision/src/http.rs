@@ -1,0 +1,93 @@
+//! The driver of requests: one connection each, HTTP/1.1, bounded in time and in bytes. It reads no proxy and follows no redirect.
+
+use super::exchange::{ExchangeFailure, MetadataRequest, MetadataResponse, RequestMethod};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// `User-Agent`.
+const AGENT: &str = concat!("orlop/", env!("CARGO_PKG_VERSION"));
+
+/// Sends a request to `address` and reads the whole answer within `limit`.
+pub(crate) async fn exchange(
+    address: SocketAddr,
+    request: &MetadataRequest,
+    limit: Duration,
+) -> Result<MetadataResponse, ExchangeFailure> {
+    let stream = match timeout(limit, TcpStream::connect(address)).await {
+        Err(_) => return Err(ExchangeFailure::NoConnection("it does not answer".to_owned())),
+        Ok(Err(e)) => return Err(ExchangeFailure::NoConnection(e.to_string())),
+        Ok(Ok(stream)) => stream,
+    };
+    timeout(limit, converse(stream, request)).await.unwrap_or(Err(ExchangeFailure::Silent))
+}
+
+async fn converse(stream: TcpStream, request: &MetadataRequest) -> Result<MetadataResponse, ExchangeFailure> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
+    let talk = ask(sender, request);
+    tokio::pin!(talk, connection);
+    tokio::select! {
+        // Dropping either branch loses nothing: the other one finishes here, or no caller waits for it.
+        biased;
+        done = &mut talk => done,
+        // The request reports the end of the connection as well.
+        _ = &mut connection => talk.await,
+    }
+}
+
+async fn ask(
+    mut sender: SendRequest<Full<Bytes>>,
+    request: &MetadataRequest,
+) -> Result<MetadataResponse, ExchangeFailure> {
+    let method = match request.method {
+        RequestMethod::Get => Method::GET,
+        RequestMethod::Put => Method::PUT,
+        RequestMethod::Post => Method::POST,
+    };
+    let mut built = Request::builder()
+        .method(method)
+        .uri(request.target)
+        .header(HOST, request.host)
+        .header(USER_AGENT, AGENT)
+        .header(CONNECTION, "close");
+    for (name, value) in &request.headers {
+        built = built.header(*name, value);
+    }
+    let body = Full::new(Bytes::copy_from_slice(request.body.as_bytes()));
+    let built = built.body(body).map_err(|e| ExchangeFailure::Broken(e.to_string()))?;
+    let response = sender.send_request(built).await.map_err(|e| broken(&e))?;
+    let status = response.status().as_u16();
+    let body = read(response.into_body(), request.bytes_max).await?;
+    Ok(MetadataResponse { status, body })
+}
+
+async fn read(mut incoming: Incoming, bytes_max: usize) -> Result<Vec<u8>, ExchangeFailure> {
+    let mut body = Vec::new();
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|e| broken(&e))?;
+        if let Some(data) = frame.data_ref() {
+            if body.len() + data.len() > bytes_max {
+                return Err(ExchangeFailure::TooLarge(bytes_max));
+            }
+            body.extend_from_slice(data);
+        }
+    }
+    Ok(body)
+}
+
+/// The innermost cause says it best.
+fn broken(error: &hyper::Error) -> ExchangeFailure {
+    let mut words: &dyn std::error::Error = error;
+    while let Some(source) = words.source() {
+        words = source;
+    }
+    ExchangeFailure::Broken(words.to_string())
+}

@@ -90,7 +90,19 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 
 /// True if the case may need the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    let areas = ["addons/", "join/", "api/", "defence/", "volumes/", "shutdown/", "resources/", "provision/"];
+    let areas = [
+        "addons/",
+        "api/",
+        "console/",
+        "defence/",
+        "join/",
+        "net/",
+        "provision/",
+        "resources/",
+        "shutdown/",
+        "time/",
+        "volumes/",
+    ];
     areas.iter().any(|area| case.name.starts_with(area))
 }
 

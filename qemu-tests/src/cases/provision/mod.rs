@@ -17,7 +17,7 @@ const MANUFACTURER: &str = "Amazon EC2";
 /// A machine of AWS with user data that have it join the cluster; nothing is booted.
 fn machine(cluster: &Cluster, vm: &mut VmNode) -> Result<(DhcpServer, MetadataServer)> {
     vm.belong_to(MANUFACTURER);
-    let user_data = vm.configuration(Some(cluster.token()));
+    let user_data = vm.configuration(Some(cluster.token())).to_string();
     let dhcp = DhcpServer::start(cluster.pid()?, &[vm.wire()])?;
     let fake = FakeMetadata::new(PlatformName::Aws, Some(&user_data));
     Ok((dhcp, MetadataServer::start(cluster.pid()?, fake)?))

@@ -177,7 +177,7 @@ mod tests {
         let with = |words, kept| plan(&PlatformInputs { words, kept: Some(kept), ..later });
         assert_eq!(started(&with(EC2, &answer)), (false, false));
         assert_eq!(report(&with(EC2, &answer)), answer);
-        assert_eq!(started(&with(AZURE, &answer)).0, true, "another platform's answer is not this one's");
+        assert!(started(&with(AZURE, &answer)).0, "another platform's answer is not this one's");
         let degraded = PlatformInputs { degraded: true, ..inputs(EC2, &[]) };
         assert_eq!(started(&plan(&degraded)), (false, false));
     }

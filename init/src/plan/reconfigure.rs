@@ -106,7 +106,7 @@ mod tests {
         ];
         let after = [write("/run/orlop/hostname", "b")];
         let gone = BootStep::RemoveFile("/run/systemd/network/10-a.network".into());
-        assert_eq!(stale(&before, &after), [gone.clone()]);
+        assert_eq!(stale(&before, &after), std::slice::from_ref(&gone));
         assert_eq!(restarts(&[gone], disk), Restarts { network: true, ..Restarts::default() });
     }
 

@@ -63,6 +63,9 @@ impl std::fmt::Debug for MetadataResponse {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeFailure {
+    /// The machine has no address or no route, in the kernel's words: its network is not up.
+    #[error("{0}")]
+    NoRoute(String),
     /// No connection, in the kernel's words.
     #[error("{0}")]
     NoConnection(String),

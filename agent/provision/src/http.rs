@@ -8,26 +8,37 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONNECTION, HOST, USER_AGENT};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// `User-Agent`.
 const AGENT: &str = concat!("orlop/", env!("CARGO_PKG_VERSION"));
 
-/// Sends a request to `address` and reads the whole answer within `limit`.
+/// Sends a request to `address` and reads the whole answer, all of it within `limit`.
 pub(crate) async fn exchange(
     address: SocketAddr,
     request: &MetadataRequest,
     limit: Duration,
 ) -> Result<MetadataResponse, ExchangeFailure> {
-    let stream = match timeout(limit, TcpStream::connect(address)).await {
+    let end = Instant::now() + limit;
+    let stream = match timeout_at(end, TcpStream::connect(address)).await {
         Err(_) => return Err(ExchangeFailure::NoConnection("it does not answer".to_owned())),
-        Ok(Err(e)) => return Err(ExchangeFailure::NoConnection(e.to_string())),
+        Ok(Err(e)) => return Err(unconnected(&e)),
         Ok(Ok(stream)) => stream,
     };
-    timeout(limit, converse(stream, request)).await.unwrap_or(Err(ExchangeFailure::Silent))
+    timeout_at(end, converse(stream, request)).await.unwrap_or(Err(ExchangeFailure::Silent))
+}
+
+fn unconnected(error: &io::Error) -> ExchangeFailure {
+    match error.kind() {
+        ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown | ErrorKind::AddrNotAvailable => {
+            ExchangeFailure::NoRoute(error.to_string())
+        }
+        _ => ExchangeFailure::NoConnection(error.to_string()),
+    }
 }
 
 async fn converse(stream: TcpStream, request: &MetadataRequest) -> Result<MetadataResponse, ExchangeFailure> {
@@ -90,4 +101,19 @@ fn broken(error: &hyper::Error) -> ExchangeFailure {
         words = source;
     }
     ExchangeFailure::Broken(words.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_network_is_told_from_a_service_that_is_not_there() {
+        for kind in [ErrorKind::NetworkUnreachable, ErrorKind::NetworkDown, ErrorKind::AddrNotAvailable] {
+            assert!(matches!(unconnected(&kind.into()), ExchangeFailure::NoRoute(_)), "{kind:?}");
+        }
+        for kind in [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::PermissionDenied] {
+            assert!(matches!(unconnected(&kind.into()), ExchangeFailure::NoConnection(_)), "{kind:?}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::azure::{self, GoalState};
 use super::exchange::{ExchangeFailure, MetadataRequest, MetadataResponse, Service};
 use super::http;
 use super::inquiry::{Findings, Inquiry, service_name};
-use super::pace::pause;
+use super::pace::{WITHOUT_NETWORK, pause};
 use super::store::{self, StoreError};
 use super::user_data::{UserDataRefusal, check};
 use orlop_config::platform::{PlatformName, PlatformReport, REPORT_FILE, UserDataState};
@@ -147,12 +147,14 @@ impl ProvisionUnit<'_> {
     async fn round(&mut self, mut inquiry: Inquiry) -> Findings {
         let mut failures = 0;
         while let Some(request) = inquiry.request() {
+            self.overdue("its answers take too long");
             match inquiry.answer(self.exchange(&request).await) {
                 Ok(()) => failures = 0,
                 Err(fault) => {
-                    failures += 1;
                     self.fault(&fault.to_string());
-                    self.wait(pause(failures)).await;
+                    let soon = fault.is_before_network() && !self.is_ready;
+                    failures = if soon { 0 } else { failures + 1 };
+                    self.wait(if soon { WITHOUT_NETWORK } else { pause(failures) }).await;
                 }
             }
         }
@@ -173,8 +175,13 @@ impl ProvisionUnit<'_> {
             tracing::warn!(service = self.service, fault, "the platform's metadata service does not answer");
             fault.clone_into(&mut self.said);
         }
+        self.overdue(fault);
+    }
+
+    /// Lets the agent start when it has waited long enough.
+    fn overdue(&mut self, why: &str) {
         if !self.is_ready && Instant::now() >= self.deadline {
-            let line = format!("{}: {fault}: standalone until it answers", self.service);
+            let line = format!("{}: {why}: standalone until it answers", self.service);
             self.outlet.say(&line);
             self.ready();
         }

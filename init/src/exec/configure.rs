@@ -3,7 +3,8 @@
 //!
 //! systemd runs it after the unit is ready, and after it ended. It does nothing unless what is kept differs from what the node
 //! runs with (`/run/orlop/config`), so that it may run any number of times. Files of the last configuration that the new one does
-//! not have are removed; what only exists at the first boot (`storage`) stays as it is.
+//! not have are removed; what only exists at the first boot (`storage`) stays as it is. Whether a service has to take new files follows
+//! from the two configurations and not from the disk: a call that was cut short has written some of them already.
 
 use super::clock::boottime_ms;
 use super::configuration::{self, MergeResult, Merged, set_hostname};
@@ -14,7 +15,7 @@ use super::steps::{apply_all, apply_handed_over, read};
 use super::{DEGRADED, files, kept, platform, resolv, settings, swap};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::node_files::source_files;
-use crate::plan::reconfigure::{RESOLV_CONF, Restarts, facts_file, pending, restarts, stale};
+use crate::plan::reconfigure::{RESOLV_CONF, Restarts, content, facts_file, pending, restarts, stale};
 use crate::plan::source::Kind;
 use crate::plan::step::BootStep;
 use orlop_config::error_chain::chain;
@@ -52,13 +53,13 @@ pub fn main() -> ExitCode {
 
 /// What the ledger says, if there was something to do.
 fn run(report: &mut Report) -> Result<Option<String>, InitError> {
-    if Path::new(DEGRADED).exists() {
+    if Path::new(DEGRADED).exists() || !platform::is_answered() {
         return Ok(None);
     }
     let args = cmdline::parse(&read("/proc/cmdline")?)?;
     let found = collect_again(&args, kept::read_in(Path::new("/var")));
-    let kept_report = platform::kept("/", report);
-    let merged = merge(&found, &args, kept_report.as_ref());
+    let kept_report = platform::kept(Path::new("/"), report);
+    let merged = merge(&found, &args, platform::counting(kept_report.as_ref()));
     let mut sources = source_files(&found.documents, &args.sets);
     sources.extend(facts_file(merged.facts.as_deref()));
     if !pending(&sources, |path| fs::read(path).ok()) {
@@ -87,15 +88,15 @@ fn run(report: &mut Report) -> Result<Option<String>, InitError> {
     if let Err(e) = set_hostname(&derive::hostname(&merged.effective.config, &configuration::machine_id())) {
         report.problem(&chain(&e));
     }
-    resolv::fill_in()?;
-    running_system(report);
-    if let Some(e) = failed {
-        return Err(e);
+    if let Err(e) = resolv::fill_in() {
+        report.problem(&chain(&e));
     }
-    // Last: what is there says that all of it was done.
-    apply_all(&sources)?;
+    running_system(report);
+    // Last of the files: what is there says that all of it was done.
+    let written = failed.map_or_else(|| apply_all(&sources), Err);
+    // What could be written counts, as at a boot.
     restart(services);
-    Ok(Some(merged.effective.accepted.join(", ")))
+    written.map(|()| Some(merged.effective.accepted.join(", ")))
 }
 
 fn merge(found: &FoundSources, args: &BootArgs, report: Option<&PlatformReport>) -> MergeResult {
@@ -121,7 +122,7 @@ fn changes(
     // `orlop-init resolv` has filled it in.
     after.retain(|step| step.path() != Some(RESOLV_CONF) || !same_servers);
     let steps: Vec<BootStep> = stale(&before, &after).into_iter().chain(after).collect();
-    let services = restarts(&steps, |path| fs::read(path).ok());
+    let services = restarts(&steps, |path| content(&before, path));
     (steps, services)
 }
 

@@ -53,7 +53,16 @@ pub fn stale(before: &[BootStep], after: &[BootStep]) -> Vec<BootStep> {
     gone.map(|path| BootStep::RemoveFile(path.clone())).collect()
 }
 
-/// The services that read what these steps change.
+/// What these steps write to a file.
+#[must_use]
+pub fn content(steps: &[BootStep], path: &str) -> Option<Vec<u8>> {
+    steps.iter().rev().find_map(|step| match step {
+        BootStep::WriteFile { path: p, content, .. } if p == path => Some(content.clone()),
+        _ => None,
+    })
+}
+
+/// The services that read what these steps change. `read` gives what was in a file before.
 #[must_use]
 pub fn restarts(steps: &[BootStep], read: impl Fn(&str) -> Option<Vec<u8>>) -> Restarts {
     let touched = |prefixes: &[&str]| {
@@ -108,6 +117,17 @@ mod tests {
         let gone = BootStep::RemoveFile("/run/systemd/network/10-a.network".into());
         assert_eq!(stale(&before, &after), [gone.clone()]);
         assert_eq!(restarts(&[gone], disk), Restarts { network: true, ..Restarts::default() });
+    }
+
+    #[test]
+    fn a_service_takes_what_a_call_before_this_one_has_written() {
+        let before = [write("/run/systemd/network/10-a.network", "dhcp"), write("/run/orlop/hostname", "a")];
+        let after = [write("/run/systemd/network/20-b.network", "static"), write("/run/orlop/hostname", "b")];
+        let steps: Vec<BootStep> = stale(&before, &after).into_iter().chain(after).collect();
+        let services = restarts(&steps, |path| content(&before, path));
+        assert_eq!(services, Restarts { network: true, ..Restarts::default() });
+        assert_eq!(restarts(&before, |path| content(&before, path)), Restarts::default());
+        assert_eq!(content(&before, "/run/orlop/hostname"), Some(b"a".to_vec()));
     }
 
     #[test]

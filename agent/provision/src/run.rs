@@ -127,7 +127,7 @@ impl ProvisionUnit<'_> {
     /// Asks until there is an answer that counts.
     async fn ask(&mut self, mut report: PlatformReport) -> Result<(), StoreError> {
         while let Some(inquiry) = Inquiry::new(report.platform) {
-            let Findings { user_data, facts } = self.round(inquiry).await;
+            let Findings { user_data, facts } = self.round(inquiry, &mut report).await;
             report.facts = facts;
             let checked = user_data.and_then(|document| match document {
                 Some(text) => check(&text, &self.service).map(|()| Some(text)),
@@ -144,14 +144,14 @@ impl ProvisionUnit<'_> {
     }
 
     /// All questions once, each until it is answered or given up.
-    async fn round(&mut self, mut inquiry: Inquiry) -> Findings {
+    async fn round(&mut self, mut inquiry: Inquiry, report: &mut PlatformReport) -> Findings {
         let mut failures = 0;
         while let Some(request) = inquiry.request() {
-            self.overdue("its answers take too long");
+            self.overdue("its answers take too long", report);
             match inquiry.answer(self.exchange(&request).await) {
                 Ok(()) => failures = 0,
                 Err(fault) => {
-                    self.fault(&fault.to_string());
+                    self.fault(&fault.to_string(), report);
                     let soon = fault.is_before_network() && !self.is_ready;
                     failures = if soon { 0 } else { failures + 1 };
                     self.wait(if soon { WITHOUT_NETWORK } else { pause(failures) }).await;
@@ -170,21 +170,26 @@ impl ProvisionUnit<'_> {
     }
 
     /// In the log once; on the consoles only when the agent has waited long enough.
-    fn fault(&mut self, fault: &str) {
+    fn fault(&mut self, fault: &str, report: &mut PlatformReport) {
         if self.said != fault {
             tracing::warn!(service = self.service, fault, "the platform's metadata service does not answer");
             fault.clone_into(&mut self.said);
         }
-        self.overdue(fault);
+        self.overdue(fault, report);
     }
 
-    /// Lets the agent start when it has waited long enough.
-    fn overdue(&mut self, why: &str) {
-        if !self.is_ready && Instant::now() >= self.deadline {
-            let line = format!("{}: {why}: standalone until it answers", self.service);
-            self.outlet.say(&line);
-            self.ready();
+    /// Lets the agent start when it has waited long enough, and says why in the report of this boot.
+    fn overdue(&mut self, why: &str, report: &mut PlatformReport) {
+        if self.is_ready || Instant::now() < self.deadline {
+            return;
         }
+        let line = format!("{}: {why}: standalone until it answers", self.service);
+        self.outlet.say(&line);
+        report.problem = Some(line);
+        if let Err(error) = store::show(&self.settings.report, report) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the report does not say why");
+        }
+        self.ready();
     }
 
     /// Until the next try, or until the agent has waited long enough, whichever is earlier.

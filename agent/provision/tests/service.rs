@@ -204,6 +204,12 @@ fn the_agent_starts_when_nobody_answers_in_time_and_the_answer_counts_later() {
         while begun.elapsed() < Duration::from_millis(700) {
             std::thread::yield_now();
         }
+        // The agent has started, and who looks finds the reason.
+        let problem = node.report().problem.unwrap_or_default();
+        assert!(
+            problem.contains("no answer (") && node.report().user_data == UserDataState::Pending,
+            "{problem}"
+        );
         let listener = TcpListener::bind(address).unwrap();
         let served = &fake;
         scope.spawn(move || served.serve(&listener));
@@ -216,6 +222,7 @@ fn the_agent_starts_when_nobody_answers_in_time_and_the_answer_counts_later() {
         told
     });
     assert_eq!((told.ready, node.report().user_data), (1, UserDataState::Kept));
+    assert_eq!(node.report().problem, None);
     let standalone = &told.lines[0];
     assert!(
         standalone.starts_with("metadata of aws at 169.254.169.254: no answer (")

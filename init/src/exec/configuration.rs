@@ -189,7 +189,7 @@ impl Merged<'_> {
 
 /// Files that keys name, and that are not below `root`: a pod may bring them later, so this is no mistake. `stale` are files of
 /// an earlier configuration: they go in this boot unless the configuration brings them, too.
-fn missing_files(effective: &Effective, root: &Path, stale: &[String]) -> Vec<Problem> {
+pub(super) fn missing_files(effective: &Effective, root: &Path, stale: &[String]) -> Vec<Problem> {
     let is_there = |path: &String| {
         !stale.contains(path) && fs::symlink_metadata(root.join(path.trim_start_matches('/'))).is_ok()
     };

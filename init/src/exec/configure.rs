@@ -15,18 +15,22 @@ use super::steps::{apply_all, apply_handed_over, read};
 use super::{DEGRADED, files, kept, platform, resolv, settings, swap};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::node_files::source_files;
-use crate::plan::reconfigure::{RESOLV_CONF, Restarts, content, facts_file, pending, restarts, stale};
+use crate::plan::reconfigure::{
+    NODE_CONFIG, RESOLV_CONF, Restarts, content, facts_file, pending, restarts, said, stale, unanswered,
+};
 use crate::plan::source::Kind;
 use crate::plan::step::BootStep;
 use orlop_config::error_chain::chain;
 use orlop_config::node::derive;
-use orlop_config::platform::PlatformReport;
+use orlop_config::platform::{PlatformReport, UserDataState};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 /// Phase of the ledger.
 const PHASE: &str = "provision.configured";
+/// Phase of the ledger when the agent starts without an answer that counts.
+const UNANSWERED: &str = "provision.unanswered";
 
 /// Runs the subcommand.
 #[must_use]
@@ -35,7 +39,13 @@ pub fn main() -> ExitCode {
     let started = boottime_ms();
     let outcome = run(&mut report);
     match outcome {
-        Ok(None) => ExitCode::SUCCESS,
+        Ok(None) => {
+            if let Some(why) = platform::this_boot().and_then(|report| unanswered(&report)) {
+                report.stamp(UNANSWERED, None, &why, false);
+                report.flush();
+            }
+            ExitCode::SUCCESS
+        }
         Ok(Some(detail)) => {
             report.stamp(PHASE, Some(started), &detail, true);
             report.flush();
@@ -53,13 +63,18 @@ pub fn main() -> ExitCode {
 
 /// What the ledger says, if there was something to do.
 fn run(report: &mut Report) -> Result<Option<String>, InitError> {
-    if Path::new(DEGRADED).exists() || !platform::is_answered() {
+    let answered = |answer: &PlatformReport| match answer.user_data {
+        UserDataState::Kept | UserDataState::None => true,
+        UserDataState::Local | UserDataState::Pending | UserDataState::Unsupported => false,
+    };
+    if Path::new(DEGRADED).exists() || !platform::this_boot().is_some_and(|answer| answered(&answer)) {
         return Ok(None);
     }
     let args = cmdline::parse(&read("/proc/cmdline")?)?;
     let found = collect_again(&args, kept::read_in(Path::new("/var")));
     let kept_report = platform::kept(Path::new("/"), report);
-    let merged = merge(&found, &args, platform::counting(kept_report.as_ref()));
+    let said = said(&fs::read_to_string(NODE_CONFIG).unwrap_or_default());
+    let mut merged = merge(&found, &args, platform::counting(kept_report.as_ref()), &said);
     let mut sources = source_files(&found.documents, &args.sets);
     sources.extend(facts_file(merged.facts.as_deref()));
     if !pending(&sources, |path| fs::read(path).ok()) {
@@ -69,8 +84,11 @@ fn run(report: &mut Report) -> Result<Option<String>, InitError> {
         report.problem(&why);
         Vec::new()
     });
+    let stale: &[String] = if merged.refused { &[] } else { &placed };
+    let missing = configuration::missing_files(&merged.effective, Path::new("/"), stale);
+    merged.effective.problems.extend(missing);
     let (steps, services) = changes(&found, &args, &merged, &placed);
-    for problem in &merged.effective.problems {
+    for problem in &merged.effective.problems[said.len()..] {
         report.problem(&format!("configuration: {problem}"));
     }
     if merged.effective.config.storage.project_quotas {
@@ -99,8 +117,13 @@ fn run(report: &mut Report) -> Result<Option<String>, InitError> {
     written.map(|()| Some(merged.effective.accepted.join(", ")))
 }
 
-fn merge(found: &FoundSources, args: &BootArgs, report: Option<&PlatformReport>) -> MergeResult {
-    Merged { found, sets: &args.sets, platform: report, said: &[] }.merge()
+fn merge(
+    found: &FoundSources,
+    args: &BootArgs,
+    report: Option<&PlatformReport>,
+    said: &[String],
+) -> MergeResult {
+    Merged { found, sets: &args.sets, platform: report, said }.merge()
 }
 
 /// The steps, with those that remove what only the last configuration had; and the services that read what changes.
@@ -116,7 +139,7 @@ fn changes(
     };
     let documents = found.documents.iter().filter(|d| d.kind != Kind::Metadata).cloned().collect();
     let last = FoundSources { documents, ..FoundSources::default() };
-    let before = steps_of(&merge(&last, args, None));
+    let before = steps_of(&merge(&last, args, None, &[]));
     let mut after = steps_of(merged);
     let same_servers = before.iter().any(|step| step.path() == Some(RESOLV_CONF) && after.contains(step));
     // `orlop-init resolv` has filled it in.

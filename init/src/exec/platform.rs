@@ -39,12 +39,11 @@ pub fn has_user_data(root: &Path) -> bool {
     counting(kept.as_ref()).is_some_and(|kept| kept.user_data == UserDataState::Kept)
 }
 
-/// Whether the metadata service has answered, in this boot or before, so that there may be something to apply.
+/// The report of this boot, as the provisioning unit left it; `None` if there is none.
 #[must_use]
-pub fn is_answered() -> bool {
-    let bytes = read_at_most(Path::new(REPORT_FILE), REPORT_BYTES_MAX).unwrap_or_default();
-    PlatformReport::parse(&String::from_utf8_lossy(&bytes))
-        .is_ok_and(|report| matches!(report.user_data, UserDataState::Kept | UserDataState::None))
+pub fn this_boot() -> Option<PlatformReport> {
+    let bytes = read_at_most(Path::new(REPORT_FILE), REPORT_BYTES_MAX).ok()?;
+    PlatformReport::parse(&String::from_utf8_lossy(&bytes)).ok()
 }
 
 fn read(root: &Path) -> Result<Option<PlatformReport>, String> {

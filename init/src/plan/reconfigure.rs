@@ -3,9 +3,13 @@
 
 use super::step::BootStep;
 use orlop_config::node::derive::ENVIRONMENT_FILE;
+use orlop_config::platform::{PlatformReport, UserDataState};
+use serde_json::Value;
 
 /// The file that `orlop-init resolv` fills in as well.
 pub const RESOLV_CONF: &str = "/run/orlop/resolv.conf";
+/// The effective configuration with its problems.
+pub const NODE_CONFIG: &str = "/run/orlop/node-config.json";
 /// The NodeConfig that follows from the platform's facts, beside the sources as found.
 const FACTS_FILE: &str = "/run/orlop/config/05-platform.yaml";
 /// What containerd reads at its start only.
@@ -31,6 +35,22 @@ pub struct Restarts {
 pub fn facts_file(facts: Option<&str>) -> Option<BootStep> {
     let content = facts?.as_bytes().to_vec();
     Some(BootStep::WriteFile { path: FACTS_FILE.into(), mode: 0o600, content })
+}
+
+/// What the ledger says of a platform that has given no answer that counts; `None` if it has given one, or is not asked.
+#[must_use]
+pub fn unanswered(report: &PlatformReport) -> Option<String> {
+    let is_pending = report.user_data == UserDataState::Pending;
+    is_pending.then(|| report.problem.clone().unwrap_or_else(|| "no answer yet".to_owned()))
+}
+
+/// What init had to say before it merged, from the problems of [`NODE_CONFIG`]: the file is written anew, and they still hold.
+#[must_use]
+pub fn said(node_config: &str) -> Vec<String> {
+    let document: Value = serde_json::from_str(node_config).unwrap_or_default();
+    let problems = document["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_init = problems.iter().filter(|problem| problem["source"] == "init");
+    of_init.filter_map(|problem| Some(problem["reason"].as_str()?.to_owned())).collect()
 }
 
 /// Whether a source is not what the node runs with. `read` gives what is in a file.
@@ -103,6 +123,31 @@ mod tests {
         let facts = facts_file(Some("node: {}"));
         assert!(pending(&facts.into_iter().chain([image]).collect::<Vec<_>>(), disk));
         assert_eq!(facts_file(None), None);
+    }
+
+    #[test]
+    fn an_answer_that_is_missing_is_named() {
+        use orlop_config::platform::PlatformName;
+        let report = |state| PlatformReport::new(PlatformName::Aws, state);
+        for state in
+            [UserDataState::Local, UserDataState::None, UserDataState::Kept, UserDataState::Unsupported]
+        {
+            assert_eq!(unanswered(&report(state)), None, "{state:?}");
+        }
+        let mut pending = report(UserDataState::Pending);
+        assert_eq!(unanswered(&pending).as_deref(), Some("no answer yet"));
+        pending.problem = Some("REFUSED".into());
+        assert_eq!(unanswered(&pending).as_deref(), Some("REFUSED"));
+    }
+
+    #[test]
+    fn what_init_said_is_said_again() {
+        let document =
+            r#"{"problems": [{"source": "init", "reason": "a"}, {"source": "ESP", "reason": "b"}, 7]}"#;
+        assert_eq!(said(document), ["a"]);
+        for nothing in ["", "[", "{}", r#"{"problems": [{"source": "init"}]}"#] {
+            assert!(said(nothing).is_empty(), "{nothing}");
+        }
     }
 
     #[test]

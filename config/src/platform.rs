@@ -88,6 +88,10 @@ pub struct MachineWords<'a> {
 /// Chassis asset tag of every machine of Azure.
 const AZURE_TAG: &str = "7783-7084-3265-9085-8269-3286-77";
 
+/// Chassis asset tags of clouds that are made of OpenStack and have another manufacturer's name.
+const OPENSTACK_TAGS: [&str; 4] =
+    ["HUAWEICLOUD", "OpenTelekomCloud", "SAP CCloud VM", "Samsung Cloud Platform"];
+
 /// The platform that these words name. The firmware decides, never what an address answers.
 #[must_use]
 pub fn identify(words: &MachineWords<'_>) -> Option<PlatformName> {
@@ -102,6 +106,7 @@ pub fn identify(words: &MachineWords<'_>) -> Option<PlatformName> {
         ("Hetzner", ..) => PlatformName::Hetzner,
         ("Microsoft Corporation", "Virtual Machine", _) => PlatformName::HyperV,
         _ if vendor.starts_with("OpenStack") || product.starts_with("OpenStack") => PlatformName::OpenStack,
+        _ if OPENSTACK_TAGS.contains(&chassis_asset_tag) => PlatformName::OpenStack,
         _ if vendor.starts_with("VMware") => PlatformName::Vmware,
         _ => return None,
     };
@@ -266,6 +271,7 @@ mod tests {
             (["Microsoft Corporation", "Virtual Machine", "1234"], Some(PlatformName::HyperV)),
             (["Microsoft Corporation", "Surface", ""], None),
             (["OpenStack Foundation", "OpenStack Nova", ""], Some(PlatformName::OpenStack)),
+            (["Huawei", "KVM", "OpenTelekomCloud"], Some(PlatformName::OpenStack)),
             (["QEMU", "Standard PC", "OracleCloud.com"], Some(PlatformName::Oracle)),
             (["DigitalOcean", "Droplet", ""], Some(PlatformName::DigitalOcean)),
             (["Vultr", "VHF", ""], Some(PlatformName::Vultr)),

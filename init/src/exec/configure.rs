@@ -12,7 +12,7 @@ use super::error::InitError;
 use super::report::Report;
 use super::sources::{FoundSources, collect_again};
 use super::steps::{apply_all, apply_handed_over, read};
-use super::{DEGRADED, files, kept, platform, resolv, settings, swap};
+use super::{DEGRADED, files, kept, ledger, platform, resolv, settings, swap};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::node_files::source_files;
 use crate::plan::reconfigure::{
@@ -40,7 +40,9 @@ pub fn main() -> ExitCode {
     let outcome = run(&mut report);
     match outcome {
         Ok(None) => {
-            if let Some(why) = platform::this_boot().and_then(|report| unanswered(&report)) {
+            let why = platform::this_boot().and_then(|report| unanswered(&report));
+            // Once: systemd may start a unit that fails again and again.
+            if let Some(why) = why.filter(|_| !is_stamped(UNANSWERED)) {
                 report.stamp(UNANSWERED, None, &why, false);
                 report.flush();
             }
@@ -59,6 +61,11 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_stamped(phase: &str) -> bool {
+    let ledger = ledger::read(Path::new("/run/orlop/boot.json"));
+    ledger.is_ok_and(|ledger| ledger.entries.iter().any(|entry| entry.phase == phase))
 }
 
 /// What the ledger says, if there was something to do.

@@ -99,8 +99,9 @@ impl Inquiry {
             }
             (None, _) => (RequestMethod::Get, question.target(), user_data::BYTES_MAX),
         };
-        let (service, host, body) = (Service::Metadata, self.dialect.host, String::new());
-        Some(MetadataRequest { method, service, host, target, headers, body, bytes_max })
+        let (service, body) = (Service::Metadata, String::new());
+        let Dialect { host, ipv6, .. } = *self.dialect;
+        Some(MetadataRequest { method, service, host, ipv6, target, headers, body, bytes_max })
     }
 
     /// Takes what came of the request.

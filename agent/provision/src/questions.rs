@@ -3,6 +3,7 @@
 //! Upstream: each platform's own documentation of its metadata service.
 
 use orlop_config::platform::PlatformName;
+use std::net::Ipv6Addr;
 
 /// Address of the metadata service on every platform.
 pub const METADATA_ADDRESS: &str = "169.254.169.254";
@@ -84,6 +85,8 @@ pub struct TokenQuestion {
 pub struct Dialect {
     /// `Host`.
     pub host: &'static str,
+    /// Its address for machines without IPv4, if it has one.
+    pub ipv6: Option<Ipv6Addr>,
     /// Headers of every request.
     pub headers: &'static [(&'static str, &'static str)],
     /// Asked before anything else.
@@ -106,7 +109,7 @@ const fn encoded_user_data(target: &'static str) -> Question {
 
 /// A dialect without token and without headers of its own.
 const fn plain(questions: &'static [Question]) -> Dialect {
-    Dialect { host: METADATA_ADDRESS, headers: &[], token: None, questions }
+    Dialect { host: METADATA_ADDRESS, ipv6: None, headers: &[], token: None, questions }
 }
 
 const AWS_QUESTIONS: &[Question] = &[
@@ -121,6 +124,7 @@ const AWS_QUESTIONS: &[Question] = &[
 ];
 
 const AWS: Dialect = Dialect {
+    ipv6: Some(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254)),
     token: Some(TokenQuestion {
         target: "/latest/api/token",
         ttl: ("x-aws-ec2-metadata-token-ttl-seconds", "300"),
@@ -145,6 +149,7 @@ const GCE_QUESTIONS: &[Question] = &[
 
 const GCE: Dialect = Dialect {
     host: "metadata.google.internal",
+    ipv6: Some(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254)),
     headers: &[("metadata-flavor", "Google")],
     ..plain(GCE_QUESTIONS)
 };
@@ -297,6 +302,14 @@ mod tests {
             assert!(questions.iter().all(|q| q.target().starts_with('/')), "{platform:?}");
         }
         assert_eq!(dialect(PlatformName::Vmware), None);
+    }
+
+    #[test]
+    fn two_platforms_have_an_address_for_machines_without_ipv4() {
+        let shown = |platform| dialect(platform).and_then(|dialect| dialect.ipv6).map(|ip| ip.to_string());
+        assert_eq!(shown(PlatformName::Aws).as_deref(), Some("fd00:ec2::254"));
+        assert_eq!(shown(PlatformName::Gce).as_deref(), Some("fd20:ce::254"));
+        assert_eq!(shown(PlatformName::Azure), None);
     }
 
     #[test]

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
+/// A connection by IPv6 takes so long at most: a network that drops it may be about to give the machine its IPv4 address.
+const IPV6_CONNECT_MAX: Duration = Duration::from_millis(500);
+
 /// Where the services are. The addresses are fixed; tests have others.
 #[derive(Clone, Copy, Debug)]
 pub struct Endpoints {
@@ -147,9 +150,13 @@ impl ProvisionUnit<'_> {
     async fn round(&mut self, mut inquiry: Inquiry, report: &mut PlatformReport) -> Findings {
         let mut failures = 0;
         while let Some(request) = inquiry.request() {
-            self.overdue("its answers take too long", report);
             match inquiry.answer(self.exchange(&request).await) {
-                Ok(()) => failures = 0,
+                Ok(()) => {
+                    failures = 0;
+                    if inquiry.request().is_some() {
+                        self.overdue("its answers take too long", report);
+                    }
+                }
                 Err(fault) => {
                     self.fault(&fault.to_string(), report);
                     let soon = fault.is_before_network() && !self.is_ready;
@@ -161,12 +168,20 @@ impl ProvisionUnit<'_> {
         inquiry.into_findings()
     }
 
+    /// By IPv4, and by IPv6 where the machine has no IPv4 and the platform an address.
     async fn exchange(&self, request: &MetadataRequest) -> Result<MetadataResponse, ExchangeFailure> {
         let address = match request.service {
             Service::Metadata => self.settings.endpoints.metadata,
             Service::Fabric => self.settings.endpoints.fabric,
         };
-        http::exchange(address, request, self.settings.limits.exchange_max).await
+        let limit = self.settings.limits.exchange_max;
+        let answer = http::exchange(address, request, limit, limit).await;
+        let (Err(ExchangeFailure::NoRoute(_)), Some(ip)) = (&answer, request.ipv6) else { return answer };
+        let second = SocketAddr::from((ip, address.port()));
+        match http::exchange(second, request, IPV6_CONNECT_MAX, limit).await {
+            Err(ExchangeFailure::NoRoute(_) | ExchangeFailure::NoConnection(_)) => answer,
+            by_ipv6 => by_ipv6,
+        }
     }
 
     /// In the log once; on the consoles only when the agent has waited long enough.

@@ -100,7 +100,7 @@ impl OwnedWords {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orlop_config::platform::{PlatformName, UserDataState};
+    use orlop_config::platform::PlatformName;
 
     #[test]
     fn words_are_trimmed_and_may_be_absent() {

@@ -81,15 +81,21 @@ pub struct MachineWords<'a> {
     pub product: &'a str,
     /// Type 3, asset tag.
     pub chassis_asset_tag: &'a str,
+    /// Type 1, UUID; empty if there is none.
+    pub uuid: &'a str,
 }
 
 /// Chassis asset tag of every machine of Azure.
 const AZURE_TAG: &str = "7783-7084-3265-9085-8269-3286-77";
 
+/// Chassis asset tags of clouds that are made of OpenStack and have another manufacturer's name.
+const OPENSTACK_TAGS: [&str; 4] =
+    ["HUAWEICLOUD", "OpenTelekomCloud", "SAP CCloud VM", "Samsung Cloud Platform"];
+
 /// The platform that these words name. The firmware decides, never what an address answers.
 #[must_use]
 pub fn identify(words: &MachineWords<'_>) -> Option<PlatformName> {
-    let MachineWords { vendor, product, chassis_asset_tag } = *words;
+    let MachineWords { vendor, product, chassis_asset_tag, .. } = *words;
     let platform = match (vendor, product, chassis_asset_tag) {
         (_, _, AZURE_TAG) => PlatformName::Azure,
         (_, _, "OracleCloud.com") => PlatformName::Oracle,
@@ -100,6 +106,7 @@ pub fn identify(words: &MachineWords<'_>) -> Option<PlatformName> {
         ("Hetzner", ..) => PlatformName::Hetzner,
         ("Microsoft Corporation", "Virtual Machine", _) => PlatformName::HyperV,
         _ if vendor.starts_with("OpenStack") || product.starts_with("OpenStack") => PlatformName::OpenStack,
+        _ if OPENSTACK_TAGS.contains(&chassis_asset_tag) => PlatformName::OpenStack,
         _ if vendor.starts_with("VMware") => PlatformName::Vmware,
         _ => return None,
     };
@@ -132,6 +139,9 @@ pub struct PlatformFacts {
     /// Its identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
+    /// Its kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
     /// Region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
@@ -157,6 +167,9 @@ pub struct PlatformReport {
     pub version: u32,
     /// By SMBIOS.
     pub platform: PlatformName,
+    /// UUID of the machine (SMBIOS type 1), if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// Of this boot.
     pub user_data: UserDataState,
     /// Why the user data do not count, for a person.
@@ -168,11 +181,19 @@ pub struct PlatformReport {
 }
 
 impl PlatformReport {
-    /// A report without facts.
+    /// A report without facts, of a machine without a UUID.
     #[must_use]
     pub fn new(platform: PlatformName, user_data: UserDataState) -> PlatformReport {
         let facts = PlatformFacts::default();
-        PlatformReport { version: REPORT_VERSION, platform, user_data, problem: None, facts }
+        PlatformReport { version: REPORT_VERSION, platform, machine: None, user_data, problem: None, facts }
+    }
+
+    /// Whether it is about this machine, and not about another one of which this disk is a copy. A machine without a UUID cannot be
+    /// told from others of its platform.
+    #[must_use]
+    pub fn is_about(&self, words: &MachineWords<'_>) -> bool {
+        let other = |machine: &String| !words.uuid.is_empty() && *machine != words.uuid.to_ascii_lowercase();
+        identify(words) == Some(self.platform) && !self.machine.as_ref().is_some_and(other)
     }
 
     /// Reads one.
@@ -213,10 +234,14 @@ pub fn document(facts: &PlatformFacts, config: &NodeConfig) -> Option<String> {
         document.insert("kubelet".into(), json!({ "providerID": id }));
     }
     if config.platform.labels {
-        let places = [("region", &facts.region), ("zone", &facts.zone)];
+        let places = [
+            ("topology.kubernetes.io/region", &facts.region),
+            ("topology.kubernetes.io/zone", &facts.zone),
+            ("node.kubernetes.io/instance-type", &facts.instance_type),
+        ];
         let label = |(key, value): (&str, &Option<String>)| {
-            let value = value.as_ref().filter(|value| formats::is_label_value(value))?;
-            Some((format!("topology.kubernetes.io/{key}"), Value::from(value.as_str())))
+            let value = value.as_ref().filter(|value| !value.is_empty() && formats::is_label_value(value))?;
+            Some((key.to_owned(), Value::from(value.as_str())))
         };
         let labels: Map<String, Value> = places.into_iter().filter_map(label).collect();
         if !labels.is_empty() {
@@ -246,6 +271,7 @@ mod tests {
             (["Microsoft Corporation", "Virtual Machine", "1234"], Some(PlatformName::HyperV)),
             (["Microsoft Corporation", "Surface", ""], None),
             (["OpenStack Foundation", "OpenStack Nova", ""], Some(PlatformName::OpenStack)),
+            (["Huawei", "KVM", "OpenTelekomCloud"], Some(PlatformName::OpenStack)),
             (["QEMU", "Standard PC", "OracleCloud.com"], Some(PlatformName::Oracle)),
             (["DigitalOcean", "Droplet", ""], Some(PlatformName::DigitalOcean)),
             (["Vultr", "VHF", ""], Some(PlatformName::Vultr)),
@@ -255,9 +281,21 @@ mod tests {
             (["", "", ""], None),
         ];
         for ([vendor, product, chassis_asset_tag], want) in table {
-            let words = MachineWords { vendor, product, chassis_asset_tag };
+            let words = MachineWords { vendor, product, chassis_asset_tag, uuid: "" };
             assert_eq!(identify(&words), want, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_copy_of_a_disk_does_not_take_its_model_for_itself() {
+        let words = |vendor, uuid| MachineWords { vendor, uuid, ..MachineWords::default() };
+        let mut report = PlatformReport::new(PlatformName::Aws, UserDataState::Kept);
+        assert!(report.is_about(&words("Amazon EC2", "ec2-1")) && report.is_about(&words("Amazon EC2", "")));
+        report.machine = Some("ec2-1".into());
+        assert!(report.is_about(&words("Amazon EC2", "EC2-1")));
+        assert!(!report.is_about(&words("Amazon EC2", "ec2-2")), "another machine");
+        assert!(report.is_about(&words("Amazon EC2", "")), "it cannot be told");
+        assert!(!report.is_about(&words("Vultr", "ec2-1")) && !report.is_about(&words("", "ec2-1")));
     }
 
     fn facts() -> PlatformFacts {
@@ -265,6 +303,7 @@ mod tests {
             hostname: Some("IP-10-0-0-5.ec2.internal".into()),
             region: Some("eu-west-1".into()),
             zone: Some("eu-west-1a".into()),
+            instance_type: Some("m7i.large".into()),
             provider_id: Some("aws:///eu-west-1a/i-0123".into()),
             ..PlatformFacts::default()
         }
@@ -294,6 +333,7 @@ mod tests {
         assert_eq!(asked.kubelet.provider_id, "aws:///eu-west-1a/i-0123");
         assert_eq!(asked.config.labels["topology.kubernetes.io/zone"], "eu-west-1a");
         assert_eq!(asked.config.labels["topology.kubernetes.io/region"], "eu-west-1");
+        assert_eq!(asked.config.labels["node.kubernetes.io/instance-type"], "m7i.large");
 
         let said = "node: {name: n1, cloudProvider: external}\nkubelet: {providerID: x://y}\n";
         let said = loaded(said, &facts());
@@ -313,6 +353,7 @@ mod tests {
         let mut report = PlatformReport::new(PlatformName::OpenStack, UserDataState::Kept);
         report.facts = facts();
         report.problem = Some("line 1".into());
+        report.machine = Some("ec2-1".into());
         assert_eq!(PlatformReport::parse(&report.render()), Ok(report.clone()));
         assert!(report.render().contains("\"providerID\"") && report.render().contains("\"openstack\""));
         let other = report.render().replace("\"version\": 1", "\"version\": 2");

@@ -94,6 +94,7 @@ pub fn all() -> Vec<Case> {
         volumes::flex::CASES,
         join::wrong_clock::CASES,
         provision::aws::CASES,
+        provision::copy::CASES,
         provision::late::CASES,
         time::wrong::CASES,
         time::ntp::CASES,

@@ -74,7 +74,7 @@ fn request(
     headers.push((VERSION.0, VERSION.1.to_owned()));
     headers.push(("x-ms-agent-name", "orlop".to_owned()));
     let (service, host) = (Service::Fabric, FABRIC_ADDRESS);
-    MetadataRequest { method, service, host, target, headers, body, bytes_max: BYTES_MAX }
+    MetadataRequest { method, service, host, ipv6: None, target, headers, body, bytes_max: BYTES_MAX }
 }
 
 #[cfg(test)]

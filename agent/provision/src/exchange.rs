@@ -1,5 +1,7 @@
 //! A request and what came of it, as values.
 
+use std::net::Ipv6Addr;
+
 /// Method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestMethod {
@@ -29,6 +31,8 @@ pub struct MetadataRequest {
     pub service: Service,
     /// `Host`.
     pub host: &'static str,
+    /// Address of the service for machines without IPv4, if it has one.
+    pub ipv6: Option<Ipv6Addr>,
     /// Path and query.
     pub target: &'static str,
     /// Further headers. Values may be secret.
@@ -63,6 +67,9 @@ impl std::fmt::Debug for MetadataResponse {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeFailure {
+    /// The machine has no address or no route, in the kernel's words: its network is not up.
+    #[error("{0}")]
+    NoRoute(String),
     /// No connection, in the kernel's words.
     #[error("{0}")]
     NoConnection(String),

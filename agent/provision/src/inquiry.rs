@@ -5,14 +5,15 @@
 //! time: it waits after each [`Fault`], and asks the same again.
 
 use super::exchange::{ExchangeFailure, MetadataRequest, MetadataResponse, RequestMethod, Service};
-use super::questions::{Dialect, FactKey, METADATA_ADDRESS, Question, dialect, fact_text, facts};
+use super::facts::facts;
+use super::questions::{Dialect, FactKey, METADATA_ADDRESS, Question, dialect, fact_text};
 use super::user_data::{self, UserDataRefusal};
 use orlop_config::platform::{PlatformFacts, PlatformName};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// After so many failures a fact is not asked for any more.
-pub const FACT_TRIES: u32 = 3;
+/// After so many failures a fact is not asked for any more. What is missing then is missing for good: the tries span three seconds.
+pub const FACT_TRIES: u32 = 5;
 /// Longest token, bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
 
@@ -39,6 +40,14 @@ pub enum Fault {
         /// Path.
         target: &'static str,
     },
+}
+
+impl Fault {
+    /// The machine has no network yet: nobody was asked.
+    #[must_use]
+    pub fn is_before_network(&self) -> bool {
+        matches!(self, Fault::NoAnswer(ExchangeFailure::NoRoute(_)))
+    }
 }
 
 /// The result of a round. The user data may hold a token.
@@ -90,8 +99,9 @@ impl Inquiry {
             }
             (None, _) => (RequestMethod::Get, question.target(), user_data::BYTES_MAX),
         };
-        let (service, host, body) = (Service::Metadata, self.dialect.host, String::new());
-        Some(MetadataRequest { method, service, host, target, headers, body, bytes_max })
+        let (service, body) = (Service::Metadata, String::new());
+        let Dialect { host, ipv6, .. } = *self.dialect;
+        Some(MetadataRequest { method, service, host, ipv6, target, headers, body, bytes_max })
     }
 
     /// Takes what came of the request.
@@ -150,7 +160,9 @@ impl Inquiry {
             },
             Ok(MetadataResponse { status, .. }) => format!("status {status}"),
             // Nobody is there at all: that says nothing about tokens.
-            Err(failure @ ExchangeFailure::NoConnection(_)) => return Err(Fault::NoAnswer(failure)),
+            Err(failure @ (ExchangeFailure::NoRoute(_) | ExchangeFailure::NoConnection(_))) => {
+                return Err(Fault::NoAnswer(failure));
+            }
             Err(failure) => failure.to_string(),
         };
         Err(Fault::NoToken(why))
@@ -217,7 +229,7 @@ mod tests {
     }
 
     fn unreachable() -> Result<MetadataResponse, ExchangeFailure> {
-        Err(ExchangeFailure::NoConnection("Network is unreachable".into()))
+        Err(ExchangeFailure::NoRoute("Network is unreachable".into()))
     }
 
     fn header(inquiry: &Inquiry, name: &str) -> Option<String> {
@@ -257,7 +269,11 @@ mod tests {
             assert!(matches!(&fault, Fault::NoToken(_)), "{fault:?}");
             assert!(fault.to_string().contains("hop limit"), "{fault}");
         }
-        assert!(matches!(inquiry.answer(unreachable()), Err(Fault::NoAnswer(_))));
+        assert!(inquiry.answer(unreachable()).is_err_and(|fault| fault.is_before_network()));
+        let refused = inquiry.answer(Err(ExchangeFailure::NoConnection("Connection refused".into())));
+        assert!(
+            refused.is_err_and(|fault| matches!(&fault, Fault::NoAnswer(_)) && !fault.is_before_network())
+        );
         assert_eq!(inquiry.request().map(|r| r.target), Some("/latest/api/token"));
     }
 
@@ -276,7 +292,7 @@ mod tests {
             faults += u32::from(inquiry.answer(unreachable()).is_err());
         }
         // Each fact is given up after its last try.
-        assert_eq!(faults, 6 * (FACT_TRIES - 1));
+        assert_eq!(faults, 7 * (FACT_TRIES - 1));
         let findings = inquiry.into_findings();
         assert_eq!(findings.user_data, Err(UserDataRefusal::CloudConfig));
         assert_eq!(findings.facts, PlatformFacts::default());
@@ -301,6 +317,7 @@ mod tests {
         assert_eq!(inquiry.answer(status(404, "")), Ok(()));
         let document = r#"{"name": "n1", "uuid": "u", "availability_zone": "nova", "x": 1}"#;
         assert_eq!(inquiry.answer(ok(document)), Ok(()));
+        assert_eq!(inquiry.answer(ok("m1.small")), Ok(()));
         assert_eq!(inquiry.answer(ok("10.0.0.5")), Ok(()));
         assert_eq!(inquiry.answer(ok("")), Ok(()));
         assert_eq!(inquiry.request(), None);
@@ -308,6 +325,7 @@ mod tests {
         let facts = inquiry.into_findings().facts;
         assert_eq!((facts.hostname.as_deref(), facts.zone.as_deref()), (Some("n1"), Some("nova")));
         assert_eq!(facts.provider_id.as_deref(), Some("openstack:///u"));
+        assert_eq!(facts.instance_type.as_deref(), Some("m1.small"));
         assert_eq!((facts.local_ipv4.as_deref(), facts.public_ipv4), (Some("10.0.0.5"), None));
         for broken in ["", "[", "{\"name\": 7}", "[1]"] {
             let mut inquiry = Inquiry::new(PlatformName::OpenStack).expect("a dialect");

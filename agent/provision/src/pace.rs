@@ -1,4 +1,6 @@
-//! How often the service is asked: 0.2 s after the first failure, twice as long after each further one, 10 s at most.
+//! How often the service is asked: 0.2 s after the first failure, twice as long after each further one, 10 s at most. A machine
+//! that has no network yet asks nobody: it looks again each 0.2 s while the agent waits, so that the agent does not wait longer
+//! than the network does.
 
 use std::time::Duration;
 
@@ -6,6 +8,9 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(200);
 /// At most.
 const LAST: Duration = Duration::from_secs(10);
+
+/// The pause while the machine has no network and the agent waits.
+pub const WITHOUT_NETWORK: Duration = FIRST;
 
 /// The pause after so many failures in a row, the first counted as 1.
 #[must_use]

@@ -1,10 +1,9 @@
 //! The dialects of the platforms as tables: which paths are asked with which headers, and what an answer means.
 //!
-//! Upstream: each platform's own documentation of its metadata service; provider ids are those of the platforms' cloud controller
-//! managers.
+//! Upstream: each platform's own documentation of its metadata service.
 
-use orlop_config::platform::{PlatformFacts, PlatformName};
-use std::collections::BTreeMap;
+use orlop_config::platform::PlatformName;
+use std::net::Ipv6Addr;
 
 /// Address of the metadata service on every platform.
 pub const METADATA_ADDRESS: &str = "169.254.169.254";
@@ -16,6 +15,8 @@ pub enum FactKey {
     Hostname,
     /// Its identifier.
     InstanceId,
+    /// Kind of the machine.
+    InstanceType,
     /// Region.
     Region,
     /// Zone, as the platform writes it.
@@ -84,6 +85,8 @@ pub struct TokenQuestion {
 pub struct Dialect {
     /// `Host`.
     pub host: &'static str,
+    /// Its address for machines without IPv4, if it has one.
+    pub ipv6: Option<Ipv6Addr>,
     /// Headers of every request.
     pub headers: &'static [(&'static str, &'static str)],
     /// Asked before anything else.
@@ -106,13 +109,14 @@ const fn encoded_user_data(target: &'static str) -> Question {
 
 /// A dialect without token and without headers of its own.
 const fn plain(questions: &'static [Question]) -> Dialect {
-    Dialect { host: METADATA_ADDRESS, headers: &[], token: None, questions }
+    Dialect { host: METADATA_ADDRESS, ipv6: None, headers: &[], token: None, questions }
 }
 
 const AWS_QUESTIONS: &[Question] = &[
     user_data("/latest/user-data"),
     fact("/latest/meta-data/instance-id", FactKey::InstanceId),
     fact("/latest/meta-data/local-hostname", FactKey::Hostname),
+    fact("/latest/meta-data/instance-type", FactKey::InstanceType),
     fact("/latest/meta-data/placement/availability-zone", FactKey::Zone),
     fact("/latest/meta-data/placement/region", FactKey::Region),
     fact("/latest/meta-data/local-ipv4", FactKey::LocalIpv4),
@@ -120,6 +124,7 @@ const AWS_QUESTIONS: &[Question] = &[
 ];
 
 const AWS: Dialect = Dialect {
+    ipv6: Some(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254)),
     token: Some(TokenQuestion {
         target: "/latest/api/token",
         ttl: ("x-aws-ec2-metadata-token-ttl-seconds", "300"),
@@ -132,6 +137,7 @@ const GCE_QUESTIONS: &[Question] = &[
     user_data("/computeMetadata/v1/instance/attributes/user-data"),
     fact("/computeMetadata/v1/instance/id", FactKey::InstanceId),
     fact("/computeMetadata/v1/instance/name", FactKey::Hostname),
+    fact("/computeMetadata/v1/instance/machine-type", FactKey::InstanceType),
     fact("/computeMetadata/v1/instance/zone", FactKey::Zone),
     fact("/computeMetadata/v1/project/project-id", FactKey::Project),
     fact("/computeMetadata/v1/instance/network-interfaces/0/ip", FactKey::LocalIpv4),
@@ -143,6 +149,7 @@ const GCE_QUESTIONS: &[Question] = &[
 
 const GCE: Dialect = Dialect {
     host: "metadata.google.internal",
+    ipv6: Some(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254)),
     headers: &[("metadata-flavor", "Google")],
     ..plain(GCE_QUESTIONS)
 };
@@ -154,6 +161,7 @@ const AZURE_QUESTIONS: &[Question] = &[
         fields: &[
             ("/osProfile/computerName", FactKey::Hostname),
             ("/vmId", FactKey::InstanceId),
+            ("/vmSize", FactKey::InstanceType),
             ("/location", FactKey::Region),
             ("/zone", FactKey::Zone),
             ("/resourceId", FactKey::ResourcePath),
@@ -180,6 +188,8 @@ const OPENSTACK_QUESTIONS: &[Question] = &[
             ("/availability_zone", FactKey::Zone),
         ],
     },
+    // These exist in the form of EC2 only.
+    fact("/latest/meta-data/instance-type", FactKey::InstanceType),
     fact("/latest/meta-data/local-ipv4", FactKey::LocalIpv4),
     fact("/latest/meta-data/public-ipv4", FactKey::PublicIpv4),
 ];
@@ -193,7 +203,8 @@ const ORACLE_QUESTIONS: &[Question] = &[
         fields: &[
             ("/hostname", FactKey::Hostname),
             ("/id", FactKey::InstanceId),
-            ("/canonicalRegionName", FactKey::Region),
+            ("/shape", FactKey::InstanceType),
+            ("/region", FactKey::Region),
             ("/availabilityDomain", FactKey::Zone),
         ],
     },
@@ -233,7 +244,6 @@ const HETZNER_QUESTIONS: &[Question] = &[
     fact("/hetzner/v1/metadata/instance-id", FactKey::InstanceId),
     fact("/hetzner/v1/metadata/hostname", FactKey::Hostname),
     fact("/hetzner/v1/metadata/availability-zone", FactKey::Zone),
-    fact("/hetzner/v1/metadata/region", FactKey::Region),
     fact("/hetzner/v1/metadata/public-ipv4", FactKey::PublicIpv4),
 ];
 
@@ -266,53 +276,6 @@ pub fn fact_text(bytes: &[u8]) -> Option<String> {
     (visible && text.len() <= FACT_BYTES_MAX).then(|| text.to_owned())
 }
 
-/// The report's facts, from the answers.
-#[must_use]
-pub fn facts(platform: PlatformName, answers: &BTreeMap<FactKey, String>) -> PlatformFacts {
-    let get = |key: FactKey| answers.get(&key).map(String::as_str);
-    let id = get(FactKey::InstanceId);
-    let (mut region, mut zone) =
-        (get(FactKey::Region).map(str::to_owned), get(FactKey::Zone).map(str::to_owned));
-    match platform {
-        PlatformName::Gce => {
-            // projects/<number>/zones/<region>-<letter>
-            zone = zone.map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
-            region =
-                zone.as_deref().and_then(|zone| zone.rsplit_once('-')).map(|(region, _)| region.to_owned());
-        }
-        PlatformName::Azure => {
-            // A number in its region; as the cloud controller manager writes it.
-            let within = region.as_deref().zip(zone.as_deref());
-            zone = within.map(|(region, zone)| format!("{region}-{zone}"));
-        }
-        _ => {}
-    }
-    let provider_id = match platform {
-        PlatformName::Aws => zone.as_deref().zip(id).map(|(zone, id)| format!("aws:///{zone}/{id}")),
-        PlatformName::Gce => {
-            let name = get(FactKey::Hostname).and_then(|name| name.split('.').next());
-            let parts = get(FactKey::Project).zip(zone.as_deref()).zip(name);
-            parts.map(|((project, zone), name)| format!("gce://{project}/{zone}/{name}"))
-        }
-        PlatformName::Azure => get(FactKey::ResourcePath).map(|path| format!("azure://{path}")),
-        PlatformName::OpenStack => id.map(|id| format!("openstack:///{id}")),
-        PlatformName::Oracle => id.map(|id| format!("oci://{id}")),
-        PlatformName::DigitalOcean => id.map(|id| format!("digitalocean://{id}")),
-        PlatformName::Vultr => id.map(|id| format!("vultr://{id}")),
-        PlatformName::Hetzner => id.map(|id| format!("hcloud://{id}")),
-        PlatformName::Vmware | PlatformName::HyperV => None,
-    };
-    PlatformFacts {
-        hostname: get(FactKey::Hostname).map(str::to_owned),
-        instance_id: id.map(str::to_owned),
-        region,
-        zone,
-        local_ipv4: get(FactKey::LocalIpv4).map(str::to_owned),
-        public_ipv4: get(FactKey::PublicIpv4).map(str::to_owned),
-        provider_id,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,41 +304,12 @@ mod tests {
         assert_eq!(dialect(PlatformName::Vmware), None);
     }
 
-    fn of(platform: PlatformName, answers: &[(FactKey, &str)]) -> PlatformFacts {
-        facts(platform, &answers.iter().map(|(key, text)| (*key, (*text).to_owned())).collect())
-    }
-
     #[test]
-    fn provider_ids_are_those_of_the_cloud_controller_managers() {
-        let aws = of(PlatformName::Aws, &[(FactKey::InstanceId, "i-0"), (FactKey::Zone, "eu-west-1a")]);
-        assert_eq!(aws.provider_id.as_deref(), Some("aws:///eu-west-1a/i-0"));
-        let gce = of(
-            PlatformName::Gce,
-            &[
-                (FactKey::Hostname, "n1"),
-                (FactKey::Project, "p"),
-                (FactKey::Zone, "projects/7/zones/us-central1-b"),
-            ],
-        );
-        assert_eq!(gce.provider_id.as_deref(), Some("gce://p/us-central1-b/n1"));
-        assert_eq!(
-            (gce.zone.as_deref(), gce.region.as_deref()),
-            (Some("us-central1-b"), Some("us-central1"))
-        );
-        let azure = of(
-            PlatformName::Azure,
-            &[
-                (FactKey::Region, "westeurope"),
-                (FactKey::Zone, "2"),
-                (FactKey::ResourcePath, "/subscriptions/s/vm"),
-            ],
-        );
-        assert_eq!(azure.provider_id.as_deref(), Some("azure:///subscriptions/s/vm"));
-        assert_eq!(azure.zone.as_deref(), Some("westeurope-2"));
-        let no_zone = of(PlatformName::Azure, &[(FactKey::Region, "westeurope")]);
-        assert_eq!((no_zone.zone, no_zone.provider_id), (None, None));
-        let half = of(PlatformName::Aws, &[(FactKey::InstanceId, "i-0")]);
-        assert_eq!(half.provider_id, None, "a wrong id is worse than none");
+    fn two_platforms_have_an_address_for_machines_without_ipv4() {
+        let shown = |platform| dialect(platform).and_then(|dialect| dialect.ipv6).map(|ip| ip.to_string());
+        assert_eq!(shown(PlatformName::Aws).as_deref(), Some("fd00:ec2::254"));
+        assert_eq!(shown(PlatformName::Gce).as_deref(), Some("fd20:ce::254"));
+        assert_eq!(shown(PlatformName::Azure), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::azure::{self, GoalState};
 use super::exchange::{ExchangeFailure, MetadataRequest, MetadataResponse, Service};
 use super::http;
 use super::inquiry::{Findings, Inquiry, service_name};
-use super::pace::pause;
+use super::pace::{WITHOUT_NETWORK, pause};
 use super::store::{self, StoreError};
 use super::user_data::{UserDataRefusal, check};
 use orlop_config::platform::{PlatformName, PlatformReport, REPORT_FILE, UserDataState};
@@ -15,6 +15,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
+
+/// A connection by IPv6 takes so long at most: a network that drops it may be about to give the machine its IPv4 address.
+const IPV6_CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// Where the services are. The addresses are fixed; tests have others.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +130,7 @@ impl ProvisionUnit<'_> {
     /// Asks until there is an answer that counts.
     async fn ask(&mut self, mut report: PlatformReport) -> Result<(), StoreError> {
         while let Some(inquiry) = Inquiry::new(report.platform) {
-            let Findings { user_data, facts } = self.round(inquiry).await;
+            let Findings { user_data, facts } = self.round(inquiry, &mut report).await;
             report.facts = facts;
             let checked = user_data.and_then(|document| match document {
                 Some(text) => check(&text, &self.service).map(|()| Some(text)),
@@ -144,40 +147,64 @@ impl ProvisionUnit<'_> {
     }
 
     /// All questions once, each until it is answered or given up.
-    async fn round(&mut self, mut inquiry: Inquiry) -> Findings {
+    async fn round(&mut self, mut inquiry: Inquiry, report: &mut PlatformReport) -> Findings {
         let mut failures = 0;
         while let Some(request) = inquiry.request() {
             match inquiry.answer(self.exchange(&request).await) {
-                Ok(()) => failures = 0,
+                Ok(()) => {
+                    failures = 0;
+                    if inquiry.request().is_some() {
+                        self.overdue("its answers take too long", report);
+                    }
+                }
                 Err(fault) => {
-                    failures += 1;
-                    self.fault(&fault.to_string());
-                    self.wait(pause(failures)).await;
+                    self.fault(&fault.to_string(), report);
+                    let soon = fault.is_before_network() && !self.is_ready;
+                    failures = if soon { 0 } else { failures + 1 };
+                    self.wait(if soon { WITHOUT_NETWORK } else { pause(failures) }).await;
                 }
             }
         }
         inquiry.into_findings()
     }
 
+    /// By IPv4, and by IPv6 where the machine has no IPv4 and the platform an address.
     async fn exchange(&self, request: &MetadataRequest) -> Result<MetadataResponse, ExchangeFailure> {
         let address = match request.service {
             Service::Metadata => self.settings.endpoints.metadata,
             Service::Fabric => self.settings.endpoints.fabric,
         };
-        http::exchange(address, request, self.settings.limits.exchange_max).await
+        let limit = self.settings.limits.exchange_max;
+        let answer = http::exchange(address, request, limit, limit).await;
+        let (Err(ExchangeFailure::NoRoute(_)), Some(ip)) = (&answer, request.ipv6) else { return answer };
+        let second = SocketAddr::from((ip, address.port()));
+        match http::exchange(second, request, IPV6_CONNECT_MAX, limit).await {
+            Err(ExchangeFailure::NoRoute(_) | ExchangeFailure::NoConnection(_)) => answer,
+            by_ipv6 => by_ipv6,
+        }
     }
 
     /// In the log once; on the consoles only when the agent has waited long enough.
-    fn fault(&mut self, fault: &str) {
+    fn fault(&mut self, fault: &str, report: &mut PlatformReport) {
         if self.said != fault {
             tracing::warn!(service = self.service, fault, "the platform's metadata service does not answer");
             fault.clone_into(&mut self.said);
         }
-        if !self.is_ready && Instant::now() >= self.deadline {
-            let line = format!("{}: {fault}: standalone until it answers", self.service);
-            self.outlet.say(&line);
-            self.ready();
+        self.overdue(fault, report);
+    }
+
+    /// Lets the agent start when it has waited long enough, and says why in the report of this boot.
+    fn overdue(&mut self, why: &str, report: &mut PlatformReport) {
+        if self.is_ready || Instant::now() < self.deadline {
+            return;
         }
+        let line = format!("{}: {why}: standalone until it answers", self.service);
+        self.outlet.say(&line);
+        report.problem = Some(line);
+        if let Err(error) = store::show(&self.settings.report, report) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the report does not say why");
+        }
+        self.ready();
     }
 
     /// Until the next try, or until the agent has waited long enough, whichever is earlier.

@@ -1,6 +1,7 @@
 //! What is read and kept: the report of this boot, the accepted document, the report for later boots.
 //!
-//! Invariant: the document is on disk before the report that ends the asking, so that a power cut leaves a node that asks again.
+//! Invariant: the document is on disk before the report that ends the asking, so that a power cut leaves a node that asks again; a
+//! document without a report that names it does not count.
 
 use orlop_config::platform::{KEPT_DIR, KEPT_DOCUMENT, KEPT_REPORT, PlatformReport, REPORT_BYTES_MAX};
 use orlop_files::{Durability, ReplaceError, replace};
@@ -31,6 +32,15 @@ pub enum StoreError {
     /// Something cannot be kept.
     #[error("keep what the platform says")]
     Write(#[from] ReplaceError),
+    /// The user data of another machine cannot be removed.
+    #[error("remove {}", path.display())]
+    Remove {
+        /// The document.
+        path: PathBuf,
+        /// The system's words.
+        #[source]
+        source: io::Error,
+    },
     /// The directory of what is kept cannot be made.
     #[error("make {}", path.display())]
     Directory {
@@ -61,9 +71,19 @@ pub(crate) fn keep(var: &Path, document: Option<&str>, report: &PlatformReport) 
     let directory = var.join(KEPT_DIR);
     std::fs::create_dir_all(&directory)
         .map_err(|source| StoreError::Directory { path: directory.clone(), source })?;
+    let kept = directory.join(KEPT_DOCUMENT);
     if let Some(text) = document {
-        replace(&directory.join(KEPT_DOCUMENT), text.as_bytes(), 0o600, Durability::Synced)?;
+        replace(&kept, text.as_bytes(), 0o600, Durability::Synced)?;
     }
     replace(&directory.join(KEPT_REPORT), report.render().as_bytes(), 0o644, Durability::Synced)?;
+    if document.is_none() {
+        // What another machine was given, of which this disk is a copy. The report says that it does not count.
+        match std::fs::remove_file(&kept) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::Remove { path: kept, source });
+            }
+            _ => {}
+        }
+    }
     Ok(())
 }

@@ -25,6 +25,8 @@ const TOKEN: &str = "fake-token==";
 pub enum MetadataFault {
     /// No answer, until the client gives up.
     Silent,
+    /// The answer, so much later; less than a client's patience.
+    Slow(Duration),
     /// Half of the answer.
     Cut,
     /// A body of 2 MiB.
@@ -103,6 +105,12 @@ impl FakeMetadata {
         let fault = lock(&self.faults).pop_front();
         let (status, body) = match fault {
             None => self.answer(&request),
+            Some(MetadataFault::Slow(pause)) => {
+                // The client says nothing more, so this read lasts as long as it may.
+                stream.set_read_timeout(Some(pause))?;
+                let _ = stream.read(&mut [0]);
+                self.answer(&request)
+            }
             Some(MetadataFault::Status(status)) => (status, b"a fault".to_vec()),
             Some(MetadataFault::TooLarge) => (200, vec![b'#'; 2 << 20]),
             Some(MetadataFault::Redirect) => (302, Vec::new()),
@@ -239,6 +247,7 @@ fn facts(platform: PlatformName) -> &'static [(&'static str, &'static str)] {
             ("/latest/api/token", TOKEN),
             ("/latest/meta-data/instance-id", "i-0123456789abcdef0"),
             ("/latest/meta-data/local-hostname", "ip-10-0-0-5.eu-west-1.compute.internal"),
+            ("/latest/meta-data/instance-type", "m7i.large"),
             ("/latest/meta-data/placement/availability-zone", "eu-west-1a"),
             ("/latest/meta-data/placement/region", "eu-west-1"),
             ("/latest/meta-data/local-ipv4", "10.0.0.5"),
@@ -247,6 +256,7 @@ fn facts(platform: PlatformName) -> &'static [(&'static str, &'static str)] {
         PlatformName::Gce => &[
             ("/computeMetadata/v1/instance/id", "4711"),
             ("/computeMetadata/v1/instance/name", "n1"),
+            ("/computeMetadata/v1/instance/machine-type", "projects/7/machineTypes/e2-small"),
             ("/computeMetadata/v1/instance/zone", "projects/7/zones/us-central1-b"),
             ("/computeMetadata/v1/project/project-id", "p"),
             ("/computeMetadata/v1/instance/network-interfaces/0/ip", "10.0.0.5"),
@@ -254,7 +264,7 @@ fn facts(platform: PlatformName) -> &'static [(&'static str, &'static str)] {
         PlatformName::Azure => &[
             (
                 "/metadata/instance/compute?api-version=2021-02-01&format=json",
-                r#"{"osProfile": {"computerName": "n1"}, "vmId": "u-1", "location": "westeurope", "zone": "2",
+                r#"{"osProfile": {"computerName": "n1"}, "vmId": "u-1", "vmSize": "Standard_B2s", "location": "westeurope", "zone": "2",
                     "resourceId": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/n1"}"#,
             ),
             (
@@ -273,13 +283,14 @@ fn facts(platform: PlatformName) -> &'static [(&'static str, &'static str)] {
                 "/openstack/latest/meta_data.json",
                 r#"{"name": "n1", "uuid": "u-1", "availability_zone": "nova"}"#,
             ),
+            ("/latest/meta-data/instance-type", "m1.small"),
             ("/latest/meta-data/local-ipv4", "10.0.0.5"),
         ],
         PlatformName::Oracle => &[
             (
                 "/opc/v2/instance/",
-                r#"{"hostname": "n1", "id": "ocid1.instance", "canonicalRegionName": "eu-frankfurt-1",
-                    "availabilityDomain": "AD-1"}"#,
+                r#"{"hostname": "n1", "id": "ocid1.instance", "region": "iad", "canonicalRegionName": "us-ashburn-1",
+                    "shape": "VM.Standard3.Flex", "availabilityDomain": "EMIr:US-ASHBURN-AD-1"}"#,
             ),
             ("/opc/v2/vnics/", r#"[{"privateIp": "10.0.0.5"}]"#),
         ],

@@ -16,6 +16,8 @@ pub const BYTES_MAX: usize = 1 << 20;
 pub const SOURCE: &str = "metadata";
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
+/// Longest reason, bytes: a large document may have a mistake in each line, and the reason stands in the report of this boot.
+const REASON_BYTES_MAX: usize = 8 << 10;
 
 /// Why user data do not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,9 +106,18 @@ pub fn check(text: &str, origin: &str) -> Result<(), UserDataRefusal> {
     let effective = load(&[source], &[]);
     if effective.accepted.is_empty() {
         let problems: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();
-        return Err(UserDataRefusal::Document(problems.join("; ")));
+        return Err(UserDataRefusal::Document(shortened(problems.join("; "))));
     }
     Ok(())
+}
+
+/// The beginning of a reason that is too long.
+fn shortened(mut reason: String) -> String {
+    if reason.len() > REASON_BYTES_MAX {
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        reason.push_str(" … and more");
+    }
+    reason
 }
 
 #[cfg(test)]
@@ -176,6 +187,15 @@ mod tests {
         assert!(why.contains("join.server") && why.contains("join.token"), "{why}");
         assert!(!why.contains("not-a-token"), "{why}");
         assert!(check("hello", "metadata of aws").is_err());
+    }
+
+    #[test]
+    fn a_reason_is_bounded() {
+        let many: String = (0..20_000).map(|i| format!("wröng{i}: 1\n")).collect();
+        let Err(UserDataRefusal::Document(why)) = check(&format!("{NODE}{many}"), "metadata of aws") else {
+            panic!("refused")
+        };
+        assert!(why.ends_with("and more") && why.len() < REASON_BYTES_MAX + 20, "{} bytes", why.len());
     }
 
     proptest! {

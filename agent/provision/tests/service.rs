@@ -52,7 +52,9 @@ impl Node {
     fn new(platform: PlatformName, user_data: UserDataState, service: SocketAddr) -> Node {
         let dir = tempfile::tempdir().unwrap();
         let report = dir.path().join("platform.json");
-        fs::write(&report, PlatformReport::new(platform, user_data).render()).unwrap();
+        let machine = Some("uuid-1".to_owned());
+        let of_init = PlatformReport { machine, ..PlatformReport::new(platform, user_data) };
+        fs::write(&report, of_init.render()).unwrap();
         let limits = Limits {
             wait_max: Duration::from_secs(30),
             exchange_max: Duration::from_millis(500),
@@ -98,6 +100,7 @@ fn every_platform_gives_its_user_data_and_its_facts() {
         let report = node.report();
         assert_eq!(report.user_data, UserDataState::Kept, "{platform:?}");
         assert!(report.facts.hostname.is_some() && report.facts.provider_id.is_some(), "{report:?}");
+        assert_eq!(report.machine.as_deref(), Some("uuid-1"), "as init named it");
         let kept = PlatformReport::parse(&fs::read_to_string(node.kept("platform.json")).unwrap()).unwrap();
         assert_eq!(kept, report, "{platform:?}");
         let asked = service.fake().asked();
@@ -111,6 +114,9 @@ fn a_platform_without_user_data_leaves_defaults_and_facts() {
     for platform in ALL {
         let service = LoopbackMetadata::start(FakeMetadata::new(platform, None)).unwrap();
         let node = first_boot(&service, platform);
+        // The disk is a copy of another machine's.
+        fs::create_dir_all(node.kept("")).unwrap();
+        fs::write(node.kept("metadata.yaml"), "another machine's").unwrap();
         let (told, result) = node.run();
         result.unwrap();
         assert!(!node.kept("metadata.yaml").exists());
@@ -198,6 +204,12 @@ fn the_agent_starts_when_nobody_answers_in_time_and_the_answer_counts_later() {
         while begun.elapsed() < Duration::from_millis(700) {
             std::thread::yield_now();
         }
+        // The agent has started, and who looks finds the reason.
+        let problem = node.report().problem.unwrap_or_default();
+        assert!(
+            problem.contains("no answer (") && node.report().user_data == UserDataState::Pending,
+            "{problem}"
+        );
         let listener = TcpListener::bind(address).unwrap();
         let served = &fake;
         scope.spawn(move || served.serve(&listener));
@@ -210,12 +222,26 @@ fn the_agent_starts_when_nobody_answers_in_time_and_the_answer_counts_later() {
         told
     });
     assert_eq!((told.ready, node.report().user_data), (1, UserDataState::Kept));
+    assert_eq!(node.report().problem, None);
     let standalone = &told.lines[0];
     assert!(
         standalone.starts_with("metadata of aws at 169.254.169.254: no answer (")
             && standalone.ends_with("standalone until it answers"),
         "{standalone}"
     );
+}
+
+#[test]
+fn the_agent_does_not_wait_for_answers_that_come_too_slowly() {
+    let service = LoopbackMetadata::start(FakeMetadata::new(PlatformName::Hetzner, Some(NODE))).unwrap();
+    service.fake().fail([MetadataFault::Slow(Duration::from_millis(300)); 3]);
+    let mut node = first_boot(&service, PlatformName::Hetzner);
+    node.settings.limits.wait_max = Duration::from_millis(400);
+    node.settings.limits.exchange_max = Duration::from_secs(20);
+    let (told, result) = node.run();
+    result.unwrap();
+    assert_eq!((told.ready, node.report().user_data), (1, UserDataState::Kept));
+    assert!(told.lines.iter().any(|line| line.contains("take too long: standalone")), "{:?}", told.lines);
 }
 
 #[test]

@@ -209,7 +209,7 @@ config_struct! {
 config_struct! {
     /// The platform that the node runs on.
     pub struct Platform {
-        /// The Node object gets the platform's region and zone as labels at registration.
+        /// The Node object gets the platform's region and zone and the machine's kind as labels at registration.
         labels: bool = false, "labels";
     }
 }

@@ -37,9 +37,9 @@ pub fn wants_project_quotas(found: &FoundSources, args: &BootArgs) -> bool {
 /// # Errors
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
 pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result<String, InitError> {
-    let kept_report = platform::kept(SYSROOT, report);
-    let merged =
-        Merged { found, sets: &args.sets, platform: kept_report.as_ref(), said: report.problems() }.merge();
+    let kept_report = platform::kept(Path::new(SYSROOT), report);
+    let facts = platform::counting(kept_report.as_ref());
+    let merged = Merged { found, sets: &args.sets, platform: facts, said: report.problems() }.merge();
     let MergeResult { mut effective, refused, facts } = merged;
     let (written, unusable) = match files::written(Path::new(VAR)) {
         Ok(written) => (written, None),
@@ -189,7 +189,7 @@ impl Merged<'_> {
 
 /// Files that keys name, and that are not below `root`: a pod may bring them later, so this is no mistake. `stale` are files of
 /// an earlier configuration: they go in this boot unless the configuration brings them, too.
-fn missing_files(effective: &Effective, root: &Path, stale: &[String]) -> Vec<Problem> {
+pub(super) fn missing_files(effective: &Effective, root: &Path, stale: &[String]) -> Vec<Problem> {
     let is_there = |path: &String| {
         !stale.contains(path) && fs::symlink_metadata(root.join(path.trim_start_matches('/'))).is_ok()
     };

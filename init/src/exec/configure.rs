@@ -3,7 +3,8 @@
 //!
 //! systemd runs it after the unit is ready, and after it ended. It does nothing unless what is kept differs from what the node
 //! runs with (`/run/orlop/config`), so that it may run any number of times. Files of the last configuration that the new one does
-//! not have are removed; what only exists at the first boot (`storage`) stays as it is.
+//! not have are removed; what only exists at the first boot (`storage`) stays as it is. Whether a service has to take new files follows
+//! from the two configurations and not from the disk: a call that was cut short has written some of them already.
 
 use super::clock::boottime_ms;
 use super::configuration::{self, MergeResult, Merged, set_hostname};
@@ -11,21 +12,25 @@ use super::error::InitError;
 use super::report::Report;
 use super::sources::{FoundSources, collect_again};
 use super::steps::{apply_all, apply_handed_over, read};
-use super::{DEGRADED, files, kept, platform, resolv, settings, swap};
+use super::{DEGRADED, files, kept, ledger, platform, resolv, settings, swap};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::node_files::source_files;
-use crate::plan::reconfigure::{RESOLV_CONF, Restarts, facts_file, pending, restarts, stale};
+use crate::plan::reconfigure::{
+    NODE_CONFIG, RESOLV_CONF, Restarts, content, facts_file, pending, restarts, said, stale, unanswered,
+};
 use crate::plan::source::Kind;
 use crate::plan::step::BootStep;
 use orlop_config::error_chain::chain;
 use orlop_config::node::derive;
-use orlop_config::platform::PlatformReport;
+use orlop_config::platform::{PlatformReport, UserDataState};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 /// Phase of the ledger.
 const PHASE: &str = "provision.configured";
+/// Phase of the ledger when the agent starts without an answer that counts.
+const UNANSWERED: &str = "provision.unanswered";
 
 /// Runs the subcommand.
 #[must_use]
@@ -34,7 +39,15 @@ pub fn main() -> ExitCode {
     let started = boottime_ms();
     let outcome = run(&mut report);
     match outcome {
-        Ok(None) => ExitCode::SUCCESS,
+        Ok(None) => {
+            let why = platform::this_boot().and_then(|report| unanswered(&report));
+            // Once: systemd may start a unit that fails again and again.
+            if let Some(why) = why.filter(|_| !is_stamped(UNANSWERED)) {
+                report.stamp(UNANSWERED, None, &why, false);
+                report.flush();
+            }
+            ExitCode::SUCCESS
+        }
         Ok(Some(detail)) => {
             report.stamp(PHASE, Some(started), &detail, true);
             report.flush();
@@ -50,15 +63,25 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn is_stamped(phase: &str) -> bool {
+    let ledger = ledger::read(Path::new("/run/orlop/boot.json"));
+    ledger.is_ok_and(|ledger| ledger.entries.iter().any(|entry| entry.phase == phase))
+}
+
 /// What the ledger says, if there was something to do.
 fn run(report: &mut Report) -> Result<Option<String>, InitError> {
-    if Path::new(DEGRADED).exists() {
+    let answered = |answer: &PlatformReport| match answer.user_data {
+        UserDataState::Kept | UserDataState::None => true,
+        UserDataState::Local | UserDataState::Pending | UserDataState::Unsupported => false,
+    };
+    if Path::new(DEGRADED).exists() || !platform::this_boot().is_some_and(|answer| answered(&answer)) {
         return Ok(None);
     }
     let args = cmdline::parse(&read("/proc/cmdline")?)?;
     let found = collect_again(&args, kept::read_in(Path::new("/var")));
-    let kept_report = platform::kept("/", report);
-    let merged = merge(&found, &args, kept_report.as_ref());
+    let kept_report = platform::kept(Path::new("/"), report);
+    let said = said(&fs::read_to_string(NODE_CONFIG).unwrap_or_default());
+    let mut merged = merge(&found, &args, platform::counting(kept_report.as_ref()), &said);
     let mut sources = source_files(&found.documents, &args.sets);
     sources.extend(facts_file(merged.facts.as_deref()));
     if !pending(&sources, |path| fs::read(path).ok()) {
@@ -68,8 +91,11 @@ fn run(report: &mut Report) -> Result<Option<String>, InitError> {
         report.problem(&why);
         Vec::new()
     });
+    let stale: &[String] = if merged.refused { &[] } else { &placed };
+    let missing = configuration::missing_files(&merged.effective, Path::new("/"), stale);
+    merged.effective.problems.extend(missing);
     let (steps, services) = changes(&found, &args, &merged, &placed);
-    for problem in &merged.effective.problems {
+    for problem in &merged.effective.problems[said.len()..] {
         report.problem(&format!("configuration: {problem}"));
     }
     if merged.effective.config.storage.project_quotas {
@@ -87,19 +113,24 @@ fn run(report: &mut Report) -> Result<Option<String>, InitError> {
     if let Err(e) = set_hostname(&derive::hostname(&merged.effective.config, &configuration::machine_id())) {
         report.problem(&chain(&e));
     }
-    resolv::fill_in()?;
-    running_system(report);
-    if let Some(e) = failed {
-        return Err(e);
+    if let Err(e) = resolv::fill_in() {
+        report.problem(&chain(&e));
     }
-    // Last: what is there says that all of it was done.
-    apply_all(&sources)?;
+    running_system(report);
+    // Last of the files: what is there says that all of it was done.
+    let written = failed.map_or_else(|| apply_all(&sources), Err);
+    // What could be written counts, as at a boot.
     restart(services);
-    Ok(Some(merged.effective.accepted.join(", ")))
+    written.map(|()| Some(merged.effective.accepted.join(", ")))
 }
 
-fn merge(found: &FoundSources, args: &BootArgs, report: Option<&PlatformReport>) -> MergeResult {
-    Merged { found, sets: &args.sets, platform: report, said: &[] }.merge()
+fn merge(
+    found: &FoundSources,
+    args: &BootArgs,
+    report: Option<&PlatformReport>,
+    said: &[String],
+) -> MergeResult {
+    Merged { found, sets: &args.sets, platform: report, said }.merge()
 }
 
 /// The steps, with those that remove what only the last configuration had; and the services that read what changes.
@@ -115,13 +146,13 @@ fn changes(
     };
     let documents = found.documents.iter().filter(|d| d.kind != Kind::Metadata).cloned().collect();
     let last = FoundSources { documents, ..FoundSources::default() };
-    let before = steps_of(&merge(&last, args, None));
+    let before = steps_of(&merge(&last, args, None, &[]));
     let mut after = steps_of(merged);
     let same_servers = before.iter().any(|step| step.path() == Some(RESOLV_CONF) && after.contains(step));
     // `orlop-init resolv` has filled it in.
     after.retain(|step| step.path() != Some(RESOLV_CONF) || !same_servers);
     let steps: Vec<BootStep> = stale(&before, &after).into_iter().chain(after).collect();
-    let services = restarts(&steps, |path| fs::read(path).ok());
+    let services = restarts(&steps, |path| content(&before, path));
     (steps, services)
 }
 

@@ -6,7 +6,7 @@ use super::steps::apply_all;
 use crate::plan::platform::{PlatformInputs, plan};
 use orlop_config::error_chain::chain;
 use orlop_config::platform::{
-    KEPT_DIR, KEPT_REPORT, MachineWords, PlatformReport, REPORT_BYTES_MAX, identify,
+    KEPT_DIR, KEPT_REPORT, MachineWords, PlatformReport, REPORT_BYTES_MAX, REPORT_FILE, UserDataState,
 };
 use std::fs;
 use std::io::ErrorKind;
@@ -15,19 +15,35 @@ use std::path::Path;
 /// What the kernel shows of SMBIOS.
 const DMI: &str = "/sys/class/dmi/id";
 
-/// The report that an earlier boot kept of this platform. `root` is where the node's root is.
+/// The report that an earlier boot kept, of whatever machine. `root` is where the node's root is.
 #[must_use]
-pub fn kept(root: &str, report: &mut Report) -> Option<PlatformReport> {
-    let [vendor, product, chassis_asset_tag] = words(Path::new(DMI));
-    let words = MachineWords { vendor: &vendor, product: &product, chassis_asset_tag: &chassis_asset_tag };
-    match read(Path::new(root)) {
-        // A disk that was moved: what another platform said is not about this machine.
-        Ok(kept) => kept.filter(|kept| identify(&words) == Some(kept.platform)),
-        Err(why) => {
-            report.problem(&why);
-            None
-        }
-    }
+pub fn kept(root: &Path, report: &mut Report) -> Option<PlatformReport> {
+    read(root).unwrap_or_else(|why| {
+        report.problem(&why);
+        None
+    })
+}
+
+/// The report if it is about this machine: a disk may have been moved, or be a copy.
+#[must_use]
+pub fn counting(kept: Option<&PlatformReport>) -> Option<&PlatformReport> {
+    let words = OwnedWords::read(Path::new(DMI));
+    kept.filter(|kept| kept.is_about(&words.borrowed()))
+}
+
+/// Whether the user data that an earlier boot kept were given to this machine.
+#[must_use]
+pub fn has_user_data(root: &Path) -> bool {
+    // What is wrong with the report is said once, by `kept`.
+    let kept = read(root).unwrap_or_default();
+    counting(kept.as_ref()).is_some_and(|kept| kept.user_data == UserDataState::Kept)
+}
+
+/// The report of this boot, as the provisioning unit left it; `None` if there is none.
+#[must_use]
+pub fn this_boot() -> Option<PlatformReport> {
+    let bytes = read_at_most(Path::new(REPORT_FILE), REPORT_BYTES_MAX).ok()?;
+    PlatformReport::parse(&String::from_utf8_lossy(&bytes)).ok()
 }
 
 fn read(root: &Path) -> Result<Option<PlatformReport>, String> {
@@ -46,9 +62,9 @@ fn read(root: &Path) -> Result<Option<PlatformReport>, String> {
 /// Names the platform, and has systemd start the provisioning unit if the metadata service is to be asked. A failure is a problem
 /// of the report: the node runs with what it has.
 pub fn begin(report: &mut Report, found: &FoundSources, kept: Option<&PlatformReport>, degraded: bool) {
-    let [vendor, product, chassis_asset_tag] = words(Path::new(DMI));
+    let words = OwnedWords::read(Path::new(DMI));
     let plan = plan(&PlatformInputs {
-        words: MachineWords { vendor: &vendor, product: &product, chassis_asset_tag: &chassis_asset_tag },
+        words: words.borrowed(),
         kept,
         documents: &found.documents,
         unreadable: found.unreadable_medium,
@@ -63,24 +79,36 @@ pub fn begin(report: &mut Report, found: &FoundSources, kept: Option<&PlatformRe
     }
 }
 
-/// Vendor, product, asset tag of the chassis; empty where the firmware says nothing.
-fn words(dir: &Path) -> [String; 3] {
-    ["sys_vendor", "product_name", "chassis_asset_tag"].map(|name| {
-        let bytes = fs::read(dir.join(name)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).trim().to_string()
-    })
+/// The firmware's words; empty where it says nothing.
+#[derive(Debug, PartialEq, Eq)]
+struct OwnedWords([String; 4]);
+
+impl OwnedWords {
+    fn read(dir: &Path) -> OwnedWords {
+        OwnedWords(["sys_vendor", "product_name", "chassis_asset_tag", "product_uuid"].map(|name| {
+            let bytes = fs::read(dir.join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).trim().to_string()
+        }))
+    }
+
+    fn borrowed(&self) -> MachineWords<'_> {
+        let [vendor, product, chassis_asset_tag, uuid] = &self.0;
+        MachineWords { vendor, product, chassis_asset_tag, uuid }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orlop_config::platform::{PlatformName, UserDataState};
+    use orlop_config::platform::PlatformName;
 
     #[test]
     fn words_are_trimmed_and_may_be_absent() {
         let dir = tempfile::tempdir().expect("temporary directory");
         fs::write(dir.path().join("sys_vendor"), "Amazon EC2\n").expect("fixture");
-        assert_eq!(words(dir.path()), ["Amazon EC2".to_string(), String::new(), String::new()]);
+        fs::write(dir.path().join("product_uuid"), "ec2-1\n").expect("fixture");
+        let want = MachineWords { vendor: "Amazon EC2", uuid: "ec2-1", ..MachineWords::default() };
+        assert_eq!(OwnedWords::read(dir.path()).borrowed(), want);
     }
 
     #[test]
@@ -92,6 +120,7 @@ mod tests {
         let kept = PlatformReport::new(PlatformName::Gce, UserDataState::None);
         fs::write(dir.join(KEPT_REPORT), kept.render()).expect("fixture");
         assert_eq!(read(root.path()), Ok(Some(kept)));
+        assert!(!has_user_data(root.path()), "the service had none");
         for bad in ["{".to_string(), " ".repeat(1 << 17)] {
             fs::write(dir.join(KEPT_REPORT), bad).expect("fixture");
             let why = read(root.path()).expect_err("refused");

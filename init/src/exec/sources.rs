@@ -3,6 +3,7 @@
 
 use super::devices::read_at;
 use super::drivers::Drivers;
+use super::platform;
 use super::steps::apply;
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
@@ -116,8 +117,11 @@ pub fn collect_again(args: &BootArgs, kept: FirstBootRecord) -> FoundSources {
 }
 
 impl FoundSources {
-    /// User data that the provisioning unit has accepted and kept.
+    /// User data that the provisioning unit has accepted and kept on this machine.
     fn metadata(&mut self, root: &Path) {
+        if !platform::has_user_data(root) {
+            return;
+        }
         let path = root.join("var").join(KEPT_DIR).join(KEPT_DOCUMENT);
         self.file(Kind::Metadata, METADATA_ORIGIN, &path);
     }

@@ -2,7 +2,8 @@
 //! that starts `orlop-provision.service`, and at the first boot the drop-in with which the agent waits for it.
 //!
 //! Local sources win: a document of ESP, drive, fw_cfg, SMBIOS or command line is there, also one that was refused, and the service
-//! is not asked. What it answered once is kept, and it is not asked again. Design: docs/platforms.md.
+//! is not asked. What it answered once is kept, and it is not asked again by this machine; a copy of the disk in another machine
+//! asks for itself, as at a first boot. Design: docs/platforms.md.
 
 use super::kept::FirstBootRecord;
 use super::mounts::SYSROOT;
@@ -24,7 +25,7 @@ const DROP_IN: &str = "/run/systemd/system/kubelet.service.d/20-orlop-provision.
 pub struct PlatformInputs<'a> {
     /// The firmware's words.
     pub words: MachineWords<'a>,
-    /// The report that an earlier boot kept.
+    /// The report that an earlier boot kept, of whatever machine.
     pub kept: Option<&'a PlatformReport>,
     /// All documents of this boot.
     pub documents: &'a [Document],
@@ -49,16 +50,19 @@ pub struct PlatformPlan {
 #[must_use]
 pub fn plan(inputs: &PlatformInputs<'_>) -> PlatformPlan {
     let Some(platform) = identify(&inputs.words) else { return PlatformPlan::default() };
-    // A disk that was moved to another platform: what that one said is not about this machine.
-    let kept = inputs.kept.filter(|kept| kept.platform == platform);
+    // A disk that was moved, or a copy of one: what was said is not about this machine.
+    let kept = inputs.kept.filter(|kept| kept.is_about(&inputs.words));
     let report = match kept {
         Some(kept) => kept.clone(),
-        None => PlatformReport::new(platform, user_data(platform, inputs)),
+        None => {
+            let machine = Some(inputs.words.uuid.to_ascii_lowercase()).filter(|uuid| !uuid.is_empty());
+            PlatformReport { machine, ..PlatformReport::new(platform, user_data(platform, inputs)) }
+        }
     };
-    let first = *inputs.first_boot == FirstBootRecord::Absent;
+    let first = *inputs.first_boot == FirstBootRecord::Absent || kept.is_none() && inputs.kept.is_some();
     let asks = kept.is_none() && !inputs.degraded && report.user_data == UserDataState::Pending;
-    // Azure waits for a word of each new machine, wherever its configuration is from.
-    let reports = platform == PlatformName::Azure && kept.is_none() && first;
+    // Azure waits for a word of each new machine, wherever its configuration is from. A power cut may come before it.
+    let reports = platform == PlatformName::Azure;
     let mut steps = vec![file(REPORT_FILE, report.render())];
     if asks || reports {
         steps.push(BootStep::MakeDir(format!("{SYSROOT}/var/{KEPT_DIR}")));
@@ -106,12 +110,17 @@ mod tests {
         Document { kind, origin: "x".into(), text: "y".into(), kept: false }
     }
 
-    const EC2: MachineWords<'static> =
-        MachineWords { vendor: "Amazon EC2", product: "m6i.large", chassis_asset_tag: "Amazon EC2" };
+    const EC2: MachineWords<'static> = MachineWords {
+        vendor: "Amazon EC2",
+        product: "m6i.large",
+        chassis_asset_tag: "Amazon EC2",
+        uuid: "EC2-1",
+    };
     const AZURE: MachineWords<'static> = MachineWords {
         vendor: "Microsoft Corporation",
         product: "Virtual Machine",
         chassis_asset_tag: "7783-7084-3265-9085-8269-3286-77",
+        uuid: "",
     };
 
     static FIRST: FirstBootRecord = FirstBootRecord::Absent;
@@ -150,6 +159,7 @@ mod tests {
         let plan = plan(&inputs(EC2, &image));
         assert_eq!(started(&plan), (true, true));
         assert_eq!(report(&plan).user_data, UserDataState::Pending);
+        assert_eq!(report(&plan).machine.as_deref(), Some("ec2-1"));
         assert!(plan.detail.starts_with("aws, "), "{}", plan.detail);
         assert_eq!(super::plan(&inputs(MachineWords::default(), &image)), PlatformPlan::default());
     }
@@ -183,8 +193,29 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_the_disk_asks_and_waits_as_at_a_first_boot() {
+        let over = FirstBootRecord::Accepted(vec![]);
+        let mut answer = PlatformReport::new(PlatformName::Aws, UserDataState::Kept);
+        answer.facts.hostname = Some("model".into());
+        for (machine, asks) in [(None, false), (Some("ec2-1"), false), (Some("ec2-0"), true)] {
+            answer.machine = machine.map(str::to_owned);
+            let plan = plan(&PlatformInputs { kept: Some(&answer), first_boot: &over, ..inputs(EC2, &[]) });
+            assert_eq!(started(&plan), (asks, asks), "{machine:?}");
+            assert_eq!(report(&plan).facts.hostname.is_none(), asks, "{machine:?}");
+        }
+    }
+
+    #[test]
+    fn azure_hears_of_the_machine_at_each_boot() {
+        let over = FirstBootRecord::Accepted(vec![]);
+        let answer = PlatformReport::new(PlatformName::Azure, UserDataState::Kept);
+        let later = PlatformInputs { kept: Some(&answer), first_boot: &over, ..inputs(AZURE, &[]) };
+        assert_eq!(started(&plan(&later)), (true, false));
+    }
+
+    #[test]
     fn a_platform_without_a_service_is_named_only() {
-        let words = MachineWords { vendor: "VMware, Inc.", product: "VMware7,1", chassis_asset_tag: "" };
+        let words = MachineWords { vendor: "VMware, Inc.", product: "VMware7,1", ..MachineWords::default() };
         let plan = plan(&inputs(words, &[]));
         assert_eq!((started(&plan), report(&plan).user_data), ((false, false), UserDataState::Unsupported));
     }

@@ -3,9 +3,13 @@
 
 use super::step::BootStep;
 use orlop_config::node::derive::ENVIRONMENT_FILE;
+use orlop_config::platform::{PlatformReport, UserDataState};
+use serde_json::Value;
 
 /// The file that `orlop-init resolv` fills in as well.
 pub const RESOLV_CONF: &str = "/run/orlop/resolv.conf";
+/// The effective configuration with its problems.
+pub const NODE_CONFIG: &str = "/run/orlop/node-config.json";
 /// The NodeConfig that follows from the platform's facts, beside the sources as found.
 const FACTS_FILE: &str = "/run/orlop/config/05-platform.yaml";
 /// What containerd reads at its start only.
@@ -33,6 +37,22 @@ pub fn facts_file(facts: Option<&str>) -> Option<BootStep> {
     Some(BootStep::WriteFile { path: FACTS_FILE.into(), mode: 0o600, content })
 }
 
+/// What the ledger says of a platform that has given no answer that counts; `None` if it has given one, or is not asked.
+#[must_use]
+pub fn unanswered(report: &PlatformReport) -> Option<String> {
+    let is_pending = report.user_data == UserDataState::Pending;
+    is_pending.then(|| report.problem.clone().unwrap_or_else(|| "no answer yet".to_owned()))
+}
+
+/// What init had to say before it merged, from the problems of [`NODE_CONFIG`]: the file is written anew, and they still hold.
+#[must_use]
+pub fn said(node_config: &str) -> Vec<String> {
+    let document: Value = serde_json::from_str(node_config).unwrap_or_default();
+    let problems = document["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_init = problems.iter().filter(|problem| problem["source"] == "init");
+    of_init.filter_map(|problem| Some(problem["reason"].as_str()?.to_owned())).collect()
+}
+
 /// Whether a source is not what the node runs with. `read` gives what is in a file.
 #[must_use]
 pub fn pending(sources: &[BootStep], read: impl Fn(&str) -> Option<Vec<u8>>) -> bool {
@@ -53,7 +73,16 @@ pub fn stale(before: &[BootStep], after: &[BootStep]) -> Vec<BootStep> {
     gone.map(|path| BootStep::RemoveFile(path.clone())).collect()
 }
 
-/// The services that read what these steps change.
+/// What these steps write to a file.
+#[must_use]
+pub fn content(steps: &[BootStep], path: &str) -> Option<Vec<u8>> {
+    steps.iter().rev().find_map(|step| match step {
+        BootStep::WriteFile { path: p, content, .. } if p == path => Some(content.clone()),
+        _ => None,
+    })
+}
+
+/// The services that read what these steps change. `read` gives what was in a file before.
 #[must_use]
 pub fn restarts(steps: &[BootStep], read: impl Fn(&str) -> Option<Vec<u8>>) -> Restarts {
     let touched = |prefixes: &[&str]| {
@@ -97,6 +126,31 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_missing_is_named() {
+        use orlop_config::platform::PlatformName;
+        let report = |state| PlatformReport::new(PlatformName::Aws, state);
+        for state in
+            [UserDataState::Local, UserDataState::None, UserDataState::Kept, UserDataState::Unsupported]
+        {
+            assert_eq!(unanswered(&report(state)), None, "{state:?}");
+        }
+        let mut pending = report(UserDataState::Pending);
+        assert_eq!(unanswered(&pending).as_deref(), Some("no answer yet"));
+        pending.problem = Some("REFUSED".into());
+        assert_eq!(unanswered(&pending).as_deref(), Some("REFUSED"));
+    }
+
+    #[test]
+    fn what_init_said_is_said_again() {
+        let document =
+            r#"{"problems": [{"source": "init", "reason": "a"}, {"source": "ESP", "reason": "b"}, 7]}"#;
+        assert_eq!(said(document), ["a"]);
+        for nothing in ["", "[", "{}", r#"{"problems": [{"source": "init"}]}"#] {
+            assert!(said(nothing).is_empty(), "{nothing}");
+        }
+    }
+
+    #[test]
     fn what_only_the_last_configuration_has_goes() {
         let before = [
             write("/run/systemd/network/10-a.network", "dhcp"),
@@ -108,6 +162,17 @@ mod tests {
         let gone = BootStep::RemoveFile("/run/systemd/network/10-a.network".into());
         assert_eq!(stale(&before, &after), std::slice::from_ref(&gone));
         assert_eq!(restarts(&[gone], disk), Restarts { network: true, ..Restarts::default() });
+    }
+
+    #[test]
+    fn a_service_takes_what_a_call_before_this_one_has_written() {
+        let before = [write("/run/systemd/network/10-a.network", "dhcp"), write("/run/orlop/hostname", "a")];
+        let after = [write("/run/systemd/network/20-b.network", "static"), write("/run/orlop/hostname", "b")];
+        let steps: Vec<BootStep> = stale(&before, &after).into_iter().chain(after).collect();
+        let services = restarts(&steps, |path| content(&before, path));
+        assert_eq!(services, Restarts { network: true, ..Restarts::default() });
+        assert_eq!(restarts(&before, |path| content(&before, path)), Restarts::default());
+        assert_eq!(content(&before, "/run/orlop/hostname"), Some(b"a".to_vec()));
     }
 
     #[test]

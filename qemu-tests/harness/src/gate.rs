@@ -102,6 +102,7 @@ pub const UNTRIED: &[&str] = &[
     "places/usb-xhci",
     "places/virtio-scsi",
     "provision/aws",
+    "provision/copy",
     "provision/late",
     "time/ntp",
     "time/wrong",

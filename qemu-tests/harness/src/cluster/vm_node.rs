@@ -34,6 +34,8 @@ pub struct VmNode {
     cable: Cable,
     name: String,
     wire: Wire,
+    /// The firmware's.
+    uuid: String,
     ca_hash: String,
     /// Of a platform whose metadata service configures it.
     manufacturer: Option<&'static str>,
@@ -83,6 +85,7 @@ impl VmNode {
             cable,
             name,
             wire,
+            uuid: wire.uuid(),
             ca_hash,
             manufacturer: None,
             clock,
@@ -233,6 +236,11 @@ impl VmNode {
         self.manufacturer = Some(manufacturer);
     }
 
+    /// Its disk is in another machine, from the next boot on, whose firmware has another UUID.
+    pub fn change_machine(&mut self) {
+        self.uuid = self.uuid.replacen("0a", "0b", 1);
+    }
+
     /// The first-boot configuration. Without a token the node needs the identity on its disk.
     #[must_use]
     pub fn configuration(&self, token: Option<&Token>) -> Value {
@@ -270,11 +278,11 @@ impl VmNode {
     }
 
     fn boot_with(&mut self, config: Option<&Value>) -> Result<()> {
-        let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
+        let disk = self.disk.as_deref();
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
         let board = MachineHardware {
-            uuid: &uuid,
+            uuid: &self.uuid,
             manufacturer: self.manufacturer,
             clock,
             disk,

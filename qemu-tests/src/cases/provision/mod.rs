@@ -2,6 +2,7 @@
 //! (`cargo test -p agent-provision`); here the whole way is: SMBIOS, DHCP, the unit, the agent.
 
 pub mod aws;
+pub mod copy;
 pub mod late;
 
 use anyhow::{Result, ensure};

@@ -247,7 +247,8 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
                 "dgram,id=port{n},local.type=unix,local.path={socket},remote.type=unix,remote.path={peer}"
             ),
         );
-        add("-device", format!("virtio-net-pci,netdev=port{n},romfile=,mac={mac}"));
+        // A bond of LACP uses no port of unknown speed, which is QEMU's default.
+        add("-device", format!("virtio-net-pci,netdev=port{n},romfile=,mac={mac},speed=1000,duplex=full"));
     }
     if let Some(uuid) = &machine.firmware.uuid {
         add("-uuid", uuid.clone());
@@ -367,7 +368,7 @@ mod tests {
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
             "-netdev dgram,id=port0,local.type=unix,local.path=/a,remote.type=unix,remote.path=/b",
-            "netdev=port0,romfile=,mac=52:54:00:00:01:00",
+            "netdev=port0,romfile=,mac=52:54:00:00:01:00,speed=1000,duplex=full",
             "-uuid u-1",
             "-smbios type=1,manufacturer=Amazon EC2",
             "-rtc base=2001-01-01T00:00:00",

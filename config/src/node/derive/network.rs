@@ -28,13 +28,18 @@ const INDEXES: usize = 8;
 /// IPv6 addresses that are on the link of every interface.
 const LINK_LOCAL: &str = "fe80::/10";
 
+/// Metric of the routes of an entry below `network`, by its position among all of them.
+pub(in crate::node) const fn route_metric(position: usize) -> usize {
+    METRIC_FIRST + METRIC_STEP * position
+}
+
 /// The files of all interfaces, in order of matching: those of members and of parents first, because a pattern that comes
 /// before them would take them.
 #[must_use]
 pub fn networks(config: &NodeConfig) -> Vec<RunFile> {
     let links = Links::of(&config.network);
     let mut ordered: Vec<(Link<'_>, usize)> =
-        links.all().iter().copied().zip((METRIC_FIRST..).step_by(METRIC_STEP)).collect();
+        links.all().iter().copied().zip((0..).map(route_metric)).collect();
     ordered.sort_by_key(|(link, _)| links.master(*link).is_none() && links.vlans(*link).next().is_none());
     let ranked = ordered.into_iter().zip(RANK_FIRST..);
     ranked.flat_map(|((link, metric), rank)| files(&links, link, rank, metric)).collect()
@@ -51,7 +56,7 @@ fn files(links: &Links<'_>, link: Link<'_>, rank: usize, metric: usize) -> Vec<R
     let configured = |suffix: &str, index: Option<usize>, metric: usize| {
         file(format!("{suffix}.network"), network(links, link, index, metric))
     };
-    let made = netdev(link).map(|text| file(".netdev".to_owned(), text));
+    let made = netdev(links, link).map(|text| file(".netdev".to_owned(), text));
     if !links.asks_dhcp(link) || !link.may_be_many() {
         return made.into_iter().chain([configured("", None, metric)]).collect();
     }
@@ -72,6 +77,8 @@ fn network(links: &Links<'_>, link: Link<'_>, index: Option<usize>, metric: usiz
     }
     let only_carries = links.only_carries(link);
     let is_alone = matches!(link.entry, LinkEntry::Bridge(bridge) if bridge.members.is_empty());
+    // No router is on a network of this machine alone.
+    let own = Addressing { accept_ra: own.accept_ra.or(is_alone.then_some(false)), ..own };
     if own.mtu.is_some() || only_carries || is_alone {
         text.push_str("\n[Link]\n");
     }

@@ -148,6 +148,11 @@ impl<'a> Links<'a> {
         })
     }
 
+    /// Whether it is a member, or a parent of VLANs.
+    pub(super) fn carries(&self, link: Link<'a>) -> bool {
+        self.master(link).is_some() || self.vlans(link).next().is_some()
+    }
+
     /// Whether it also has addresses and routes of the network, in addition to those of its entry.
     pub(super) fn asks_dhcp(&self, link: Link<'a>) -> bool {
         let own = link.addressing();

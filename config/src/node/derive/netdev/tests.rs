@@ -108,6 +108,30 @@ fn the_nodes_address_is_that_of_the_default_route_wherever_it_is() {
 }
 
 #[test]
+fn members_go_before_patterns_and_leave_earlier_entries_their_interfaces() {
+    let order = |interfaces: &str| -> Vec<String> {
+        let body = format!(
+            "network: {{interfaces: [{interfaces}], bonds: [{{name: bond0, mode: active-backup, members: [p]}}]}}"
+        );
+        let matched = |text: &str| text.lines().nth(1).unwrap_or_default().to_owned();
+        let files = files(&effective(&body).config);
+        let networks = files.iter().filter(|(name, _)| name.ends_with(".network"));
+        networks.map(|(_, text)| matched(text)).filter(|line| line != "Name=bond0").collect()
+    };
+    let table = [
+        ("{name: 'en*'}, {id: p, name: eno2}", ["Name=en*", "Name=eno2"], [1, 0]),
+        ("{name: 'en*'}, {id: p, name: 'eth*'}", ["Name=en*", "Name=eth*"], [1, 0]),
+        ("{name: eno1}, {id: p, name: 'en*'}", ["Name=eno1", "Name=en*"], [0, 1]),
+        ("{id: p, name: 'en*'}, {name: eno1}", ["Name=en*", "Name=eno1"], [0, 1]),
+        ("{name: 'en*'}, {name: eno1}, {id: p, name: eno2}", ["Name=eno2", "Name=en*"], [0, 1]),
+    ];
+    for (interfaces, lines, [first, second]) in table {
+        let found = order(interfaces);
+        assert_eq!(found[..2], [lines[first], lines[second]], "{interfaces}");
+    }
+}
+
+#[test]
 fn what_carries_others_asks_nobody_for_addresses() {
     let bond = |keys: &str, vlans: &str| {
         format!(

@@ -148,6 +148,11 @@ impl<'a> Links<'a> {
         })
     }
 
+    /// Whether it is a member, or a parent of VLANs.
+    pub(super) fn carries(&self, link: Link<'a>) -> bool {
+        self.master(link).is_some() || self.vlans(link).next().is_some()
+    }
+
     /// Whether it also has addresses and routes of the network, in addition to those of its entry.
     pub(super) fn asks_dhcp(&self, link: Link<'a>) -> bool {
         let own = link.addressing();
@@ -164,6 +169,27 @@ impl<'a> Links<'a> {
         let is_told = own.dhcp == Some(true) || own.accept_ra == Some(true) || !own.addresses.is_empty();
         let is_alone = matches!(link.entry, LinkEntry::Bridge(bridge) if bridge.members.is_empty());
         !is_told && (is_alone || self.vlans(link).next().is_some())
+    }
+
+    /// The MAC address that a bond or bridge gets: that of its entry, else that of the first entry below it that has one.
+    /// Both are the same after a new installation. `None`: networkd makes one.
+    pub(super) fn mac_address(&self, link: Link<'a>) -> Option<&'a str> {
+        let mut next = vec![link];
+        // A loop is refused elsewhere; here it only ends.
+        for _ in 0..=self.all.len() {
+            let at = next.pop()?;
+            let own = match at.entry {
+                LinkEntry::Interface(Interface { mac_address, .. })
+                | LinkEntry::Bond(Bond { mac_address, .. })
+                | LinkEntry::Bridge(Bridge { mac_address, .. }) => mac_address.as_deref(),
+                LinkEntry::Vlan(_) => None,
+            };
+            if own.is_some() {
+                return own;
+            }
+            next.extend(at.below().iter().rev().filter_map(|word| self.find(word)));
+        }
+        None
     }
 
     /// Largest packet of a link, bytes: a VLAN has that of its parent if it sets none.

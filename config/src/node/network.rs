@@ -133,7 +133,7 @@ addressed_struct! {
         hash_policy: Option<HashPolicy> = None, "hashPolicy";
         /// The member that carries whenever it can; only with active-backup, balance-tlb and balance-alb.
         primary: Option<String> = None, "primary";
-        /// MAC address; none: made from the machine id and the name.
+        /// MAC address; none: that of the first member with a known one, else made from the machine id and the name.
         mac_address: Option<String> = None, "macAddress";
     }
 }
@@ -205,7 +205,7 @@ addressed_struct! {
         members: Vec<String> = Vec::new(), "members";
         /// Spanning Tree Protocol.
         stp: bool = false, "stp";
-        /// MAC address; none: made from the machine id and the name.
+        /// MAC address; none: that of the first member with a known one, else made from the machine id and the name.
         mac_address: Option<String> = None, "macAddress";
     }
 }

@@ -50,15 +50,16 @@ pub enum Network {
 }
 
 /// A further network card whose cable leads to another guest, without a bridge between them: a bridge passes no frames of
-/// LACP.
+/// LACP. Each frame is a packet of UDP on the loopback of QEMU's network namespace. What nobody takes is lost, as on a cable
+/// that is not plugged in; a socket of a file would make the sender wait, and QEMU waits without a pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The guest's hardware address.
     pub mac: String,
-    /// Socket of this end; QEMU makes it.
-    pub socket: PathBuf,
-    /// Socket of the other end. What is sent before it is there is lost, as on a cable that is not plugged in.
-    pub peer: PathBuf,
+    /// UDP port of this end.
+    pub local: u16,
+    /// UDP port of the other end.
+    pub peer: u16,
 }
 
 /// The firmware's facts about the machine for the guest (SMBIOS, clock).
@@ -239,15 +240,12 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         }
     }
     add("-device", card);
-    for (n, Port { mac, socket, peer }) in machine.ports.iter().enumerate() {
-        let (socket, peer) = (escape(socket), escape(peer));
-        add(
-            "-netdev",
-            format!(
-                "dgram,id=port{n},local.type=unix,local.path={socket},remote.type=unix,remote.path={peer}"
-            ),
-        );
-        add("-device", format!("virtio-net-pci,netdev=port{n},romfile=,mac={mac}"));
+    for (n, Port { mac, local, peer }) in machine.ports.iter().enumerate() {
+        let end =
+            |side: &str, port: u16| format!("{side}.type=inet,{side}.host=127.0.0.1,{side}.port={port}");
+        add("-netdev", format!("dgram,id=port{n},{},{}", end("local", *local), end("remote", *peer)));
+        // A bond of LACP uses no port of unknown speed, which is QEMU's default.
+        add("-device", format!("virtio-net-pci,netdev=port{n},romfile=,mac={mac},speed=1000,duplex=full"));
     }
     if let Some(uuid) = &machine.firmware.uuid {
         add("-uuid", uuid.clone());
@@ -345,8 +343,7 @@ mod tests {
                 .iter()
                 .any(|a| ["-smbios", "-uuid", "-rtc", "-action", "VGA"].contains(&a.as_str()))
         );
-        machine.ports =
-            vec![Port { mac: "52:54:00:00:01:00".into(), socket: "/a".into(), peer: "/b".into() }];
+        machine.ports = vec![Port { mac: "52:54:00:00:01:00".into(), local: 7001, peer: 7002 }];
         machine.network = Network::Tap { device: "tap3".into(), mac: "52:54:00:00:00:03".into() };
         machine.firmware = Firmware {
             uuid: Some("u-1".into()),
@@ -366,8 +363,9 @@ mod tests {
             "-device VGA",
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
-            "-netdev dgram,id=port0,local.type=unix,local.path=/a,remote.type=unix,remote.path=/b",
-            "netdev=port0,romfile=,mac=52:54:00:00:01:00",
+            "-netdev dgram,id=port0,local.type=inet,local.host=127.0.0.1,local.port=7001,remote.type=inet,\
+             remote.host=127.0.0.1,remote.port=7002",
+            "netdev=port0,romfile=,mac=52:54:00:00:01:00,speed=1000,duplex=full",
             "-uuid u-1",
             "-smbios type=1,manufacturer=Amazon EC2",
             "-rtc base=2001-01-01T00:00:00",

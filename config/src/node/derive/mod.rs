@@ -16,7 +16,7 @@ pub use files::{
     SWAP_FILE, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf,
 };
 pub use hosts::hosts;
-pub(super) use network::LINKS_MAX;
+pub(super) use network::{LINKS_MAX, route_metric};
 pub use network::{networks, resolv_conf};
 pub use node_files::{named_files, placed_files};
 pub use registries::{hosts_file_paths, hosts_files, is_own_hosts, is_unmarked_hosts};

@@ -28,16 +28,37 @@ const INDEXES: usize = 8;
 /// IPv6 addresses that are on the link of every interface.
 const LINK_LOCAL: &str = "fe80::/10";
 
-/// The files of all interfaces, in order of matching: those of members and of parents first, because a pattern that comes
-/// before them would take them.
+/// Metric of the routes of an entry below `network`, by its position among all of them.
+pub(in crate::node) const fn route_metric(position: usize) -> usize {
+    METRIC_FIRST + METRIC_STEP * position
+}
+
+/// The files of all interfaces, in order of matching: as in the document, but members and parents go before patterns that
+/// would take their interfaces. A member that is a pattern itself leaves alone what entries before it match.
 #[must_use]
 pub fn networks(config: &NodeConfig) -> Vec<RunFile> {
     let links = Links::of(&config.network);
-    let mut ordered: Vec<(Link<'_>, usize)> =
-        links.all().iter().copied().zip((METRIC_FIRST..).step_by(METRIC_STEP)).collect();
-    ordered.sort_by_key(|(link, _)| links.master(*link).is_none() && links.vlans(*link).next().is_none());
+    let mut ordered: Vec<((usize, bool), (usize, Link<'_>))> =
+        places(&links).into_iter().zip(links.all().iter().copied().enumerate()).collect();
+    ordered.sort_by_key(|(place, _)| *place);
     let ranked = ordered.into_iter().zip(RANK_FIRST..);
-    ranked.flat_map(|((link, metric), rank)| files(&links, link, rank, metric)).collect()
+    let all =
+        ranked.flat_map(|((_, (position, link)), rank)| files(&links, link, rank, route_metric(position)));
+    all.collect()
+}
+
+/// What the entries are sorted by.
+fn places(links: &Links<'_>) -> Vec<(usize, bool)> {
+    let all = links.all();
+    let first_pattern =
+        all.iter().position(|link| !links.carries(*link) && link.may_be_many()).unwrap_or(all.len());
+    let numbered = all.iter().enumerate();
+    let sorted_by = numbered.map(|(position, link)| match (links.carries(*link), link.may_be_many()) {
+        (true, false) => (0, false),
+        (true, true) => (1 + position.min(first_pattern), false),
+        (false, _) => (1 + position, true),
+    });
+    sorted_by.collect()
 }
 
 /// The file that makes the interface, if the node makes it, and the one that configures it; for a pattern with DHCP also
@@ -51,7 +72,7 @@ fn files(links: &Links<'_>, link: Link<'_>, rank: usize, metric: usize) -> Vec<R
     let configured = |suffix: &str, index: Option<usize>, metric: usize| {
         file(format!("{suffix}.network"), network(links, link, index, metric))
     };
-    let made = netdev(link).map(|text| file(".netdev".to_owned(), text));
+    let made = netdev(links, link).map(|text| file(".netdev".to_owned(), text));
     if !links.asks_dhcp(link) || !link.may_be_many() {
         return made.into_iter().chain([configured("", None, metric)]).collect();
     }
@@ -72,6 +93,8 @@ fn network(links: &Links<'_>, link: Link<'_>, index: Option<usize>, metric: usiz
     }
     let only_carries = links.only_carries(link);
     let is_alone = matches!(link.entry, LinkEntry::Bridge(bridge) if bridge.members.is_empty());
+    // No router is on a network of this machine alone.
+    let own = Addressing { accept_ra: own.accept_ra.or(is_alone.then_some(false)), ..own };
     if own.mtu.is_some() || only_carries || is_alone {
         text.push_str("\n[Link]\n");
     }

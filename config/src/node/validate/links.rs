@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 /// Interfaces that are the node's already: the loopback, and the bridge of its own pod network.
 const TAKEN: [&str; 2] = ["lo", "orlop0"];
 const UNKNOWN: &str = "is no id or name below network: interfaces with a pattern or a MAC address need an id";
+const MANY: &str = "may be several interfaces: give its entry macAddress or path";
 
 impl Rules<'_> {
     pub(super) fn network(&mut self, network: &Network) {
@@ -33,7 +34,7 @@ impl Rules<'_> {
                 LinkEntry::Bond(bond) => {
                     self.own_mac(bond.mac_address.as_deref(), &at);
                     self.members(&links, *link);
-                    self.bond(bond, &at);
+                    self.bond(&links, bond, &at);
                 }
                 LinkEntry::Vlan(vlan) => self.vlan(&links, vlan, *link),
                 LinkEntry::Bridge(bridge) => {
@@ -50,6 +51,7 @@ impl Rules<'_> {
             }
             self.mtu(&links, *link);
         }
+        self.clashes(&links);
     }
 
     /// The word by which other entries name this one.
@@ -181,7 +183,7 @@ impl Rules<'_> {
     }
 
     /// Options that count with some modes alone.
-    fn bond(&mut self, bond: &Bond, at: &str) {
+    fn bond(&mut self, links: &Links<'_>, bond: &Bond, at: &str) {
         let mode = bond.mode;
         let has_primary =
             matches!(mode, BondMode::ActiveBackup | BondMode::BalanceTlb | BondMode::BalanceAlb);
@@ -198,12 +200,11 @@ impl Rules<'_> {
             }
         }
         if let Some(primary) = &bond.primary {
-            self.rule(
-                bond.members.contains(primary),
-                &path::child(at, "primary"),
-                primary,
-                "must be one of members",
-            );
+            let at = path::child(at, "primary");
+            self.rule(bond.members.contains(primary), &at, primary, "must be one of members");
+            if links.find(primary).is_some_and(Link::may_be_many) {
+                self.broken(&at, Some(primary), MANY);
+            }
         }
     }
 
@@ -214,8 +215,7 @@ impl Rules<'_> {
             return;
         };
         if parent.may_be_many() {
-            let reason = "may be several interfaces: give its entry macAddress or path";
-            self.broken(&at_parent, Some(&vlan.parent), reason);
+            self.broken(&at_parent, Some(&vlan.parent), MANY);
         }
         let bond = links.master(parent).filter(|master| matches!(master.entry, LinkEntry::Bond(_)));
         if let Some(bond) = bond {

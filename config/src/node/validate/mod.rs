@@ -3,6 +3,7 @@
 //! In: a merged configuration. Out: every broken rule. Rules that only a complete set of sources can meet (a server
 //! without a token) are in [`outlook()`], because sources complete each other.
 
+mod clashes;
 mod files;
 mod install;
 mod links;

@@ -9,8 +9,6 @@
 //!
 //! Case: `net/bond`.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
@@ -49,8 +47,8 @@ fn bond(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut cluster = Cluster::start(&cx.run, &cx.artefacts, settings)?;
     let mut switch = VmNode::plug(&mut cluster, &cx.artefacts, SWITCH)?;
     let mut node = VmNode::plug(&mut cluster, &cx.artefacts, NODE)?;
-    switch.give_ports(ports(cx, SWITCH, NODE));
-    node.give_ports(ports(cx, NODE, SWITCH));
+    switch.give_ports(ports(SWITCH, NODE));
+    node.give_ports(ports(NODE, SWITCH));
     switch.boot_as(&switch_config(&switch.wire().mac()))?;
     let addresses = json!([node.wire().address(), node.wire().ipv6_address()]);
     node.connect_by(node_network(&addresses), addresses.clone());
@@ -77,10 +75,11 @@ fn mac(of: &str, cable: u8) -> String {
     format!("52:54:00:b0:{:02x}:{cable:02x}", u8::from(of == SWITCH))
 }
 
-/// The ends of all cables at one machine.
-fn ports(cx: &CaseContext<'_>, of: &str, peer: &str) -> Vec<Port> {
-    let socket = |of: &str, cable: u8| -> PathBuf { cx.run.sockets().join(format!("{of}-port{cable}")) };
-    let port = |cable| Port { mac: mac(of, cable), socket: socket(of, cable), peer: socket(peer, cable) };
+/// The ends of all cables at one machine. Their UDP ports are in the cluster's network namespace, below those that the kernel
+/// chooses and those of Services.
+fn ports(of: &str, peer: &str) -> Vec<Port> {
+    let udp = |of: &str, cable: u8| u16::from(cable) + if of == SWITCH { 29_100 } else { 29_200 };
+    let port = |cable| Port { mac: mac(of, cable), local: udp(of, cable), peer: udp(peer, cable) };
     (1..=CABLES).map(port).collect()
 }
 
@@ -200,5 +199,16 @@ mod tests {
             assert_eq!(effective.config.network.vlans[0].parent, "bond0");
         }
         assert_ne!(mac(NODE, 1), mac(SWITCH, 1));
+    }
+
+    #[test]
+    fn each_cable_has_two_ends() {
+        let (node, switch) = (ports(NODE, SWITCH), ports(SWITCH, NODE));
+        assert_eq!((node.len(), switch.len()), (2, 2));
+        for (here, there) in node.iter().zip(&switch) {
+            assert_eq!((here.local, here.peer), (there.peer, there.local));
+            assert_ne!(here.mac, there.mac);
+        }
+        assert_ne!(node[0].local, node[1].local);
     }
 }

@@ -68,7 +68,7 @@ fn a_vlan_on_a_bond() {
         ("11-orlop.network", format!("[Match]\nName=eth1\n\n{carries}Bond=bond0\n")),
         (
             "12-orlop.netdev",
-            "[NetDev]\nName=bond0\nKind=bond\n\n[Bond]\nMode=802.3ad\nMIIMonitorSec=100ms\n\
+            "[NetDev]\nName=bond0\nKind=bond\nMACAddress=52:54:00:00:00:01\n\n[Bond]\nMode=802.3ad\nMIIMonitorSec=100ms\n\
              LACPTransmitRate=fast\nTransmitHashPolicy=layer3+4\n"
                 .to_owned(),
         ),
@@ -108,6 +108,30 @@ fn the_nodes_address_is_that_of_the_default_route_wherever_it_is() {
 }
 
 #[test]
+fn members_go_before_patterns_and_leave_earlier_entries_their_interfaces() {
+    let order = |interfaces: &str| -> Vec<String> {
+        let body = format!(
+            "network: {{interfaces: [{interfaces}], bonds: [{{name: bond0, mode: active-backup, members: [p]}}]}}"
+        );
+        let matched = |text: &str| text.lines().nth(1).unwrap_or_default().to_owned();
+        let files = files(&effective(&body).config);
+        let networks = files.iter().filter(|(name, _)| name.ends_with(".network"));
+        networks.map(|(_, text)| matched(text)).filter(|line| line != "Name=bond0").collect()
+    };
+    let table = [
+        ("{name: 'en*'}, {id: p, name: eno2}", ["Name=en*", "Name=eno2"], [1, 0]),
+        ("{name: 'en*'}, {id: p, name: 'eth*'}", ["Name=en*", "Name=eth*"], [1, 0]),
+        ("{name: eno1}, {id: p, name: 'en*'}", ["Name=eno1", "Name=en*"], [0, 1]),
+        ("{id: p, name: 'en*'}, {name: eno1}", ["Name=en*", "Name=eno1"], [0, 1]),
+        ("{name: 'en*'}, {name: eno1}, {id: p, name: eno2}", ["Name=eno2", "Name=en*"], [0, 1]),
+    ];
+    for (interfaces, lines, [first, second]) in table {
+        let found = order(interfaces);
+        assert_eq!(found[..2], [lines[first], lines[second]], "{interfaces}");
+    }
+}
+
+#[test]
 fn what_carries_others_asks_nobody_for_addresses() {
     let bond = |keys: &str, vlans: &str| {
         format!(
@@ -144,6 +168,39 @@ fn the_primary_member_and_the_bonds_own_address() {
     assert!(with_line(body, "MTUBytes=9000").starts_with("[Match]\nName=b\n"));
 }
 
+/// A machine that is installed again has another machine id, so an address that is made from it would be another one.
+#[test]
+fn a_bond_or_bridge_has_an_address_that_the_document_knows() {
+    let cards = "interfaces: [{name: eth0}, {id: a, macAddress: '52:54:00:00:00:0a'}, {id: b, macAddress: \
+                 '52:54:00:00:00:0b'}]";
+    let bond = |keys: &str| format!("{{name: bond0, mode: active-backup, members: [{keys}}}");
+    let own = ", macAddress: '52:54:00:00:00:09'";
+    let table = [
+        (format!("bonds: [{}]", bond("eth0]")), "bond", None),
+        (format!("bonds: [{}]", bond("a, b]")), "bond", Some("0a")),
+        // The first one is unknown.
+        (format!("bonds: [{}]", bond("eth0, b, a]")), "bond", Some("0b")),
+        (format!("bonds: [{}]", bond(&format!("a, b]{own}"))), "bond", Some("09")),
+        ("bridges: [{name: br0}]".to_owned(), "bridge", None),
+        (format!("bridges: [{{name: br0, members: [a]{own}}}]"), "bridge", Some("09")),
+        (
+            format!("bonds: [{}], bridges: [{{name: br0, members: [eth0, bond0]}}]", bond("b, a]")),
+            "bridge",
+            Some("0b"),
+        ),
+        (
+            "vlans: [{name: v, id: 7, parent: b}], bridges: [{name: br0, members: [v, a]}]".to_owned(),
+            "bridge",
+            Some("0b"),
+        ),
+    ];
+    for (lists, kind, last) in table {
+        let text = with_line(&format!("network: {{{cards}, {lists}}}"), &format!("Kind={kind}"));
+        let address = text.lines().find_map(|line| line.strip_prefix("MACAddress=52:54:00:00:00:"));
+        assert_eq!(address, last, "{lists}: {text}");
+    }
+}
+
 #[test]
 fn bridges() {
     let body = "network: {interfaces: [{name: eth0}], vlans: [{name: v, id: 7, parent: eth0}], bridges: [{name: br0, \
@@ -153,6 +210,7 @@ fn bridges() {
     assert_eq!(with_line(body, "STP=yes"), "[NetDev]\nName=br0\nKind=bridge\n\n[Bridge]\nSTP=yes\n");
     let alone = with_line(body, "ConfigureWithoutCarrier=yes");
     assert!(alone.starts_with("[Match]\nName=br1\n\n[Link]\nRequiredForOnline=no\n"), "{alone}");
+    assert!(alone.contains("\nIPv6AcceptRA=no\n") && !alone.contains("[IPv6AcceptRA]"), "{alone}");
     let files = files(&effective(body).config);
     let (_, empty) = files.iter().find(|(_, text)| text.starts_with("[Match]\nName=br2\n")).expect("a file");
     assert!(empty.contains("\nDHCP=no\n"), "{empty}");

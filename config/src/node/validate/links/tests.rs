@@ -62,7 +62,7 @@ fn names_and_matches() {
     let interfaces = |entries: &str| format!("network: {{interfaces: [{entries}]}}");
     for (good, bad, reason) in [
         ("{id: port-1}", "{id: a b}", "must be a word"),
-        ("{id: a}, {id: b}", "{id: a}, {name: a}", "is there twice"),
+        ("{id: a}, {id: b, name: b}", "{id: a}, {name: a}", "is there twice"),
         ("{driver: 'mlx5* ixgbe'}", "{driver: ''}", "must be drivers"),
         ("{path: 'pci-0000:01:00.0'}", "{path: 'pci/1'}", "must be places"),
     ] {
@@ -141,6 +141,12 @@ fn options_of_modes() {
     ] {
         check(&bond(good, option), &bond(bad, option), &format!("and not with {bad}"));
     }
+    let primary = |card: &str| {
+        format!(
+            "network: {{interfaces: [{{id: a, {card}}}], bonds: [{{name: b, mode: active-backup, members: [a], primary: a}}]}}"
+        )
+    };
+    check(&primary("name: eth7"), &primary("driver: igb"), "may be several interfaces");
     check(&bond("802.3ad", "miimon: 10"), &bond("802.3ad", "miimon: 9"), "between 10 and 60000");
     check(&bond("802.3ad", "mtu: 9000"), &bond("lacp", "mtu: 9000"), "must be one of active-backup, 802.3ad");
     check(
@@ -238,6 +244,126 @@ fn packets_fit_what_is_below() {
         )
     };
     check(&stacked(9000), &stacked(9001), "must be at most that of v, 9000");
+}
+
+#[test]
+fn no_two_entries_are_for_one_interface() {
+    let interfaces = |entries: &str| format!("network: {{interfaces: [{entries}]}}");
+    let mac = "52:54:00:00:00:0a";
+    let table = [
+        (
+            format!("{{macAddress: '{mac}'}}, {{macAddress: '52:54:00:00:00:0b'}}"),
+            format!("{{macAddress: '{mac}'}}, {{id: b, macAddress: '{}'}}", mac.to_ascii_uppercase()),
+        ),
+        (
+            "{id: a, name: eth0}, {id: b, name: eth1}".into(),
+            "{id: a, name: eth0}, {id: b, name: eth0}".into(),
+        ),
+        ("{driver: igb}, {driver: ixgbe}".into(), "{driver: igb}, {driver: igb}".into()),
+        ("{path: pci-1}, {path: pci-2}".into(), "{path: pci-1}, {id: b, path: pci-1}".into()),
+        ("{name: 'en*'}, {}".into(), "{}, {}".into()),
+    ];
+    for (good, bad) in table {
+        let reason =
+            "network.interfaces[1]: is for the same interface as network.interfaces[0], which comes first";
+        check(&interfaces(&good), &interfaces(&bad), reason);
+    }
+    let over =
+        |name: &str| format!("network: {{interfaces: [{{id: a, name: eth0}}], bridges: [{{name: {name}}}]}}");
+    check(
+        &over("br0"),
+        &over("eth0"),
+        "network.bridges[0]: is for the same interface as network.interfaces[0]",
+    );
+}
+
+#[test]
+fn an_address_is_one_interfaces() {
+    let on = |first: &str, second: &str| {
+        format!(
+            "network: {{interfaces: [{{name: eth0, addresses: [{first}]}}], bridges: [{{name: br0, addresses: [{second}]}}]}}"
+        )
+    };
+    let twice = "is there twice: network.interfaces[0].addresses[0] has it, too";
+    check(&on("192.0.2.1/24", "192.0.2.2/24"), &on("192.0.2.1/24", "192.0.2.1/32"), twice);
+    check(&on("'fd00::1/64'", "'fd00::2/64'"), &on("'fd00::1/64'", "'fd00:0::1/64'"), twice);
+    check(&on("192.0.2.1/24", "'fe80::1/64'"), &on("192.0.2.1/24, 192.0.2.1/24", "'fe80::1/64'"), twice);
+    assert_eq!(one(&on("'fe80::1/64'", "'fe80::1/64'")).problems, []);
+}
+
+#[test]
+fn routes_to_one_destination_have_an_order() {
+    let on = |first: &str, second: &str| {
+        let addresses = |n: u8| format!("addresses: [192.0.2.{n}/24, 'fd00::{n}/64']");
+        format!(
+            "network: {{interfaces: [{{name: eth0, {}{first}}}, {{name: eth1, {}{second}}}]}}",
+            addresses(1),
+            addresses(2)
+        )
+    };
+    let route = |to: &str, via: &str, metric: &str| format!(", routes: [{{to: {to}, via: {via}{metric}}}]");
+    let table = [
+        // The second entry's gateway has metric 110.
+        (
+            on(&route("0.0.0.0/0", "192.0.2.9", ""), ", gateway: 192.0.2.8"),
+            on(&route("0.0.0.0/0", "192.0.2.9", ", metric: 110"), ", gateway: 192.0.2.8"),
+            "is a second route to 0.0.0.0/0 with metric 110, as network.interfaces[0].routes[0]: ",
+        ),
+        (
+            on(&format!(", gateway: 192.0.2.8{}", route("'::/0'", "'fd00::9'", "")), ""),
+            on(&format!(", gateway: 192.0.2.8{}", route("0.0.0.0/0", "192.0.2.9", "")), ""),
+            "is a second route to 0.0.0.0/0 with metric 100, as network.interfaces[0].gateway: ",
+        ),
+        (
+            on(
+                &route("'fd00:1::/32'", "'fd00::9'", ", metric: 7"),
+                &route("'fd00:1::/32'", "'fd00::9'", ", metric: 8"),
+            ),
+            on(
+                &route("'fd00:1::/32'", "'fd00::9'", ", metric: 7"),
+                &route("'fd00:1:0::/32'", "'fd00::9'", ", metric: 7"),
+            ),
+            "with metric 7, as network.interfaces[0].routes[0]: ",
+        ),
+    ];
+    for (good, bad, reason) in table {
+        check(&good, &bad, reason);
+    }
+}
+
+#[test]
+fn a_gateway_needs_an_address_beside_it() {
+    let eth0 = |keys: &str| format!("network: {{interfaces: [{{name: eth0, {keys}}}]}}");
+    let needs = "needs an address of its family on this interface";
+    let static_v4 = "addresses: [192.0.2.1/24]";
+    for (good, bad) in [
+        (
+            format!("{static_v4}, gateway: 198.51.100.1"),
+            "addresses: ['fd00::1/64'], gateway: 192.0.2.1".into(),
+        ),
+        ("gateway: 192.0.2.1".into(), "dhcp: false, gateway: 192.0.2.1".into()),
+        (
+            format!("{static_v4}, gateway6: 'fd00::1'"),
+            format!("{static_v4}, acceptRA: false, gateway6: 'fd00::1'"),
+        ),
+        (
+            format!("{static_v4}, acceptRA: false, gateway6: 'fe80::1'"),
+            format!("{static_v4}, acceptRA: false, routes: [{{to: 'fd01::/16', via: 'fd00::1'}}]"),
+        ),
+        (
+            "dhcp: false, routes: [{to: 10.0.0.0/8, via: 192.0.2.1, onLink: true}]".into(),
+            "dhcp: false, routes: [{to: 10.0.0.0/8, via: 192.0.2.1}]".into(),
+        ),
+    ] {
+        check(&eth0(&good), &eth0(&bad), needs);
+    }
+    // An interface that is there for VLANs alone has no routes.
+    let parent = |keys: &str| {
+        format!("network: {{interfaces: [{{name: eth0{keys}}}], vlans: [{{name: v, id: 5, parent: eth0}}]}}")
+    };
+    for key in ["gateway: 192.0.2.1", "gateway6: 'fe80::1'", "routes: [{to: 10.0.0.0/8}]"] {
+        check(&parent(&format!(", dhcp: true, {key}")), &parent(&format!(", {key}")), needs);
+    }
 }
 
 #[test]

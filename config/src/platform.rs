@@ -327,8 +327,9 @@ mod tests {
         assert_eq!(plain.provenance["node.name"], "platform");
         assert!(plain.config.labels.is_empty() && plain.kubelet.provider_id.is_empty());
 
-        let asked = "node: {cloudProvider: external}\nplatform: {labels: true}\n";
-        let asked = loaded(asked, &facts());
+        let join = "join: {server: 'https://a', caData: YWJj, token: abcdef.0123456789abcdef}\n";
+        let asked = format!("node: {{cloudProvider: external}}\nplatform: {{labels: true}}\n{join}");
+        let asked = loaded(&asked, &facts());
         assert_eq!(asked.problems, []);
         assert_eq!(asked.kubelet.provider_id, "aws:///eu-west-1a/i-0123");
         assert_eq!(asked.config.labels["topology.kubernetes.io/zone"], "eu-west-1a");
@@ -336,7 +337,7 @@ mod tests {
         assert_eq!(asked.config.labels["node.kubernetes.io/instance-type"], "m7i.large");
 
         let said = "node: {name: n1, cloudProvider: external}\nkubelet: {providerID: x://y}\n";
-        let said = loaded(said, &facts());
+        let said = loaded(&format!("{said}{join}"), &facts());
         assert_eq!((said.config.node.name.as_str(), said.kubelet.provider_id.as_str()), ("n1", "x://y"));
     }
 

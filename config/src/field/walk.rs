@@ -17,7 +17,7 @@ enum PathStep<'a> {
 
 /// What does not fit.
 #[derive(Clone, Copy, Debug)]
-enum Mistake<'a> {
+enum ShapeMistake<'a> {
     /// A value of another shape.
     Shape {
         value: &'a Value,
@@ -33,7 +33,7 @@ enum Mistake<'a> {
 }
 
 /// The walk.
-struct Walk<'a, F> {
+struct ShapeWalk<'a, F> {
     /// Nulls and zeros that mean "not set" are in the value ([`super::strip_unset`] takes them out).
     has_unset: bool,
     /// A merge patch: required fields may be missing.
@@ -44,7 +44,7 @@ struct Walk<'a, F> {
     found: F,
 }
 
-impl<'a, F: FnMut(&[PathStep<'a>], Mistake<'a>)> Walk<'a, F> {
+impl<'a, F: FnMut(&[PathStep<'a>], ShapeMistake<'a>)> ShapeWalk<'a, F> {
     fn value(&mut self, value: &'a Value, kind: &'a Kind, range: Option<(i64, i64)>, secret: bool) {
         match (kind, value) {
             (Kind::Object(fields), Value::Object(map)) => self.object(map, fields),
@@ -65,7 +65,7 @@ impl<'a, F: FnMut(&[PathStep<'a>], Mistake<'a>)> Walk<'a, F> {
             }
             _ => {
                 if !scalar_fits(value, kind, range) {
-                    (self.found)(&self.trail, Mistake::Shape { value, kind, range, secret });
+                    (self.found)(&self.trail, ShapeMistake::Shape { value, kind, range, secret });
                 }
             }
         }
@@ -80,13 +80,13 @@ impl<'a, F: FnMut(&[PathStep<'a>], Mistake<'a>)> Walk<'a, F> {
             match fields.iter().find(|f| f.name == key) {
                 Some(field) if is_unset(field, value) => {}
                 Some(field) => self.below(PathStep::Key(key), value, field.kind, field.range, field.secret),
-                None => self.at(PathStep::Key(key), Mistake::Unknown { key, fields }),
+                None => self.at(PathStep::Key(key), ShapeMistake::Unknown { key, fields }),
             }
         }
         let whole = !self.patch;
         for field in fields.iter().filter(|f| f.required && whole) {
             if map.get(field.name).is_none_or(|value| value.is_null() || is_unset(field, value)) {
-                self.at(PathStep::Key(field.name), Mistake::Missing);
+                self.at(PathStep::Key(field.name), ShapeMistake::Missing);
             }
         }
     }
@@ -104,7 +104,7 @@ impl<'a, F: FnMut(&[PathStep<'a>], Mistake<'a>)> Walk<'a, F> {
         self.trail.pop();
     }
 
-    fn at(&mut self, step: PathStep<'a>, mistake: Mistake<'a>) {
+    fn at(&mut self, step: PathStep<'a>, mistake: ShapeMistake<'a>) {
         self.trail.push(step);
         (self.found)(&self.trail, mistake);
         self.trail.pop();
@@ -116,23 +116,23 @@ impl<'a, F: FnMut(&[PathStep<'a>], Mistake<'a>)> Walk<'a, F> {
 #[must_use]
 pub fn check(value: &Value, kind: &Kind, source: &str, lines: &dyn Lines, patch: bool) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let found = |trail: &[PathStep<'_>], mistake: Mistake<'_>| {
+    let found = |trail: &[PathStep<'_>], mistake: ShapeMistake<'_>| {
         let (value, reason) = match mistake {
-            Mistake::Shape { value, kind, range, secret } => {
+            ShapeMistake::Shape { value, kind, range, secret } => {
                 ((!secret && !holds_secret(kind)).then(|| shown(value)), expectation(kind, range))
             }
-            Mistake::Unknown { key, fields } => (None, unknown(key, fields)),
-            Mistake::Missing => (None, "is missing".to_owned()),
+            ShapeMistake::Unknown { key, fields } => (None, unknown(key, fields)),
+            ShapeMistake::Missing => (None, "is missing".to_owned()),
         };
         let path = joined(trail);
         problems.push(Problem { source: source.to_owned(), line: lines.line(&path), path, value, reason });
     };
-    Walk { has_unset: false, patch, trail: Vec::new(), found }.value(value, kind, None, false);
+    ShapeWalk { has_unset: false, patch, trail: Vec::new(), found }.value(value, kind, None, false);
     problems
 }
 
 /// Where a value is cut: the nearest key around a mistake, because elements of a list keep their numbers.
-struct Cut {
+struct PatchCut {
     /// JSON pointer to the object.
     object: String,
     /// The key that goes.
@@ -154,7 +154,7 @@ pub fn keep_fitting(value: &mut Value, kind: &Kind) -> Vec<String> {
             return lost;
         }
         for cut in cuts {
-            let Some(Cut { object, key, path, is_unknown }) = cut else {
+            let Some(PatchCut { object, key, path, is_unknown }) = cut else {
                 *value = Value::Null;
                 return vec![String::new()];
             };
@@ -167,28 +167,28 @@ pub fn keep_fitting(value: &mut Value, kind: &Kind) -> Vec<String> {
 }
 
 /// The cuts of one round; `None` stands for all of the value.
-fn cuts(value: &Value, kind: &Kind) -> Vec<Option<Cut>> {
+fn cuts(value: &Value, kind: &Kind) -> Vec<Option<PatchCut>> {
     let mut cuts = Vec::new();
     if value.is_null() {
         return cuts;
     }
-    let found = |trail: &[PathStep<'_>], mistake: Mistake<'_>| {
+    let found = |trail: &[PathStep<'_>], mistake: ShapeMistake<'_>| {
         let trail = match mistake {
-            Mistake::Missing => trail.split_last().map_or(trail, |(_, object)| object),
-            Mistake::Shape { .. } | Mistake::Unknown { .. } => trail,
+            ShapeMistake::Missing => trail.split_last().map_or(trail, |(_, object)| object),
+            ShapeMistake::Shape { .. } | ShapeMistake::Unknown { .. } => trail,
         };
         let nearest = trail.iter().enumerate().rev().find_map(|(at, step)| match step {
             PathStep::Key(key) => Some((at, *key)),
             PathStep::Index(_) => None,
         });
-        cuts.push(nearest.map(|(at, key)| Cut {
+        cuts.push(nearest.map(|(at, key)| PatchCut {
             object: trail[..at].iter().map(pointer).collect(),
             key: key.to_owned(),
             path: joined(&trail[..=at]),
-            is_unknown: matches!(mistake, Mistake::Unknown { .. }),
+            is_unknown: matches!(mistake, ShapeMistake::Unknown { .. }),
         }));
     };
-    Walk { has_unset: true, patch: true, trail: Vec::new(), found }.value(value, kind, None, false);
+    ShapeWalk { has_unset: true, patch: true, trail: Vec::new(), found }.value(value, kind, None, false);
     cuts
 }
 

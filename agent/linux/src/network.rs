@@ -167,7 +167,9 @@ mod tests {
     ];
 
     fn own(host: &HostNetwork, managed: Option<&[&str]>) -> String {
-        let managed = managed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        let set =
+            |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        let managed = managed.map(set);
         let own = own_addresses(host, managed.as_ref());
         own.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }

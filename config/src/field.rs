@@ -1,12 +1,14 @@
-//! The shape of the configuration documents as data, and the one check of a JSON value against it.
+//! The shape of the configuration documents as data, and the one walk of a JSON value along it (`walk`).
 //!
 //! In: a `serde_json::Value` and a [`Kind`]. Out: every unknown field, wrong type and value out of range, each
 //! with its path and what is allowed. Types get their `Kind` from `config_struct!` and `config_enum!`, so
 //! shape and type cannot drift apart. Invariant: a value that passes [`check`] deserialises.
 
+mod walk;
+
+pub use walk::{check, keep_fitting};
+
 use crate::duration::Duration;
-use crate::path;
-use crate::problem::Problem;
 use crate::quantity::Quantity;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -178,16 +180,6 @@ fn is_zero(value: &Value, kind: &Kind) -> bool {
     }
 }
 
-/// Collects what is wrong with `value` as a `kind`; `lines` finds a path's line in the source.
-#[derive(Debug)]
-pub struct Checker<'a> {
-    source: &'a str,
-    lines: &'a dyn Lines,
-    /// A merge patch: required fields may be missing.
-    patch: bool,
-    problems: Vec<Problem>,
-}
-
 /// Where a path stands in its source.
 pub trait Lines: std::fmt::Debug {
     /// Line of the key, from 1.
@@ -201,125 +193,6 @@ pub struct NoLines;
 impl Lines for NoLines {
     fn line(&self, _path: &str) -> Option<usize> {
         None
-    }
-}
-
-/// What is wrong with `value`, from which [`strip_unset`] took the nulls, as a `kind`.
-#[must_use]
-pub fn check(value: &Value, kind: &Kind, source: &str, lines: &dyn Lines, patch: bool) -> Vec<Problem> {
-    let mut checker = Checker { source, lines, patch, problems: Vec::new() };
-    checker.value(value, kind, "", None, false);
-    checker.problems
-}
-
-/// Removes what [`check`] would report: unknown fields, and the nearest key around each value of another shape, because
-/// elements of a list keep their numbers. Nulls and other values that mean "not set" stay. Returns the paths of removed values
-/// that are no unknown fields.
-pub fn keep_fitting(value: &mut Value, kind: &Kind) -> Vec<String> {
-    let mut lost = Vec::new();
-    if !fit(value, kind, "", None, true, &mut lost) {
-        *value = Value::Null;
-        lost.push(String::new());
-    }
-    lost
-}
-
-/// False if `value` itself has to go. `patch` as in [`check`].
-fn fit(
-    value: &mut Value,
-    kind: &Kind,
-    at: &str,
-    range: Option<(i64, i64)>,
-    patch: bool,
-    lost: &mut Vec<String>,
-) -> bool {
-    match (kind, value) {
-        (_, Value::Null) => true,
-        (Kind::Object(fields), Value::Object(map)) => {
-            map.retain(|key, value| {
-                let Some(field) = fields.iter().find(|f| f.name == key) else { return false };
-                let at = path::child(at, key);
-                let fits = field.zero_is_unset && is_zero(value, field.kind)
-                    || fit(value, field.kind, &at, field.range, patch, lost);
-                if !fits {
-                    lost.push(at);
-                }
-                fits
-            });
-            let is_there = |f: &Field| map.get(f.name).is_some_and(|value| !value.is_null());
-            patch || fields.iter().filter(|f| f.required).all(is_there)
-        }
-        (Kind::Map(inner), Value::Object(map)) => {
-            map.retain(|key, value| {
-                let at = path::child(at, key);
-                let fits = fit(value, inner, &at, range, patch, lost);
-                if !fits {
-                    lost.push(at);
-                }
-                fits
-            });
-            true
-        }
-        (Kind::List(inner), Value::Array(list)) => {
-            let elements = list.iter_mut().enumerate();
-            elements
-                .map(|(i, value)| (path::index(at, i), value))
-                .all(|(at, value)| fit(value, inner, &at, range, false, lost))
-        }
-        (_, value) => scalar_fits(value, kind, range),
-    }
-}
-
-impl Checker<'_> {
-    fn report(&mut self, path: &str, value: Option<&Value>, reason: String) {
-        self.problems.push(Problem {
-            source: self.source.to_owned(),
-            line: self.lines.line(path),
-            path: path.to_owned(),
-            value: value.map(shown),
-            reason,
-        });
-    }
-
-    fn value(&mut self, value: &Value, kind: &Kind, at: &str, range: Option<(i64, i64)>, secret: bool) {
-        match (kind, value) {
-            (Kind::Object(fields), Value::Object(map)) => self.object(map, fields, at),
-            (Kind::Map(inner), Value::Object(map)) => {
-                for (key, value) in map {
-                    self.value(value, inner, &path::child(at, key), range, secret);
-                }
-            }
-            (Kind::List(inner), Value::Array(list)) => {
-                // A patch replaces lists whole, so their elements have to be complete.
-                let patch = std::mem::replace(&mut self.patch, false);
-                for (i, value) in list.iter().enumerate() {
-                    self.value(value, inner, &path::index(at, i), range, secret);
-                }
-                self.patch = patch;
-            }
-            _ => {
-                if !scalar_fits(value, kind, range) {
-                    let shown = (!secret && !holds_secret(kind)).then_some(value);
-                    self.report(at, shown, expectation(kind, range));
-                }
-            }
-        }
-    }
-
-    fn object(&mut self, map: &serde_json::Map<String, Value>, fields: &[Field], at: &str) {
-        for (key, value) in map {
-            let at = path::child(at, key);
-            match fields.iter().find(|f| f.name == key) {
-                Some(field) => self.value(value, field.kind, &at, field.range, field.secret),
-                None => self.report(&at, None, unknown(key, fields)),
-            }
-        }
-        let whole = !self.patch;
-        for field in fields.iter().filter(|f| f.required && whole) {
-            if map.get(field.name).is_none_or(Value::is_null) {
-                self.report(&path::child(at, field.name), None, "is missing".to_owned());
-            }
-        }
     }
 }
 

@@ -32,6 +32,7 @@ fn recipe(step: BuildStep) -> String {
         BuildStep::Initrd => &[
             include_str!("build/initrd.rs"),
             include_str!("format/cpio.rs"),
+            include_str!("format/microcode.rs"),
             include_str!("select/modules.rs"),
         ],
         BuildStep::Disk => {
@@ -58,7 +59,7 @@ pub enum BuildStep {
     Seed,
     /// The root's file tree.
     Root,
-    /// init and its modules.
+    /// Microcode, init and its modules.
     Initrd,
     /// Disk, UKI, verity.
     Disk,
@@ -132,9 +133,13 @@ impl BuildStep {
                 "profile",
                 "version",
             ],
-            BuildStep::Initrd => {
-                &["key:base", "bin.init", "image/initrd-modules.txt", "image/initrd-hardware.txt"]
-            }
+            BuildStep::Initrd => &[
+                "key:base",
+                "bin.init",
+                "image/initrd-modules.txt",
+                "image/initrd-hardware.txt",
+                "image/microcode.txt",
+            ],
             BuildStep::Disk => {
                 &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version", "lock.epoch"]
             }

@@ -82,6 +82,45 @@ fn objects_fields_and_secrets() {
 }
 
 #[test]
+fn what_fits_is_kept_and_the_rest_goes_with_its_nearest_key() {
+    const LIST: &Kind = &Kind::List(OBJECT);
+    const WHOLE: &Kind = &Kind::Object(&[
+        Field::new("list", LIST),
+        Field::new("map", &Kind::Map(&Kind::Bool)),
+        Field::new("flags", &Kind::List(&Kind::Bool)),
+        Field::new("port", &Kind::Int(0, 9)).zero_unset(),
+    ]);
+    for (before, after, lost) in [
+        (json!({"port": 5, "zzz": 1}), json!({"port": 5}), vec![]),
+        (json!({"port": 50, "map": null}), json!({"map": null}), vec!["port"]),
+        (
+            json!({"map": {"a.b": 1, "c~/d": 2, "e": true}}),
+            json!({"map": {"e": true}}),
+            vec!["map.\"a.b\"", ""],
+        ),
+        // A field that may be missing goes alone; one that is required takes the list along.
+        (
+            json!({"list": [{"name": "a", "port": "x"}]}),
+            json!({"list": [{"name": "a"}]}),
+            vec!["list[0].port"],
+        ),
+        (json!({"list": [{"name": 1}]}), json!({}), vec!["list[0].name", "list"]),
+        (json!({"list": [{"port": 1}], "port": 0}), json!({"port": 0}), vec!["list"]),
+        (json!({"flags": [true, null]}), json!({}), vec!["flags"]),
+        (json!([1]), Value::Null, vec![""]),
+        (Value::Null, Value::Null, vec![]),
+    ] {
+        let mut value = before.clone();
+        let said = keep_fitting(&mut value, WHOLE);
+        assert_eq!(value, after, "{before}");
+        assert_eq!(said.len(), lost.len(), "{said:?}");
+        for (said, lost) in said.iter().zip(lost) {
+            assert!(said == lost || lost.is_empty(), "{before}: {said}, not {lost}");
+        }
+    }
+}
+
+#[test]
 fn near_misses() {
     for (a, b) in [
         ("nmae", "name"),
@@ -155,6 +194,22 @@ fn passes_iff_typed<T: Describe + serde::de::DeserializeOwned>(
 }
 
 proptest! {
+    /// What is kept passes, and of a document that passes nothing goes.
+    #[test]
+    fn what_is_kept_passes_the_check(value in near(NodeConfig::KIND)) {
+        let problems = |value: &Value| {
+            let mut stripped = value.clone();
+            strip_unset(&mut stripped, NodeConfig::KIND);
+            check(&stripped, NodeConfig::KIND, "s", &NoLines, true)
+        };
+        let mut kept = value.clone();
+        let lost = keep_fitting(&mut kept, NodeConfig::KIND);
+        prop_assert!(kept.is_null() || problems(&kept).is_empty(), "{}: {:?}", kept, problems(&kept));
+        if !value.is_null() && problems(&value).is_empty() {
+            prop_assert!(kept == value && lost.is_empty(), "{:?}", lost);
+        }
+    }
+
     #[test]
     fn a_kubelet_configuration_that_passes_deserialises(value in near(KubeletConfiguration::KIND)) {
         passes_iff_typed::<KubeletConfiguration>(value)?;

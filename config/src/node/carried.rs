@@ -37,8 +37,23 @@ pub fn carried(sources: &[Source]) -> Option<String> {
 pub fn asks_to_install(source: &Source) -> bool {
     match yaml::parse(&source.text) {
         Ok(document) => document.value.get("install").is_some_and(|value| !value.is_null()),
-        Err(_) => source.text.lines().any(|line| line.starts_with("install:")),
+        Err(_) => source.text.lines().any(names_install),
     }
+}
+
+/// Has a line of a text that cannot be parsed a key `install`, at whatever depth and in quotes or not? A key of that name
+/// further down, or in a value, is taken for it, too: the boot ends and says why, where it would go on with half of a
+/// configuration.
+fn names_install(line: &str) -> bool {
+    const KEY: &str = "install";
+    let is_quote = |c: char| c == '"' || c == '\'';
+    let is_key = |at: usize| {
+        let before = line[..at].trim_end_matches(is_quote).chars().next_back();
+        let after = line[at + KEY.len()..].trim_start_matches(is_quote).trim_start();
+        before.is_none_or(|c| c.is_whitespace() || c == '{' || c == ',' || c == '\u{feff}')
+            && after.starts_with(':')
+    };
+    !line.trim_start().starts_with('#') && line.match_indices(KEY).any(|(at, _)| is_key(at))
 }
 
 #[cfg(test)]
@@ -77,6 +92,11 @@ mod tests {
             ("install: {disk: sda}", true),
             ("nod: {}\ninstall: {disk: S1}", true),
             ("node: [\ninstall: {disk: S1}", true),
+            ("node: [\n  install: {disk: S1}", true),
+            ("node: [\n{\"install\": {\"disk\": \"S1\"}}", true),
+            ("node: [\n{node: {}, 'install' : {disk: S1}}", true),
+            ("node: [\n? install\n# install: {disk: S1}", false),
+            ("node: [\nuninstall: {disk: S1}\ninstaller: x\na: install", false),
             ("install: null", false),
             ("node: {name: install}", false),
         ] {

@@ -1,8 +1,9 @@
-//! Packs init and its modules into the initrd (seam: docs/architecture.md, "Initrd").
+//! Packs init and its modules into the initrd, behind the microcode (seam: docs/architecture.md, "Initrd").
 
 use super::binaries::Binaries;
 use super::{Builder, base_tool};
 use crate::format::cpio::Cpio;
+use crate::format::microcode::{self, MicrocodeFile};
 use crate::host::run;
 use crate::plan::BuildStep;
 use crate::select::modules::{self, Deps};
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes `out/initrd` (zstd).
+/// Writes `out/initrd`: the archive with microcode, which the kernel reads uncompressed, and init's (zstd).
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let base = builder.result(BuildStep::Base)?.join("base");
     let module_root = module_root(&base)?;
@@ -62,8 +63,35 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
         cpio.file(path, 0o644, data);
     }
     let packed = run::filter(base_tool(builder)?.args(["zstd", "-19", "-c", "-q"]), "zstd", &cpio.finish())?;
-    fs::write(out.join("initrd"), &packed)?;
-    Ok(format!("{} modules, {} KiB", order.len(), packed.len() >> 10))
+    let early = microcode_archive(builder, &base)?;
+    fs::write(out.join("initrd"), [early.as_slice(), packed.as_slice()].concat())?;
+    let (of_init, of_early) = (packed.len() >> 10, early.len() >> 10);
+    Ok(format!("{} modules, {of_init} KiB, microcode {of_early} KiB", order.len()))
+}
+
+/// The microcode that the image has (docs/decisions/firmware.md).
+fn microcode_archive(builder: &Builder, base: &Path) -> Result<Vec<u8>> {
+    let list = fs::read_to_string(builder.dirs.source.join("image/microcode.txt"))?;
+    let firmware = base.join("usr/lib/firmware");
+    let intel = microcode::wanted(&list).map(|name| {
+        // Debian's name of those that a running kernel must not load.
+        let names = [name.to_owned(), format!("{name}.initramfs")];
+        let found = names.iter().map(|n| firmware.join("intel-ucode").join(n)).find(|path| path.is_file());
+        let path = found.with_context(|| format!("image/microcode.txt: no package has {name}"))?;
+        microcode_file(&path)
+    });
+    let dir = firmware.join("amd-ucode");
+    let entries = fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "bin"));
+    paths.sort();
+    let amd = paths.iter().map(|path| microcode_file(path));
+    microcode::archive(&intel.collect::<Result<Vec<_>>>()?, &amd.collect::<Result<Vec<_>>>()?)
+}
+
+fn microcode_file(path: &Path) -> Result<MicrocodeFile> {
+    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    Ok((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), bytes))
 }
 
 fn module_root(base: &Path) -> Result<PathBuf> {

@@ -250,8 +250,9 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
     for name in ["mkosi/tools", "mkosi/base", "mkosi/disk", "image/rootfs", "image/containers"] {
         facts.set(name, digest::tree(&dirs.source.join(name))?);
     }
-    for name in ["image/contents.txt", "image/initrd-hardware.txt", "image/initrd-modules.txt"] {
-        facts.set(name, digest::file(&dirs.source.join(name))?);
+    let lists = ["contents", "initrd-hardware", "initrd-modules", "microcode"];
+    for name in lists.map(|list| format!("image/{list}.txt")) {
+        facts.set(&name, digest::file(&dirs.source.join(&name))?);
     }
     facts.set("version", VERSION);
     facts.set("lock.epoch", lock.epoch.to_string());

@@ -32,8 +32,8 @@ const DIRS: [&str; 15] = [
     "usr/lib/orlop",
 ];
 
-/// Directories that manifests of add-ons mount from the host, as a usual distribution has them. They are empty and stay so:
-/// the programs that read them run on the host. A hostPath finds them instead of failing on the read-only root.
+/// Directories that manifests of add-ons mount from the host, as a usual distribution has them. They stay as they are, empty
+/// but for firmware: the programs that read them run on the host. A hostPath finds them instead of failing on the read-only root.
 const ADDON_DIRS: [&str; 17] = [
     "etc/ca-certificates",
     "etc/default",

@@ -1,4 +1,5 @@
-//! Which files a platform takes (pure): a table of platforms, the forms of a disk, and what each form needs of the host.
+//! Which files a platform takes (pure): a table of platforms, the forms of a disk, its sectors, and what each form needs of
+//! the host.
 
 use clap::ValueEnum;
 
@@ -57,6 +58,38 @@ pub enum DiskForm {
     GceTar,
 }
 
+/// Logical sectors of the drive that the disk is for. Firmware and kernel read a partition table in the drive's own sectors
+/// only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum DiskSectors {
+    /// 512 bytes, and drives that show such sectors (512e).
+    #[value(name = "512")]
+    B512,
+    /// 4096 bytes (4Kn).
+    #[value(name = "4096")]
+    B4096,
+}
+
+impl DiskSectors {
+    /// Bytes of a sector.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        match self {
+            DiskSectors::B512 => 512,
+            DiskSectors::B4096 => 4096,
+        }
+    }
+
+    /// What stands after the platform's name in names of files and directories.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            DiskSectors::B512 => "",
+            DiskSectors::B4096 => "-4096",
+        }
+    }
+}
+
 /// Programs by file and Debian package, as `host::tools` takes them.
 type HostPrograms = &'static [(&'static str, &'static str)];
 
@@ -104,6 +137,32 @@ impl Platform {
         }
     }
 
+    /// Why it takes no disk with such sectors; `None`: it takes one.
+    #[must_use]
+    pub fn refusal(self, sectors: DiskSectors) -> Option<String> {
+        if sectors == DiskSectors::B512 {
+            return None;
+        }
+        let why = match self {
+            Platform::Metal => return None,
+            Platform::Hyperv | Platform::Vmware => {
+                "the format of its disks is written with sectors of 512 bytes"
+            }
+            Platform::Openstack | Platform::Proxmox => {
+                "QEMU gives a machine's disk sectors of 512 bytes there"
+            }
+            Platform::Aws
+            | Platform::Gce
+            | Platform::Azure
+            | Platform::Oracle
+            | Platform::Digitalocean
+            | Platform::Vultr
+            | Platform::Hetzner => "its machines start from disks with sectors of 512 bytes",
+        };
+        let (name, bytes) = (self.name(), sectors.bytes());
+        Some(format!("{name} takes no disk with sectors of {bytes} bytes: {why}; only metal has such drives"))
+    }
+
     /// The disk's size is a multiple of this, bytes.
     #[must_use]
     pub fn granule(self) -> u64 {
@@ -134,8 +193,8 @@ impl DiskForm {
 
     /// Name of its file.
     #[must_use]
-    pub fn file_name(self, platform: Platform) -> String {
-        format!("orlop-{}.{}", platform.name(), self.suffix())
+    pub fn file_name(self, platform: Platform, sectors: DiskSectors) -> String {
+        format!("orlop-{}{}.{}", platform.name(), sectors.suffix(), self.suffix())
     }
 
     /// What the host needs to write it.
@@ -178,8 +237,29 @@ mod tests {
             // The command line's name is the one in paths.
             let value = platform.to_possible_value().expect("a value");
             assert_eq!((value.get_name(), platform.name()), (name, name));
-            let made: Vec<String> = platform.forms().iter().map(|form| form.file_name(*platform)).collect();
+            let name = |form: &DiskForm| form.file_name(*platform, DiskSectors::B512);
+            let made: Vec<String> = platform.forms().iter().map(name).collect();
             assert_eq!(made.join(" "), files);
+        }
+        let large = DiskForm::Zstd.file_name(Platform::Metal, DiskSectors::B4096);
+        assert_eq!(large, "orlop-metal-4096.raw.zst");
+    }
+
+    #[test]
+    fn drives_with_large_sectors_are_in_machines_of_metal_alone() {
+        for sectors in DiskSectors::value_variants() {
+            let value = sectors.to_possible_value().expect("a value");
+            assert_eq!(value.get_name(), sectors.bytes().to_string());
+        }
+        for platform in Platform::value_variants() {
+            assert_eq!(platform.refusal(DiskSectors::B512), None);
+            match platform.refusal(DiskSectors::B4096) {
+                None => assert_eq!(*platform, Platform::Metal),
+                Some(said) => {
+                    let start = format!("{} takes no disk with sectors of 4096 bytes: ", platform.name());
+                    assert!(*platform != Platform::Metal && said.starts_with(&start), "{said}");
+                }
+            }
         }
     }
 

@@ -10,10 +10,10 @@ mod grow;
 mod ovf;
 mod vhd;
 
-pub use form::{DiskForm, Platform};
+pub use form::{DiskForm, DiskSectors, Platform};
 
 use crate::build::{Artefact, read_manifest};
-use crate::format::digest;
+use crate::format::{digest, sectors};
 use crate::host::{run, tools};
 use crate::profile::{Dirs, Profile};
 use anyhow::{Context, Result, bail};
@@ -43,6 +43,9 @@ pub struct ExportArgs {
     /// Which image, as it was last built
     #[arg(long, value_enum, default_value = "release")]
     profile: Profile,
+    /// Bytes of the drive's logical sectors: 4096 for a 4Kn drive of a machine
+    #[arg(long, value_enum, default_value = "512")]
+    sectors: DiskSectors,
     /// Directory for the files [default: export/PLATFORM below the image]
     #[arg(long)]
     out: Option<PathBuf>,
@@ -58,6 +61,8 @@ struct ExportManifest {
     version: String,
     profile: String,
     platform: &'static str,
+    /// Bytes of the disk's logical sectors.
+    sectors: u32,
     roothash: String,
     /// A NodeConfig is on the ESP.
     configured: bool,
@@ -70,8 +75,12 @@ struct ExportManifest {
 /// Runs it.
 ///
 /// # Errors
-/// The image was not built or is damaged, the configuration has a mistake, or a program of the host is missing or fails.
+/// The platform takes no disk with such sectors, the image was not built or is damaged, the configuration has a mistake, or a
+/// program of the host is missing or fails.
 pub fn run(dirs: &Dirs, args: &ExportArgs) -> Result<()> {
+    if let Some(refusal) = args.platform.refusal(args.sectors) {
+        bail!("{refusal}");
+    }
     let log = dirs.cache.join("image/host.log");
     let Some(manifest) = read_manifest(dirs, args.profile) else {
         bail!(
@@ -87,12 +96,16 @@ pub fn run(dirs: &Dirs, args: &ExportArgs) -> Result<()> {
         bail!("{} is not the disk that its manifest.json names: build it again", published.display());
     }
     let name = args.platform.name();
-    let out = args.out.clone().unwrap_or_else(|| dirs.output(args.profile).join("export").join(name));
-    let job = ExportJob { platform: args.platform, out, version: &manifest.version, log: &log };
+    let (platform, sectors) = (args.platform, args.sectors);
+    let usual = || dirs.output(args.profile).join("export").join(format!("{name}{}", sectors.suffix()));
+    let out = args.out.clone().unwrap_or_else(usual);
+    let job = ExportJob { platform, sectors, out, version: &manifest.version, log: &log };
     let (disk, files) = job.export(&published, config.as_deref())?;
     let (version, profile) = (manifest.version.clone(), manifest.profile.clone());
     let (roothash, configured) = (manifest.roothash.clone(), config.is_some());
-    let exported = ExportManifest { version, profile, platform: name, roothash, configured, disk, files };
+    let sectors = sectors.bytes();
+    let exported =
+        ExportManifest { version, profile, platform: name, sectors, roothash, configured, disk, files };
     job.describe(&exported)
 }
 
@@ -104,6 +117,7 @@ fn programs(platform: Platform, configured: bool) -> Vec<(&'static str, &'static
 /// An export under way.
 struct ExportJob<'a> {
     platform: Platform,
+    sectors: DiskSectors,
     /// Where the files go.
     out: PathBuf,
     version: &'a str,
@@ -125,7 +139,7 @@ impl ExportJob<'_> {
         let made = self.prepare(published, &raw, config).and_then(|()| {
             let mut files = BTreeMap::new();
             for form in self.platform.forms() {
-                let name = form.file_name(self.platform);
+                let name = form.file_name(self.platform, self.sectors);
                 let progress = run::Progress::begin(&name);
                 let (made, path) = (work.join(&name), self.out.join(&name));
                 self.write(*form, &raw, &made)?;
@@ -144,14 +158,22 @@ impl ExportJob<'_> {
         Ok(made)
     }
 
-    /// The disk with its configuration, as long as the platform wants it.
+    /// The disk with its configuration, as long as the platform wants it, in the drive's sectors.
     fn prepare(&self, published: &Path, raw: &Path, config: Option<&str>) -> Result<()> {
         let mut copy = Command::new("cp");
         copy.args(["--sparse=always", "--reflink=auto"]).arg(published).arg(raw);
         run::logged(&mut copy, "copying the disk", self.log)?;
         fs::set_permissions(raw, Permissions::from_mode(0o600))?;
         grow::to_multiple(raw, self.platform.granule())?;
-        config.map_or(Ok(()), |text| esp::put(raw, text, self.log))
+        config.map_or(Ok(()), |text| esp::put(raw, text, self.log))?;
+        match self.sectors {
+            DiskSectors::B512 => Ok(()),
+            DiskSectors::B4096 => {
+                let disk = File::options().read(true).write(true).open(raw);
+                let disk = disk.with_context(|| format!("opening {}", raw.display()))?;
+                sectors::to_4096(&disk).context("giving the disk sectors of 4096 bytes")
+            }
+        }
     }
 
     fn write(&self, form: DiskForm, raw: &Path, to: &Path) -> Result<()> {
@@ -201,7 +223,7 @@ impl ExportJob<'_> {
     fn ova(&self, raw: &Path, to: &Path) -> Result<()> {
         let dir = raw.parent().context("the disk has a directory")?;
         let disk = dir.join(OVA_DISK);
-        let made = self.out.join(DiskForm::Vmdk.file_name(self.platform));
+        let made = self.out.join(DiskForm::Vmdk.file_name(self.platform, self.sectors));
         if fs::hard_link(&made, &disk).is_err() {
             fs::copy(&made, &disk).with_context(|| format!("copying {}", made.display()))?;
         }

@@ -3,8 +3,12 @@
 use super::grow::read_exact;
 use super::grow::tests::small_disk;
 use super::*;
+use crate::format::fat::{self, FatEntry};
+use crate::format::sectors::tests::write_disk as disk_of_small_sectors;
 use crate::host::tools::missing;
 use clap::ValueEnum;
+use orlop_init::plan::gpt::read_table;
+use orlop_init::plan::guid::TYPE_ESP;
 
 const MIB: u64 = 1 << 20;
 
@@ -30,7 +34,8 @@ fn exported(dir: &Path, platform: Platform) -> Option<(PathBuf, Artefact, BTreeM
     let (published, log) = (dir.join("orlop.raw"), dir.join("log"));
     small_disk(&published, 8 * MIB + 512 * 77);
     let out = dir.join(platform.name());
-    let job = ExportJob { platform, out: out.clone(), version: "0.1.0", log: &log };
+    let job =
+        ExportJob { platform, sectors: DiskSectors::B512, out: out.clone(), version: "0.1.0", log: &log };
     let (disk, files) = job.export(&published, None).expect("exported");
     assert!(!out.join("work").exists());
     for (name, artefact) in &files {
@@ -63,7 +68,8 @@ fn formats_of_qemu_img_hold_the_same_disk() {
     for (platform, form, format) in table {
         let dir = tempfile::tempdir().expect("temporary directory");
         let Some((out, disk, _)) = exported(dir.path(), platform) else { continue };
-        let (file, raw) = (out.join(form.file_name(platform)), expected(dir.path(), platform));
+        let (file, raw) =
+            (out.join(form.file_name(platform, DiskSectors::B512)), expected(dir.path(), platform));
         assert_eq!(disk, artefact(&raw).expect("digest"), "{format}");
         let compare = ["compare", "-f", "raw", "-F", format];
         said(Command::new("qemu-img").args(compare).arg(&raw).arg(&file));
@@ -153,7 +159,8 @@ fn the_same_disk_gives_the_same_files() {
         let Some((_, disk, files)) = exported(a.path(), platform) else { continue };
         // sfdisk gives random GUIDs: the same disk, not another one of the same shape.
         let (published, log) = (a.path().join("orlop.raw"), b.path().join("log"));
-        let job = ExportJob { platform, out: b.path().join("out"), version: "0.1.0", log: &log };
+        let (sectors, out) = (DiskSectors::B512, b.path().join("out"));
+        let job = ExportJob { platform, sectors, out, version: "0.1.0", log: &log };
         assert_eq!(job.export(&published, None).expect("exported"), (disk, files), "{}", platform.name());
     }
 }
@@ -186,8 +193,8 @@ fn a_configuration_reaches_the_esp() {
     // 2 MiB in 4096 sectors.
     let image = format!("{}@@{start}", published.display());
     said(Command::new("mformat").args(["-i", &image, "-T", "4096", "-h", "16", "-s", "63", "::"]));
-    let job =
-        ExportJob { platform: Platform::Vultr, out: dir.path().join("out"), version: "0.1.0", log: &log };
+    let (platform, sectors, out) = (Platform::Vultr, DiskSectors::B512, dir.path().join("out"));
+    let job = ExportJob { platform, sectors, out, version: "0.1.0", log: &log };
     let before = digest::file(&published).expect("digest");
     let text = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\n";
     job.export(&published, Some(text)).expect("exported");
@@ -200,6 +207,50 @@ fn a_configuration_reaches_the_esp() {
 }
 
 #[test]
+fn a_disk_of_large_sectors_has_its_table_there_and_the_configuration() {
+    if lacks(&programs(Platform::Metal, true)) || lacks(&[("/usr/bin/mformat", "mtools")]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (published, log, out) =
+        (dir.path().join("orlop.raw"), dir.path().join("log"), dir.path().join("out"));
+    let options = File::options().read(true).write(true).create_new(true).clone();
+    disk_of_small_sectors(&options.open(&published).expect("the disk"));
+    // FAT32 of 264 MiB, as mtools reads it.
+    let image = format!("{}@@{}", published.display(), esp::esp_start(&published).expect("an ESP"));
+    let form = ["-F", "-c", "1", "-T", "540672", "-h", "16", "-s", "63", "::"];
+    said(Command::new("mformat").args(["-i", &image]).args(form));
+    let before = digest::file(&published).expect("digest");
+
+    let (platform, sectors) = (Platform::Metal, DiskSectors::B4096);
+    let job = ExportJob { platform, sectors, out: out.clone(), version: "0.1.0", log: &log };
+    let text = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\n";
+    let (_, files) = job.export(&published, Some(text)).expect("exported");
+    assert_eq!(digest::file(&published).expect("digest"), before, "the published disk is only read");
+    let name = "orlop-metal-4096.raw.zst";
+    assert_eq!(files.keys().collect::<Vec<_>>(), [name]);
+    let unpacked = dir.path().join("unpacked.raw");
+    said(Command::new("zstd").args(["-q", "-d"]).arg(out.join(name)).arg("-o").arg(&unpacked));
+
+    let disk = File::open(unpacked).expect("the unpacked disk");
+    let bytes = disk.metadata().expect("length").len();
+    let read = |offset, length| read_exact(&disk, offset, length);
+    assert!(read_table(bytes, 512, read).is_err());
+    let table = read_table(bytes, 4096, read).expect("a table in sectors of 4096 bytes");
+    let start = table.partitions.iter().find(|p| p.type_guid == TYPE_ESP).expect("an ESP").start;
+    let esp = fat::read(|offset, length| {
+        read_exact(&disk, start + offset, length).ok_or_else(|| std::io::Error::other("cut short"))
+    });
+    let esp = esp.expect("a sound ESP");
+    assert_eq!(esp.boot[11..13], [0, 16]);
+    let is_there =
+        |entry: &FatEntry| matches!(entry, FatEntry::File(_, content) if content == text.as_bytes());
+    let in_directory =
+        |entry: &FatEntry| matches!(entry, FatEntry::Directory(_, all) if all.iter().any(is_there));
+    assert!(esp.root.iter().any(in_directory));
+}
+
+#[test]
 fn a_file_appears_when_it_is_whole() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (published, log, out) =
@@ -208,7 +259,8 @@ fn a_file_appears_when_it_is_whole() {
     // What cannot be replaced stays as it is, and no part of the disk is next to it.
     let place = out.join("orlop-vultr.raw");
     fs::create_dir_all(&place).expect("fixture");
-    let job = ExportJob { platform: Platform::Vultr, out: out.clone(), version: "0.1.0", log: &log };
+    let (platform, sectors) = (Platform::Vultr, DiskSectors::B512);
+    let job = ExportJob { platform, sectors, out: out.clone(), version: "0.1.0", log: &log };
     assert!(job.export(&published, None).is_err());
     assert_eq!(fs::read_dir(&place).expect("the directory").count(), 0);
     assert_eq!(fs::read_dir(&out).expect("the directory").count(), 1);

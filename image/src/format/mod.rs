@@ -6,6 +6,7 @@ pub mod digest;
 pub mod elf;
 pub mod fat;
 pub mod mbr;
+pub mod microcode;
 pub mod oci;
 pub mod sectors;
 pub mod tar;

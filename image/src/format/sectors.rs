@@ -184,4 +184,4 @@ fn clear(disk: &File, place: Range<u64>) -> Result<()> {
 
 #[cfg(test)]
 #[path = "sectors_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -13,6 +13,12 @@ const ROOT: u64 = MIB + ESP;
 
 fn disk() -> File {
     let disk = tempfile::tempfile().expect("temporary file");
+    write_disk(&disk);
+    disk
+}
+
+/// Makes an empty file a disk: an ESP of 264 MiB and a root.
+pub(crate) fn write_disk(disk: &File) {
     disk.set_len(BYTES).expect("length");
     let own = disk.try_clone().expect("another descriptor");
     let mut table = gpt::GptConfig::new().writable(true).create_from_device(own, None).expect("a table");
@@ -27,7 +33,6 @@ fn disk() -> File {
     {
         disk.write_all_at(bytes, at).expect("written");
     }
-    disk
 }
 
 /// A partition: its number, its name, its flags, its first byte, its bytes.

@@ -86,13 +86,18 @@ fn clean(uri: &str) -> String {
 /// The keyring of Debian's archive, on the host and in the tools tree.
 pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// Firmware of network cards and microcode are in a component of their own (docs/decisions/firmware.md).
+const COMPONENTS: &str = "main non-free-firmware";
+
 /// A deb822 sources file for `suites` of the mirror, with the security archive of the base suite.
 #[must_use]
 pub fn sources(mirror: &Mirror, base: &str, newer: &[&str]) -> String {
     let mut suites = vec![base.to_owned(), format!("{base}-updates")];
     suites.extend(newer.iter().map(|s| (*s).to_owned()));
     let stanza = |uri: &str, suites: &str| {
-        format!("Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n\n")
+        format!(
+            "Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: {COMPONENTS}\nSigned-By: {KEYRING}\n\n"
+        )
     };
     let mut out = stanza(&mirror.main, &suites.join(" "));
     if let Some(security) = &mirror.security {
@@ -151,6 +156,7 @@ mod tests {
         let mirror = Mirror { main: "http://m/debian".to_owned(), security: None };
         let text = sources(&mirror, "trixie", &["forky", "sid"]);
         assert!(text.contains("Suites: trixie trixie-updates forky sid\n"));
+        assert!(text.contains("Components: main non-free-firmware\n"));
         assert!(!text.contains("security") && text.contains(KEYRING));
     }
 }

@@ -8,6 +8,7 @@ use super::sources::{FoundSources, read_at_most};
 use super::steps::{apply, apply_all};
 use super::{DEGRADED, files, kept, platform};
 use crate::plan::cmdline::BootArgs;
+use crate::plan::install;
 use crate::plan::mounts::SYSROOT;
 use crate::plan::node_files::{CERTS, CNI, HOSTS_MARKED, Inputs, MANIFESTS, VAR, plan, source_files};
 use crate::plan::reconfigure::facts_file;
@@ -32,11 +33,17 @@ pub fn wants_project_quotas(found: &FoundSources, args: &BootArgs) -> bool {
     load(&sources, &args.sets).config.storage.project_quotas
 }
 
-/// Runs the phase; returns what the ledger says.
+/// Runs the phase; returns what the ledger says. `is_node`: the disk had a node's state when this boot began, so that it does not
+/// install.
 ///
 /// # Errors
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
-pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result<String, InitError> {
+pub fn run(
+    report: &mut Report,
+    found: &FoundSources,
+    args: &BootArgs,
+    is_node: bool,
+) -> Result<String, InitError> {
     let kept_report = platform::kept(Path::new(SYSROOT), report);
     let facts = platform::counting(kept_report.as_ref());
     let merged = Merged { found, sets: &args.sets, platform: facts, said: report.problems() }.merge();
@@ -53,6 +60,10 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
     }
     if let Some(why) = unusable {
         report.problem(&why);
+    }
+    if let Some(note) = install_too_late(&effective).filter(|_| is_node) {
+        report.line(&note);
+        report.stamp(install::PHASE, None, &note, true);
     }
     let degraded = Path::new(DEGRADED).exists();
     // Before anything that follows from it: a pod must not find a node that is still at its first boot.
@@ -83,6 +94,13 @@ pub fn run(report: &mut Report, found: &FoundSources, args: &BootArgs) -> Result
         None if effective.accepted.is_empty() => Ok("no source: defaults".into()),
         None => Ok(effective.accepted.join(", ")),
     }
+}
+
+/// What is to be said if a configuration asks a node's disk to install; its source is named.
+pub(super) fn install_too_late(effective: &Effective) -> Option<String> {
+    let asked = effective.config.install.as_ref()?;
+    let source = effective.provenance.get("install.disk").map_or("the configuration", String::as_str);
+    Some(install::too_late(asked, source))
 }
 
 /// Of this boot; empty if it could not be made.
@@ -342,6 +360,17 @@ mod tests {
         );
         let alone = load(&[of("fw-cfg", "noSuchField: 1\n")], &[]);
         assert!(refusals(&offered[1..], &alone).ends_with("; this node runs with the defaults"));
+    }
+
+    #[test]
+    fn install_in_a_node_s_configuration_is_named_with_its_source() {
+        let with = |body: &str| {
+            let text = format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}");
+            install_too_late(&load(&[Source { name: "smbios".into(), origin: "smbios".into(), text }], &[]))
+        };
+        assert_eq!(with("node: {name: a}"), None);
+        let said = with("install: {disk: S1}").expect("asked for");
+        assert!(said.contains("\"S1\" of smbios does not count"), "{said}");
     }
 
     #[test]

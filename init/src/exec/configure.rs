@@ -103,6 +103,9 @@ fn run(report: &mut Report) -> Result<Option<String>, InitError> {
             "storage.projectQuotas comes too late by metadata: the state partition is there already",
         );
     }
+    if let Some(note) = configuration::install_too_late(&merged.effective) {
+        report.problem(&note);
+    }
     let mut failed = None;
     for step in &steps {
         // One that fails must not keep the others from being written.

@@ -85,7 +85,10 @@ impl Boot {
         })?;
         // A second processor has nothing to do until systemd runs.
         prefetch::start(SYSROOT);
-        self.install(&disk, &slot, &opened, &args);
+        let is_node = !state::is_first_boot(&disk);
+        if !is_node {
+            self.install(&disk, &slot, &opened, &args);
+        }
         self.tolerated(Phase::State, |b| b.state(&disk, &args));
         self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
@@ -95,7 +98,7 @@ impl Boot {
             if !found.ignored.is_empty() {
                 b.report.line(&ignored(&found.ignored, &found.kept));
             }
-            configuration::run(&mut b.report, &found, &args)
+            configuration::run(&mut b.report, &found, &args, is_node)
         });
         for module in self.drivers.missing() {
             self.report.info(&format!("module not loaded: {module}"));
@@ -144,9 +147,6 @@ impl Boot {
 
     /// A stick at its first boot may be there to copy itself to another disk. Returns if this boot goes on here.
     fn install(&mut self, disk: &Disk, slot: &Slot, opened: &Opened, args: &BootArgs) {
-        if !state::is_first_boot(disk) {
-            return;
-        }
         let found = self.collect(disk, args, FirstBootRecord::Absent);
         let booted =
             BootedDisk { disk, esp: self.loader.esp, root: slot.root.number, root_device: &opened.device };

@@ -23,7 +23,7 @@ use crate::plan::gpt_copy::CopyIdentity;
 use crate::plan::guid::Guid;
 use crate::plan::install::{
     Candidate, InstallFacts, InstallVerdict, PHASE, TargetMatch, copied, find_target, has_root_of, judge,
-    kept,
+    keeps_its_node, kept,
 };
 use crate::plan::kept::is_medium;
 use crate::plan::source::BYTES_MAX;
@@ -160,6 +160,7 @@ fn install(
     let content = if target.name == booted.disk.name { DiskContent::Empty } else { look(&device, &target)? };
     let origin = effective.provenance.get("install.disk").map_or("", String::as_str);
     let installed = has_root_of(booted.disk, booted.root, &target);
+    let node = keeps_its_node(booted.disk, booted.root, &target);
     let facts = InstallFacts {
         asked,
         source: origin,
@@ -167,6 +168,7 @@ fn install(
         target: &candidate,
         content: &content,
         installed,
+        node: node.as_deref(),
     };
     match judge(&facts) {
         InstallVerdict::Here(note) => return Ok(Installed::Here(note)),

@@ -3,13 +3,14 @@
 //!
 //! In: the disks with their lasting names, the configuration, the target's content. Out: a target, a verdict, the parts to
 //! copy. Invariants: no name that the kernel gives decides; of two disks that fit none is written; a disk with content only
-//! with `wipe`; one that has this image already, and the disk that this boot runs from, never. See docs/install.md.
+//! with `wipe`; one that has this image already, a node's disk that may have a newer one, and the disk that this boot runs
+//! from, never. See docs/install.md.
 
 use super::disk::{Disk, EMPTY_LABEL};
 use super::disk_content::{DiskContent, EDGE};
 use super::disk_ids::{DiskFacts, names, normal, serial};
 use super::gpt::Partition;
-use super::guid::TYPE_VAR;
+use super::guid::{TYPE_ROOT, TYPE_VAR};
 use super::state::BYTES_MIN;
 use orlop_config::node::Install;
 
@@ -98,6 +99,8 @@ pub struct InstallFacts<'a> {
     pub content: &'a DiskContent,
     /// It has this image's root ([`has_root_of`]).
     pub installed: bool,
+    /// It is a node's, and is not given up to this image: why ([`keeps_its_node`]).
+    pub node: Option<&'a str>,
 }
 
 /// Has the target the root that this boot runs from, partition `root` of `own`?
@@ -106,6 +109,41 @@ pub fn has_root_of(own: &Disk, root: u32, target: &Disk) -> bool {
     let of = |disk: &Disk| disk.table.as_ref().map(|table| table.partitions.clone()).unwrap_or_default();
     let Some(root) = of(own).into_iter().find(|p| p.number == root) else { return false };
     of(target).iter().any(|p| p.partuuid == root.partuuid)
+}
+
+/// Why a disk with a node's state stays as it is whatever `wipe` says; `None`: it is no node's, or each of its images is older
+/// than the one that this boot runs from partition `root` of `own`. After two updates a node's disk has nothing left of the
+/// image that it was installed from, and the stick may still be in the machine.
+#[must_use]
+pub fn keeps_its_node(own: &Disk, root: u32, target: &Disk) -> Option<String> {
+    target.state()?;
+    let roots = |disk: &Disk| -> Vec<Partition> {
+        let all = disk.table.as_ref().map(|table| table.partitions.as_slice()).unwrap_or_default();
+        all.iter().filter(|p| p.type_guid == TYPE_ROOT && p.label != EMPTY_LABEL).cloned().collect()
+    };
+    let mine = roots(own).into_iter().find(|p| p.number == root).map(|p| p.label).unwrap_or_default();
+    let is_older = |p: &Partition| match (version(&p.label), version(&mine)) {
+        (Some(theirs), Some(mine)) => theirs < mine,
+        _ => false,
+    };
+    let newer: Vec<String> = roots(target).into_iter().filter(|p| !is_older(p)).map(|p| p.label).collect();
+    let (newer, mine) = (newer.join(", "), if mine.is_empty() { "unknown" } else { mine.as_str() });
+    (!newer.is_empty()).then(|| format!("it has {newer}, and this image is {mine}"))
+}
+
+/// The version in the label of a root (`orlop_0.4.0`); `None` for another label.
+fn version(label: &str) -> Option<Vec<u64>> {
+    label.strip_prefix("orlop_")?.split('.').map(|number| number.parse().ok()).collect()
+}
+
+/// What is said of `install` on a disk that has a node's state: only a first boot looks at it.
+#[must_use]
+pub fn too_late(asked: &Install, source: &str) -> String {
+    format!(
+        "install.disk \"{}\" of {source} does not count: only a first boot installs, and this disk is a node's. To install \
+         another disk, start the machine from a stick",
+        asked.disk
+    )
 }
 
 /// Decides.
@@ -128,6 +166,12 @@ pub fn judge(facts: &InstallFacts<'_>) -> InstallVerdict {
     if facts.installed {
         return refuse(format!(
             "{shown} has this image already. Remove the stick; to install it once more, erase the disk from another system"
+        ));
+    }
+    if let Some(why) = facts.node {
+        return refuse(format!(
+            "{shown} is the disk of a node that is not older than this image ({why}), and stays as it is, also with \
+             install.wipe. Remove the stick; to give the node up, erase the disk from another system"
         ));
     }
     if target.read_only {
@@ -176,7 +220,7 @@ pub fn bytes_needed(own: &Disk) -> u64 {
 mod tests {
     use super::super::disk::STATE_LABEL;
     use super::super::gpt::{Copy, Table};
-    use super::super::guid::{Guid, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY};
+    use super::super::guid::{Guid, TYPE_ESP, TYPE_ROOT_VERITY};
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -210,7 +254,15 @@ mod tests {
 
     fn verdict(source: &str, wipe: bool, target: &Candidate, content: &DiskContent) -> InstallVerdict {
         let asked = Install { disk: "s".into(), wipe };
-        judge(&InstallFacts { asked: &asked, source, own: &own(), target, content, installed: false })
+        judge(&InstallFacts {
+            asked: &asked,
+            source,
+            own: &own(),
+            target,
+            content,
+            installed: false,
+            node: None,
+        })
     }
 
     fn refused(target: &Candidate, content: &DiskContent) -> String {
@@ -272,10 +324,87 @@ mod tests {
             target: &target,
             content: &content,
             installed: true,
+            node: None,
         };
         let InstallVerdict::Refuse(why) = judge(&facts) else { panic!("refused") };
         assert!(why.contains("has this image already"), "{why}");
         assert_eq!(judge(&InstallFacts { installed: false, ..facts }), InstallVerdict::Copy);
+    }
+
+    /// The disk of a node with these images in its slots, as `own` has the places.
+    fn node_with(labels: [&str; 2], is_node: bool) -> Disk {
+        let mut disk = Disk { name: "vdb".into(), ..own() };
+        if let Ok(table) = &mut disk.table {
+            table.partitions.retain(|p| is_node || p.type_guid != TYPE_VAR);
+            for (number, label) in [2, 4].into_iter().zip(labels) {
+                let slot = table.partitions.iter_mut().find(|p| p.number == number).expect("a slot");
+                (slot.label, slot.partuuid) = (label.into(), Guid::from_u128(u128::from(number) << 64));
+            }
+        }
+        disk
+    }
+
+    #[test]
+    fn a_stick_that_stayed_in_takes_no_node_after_two_updates_either() {
+        let mut own = own();
+        if let Ok(table) = &mut own.table {
+            table.partitions[1].label = "orlop_0.4.0".into();
+        }
+        for (labels, is_node, kept) in [
+            (["orlop_0.6.0", "orlop_0.5.0"], true, Some("orlop_0.6.0, orlop_0.5.0")),
+            (["orlop_0.3.0", "orlop_0.10.0"], true, Some("orlop_0.10.0")),
+            // Another build of the same version, and one whose version says nothing.
+            (["orlop_0.4.0", EMPTY_LABEL], true, Some("orlop_0.4.0")),
+            (["orlop_next", EMPTY_LABEL], true, Some("orlop_next")),
+            (["orlop_0.3.9", EMPTY_LABEL], true, None),
+            (["orlop_0.2.0", "orlop_0.3.0"], true, None),
+            // A copy that was never a node.
+            (["orlop_0.6.0", EMPTY_LABEL], false, None),
+        ] {
+            let target = node_with(labels, is_node);
+            assert!(!has_root_of(&own, 2, &target));
+            let why = keeps_its_node(&own, 2, &target);
+            assert_eq!(why, kept.map(|k| format!("it has {k}, and this image is orlop_0.4.0")), "{labels:?}");
+            let (asked, content) = (
+                Install { disk: "s".into(), wipe: true },
+                DiskContent::Holds(vec!["partition table".into()]),
+            );
+            let facts = InstallFacts {
+                asked: &asked,
+                source: "esp",
+                own: &own,
+                target: &candidate("vdb", "s"),
+                content: &content,
+                installed: false,
+                node: why.as_deref(),
+            };
+            match judge(&facts) {
+                InstallVerdict::Copy => assert_eq!(kept, None, "{labels:?}"),
+                InstallVerdict::Refuse(said) => {
+                    assert!(kept.is_some() && said.contains("also with install.wipe"), "{said}");
+                }
+                InstallVerdict::Here(said) => panic!("{said}"),
+            }
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        assert!(
+            version("orlop_0.9.0") < version("orlop_0.10.0") && version("orlop_1") < version("orlop_1.0")
+        );
+        for none in ["orlop_", "orlop_1.x", "other_1", "_empty", "orlop_1_verity"] {
+            assert_eq!(version(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_asked_to_install_says_that_it_does_not() {
+        let said = too_late(&Install { disk: "S1".into(), wipe: true }, "fw-cfg");
+        assert!(
+            said.starts_with("install.disk \"S1\" of fw-cfg does not count: only a first boot"),
+            "{said}"
+        );
     }
 
     #[test]

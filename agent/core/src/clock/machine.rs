@@ -21,8 +21,9 @@ const POLL: Duration = Duration::from_millis(250);
 const SET_MAX: Duration = Duration::from_secs(10);
 /// A clock that is this near to the wanted time was set. Less than [`TOLERANCE`], or one that must be set would count as set.
 const NEAR: Duration = Duration::from_millis(900);
-/// The NTP client, when it is refused, has this long to end: it would set the clock back.
-const NTP_ENDS: Duration = Duration::from_secs(2);
+/// The NTP client, when it is refused, has at most this long to end: it would set the clock back. The next look follows its end
+/// at once.
+const NTP_ENDS_MAX: Duration = Duration::from_secs(10);
 /// With NTP, dates count although this many looks in a row failed.
 const FAILURES_WITH_NTP: u32 = 3;
 /// `Date` is cut to whole seconds: on average it is this much behind.
@@ -70,6 +71,8 @@ pub struct NodeClock {
     stuck: Option<String>,
     /// What NTP claimed against the API server; it is refused since.
     dispute: Option<String>,
+    /// The refused NTP client is ending; until then there is no look, and no setting.
+    ntp_ends: Option<Mono>,
     verified: Option<bool>,
     shown: String,
     wake: Option<Mono>,
@@ -100,6 +103,7 @@ impl NodeClock {
             setting: None,
             stuck: None,
             dispute: None,
+            ntp_ends: None,
             verified: None,
             shown: String::new(),
             wake: None,
@@ -111,6 +115,10 @@ impl NodeClock {
     }
 
     fn synchronized(&mut self, is: bool, now: Now) {
+        if !is && self.ntp_ends.take().is_some() {
+            self.next_look = now.mono;
+            return;
+        }
         match (is && self.dispute.is_none(), self.source) {
             (true, Source::Ntp { .. }) | (false, Source::Nobody | Source::Server) => {}
             (true, _) => {
@@ -128,7 +136,7 @@ impl NodeClock {
 
     fn troubled(&mut self, is: bool, now: Now) {
         self.trouble = is;
-        if !is {
+        if !is || self.ntp_ends.is_some() {
             return;
         }
         let spacing = match self.source {
@@ -209,7 +217,8 @@ impl NodeClock {
             ));
             self.source = Source::Nobody;
             out.push(ClockAction::RefuseNtp);
-            self.next_look = now.mono.after(NTP_ENDS);
+            let ends = now.mono.after(NTP_ENDS_MAX);
+            (self.ntp_ends, self.next_look) = (Some(ends), ends);
             return;
         }
         let certainly_wrong = now.wall < least || now.wall > seen.not_after;
@@ -254,7 +263,7 @@ impl NodeClock {
         if self.setting.is_some() {
             due.push(now.mono.after(POLL));
         } else if !self.looking && self.next_look <= now.mono {
-            self.looking = true;
+            (self.looking, self.ntp_ends) = (true, None);
             self.last_look = Some(now.mono);
             out.push(ClockAction::Look);
         } else if !self.looking {

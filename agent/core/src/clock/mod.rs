@@ -7,7 +7,7 @@
 //! - `Look`: verify the API server in everything but the dates of its certificates, without credentials, and answer with
 //!   [`ClockEvent::Looked`] exactly once, within a bounded time.
 //! - `Set`: have the clock set so that it shows `wall` at the time of the step. The machine sees by itself that it was set.
-//! - `RefuseNtp`: stop the NTP client until the next boot.
+//! - `RefuseNtp`: stop the NTP client until the next boot; `Synchronized(false)` says that it has ended.
 //! - `Verified`: from now on the dates of the node's certificates count (true), or they do not count yet (false).
 //! - `Show`: the sentence for the operator changed; it is empty when nothing needs attention.
 //!

@@ -32,6 +32,9 @@ struct World {
     /// When NTP answers, and by how much it lies.
     ntp: Option<(Duration, i64)>,
     ntp_refused: bool,
+    /// How long the NTP client goes on after it was refused, and until when.
+    ntp_takes: Duration,
+    ntp_ends: Option<Mono>,
     helper_works: bool,
     /// The problem with the cluster that a wrong clock makes.
     in_trouble: bool,
@@ -54,6 +57,8 @@ impl World {
             server_offset: 0,
             ntp: None,
             ntp_refused: false,
+            ntp_takes: Duration::ZERO,
+            ntp_ends: None,
             helper_works: true,
             in_trouble: false,
             other_trouble: false,
@@ -108,7 +113,7 @@ impl World {
                 }
                 ClockAction::RefuseNtp => {
                     self.ntp_refused = true;
-                    answers.push(ClockEvent::Synchronized(false));
+                    self.ntp_ends = Some(self.mono.after(self.ntp_takes));
                 }
                 ClockAction::Verified(is) => self.verified.push(is),
                 ClockAction::Show(sentence) => self.shown.push(sentence),
@@ -128,11 +133,16 @@ impl World {
         let mut synchronized = false;
         while self.age() < until {
             let next = self.mono.after(Duration::from_millis(500));
+            let next = self.ntp_ends.map_or(next, |at| at.min(next));
             let due = self.machine.deadline().map_or(next, |at| at.min(next));
             self.mono = due.max(self.mono.after(Duration::from_millis(1)));
+            if self.ntp_ends.is_some_and(|at| at <= self.mono) {
+                self.ntp_ends = None;
+                self.step(ClockEvent::Synchronized(false));
+            }
             if let Some((at, lie)) = self.ntp
                 && self.age() >= at
-                && !self.ntp_refused
+                && (!self.ntp_refused || self.ntp_ends.is_some())
             {
                 self.offset = lie;
                 if !synchronized {
@@ -224,6 +234,35 @@ fn ntp_that_lies_by_years_is_refused_and_named() {
         assert_eq!(w.sets.len(), sets);
         assert!(w.says().contains("days apart"), "it stays until the next boot");
     }
+}
+
+#[test]
+fn the_clock_is_set_when_the_refused_ntp_client_has_ended_and_not_before() {
+    for takes in [0, 3, 9] {
+        let mut w = World::new(0);
+        (w.ntp, w.ntp_takes) = (Some((seconds(5), 3 * YEAR)), seconds(takes));
+        w.run(seconds(7));
+        assert!(w.ntp_refused, "the wrong clock is a problem, and the first look finds why");
+        // Another problem in this time is no reason: what is set now would not stay.
+        w.step(ClockEvent::Trouble(false));
+        w.step(ClockEvent::Trouble(true));
+        if takes > 2 {
+            assert_eq!((w.looks, w.sets.len()), (1, 0), "{takes}");
+        }
+        w.run(seconds(takes + 7));
+        assert_eq!((w.looks, w.sets.len()), (2, 1), "{takes}");
+        assert!(w.error() <= SECOND, "{takes}: {} s", w.error() / SECOND);
+    }
+}
+
+#[test]
+fn an_ntp_client_that_does_not_end_is_not_waited_for_without_bound() {
+    let mut w = World::new(0);
+    (w.ntp, w.ntp_takes) = (Some((seconds(5), 3 * YEAR)), seconds(25));
+    w.run(seconds(20));
+    assert!(w.looks >= 2, "{} looks", w.looks);
+    w.run(seconds(60));
+    assert!(w.error() <= SECOND, "{} s", w.error() / SECOND);
 }
 
 #[test]

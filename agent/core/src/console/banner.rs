@@ -87,7 +87,8 @@ pub fn content(facts: &BannerFacts<'_>) -> Vec<String> {
     let ready = if facts.state == RUNNING { "ready" } else { facts.state };
     let mut lines = vec![format!("node agent: {ready}")];
     let addresses = match facts.addresses {
-        [] => "none yet: no interface has an address (`network` of the NodeConfig, DHCP)".to_owned(),
+        [] => "none: this machine has no address (check cables, DHCP, and `network` of the NodeConfig)"
+            .to_owned(),
         all => all.iter().take(ADDRESSES_MAX).cloned().collect::<Vec<_>>().join(", "),
     };
     lines.push(format!("addresses: {addresses}"));
@@ -159,7 +160,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 10, "{text}");
         assert_eq!(lines[0], "   node agent: waiting");
-        assert!(lines[1].starts_with("   addresses: none yet"));
+        assert!(lines[1].starts_with("   addresses: none: this machine has no address"));
         assert_eq!(lines[3], "   problem: pod 0: bad [0m word; do this");
         assert_eq!(lines[9], "   problem: 3 more");
         assert!(text.bytes().all(|b| b == b'\n' || b == b' ' || b.is_ascii_graphic()));

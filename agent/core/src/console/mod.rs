@@ -5,7 +5,8 @@
 //! - a problem is written once, when it has lasted for its own time, and its end when it has been gone for a while;
 //! - a banner follows each change of what it shows, never sooner than [`SETTLE`] after it; changes that go on make the pauses
 //!   between banners longer, up to [`BANNER_PAUSE_MAX`];
-//! - texts of pods and strangers are short printable ASCII ([`text::clean`]), and their number is bounded.
+//! - texts of pods and strangers are short printable ASCII ([`text::clean`]), and their number is bounded for each source: more of
+//!   them are not distinguishable to a person at a console.
 //!
 //! Upstream has no counterpart.
 
@@ -38,8 +39,6 @@ const BANNER_PAUSE: Duration = Duration::from_secs(10);
 pub const BANNER_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A node that is not ready by then has a banner that says so, from the agent's start on.
 pub const BANNER_WITHOUT_READY: Duration = Duration::from_secs(30);
-/// Problems that are looked at; more of them are not distinguishable to a person at a console.
-const PROBLEMS_MAX: usize = 64;
 /// Lines about problems at once, and then one in each period.
 const LINES: (u32, Duration) = (20, Duration::from_secs(3));
 /// Longest line about a problem, characters: a record of the kernel's log has some 1000.
@@ -151,14 +150,16 @@ impl Console {
                 course.gone = Some(now);
             }
         }
+        let mut taken = self.problems.keys().filter(|(of, _)| *of == source).count();
         for problem in all {
             let key = (source, problem.subject.clone());
             if let Some(course) = self.problems.get_mut(&key) {
                 course.gone = None;
                 course.present = problem;
-            } else if self.problems.len() < PROBLEMS_MAX {
+            } else if taken < source.places() {
                 let course = ProblemCourse { present: problem, since: now, gone: None, written: None };
                 self.problems.insert(key, course);
+                taken += 1;
             }
         }
     }

@@ -35,6 +35,17 @@ pub enum ProblemSource {
     StaticPods,
 }
 
+impl ProblemSource {
+    /// Problems of it that are looked at. Pods break in any number, and must not take the places of the node's own troubles.
+    pub(super) const fn places(self) -> usize {
+        match self {
+            ProblemSource::Configuration | ProblemSource::Cluster => 8,
+            ProblemSource::Manifests => 16,
+            ProblemSource::StaticPods => 32,
+        }
+    }
+}
+
 /// One present problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsoleProblem {

@@ -162,15 +162,39 @@ fn a_flood_of_problems_is_written_slowly_and_whole() {
     let mut world = World::new(ClusterPlace::Standalone);
     world.step(ConsoleEvent::State(banner::RUNNING));
     let many: Vec<ConsoleProblem> = (0..200).map(|n| problem(&format!("pod {n:03}"), "bad")).collect();
-    let at_once = world.say(many).len();
+    let of_pods = |problems| ConsoleEvent::Problems(ProblemSource::StaticPods, problems);
+    let at_once = world.step(of_pods(many)).len();
     assert_eq!(at_once, 20);
     let lines = world.until(600);
     let later = lines.iter().filter(|(_, line)| line.starts_with("problem: ")).count();
-    assert_eq!(at_once + later, PROBLEMS_MAX);
+    assert_eq!(at_once + later, ProblemSource::StaticPods.places());
     let in_banner = lines.iter().filter(|(_, line)| line.starts_with("   problem: ")).count();
     assert!(in_banner <= banners(&lines).len() * 7, "{in_banner}");
     // They end as slowly, and others have their room then.
-    world.say(vec![]);
+    world.step(of_pods(vec![]));
     world.until(600);
-    assert_eq!(world.say(vec![problem("another", "bad")]), ["problem: another: bad"]);
+    assert_eq!(world.step(of_pods(vec![problem("another", "bad")])), ["problem: another: bad"]);
+}
+
+#[test]
+fn pods_that_break_leave_the_node_s_own_troubles_their_places() {
+    let mut world = World::new(ClusterPlace::Member { ready: false });
+    world.step(ConsoleEvent::State(banner::RUNNING));
+    for source in [ProblemSource::StaticPods, ProblemSource::Manifests] {
+        let many = (0..200).map(|n| problem(&format!("{source:?} {n:03}"), "bad")).collect();
+        world.step(ConsoleEvent::Problems(source, many));
+    }
+    world.until(600);
+    let own = [ProblemSource::Cluster, ProblemSource::Configuration];
+    let mut said = Vec::new();
+    for source in own {
+        said.extend(
+            world.step(ConsoleEvent::Problems(source, vec![problem(&format!("{source:?}"), "no token")])),
+        );
+    }
+    assert_eq!(said, ["problem: Cluster: no token", "problem: Configuration: no token"]);
+    // They are the first of the banner.
+    let lines: Vec<String> = world.until(600).into_iter().map(|(_, line)| line).collect();
+    let first = lines.iter().find(|line| line.starts_with("   problem: "));
+    assert_eq!(first.map(String::as_str), Some("   problem: Configuration: no token"), "{lines:?}");
 }

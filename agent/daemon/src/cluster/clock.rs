@@ -19,6 +19,7 @@ use agent_apiserver::kubeconfig::Kubeconfig;
 use agent_apiserver::{Options, Server, Trust, pinned_since, server_clock};
 use agent_core::clock::{ClockAction, ClockEvent, ClockFact, NodeClock};
 use agent_linux::files::{self, Durability};
+use agent_linux::path_watch::PathWatch;
 use agent_types::api_time::text;
 use agent_types::certificates::CertKind;
 use agent_types::time::{Now, Wall};
@@ -40,11 +41,9 @@ pub const SYNCHRONIZED: &str = "/run/systemd/timesync/synchronized";
 const SET_FILE: &str = "set";
 /// While it exists systemd-timesyncd stays stopped.
 const REFUSED_FILE: &str = "ntp-refused";
-/// Period of looking for the mark of the NTP client, at first and later: a `stat` of a file in memory.
-const LOOK: Duration = Duration::from_secs(1);
-const LOOK_LATER: Duration = Duration::from_secs(15);
-/// How long the shorter period lasts.
-const AT_FIRST: Duration = Duration::from_secs(120);
+/// Period of looking for the mark of the NTP client without an event, because events can be lost, and where there are none.
+const LOOK: Duration = Duration::from_secs(60);
+const LOOK_WITHOUT_EVENTS: Duration = Duration::from_secs(5);
 
 /// Inputs of [`start`].
 pub struct Deps {
@@ -94,9 +93,10 @@ pub fn start(deps: Deps) {
     tasks.own(NodeClock::new(floor), shell, inbox);
 }
 
-/// Tells the machine whenever the NTP client begins or ceases to follow a server.
+/// Tells the machine whenever the NTP client begins or ceases to follow a server. The mark is in the client's run-time
+/// directory, which comes and goes with it.
 async fn follow_ntp(mark: PathBuf, to: Sender<ClockEvent>, tasks: Tasks) {
-    let (started, mut told) = (tasks.now().mono, false);
+    let (mut hints, mut told) = (PathWatch::new(&mark).ok(), false);
     loop {
         let is = tokio::fs::try_exists(&mark).await.unwrap_or(false);
         if is != told {
@@ -104,8 +104,18 @@ async fn follow_ntp(mark: PathBuf, to: Sender<ClockEvent>, tasks: Tasks) {
             told = is;
         }
         let now = tasks.now().mono;
-        let pause = if now.since(started) < AT_FIRST { LOOK } else { LOOK_LATER };
-        tasks.wait_until(now.after(pause)).await;
+        let Some(watch) = &mut hints else {
+            tasks.wait_until(now.after(LOOK_WITHOUT_EVENTS)).await;
+            continue;
+        };
+        let failed = tokio::select! {
+            // Both only wait, and an event that was not returned comes again.
+            changed = watch.changed() => changed.is_err(),
+            () = tasks.wait_until(now.after(LOOK)) => false,
+        };
+        if failed {
+            hints = None;
+        }
     }
 }
 
@@ -245,6 +255,27 @@ mod tests {
         let now = Now { mono: agent_types::time::Mono(7_123_456_789), wall: Wall(0) };
         assert_eq!(set_line(Wall(1_795_262_400_123_456_789), now), "1795262400123 7123\n");
         assert_eq!(set_line(Wall(-1), now), "-1 7123\n");
+    }
+
+    /// The client's directory comes with the client and goes with it.
+    #[tokio::test]
+    async fn the_ntp_client_is_noticed_when_it_follows_a_server_and_when_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().join("timesync");
+        let mark = run_dir.join("synchronized");
+        let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
+        let (own, mut inbox) = tasks.mailbox();
+        tasks.start(follow_ntp(mark.clone(), own, tasks.clone()));
+        for _ in 0..2 {
+            std::fs::create_dir(&run_dir).unwrap();
+            std::fs::write(&mark, "").unwrap();
+            let event = tokio::time::timeout(LIMIT, inbox.recv()).await.unwrap();
+            assert_eq!(event, ClockEvent::Synchronized(true));
+            std::fs::remove_dir_all(&run_dir).unwrap();
+            let event = tokio::time::timeout(LIMIT, inbox.recv()).await.unwrap();
+            assert_eq!(event, ClockEvent::Synchronized(false));
+        }
+        tasks.stop().cancel();
     }
 
     /// The host's clock is right and the server's certificate begins tomorrow, so by the chain the clock is early.

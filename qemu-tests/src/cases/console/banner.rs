@@ -1,20 +1,28 @@
-//! A healthy boot ends in a banner, on the serial port and on the screen of a machine with UEFI.
+//! A healthy boot ends in a banner, on the serial port and on the screen of a machine with UEFI; it has the node's own
+//! address, and says so when there is none.
+
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
 use orlop_harness::say;
 use orlop_harness::vm::lab::Firmware;
+use orlop_harness::vm::machine::Vm;
 
 use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, config_with_pod};
 use crate::cases::console::{TOLD_LIMIT_S, await_told, lab_with_screen};
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
+/// What QEMU's own network gives to a guest by DHCP.
+const OWN_ADDRESS: &str = "10.0.2.15";
+
 /// Cases of this file.
 pub const CASES: &[Case] = &[ALONE.case(
     "console/banner",
-    120,
-    "a healthy boot ends in a banner on serial port and screen; pods' output, ledger and provenance can be read",
+    150,
+    "a healthy boot ends in a banner on serial port and screen; pods' output, ledger and provenance can be read; without a \
+     network the banner says that, and shows no bridge of pods",
     banner,
 )];
 
@@ -48,5 +56,21 @@ fn banner(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.shell()?.must(same).context("the copy of node-config.json")?;
     let ledger = vm.shell()?.must("cat /var/log/orlop/boot.json")?;
     ensure!(ledger.contains("agent.ready") && ledger.contains("init.verity"), "{ledger}");
+    addresses(&mut vm, lab.dir())
+}
+
+/// The pod's bridge stays when the network card goes down.
+fn addresses(vm: &mut Vm, lab_dir: &Path) -> Result<()> {
+    await_told(vm, lab_dir, &[&format!("addresses: {OWN_ADDRESS}")])?;
+    let none = "dmesg | grep -c 'addresses: none: this machine has no address' || true";
+    let before: u32 = vm.shell()?.must(none)?.trim().parse().context("lines about no address")?;
+    vm.shell()?.must("(for d in /sys/class/net/e*; do networkctl down ${d##*/} || exit 1; done)")?;
+    // Banners that follow each other have pauses.
+    let told = format!(
+        "(for n in $(seq 50); do [ $({none}) -gt {before} ] && exit 0; sleep 1; done; dmesg | grep addresses: ; exit 1)"
+    );
+    vm.shell()?.must(&told).context("the banner of a node without an address")?;
+    let bridge = vm.shell()?.must("dmesg | grep -c 'addresses: .*10[.]88[.]' || true")?;
+    ensure!(bridge.trim() == "0", "the bridge of the pods is in {bridge} banners");
     Ok(())
 }

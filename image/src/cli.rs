@@ -100,7 +100,7 @@ fn run() -> Result<ExitCode> {
 }
 
 fn show_plan(dirs: &Dirs, profile: Profile) -> Result<()> {
-    let text = std::fs::read_to_string(dirs.source.join("image/image.lock"))?;
+    let text = std::fs::read_to_string(dirs.lock())?;
     let mut facts = build::static_facts(dirs, &Lock::parse(&text)?)?;
     // What only a build finds out is taken from the last one.
     if let Some(manifest) = build::read_manifest(dirs, profile) {

@@ -67,6 +67,7 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
         Builder::new(dirs.clone(), args.profile, options)?.build()?;
     }
     let setup = machine::Setup {
+        arch: dirs.arch,
         image: dirs.output(args.profile),
         scratch: dirs.cache.join("image"),
         direct: args.direct,

@@ -8,7 +8,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// glibc of Debian trixie.
 const IMAGE_GLIBC: (u32, u32) = (2, 41);
 
@@ -62,7 +61,7 @@ pub(super) fn compile(builder: &mut Builder) -> Result<String> {
 }
 
 fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
-    let target = target_dir(builder)?;
+    let (target, triple) = (target_dir(builder)?, builder.dirs.arch.facts().rust_target);
     let mut agent = cargo(builder, "release");
     agent.args(["--package", "orlop-agent"]);
     run::logged(&mut agent, "compiling orlop-agent", &builder.log)?;
@@ -70,13 +69,13 @@ fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
     for name in ["orlop-init", "orlop-cni"] {
         let mut command = cargo(builder, "init");
         // A target of its own keeps these flags away from build scripts and from other builds.
-        command.args(["--package", name, "--bin", name, "--target", TARGET]);
+        command.args(["--package", name, "--bin", name, "--target", triple]);
         command.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
         run::logged(&mut command, &format!("compiling {name}"), &builder.log)?;
     }
     take(&target.join("release/orlop-agent"), &binaries.agent)?;
-    take(&target.join(TARGET).join("init/orlop-init"), &binaries.init)?;
-    take(&target.join(TARGET).join("init/orlop-cni"), &binaries.cni)
+    take(&target.join(triple).join("init/orlop-init"), &binaries.init)?;
+    take(&target.join(triple).join("init/orlop-cni"), &binaries.cni)
 }
 
 fn cargo(builder: &Builder, profile: &str) -> Command {

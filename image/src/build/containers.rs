@@ -39,7 +39,13 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
         let data = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
         sizes.push(format!("{name} {} B", data.len()));
         let path = format!("/{name}");
-        let image = oci::Image { reference, files: vec![(&path, data)], entrypoint: vec![&path], user };
+        let image = oci::Image {
+            reference,
+            files: vec![(&path, data)],
+            entrypoint: vec![&path],
+            user,
+            architecture: builder.dirs.arch.name(),
+        };
         fs::write(out.join(format!("{name}.tar")), oci::archive(&image))?;
     }
     Ok(sizes.join(", "))

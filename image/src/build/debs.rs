@@ -4,6 +4,7 @@
 //! that is new enough, with a warning. The result remembers what it took.
 
 use super::{Builder, mkosi};
+use crate::arch::Arch;
 use crate::format::digest;
 use crate::host::run;
 use crate::lock::Deb;
@@ -54,9 +55,11 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
 }
 
 fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
+    let arch = builder.dirs.arch;
     let from = Archive {
-        apt: &builder.dirs.cache.join("image/apt"),
-        lock: "image/image.lock",
+        arch,
+        apt: &builder.dirs.apt(arch),
+        lock: arch.facts().lock,
         update_lock: builder.options.update_lock,
         log: &builder.log,
     };
@@ -71,6 +74,8 @@ fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
 
 /// Where packages come from, and by which rules.
 pub struct Archive<'a> {
+    /// Architecture of the packages.
+    pub arch: Arch,
     /// Directory of the private apt configuration and lists.
     pub apt: &'a Path,
     /// The lock file, for messages.
@@ -86,7 +91,7 @@ pub struct Archive<'a> {
 /// # Errors
 /// No mirror is known, nothing new enough is in the archive, or a digest is not the locked one.
 pub fn fetch_files(from: &Archive<'_>, debs: &[Deb], out: &Path) -> Result<Vec<Deb>> {
-    let config = private_apt(from.apt)?;
+    let config = private_apt(from.arch, from.apt)?;
     let apt = |program: &str| {
         let mut command = Command::new(program);
         command.env("APT_CONFIG", &config).current_dir(out);
@@ -197,19 +202,19 @@ pub fn find_deb(dir: &Path, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("apt-get download left no {prefix}*.deb"))
 }
 
-fn private_apt(dir: &Path) -> Result<PathBuf> {
+fn private_apt(arch: Arch, dir: &Path) -> Result<PathBuf> {
     for sub in ["lists/partial", "cache/archives/partial", "etc"] {
         fs::create_dir_all(dir.join(sub))?;
     }
     fs::write(dir.join("status"), "")?;
     fs::write(dir.join("etc/orlop.sources"), mkosi::all_sources()?)?;
-    let d = dir.display();
+    let (d, arch) = (dir.display(), arch.name());
     // The host's own settings (proxies) are read first; these come on top.
     let text = format!(
         "Dir::Etc::sourcelist \"/dev/null\";\nDir::Etc::sourceparts \"{d}/etc\";\n\
          Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
          Dir::State::lists \"{d}/lists\";\nDir::State::status \"{d}/status\";\nDir::Cache \"{d}/cache\";\n\
-         APT::Architecture \"amd64\";\nAPT::Architectures {{ \"amd64\"; }};\nAPT::Sandbox::User \"root\";\n\
+         APT::Architecture \"{arch}\";\nAPT::Architectures {{ \"{arch}\"; }};\nAPT::Sandbox::User \"root\";\n\
          Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
          Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled \"false\";\n"
     );

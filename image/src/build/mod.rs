@@ -92,7 +92,7 @@ impl Builder {
             .map_err(|(_, e)| anyhow::anyhow!("waiting for another build: {e}"))?;
         remove_tree(&work)?;
         fs::create_dir_all(&work)?;
-        let path = dirs.source.join("image/image.lock");
+        let path = dirs.lock();
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let lock = Lock::parse(&text).with_context(|| format!("parsing {}", path.display()))?;
         let log = dirs.cache.join("image/build.log");
@@ -234,10 +234,10 @@ impl Builder {
 ///
 /// # Errors
 /// It cannot be read, or the line that is wrong.
-pub fn contents(source: &Path) -> Result<Contents> {
+pub fn contents(dirs: &Dirs) -> Result<Contents> {
     const NAME: &str = "image/contents.txt";
-    let text = fs::read_to_string(source.join(NAME)).context(NAME)?;
-    Contents::parse(&text).context(NAME)
+    let text = fs::read_to_string(dirs.source.join(NAME)).context(NAME)?;
+    Contents::parse(&dirs.arch.fill(&text)).context(NAME)
 }
 
 /// The facts that the checkout alone gives.
@@ -245,7 +245,7 @@ pub fn contents(source: &Path) -> Result<Contents> {
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.
 pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
-    contents(&dirs.source)?;
+    contents(dirs)?;
     let mut facts = Facts::default();
     for name in ["mkosi/tools", "mkosi/base", "mkosi/disk", "image/rootfs", "image/containers"] {
         facts.set(name, digest::tree(&dirs.source.join(name))?);
@@ -254,6 +254,7 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
         facts.set(name, digest::file(&dirs.source.join(name))?);
     }
     facts.set("version", VERSION);
+    facts.set("arch", dirs.arch.name());
     facts.set("lock.epoch", lock.epoch.to_string());
     facts.set("lock.debs", digest::bytes(format!("{:?}", lock.debs).as_bytes()));
     facts.set("lock.packages", digest::bytes(format!("{:?}", lock.packages).as_bytes()));

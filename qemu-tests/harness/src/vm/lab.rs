@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use orlop_image::arch::Arch;
 use orlop_image::format::sectors::to_4096;
 use orlop_image::qemu::{
     self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Port, Topology,
@@ -67,7 +68,7 @@ impl Image {
     /// If QEMU is not installed.
     pub fn accelerator(&self) -> Result<Accelerator> {
         let (kernel, initrd) = (self.path("vmlinuz"), self.path("initrd"));
-        qemu::probe(&Guest { kernel, initrd, memory_mib: MEMORY_MIB })
+        qemu::probe(&Guest { arch: Arch::HOST, kernel, initrd, memory_mib: MEMORY_MIB })
     }
 
     /// Copies the files of one lab: a build that publishes meanwhile must not mix two images in the lab.
@@ -418,6 +419,7 @@ impl Lab {
         let disks = std::iter::once((self.disk(), self.bus)).chain(besides);
         let disks = disks.map(|(file, bus)| Disk { file, format: "raw", bus }).collect();
         Ok(Machine {
+            arch: Arch::HOST,
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
             processors: self.processors,

@@ -4,6 +4,7 @@
 //! architecture's paths; text files of the image do by the marks that [`Arch::fill`] replaces. init has its own table, of partition
 //! types (`orlop_init::plan::guid`). See docs/arm64.md.
 
+use object::elf::{EM_AARCH64, EM_X86_64};
 use orlop_init::plan::guid::{ROOT_TYPES_ARM64, ROOT_TYPES_X86_64, RootTypes};
 
 /// An architecture, by the name that Debian, OCI and Go have for it.
@@ -26,6 +27,8 @@ pub struct ArchFacts {
     pub systemd: &'static str,
     /// The kernel's name, as `uname -m` says it and QEMU calls its programs.
     pub machine: &'static str,
+    /// `e_machine` of its ELF files.
+    pub elf_machine: u16,
     /// Directory of the kernel's own modules: `kernel/arch/<this>/crypto`.
     pub kernel_dir: &'static str,
     /// Debian's kernel.
@@ -48,6 +51,8 @@ pub struct ArchFacts {
     pub binds_ahead: bool,
     /// The C library for static programs: file of the host and package, where this is the host's architecture.
     pub libc: (&'static str, &'static str),
+    /// Program of the package `qemu-user` that runs programs of this architecture on another one.
+    pub user_emulator: &'static str,
     /// C compiler for this architecture on a host of another one.
     pub cross_compiler: &'static str,
     /// What the host needs to compile for this architecture, on a host of another one: files and packages.
@@ -88,6 +93,7 @@ const AMD64: ArchFacts = ArchFacts {
     rust_target: "x86_64-unknown-linux-gnu",
     systemd: "x86-64",
     machine: "x86_64",
+    elf_machine: EM_X86_64,
     kernel_dir: "x86",
     kernel_package: "linux-image-amd64",
     multiarch: "x86_64-linux-gnu",
@@ -99,6 +105,7 @@ const AMD64: ArchFacts = ArchFacts {
     lock: "image/image.lock",
     binds_ahead: true,
     libc: ("/usr/lib/x86_64-linux-gnu/libc.a", "libc6-dev"),
+    user_emulator: "usr/bin/qemu-x86_64",
     cross_compiler: "x86_64-linux-gnu-gcc",
     cross_tools: &[
         ("/usr/bin/x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
@@ -126,6 +133,7 @@ const ARM64: ArchFacts = ArchFacts {
     rust_target: "aarch64-unknown-linux-gnu",
     systemd: "arm64",
     machine: "aarch64",
+    elf_machine: EM_AARCH64,
     kernel_dir: "arm64",
     kernel_package: "linux-image-arm64",
     multiarch: "aarch64-linux-gnu",
@@ -137,6 +145,7 @@ const ARM64: ArchFacts = ArchFacts {
     lock: "image/image-arm64.lock",
     binds_ahead: false,
     libc: ("/usr/lib/aarch64-linux-gnu/libc.a", "libc6-dev"),
+    user_emulator: "usr/bin/qemu-aarch64",
     cross_compiler: "aarch64-linux-gnu-gcc",
     cross_tools: &[
         ("/usr/bin/aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
@@ -207,6 +216,7 @@ impl Arch {
 mod tests {
     use super::*;
     use clap::ValueEnum;
+    use object::elf::{EM_AARCH64, EM_X86_64};
     use orlop_init::plan::guid::{TYPE_ROOT, TYPE_ROOT_VERITY};
 
     /// What images and machines were before there was a table.

@@ -26,6 +26,10 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
         fs::create_dir_all(partial.join("image"))?;
         let used = fetch_all(builder, &partial)?;
         fs::write(partial.join("debs.json"), serde_json::to_string_pretty(&used)?)?;
+        if builder.dirs.arch != Arch::HOST {
+            let used = fetch_emulator(builder, &partial)?;
+            fs::write(partial.join(HOST_DEBS), serde_json::to_string_pretty(&used)?)?;
+        }
         super::remove_tree(&result)?;
         fs::rename(&partial, &result)?;
         note = used
@@ -50,6 +54,10 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
     builder.facts.set("debs", digest::bytes(format!("{image:?}").as_bytes()));
     if builder.options.update_lock {
         builder.lock.debs = used;
+        if builder.dirs.arch != Arch::HOST {
+            let text = fs::read_to_string(result.join(HOST_DEBS)).context("reading host-debs.json")?;
+            builder.lock.host_debs = serde_json::from_str(&text).context("parsing host-debs.json")?;
+        }
     }
     Ok(note)
 }
@@ -70,6 +78,44 @@ fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
         fs::remove_file(&path)?;
     }
     Ok(used)
+}
+
+/// What was fetched for the build machine.
+const HOST_DEBS: &str = "host-debs.json";
+/// Below the step's result: the unpacked packages for the build machine.
+const HOST: &str = "host";
+
+/// Fetches what runs the image's programs on this machine, unpacked below `out`.
+fn fetch_emulator(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
+    let lock = builder.dirs.arch.facts().lock;
+    let debs = &builder.lock.host_debs;
+    if debs.is_empty() {
+        bail!("{lock} names no emulator (host_debs) for the programs of {}", builder.dirs.arch.name());
+    }
+    let from = Archive {
+        arch: Arch::HOST,
+        apt: &builder.dirs.apt(Arch::HOST),
+        lock,
+        update_lock: builder.options.update_lock,
+        log: &builder.log,
+    };
+    let files = out.join("host-files");
+    fs::create_dir_all(&files)?;
+    let used = fetch_files(&from, debs, &files)?;
+    for deb in &used {
+        unpack(&find_deb(&files, &deb.name)?, &out.join(HOST), &builder.log)?;
+    }
+    fs::remove_dir_all(&files).context("removing the unpacked packages")?;
+    Ok(used)
+}
+
+/// The program that runs programs of the image's architecture on this machine; none is needed for its own.
+pub(super) fn emulator(builder: &Builder) -> Result<Option<PathBuf>> {
+    let arch = builder.dirs.arch;
+    if arch == Arch::HOST {
+        return Ok(None);
+    }
+    Ok(Some(builder.result(BuildStep::Debs)?.join(HOST).join(arch.facts().user_emulator)))
 }
 
 /// Where packages come from, and by which rules.

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use orlop_image::arch::Arch;
 use orlop_image::host::tools;
 
 use crate::case::{Case, Level};
 use crate::cluster::programs::{self, More};
+use crate::gate::area;
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
 use crate::run::{Run, cache_dir};
@@ -44,6 +46,14 @@ pub fn suite() -> Result<()> {
     tools::ensure(tools::SUITE, &cache_dir().join("host-packages.log"))
 }
 
+/// The same for an emulated machine of an architecture.
+///
+/// # Errors
+/// The command to run.
+pub fn machine_of(arch: Arch) -> Result<()> {
+    tools::ensure(arch.facts().emulator.host_tools, &cache_dir().join("host-packages.log"))
+}
+
 /// Space that cases may need on the cache's disk, bytes: disks of VMs that are filled, images of the control plane's
 /// containers, and compilations.
 const ROOM: u64 = 8 << 30;
@@ -71,11 +81,15 @@ fn enough(dir: &Path, free: u64) -> Result<()> {
     Ok(())
 }
 
-/// True if any of the cases needs the built image.
+/// True if any of the cases needs the built image of this machine's architecture.
 #[must_use]
 pub fn needs_image(cases: &[Case]) -> bool {
     let own_root = std::env::var_os(ROOT_VARIABLE).is_some();
-    cases.iter().any(|c| c.level == Level::L4v || (c.level == Level::L4n && !own_root))
+    let has_another = |case: &&Case| Arch::ALL.iter().any(|arch| area(case) == arch.name());
+    cases
+        .iter()
+        .filter(|case| !has_another(case))
+        .any(|c| c.level == Level::L4v || (c.level == Level::L4n && !own_root))
 }
 
 /// Builds the test profile's image, or sees that it is up to date.
@@ -83,8 +97,17 @@ pub fn needs_image(cases: &[Case]) -> bool {
 /// # Errors
 /// If it cannot be started.
 pub fn image(run: &Arc<Run>) -> Result<bool> {
+    image_of(run, Arch::HOST)
+}
+
+/// The same for an architecture.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn image_of(run: &Arc<Run>, arch: Arch) -> Result<bool> {
     let mut command = cargo();
     command.args(["run", "--quiet", "--package", "orlop-image", "--", "build", "--profile", "test"]);
+    command.args(["--arch", arch.name()]);
     Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
 }
 

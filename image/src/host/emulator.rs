@@ -3,7 +3,7 @@
 //!
 //! In: an emulator's file (static, from the package `qemu-user`). Out: the kernel starts it for every ELF file of the
 //! architecture, in any root, until the [`Emulation`] is dropped. See binfmt_misc of the kernel's documentation
-//! (`admin-guide/binfmt-misc.rst`).
+//! (admin-guide, binfmt-misc).
 
 use super::tools;
 use crate::arch::Arch;

@@ -173,6 +173,7 @@ fn copy_tree(
 
 fn links(builder: &Builder, root: &Path) -> Result<()> {
     let text = fs::read_to_string(builder.dirs.source.join("image/rootfs/links.txt"))?;
+    let text = builder.dirs.arch.fill(&text);
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
         let (rest, test_only) = match line.strip_prefix("test:") {
             Some(rest) => (rest, true),
@@ -321,7 +322,11 @@ mod tests {
     /// Path and target of each link of every profile.
     fn committed_links() -> Vec<(&'static str, &'static str)> {
         let lines = include_str!("../../rootfs/links.txt").lines().filter(|l| !l.starts_with('#'));
-        lines.filter_map(|l| l.strip_prefix("test:").unwrap_or(l).trim().split_once(" -> ")).collect()
+        let link = |line: &'static str| {
+            let line = line.strip_prefix("amd64: ").unwrap_or(line);
+            line.strip_prefix("test:").unwrap_or(line).trim().split_once(" -> ")
+        };
+        lines.filter_map(link).collect()
     }
 
     #[test]
@@ -331,6 +336,14 @@ mod tests {
             let below = |path: &str| *dir == path || dir.starts_with(&format!("{path}/"));
             assert!(!links.iter().any(|&(path, _)| below(path)), "{dir} is a link, or is below one");
         }
+    }
+
+    /// The path of the dynamic linker that the ABI of x86-64 has is no path of another's.
+    #[test]
+    fn only_x86_64_has_a_lib64() {
+        let text = include_str!("../../rootfs/links.txt");
+        let has = |arch: Arch| arch.fill(text).lines().any(|line| line == "lib64 -> usr/lib64");
+        assert!(has(Arch::Amd64) && !has(Arch::Arm64));
     }
 
     #[test]

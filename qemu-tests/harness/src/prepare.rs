@@ -85,11 +85,9 @@ fn enough(dir: &Path, free: u64) -> Result<()> {
 #[must_use]
 pub fn needs_image(cases: &[Case]) -> bool {
     let own_root = std::env::var_os(ROOT_VARIABLE).is_some();
-    let has_another = |case: &&Case| Arch::ALL.iter().any(|arch| area(case) == arch.name());
-    cases
-        .iter()
-        .filter(|case| !has_another(case))
-        .any(|c| c.level == Level::L4v || (c.level == Level::L4n && !own_root))
+    let has_another = |case: &Case| Arch::ALL.iter().any(|arch| area(case) == arch.name());
+    let needs_one = |case: &Case| case.level == Level::L4v || (case.level == Level::L4n && !own_root);
+    cases.iter().any(|case| needs_one(case) && !has_another(case))
 }
 
 /// Builds the test profile's image, or sees that it is up to date.
@@ -170,6 +168,14 @@ pub fn control_plane(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_case_with_an_image_of_its_own_needs_not_this_machines() {
+        let vm =
+            |name| Case { name, level: Level::L4v, expected_s: 1, about: "", group: None, run: |_| Ok(()) };
+        assert!(!needs_image(&[vm("arm64/boot")]));
+        assert!(needs_image(&[vm("arm64/boot"), vm("boot/uefi")]));
+    }
 
     #[test]
     fn an_area_stands_for_all_of_its_cases_and_a_name_for_one() {

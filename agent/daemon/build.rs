@@ -13,15 +13,16 @@ fn main() {
     if !is("PROFILE", "release") || !is("CARGO_CFG_TARGET_ENV", "gnu") {
         return;
     }
+    // Rust's own linker is the default on this architecture alone. GNU's ld, which links for others, lacks both options.
+    if !is("CARGO_CFG_TARGET_ARCH", "x86_64") {
+        return;
+    }
     // 0.57 MB, each byte of which is read at the start. The agent must run where it is built, too (benchmarks do so).
     if c_library().is_some_and(|version| version >= PACKED_SINCE) {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
-    // The linker merges functions with the same instructions, 0.36 MB less. GNU's ld lacks this option; Rust's own
-    // linker has it, and is the default on this architecture.
-    if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
-        println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
-    }
+    // The linker merges functions with the same instructions, 0.36 MB less.
+    println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
 }
 
 /// The version of this machine's glibc.

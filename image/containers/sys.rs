@@ -1,10 +1,15 @@
-//! The few Linux system calls that the baked-in containers need, without a C library (x86-64).
+//! The few Linux system calls that the baked-in containers need, without a C library. What the architecture decides is
+//! in a file of its own.
 //!
 //! These programs are compiled by `rustc` itself, `no_std` and static, so that an image is one file of a few kB.
 
 #![allow(dead_code)]
 
-use core::arch::{asm, naked_asm};
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod machine;
+
+use machine::{EXIT_GROUP, GETPID, RT_SIGPROCMASK, RT_SIGTIMEDWAIT, UNAME, WAIT4, WRITE, call};
 
 pub const SIGINT: u64 = 2;
 pub const SIGTERM: u64 = 15;
@@ -19,33 +24,11 @@ extern "C" fn enter() -> ! {
     run()
 }
 
-/// Entry point: the kernel jumps here with a stack that is not aligned as functions expect it.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _start() -> ! {
-    naked_asm!("xor ebp, ebp", "and rsp, -16", "call {enter}", "ud2", enter = sym enter)
-}
-
-/// Raw system call.
-///
-/// # Safety
-/// The arguments must be what the call's manual page asks for; pointers must be valid for the call.
-unsafe fn call(number: u64, args: [u64; 4]) -> i64 {
-    let result: i64;
-    // SAFETY: the x86-64 system call convention: number in rax, arguments in rdi, rsi, rdx, r10; rcx and r11
-    // are overwritten; nothing else changes. The caller answers for the arguments.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as i64 => result, in("rdi") args[0], in("rsi") args[1],
-            in("rdx") args[2], in("r10") args[3], lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
-
 /// Writes all of `data` to standard output, as far as it is taken.
 pub fn print(mut data: &[u8]) {
     while !data.is_empty() {
         // SAFETY: write(1, pointer, length) reads `length` bytes of a live slice.
-        let n = unsafe { call(1, [1, data.as_ptr() as u64, data.len() as u64, 0]) };
+        let n = unsafe { call(WRITE, [1, data.as_ptr() as u64, data.len() as u64, 0]) };
         if n <= 0 {
             return;
         }
@@ -58,7 +41,7 @@ pub fn print(mut data: &[u8]) {
 pub fn exit(code: u64) -> ! {
     loop {
         // SAFETY: exit_group(code) takes a number.
-        unsafe { call(231, [code, 0, 0, 0]) };
+        unsafe { call(EXIT_GROUP, [code, 0, 0, 0]) };
     }
 }
 
@@ -70,7 +53,7 @@ fn bit(signal: u64) -> u64 {
 pub fn block_signals() {
     let set: u64 = bit(SIGINT) | bit(SIGTERM) | bit(SIGCHLD);
     // SAFETY: rt_sigprocmask(SIG_BLOCK, &set, null, 8) reads eight bytes.
-    unsafe { call(14, [0, &raw const set as u64, 0, 8]) };
+    unsafe { call(RT_SIGPROCMASK, [0, &raw const set as u64, 0, 8]) };
 }
 
 /// Waits for one of the blocked signals; `seconds` 0 waits for ever. `None` when the time is over.
@@ -79,7 +62,7 @@ pub fn wait_signal(seconds: u64) -> Option<u64> {
     let time: [u64; 2] = [seconds, 0];
     let time_at = if seconds == 0 { 0 } else { &raw const time as u64 };
     // SAFETY: rt_sigtimedwait(&set, null, &time or null, 8) reads both for the length of the call.
-    let signal = unsafe { call(128, [&raw const set as u64, 0, time_at, 8]) };
+    let signal = unsafe { call(RT_SIGTIMEDWAIT, [&raw const set as u64, 0, time_at, 8]) };
     u64::try_from(signal).ok()
 }
 
@@ -88,7 +71,7 @@ pub fn reap() {
     const WNOHANG: u64 = 1;
     loop {
         // SAFETY: wait4(-1, null, WNOHANG, null) writes nothing.
-        if unsafe { call(61, [u64::MAX, 0, WNOHANG, 0]) } <= 0 {
+        if unsafe { call(WAIT4, [u64::MAX, 0, WNOHANG, 0]) } <= 0 {
             return;
         }
     }
@@ -98,32 +81,17 @@ pub fn reap() {
 pub fn uname() -> [u8; 390] {
     let mut buffer = [0u8; 390];
     // SAFETY: uname(&buffer) writes a struct of 6 x 65 bytes.
-    unsafe { call(63, [buffer.as_mut_ptr() as u64, 0, 0, 0]) };
+    unsafe { call(UNAME, [buffer.as_mut_ptr() as u64, 0, 0, 0]) };
     buffer
 }
 
 /// Own process id.
 pub fn getpid() -> u64 {
     // SAFETY: getpid takes no arguments.
-    unsafe { call(39, [0; 4]) as u64 }
+    unsafe { call(GETPID, [0; 4]) as u64 }
 }
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(101)
-}
-
-/// The compiler calls these by name where no C library provides them.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
-    // SAFETY: `rep movsb` copies n bytes; the caller promises both ranges.
-    unsafe { asm!("rep movsb", inout("rcx") n => _, inout("rdi") to => _, inout("rsi") from => _) };
-    to
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memset(to: *mut u8, value: i32, n: usize) -> *mut u8 {
-    // SAFETY: `rep stosb` fills n bytes; the caller promises the range.
-    unsafe { asm!("rep stosb", inout("rcx") n => _, inout("rdi") to => _, in("al") value as u8) };
-    to
 }

@@ -1,5 +1,6 @@
 //! Command line of `orlop-image`.
 
+use crate::arch::Arch;
 use crate::build::{self, Builder, Options};
 use crate::plan::plan;
 use crate::profile::{Dirs, Profile, find_checkout};
@@ -12,6 +13,9 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "orlop-image", about = "Builds the appliance image and boots it")]
 struct Cli {
+    /// Architecture of the image; without it that of this machine
+    #[arg(long, global = true, value_enum, default_value_t = Arch::HOST)]
+    arch: Arch,
     #[command(subcommand)]
     command: Command,
 }
@@ -42,7 +46,7 @@ struct BuildArgs {
     /// Which image
     #[arg(long, value_enum, default_value = "release")]
     profile: Profile,
-    /// Take the newest packages and write image/image.lock
+    /// Take the newest packages and write the lock (image/image.lock)
     #[arg(long)]
     update_lock: bool,
     /// Build a release even if the archive no longer has a locked package; manifest.json names what was taken
@@ -89,8 +93,9 @@ fn run() -> Result<ExitCode> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let working = std::env::current_dir().ok();
     let source = find_checkout(manifest.as_deref(), working.as_deref());
-    let dirs = Dirs::new(source, cache.as_deref(), &home);
-    match Cli::parse_from(args).command {
+    let cli = Cli::parse_from(args);
+    let dirs = Dirs { arch: cli.arch, ..Dirs::new(source, cache.as_deref(), &home) };
+    match cli.command {
         Command::Plan(args) => show_plan(&dirs, args.profile).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => run_build(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::run(&dirs, args.profile, args.executables),
@@ -100,7 +105,7 @@ fn run() -> Result<ExitCode> {
 }
 
 fn show_plan(dirs: &Dirs, profile: Profile) -> Result<()> {
-    let text = std::fs::read_to_string(dirs.source.join("image/image.lock"))?;
+    let text = std::fs::read_to_string(dirs.lock())?;
     let mut facts = build::static_facts(dirs, &Lock::parse(&text)?)?;
     // What only a build finds out is taken from the last one.
     if let Some(manifest) = build::read_manifest(dirs, profile) {

@@ -12,6 +12,7 @@
 // The tool speaks to a person on standard output.
 #![allow(clippy::print_stdout)]
 
+pub mod arch;
 pub mod bolt;
 pub mod boot;
 pub mod build;

@@ -1,4 +1,4 @@
-//! `image/image.lock`: the inputs of the image by name, version and digest (pure).
+//! `image/image.lock` and `image/image-arm64.lock`: the inputs of an image by name, version and digest (pure).
 //!
 //! Policy: what the lock names is used whenever the archive still has it, and then its digest must agree. An archive
 //! moves, so a version that is gone is replaced by the newest one that is new enough, with a warning and a record in
@@ -28,6 +28,9 @@ pub struct Lock {
     pub epoch: u64,
     /// Fetched as files.
     pub debs: Vec<Deb>,
+    /// Fetched as files for the build machine, on a machine of another architecture: what runs the image's programs there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_debs: Vec<Deb>,
     /// Every package of the package tree with its version.
     pub packages: BTreeMap<String, String>,
 }
@@ -96,9 +99,9 @@ impl std::fmt::Display for Moved {
 /// Differences that a refusal names; it counts the others.
 const NAMED: usize = 5;
 
-/// Why a release is not built from packages that differ from the lock like this; `None` if none does.
+/// Why a release is not built from packages that differ like this from the file `lock`; `None` if none does.
 #[must_use]
-pub fn refusal(differences: &[String]) -> Option<String> {
+pub fn refusal(lock: &str, differences: &[String]) -> Option<String> {
     if differences.is_empty() {
         return None;
     }
@@ -108,7 +111,7 @@ pub fn refusal(differences: &[String]) -> Option<String> {
         more => format!("\n  and {more} more"),
     };
     Some(format!(
-        "the archive no longer has the packages that image/image.lock names, and no release is built from others:\n  \
+        "the archive no longer has the packages that {lock} names, and no release is built from others:\n  \
          {}{more}\n`orlop-image build --update-lock` takes the archive's packages and writes the lock; \
          `--accept-moved` builds from them once, and manifest.json names them",
         named.join("\n  ")
@@ -152,12 +155,12 @@ mod tests {
 
     #[test]
     fn a_refusal_names_packages_and_both_ways_out() {
-        assert_eq!(refusal(&[]), None);
+        assert_eq!(refusal("x.lock", &[]), None);
         let differences: Vec<String> = (0..7).map(|n| format!("p{n}: locked 1, used 2")).collect();
-        let few = refusal(&differences[..2]).expect("two differ");
+        let few = refusal("x.lock", &differences[..2]).expect("two differ");
         assert!(few.contains("\n  p0: locked 1, used 2\n  p1: locked 1, used 2\n`"), "{few}");
         assert!(few.contains("--update-lock") && few.contains("--accept-moved"), "{few}");
-        let many = refusal(&differences).expect("seven differ");
+        let many = refusal("x.lock", &differences).expect("seven differ");
         assert!(
             many.contains("p4: ") && !many.contains("p5: ") && many.contains("\n  and 2 more\n"),
             "{many}"
@@ -166,11 +169,27 @@ mod tests {
 
     #[test]
     fn the_committed_lock_holds_what_the_design_asks_for() {
-        let lock = Lock::parse(include_str!("../image.lock")).expect("parses");
+        for text in [include_str!("../image.lock"), include_str!("../image-arm64.lock")] {
+            holds_what_the_design_asks_for(&Lock::parse(text).expect("parses"));
+        }
+    }
+
+    /// The one built on the other: the lock of arm64 names the emulator for x86-64 machines.
+    #[test]
+    fn the_lock_of_another_architecture_names_what_runs_its_programs_here() {
+        let lock = Lock::parse(include_str!("../image-arm64.lock")).expect("parses");
+        let names: Vec<_> = lock.host_debs.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["qemu-user"]);
+        assert!(lock.packages.contains_key("linux-image-arm64"), "{:?}", lock.packages);
+        let own = Lock::parse(include_str!("../image.lock")).expect("parses");
+        assert!(own.host_debs.is_empty() && !own.render().contains("host_debs"));
+    }
+
+    fn holds_what_the_design_asks_for(lock: &Lock) {
         let names: Vec<_> = lock.debs.iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["mkosi", "containerd", "containernetworking-plugins"]);
-        assert!(lock.debs.iter().all(|d| d.sha256.len() == 64));
+        assert!(lock.debs.iter().chain(&lock.host_debs).all(|d| d.sha256.len() == 64));
         assert!(lock.epoch > 1_795_000_000, "older than Orlop: {}", lock.epoch);
-        assert_eq!(Lock::parse(&lock.render()).expect("round trip"), lock);
+        assert_eq!(Lock::parse(&lock.render()).expect("round trip"), *lock);
     }
 }

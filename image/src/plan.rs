@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 fn recipe(step: BuildStep) -> String {
     let sources: &[&str] = match step {
         BuildStep::Debs => &[include_str!("build/debs.rs")],
-        BuildStep::Tools | BuildStep::Base => &[include_str!("build/base.rs")],
+        BuildStep::Tools => &[include_str!("build/base.rs")],
+        BuildStep::Base => &[include_str!("build/base.rs"), include_str!("arch.rs")],
         BuildStep::Compile => &[],
         BuildStep::Containers => &[include_str!("build/containers.rs"), include_str!("format/oci.rs")],
         BuildStep::Seed => {
@@ -28,16 +29,21 @@ fn recipe(step: BuildStep) -> String {
             include_str!("build/prefetch.rs"),
             include_str!("build/shim_info.rs"),
             include_str!("select/closure.rs"),
+            include_str!("arch.rs"),
         ],
         BuildStep::Initrd => &[
             include_str!("build/initrd.rs"),
             include_str!("format/cpio.rs"),
             include_str!("format/microcode.rs"),
             include_str!("select/modules.rs"),
+            include_str!("arch.rs"),
         ],
-        BuildStep::Disk => {
-            &[include_str!("build/disk.rs"), include_str!("format/mbr.rs"), include_str!("format/verity.rs")]
-        }
+        BuildStep::Disk => &[
+            include_str!("build/disk.rs"),
+            include_str!("format/mbr.rs"),
+            include_str!("format/verity.rs"),
+            include_str!("arch.rs"),
+        ],
     };
     digest::bytes(sources.concat().as_bytes())
 }
@@ -115,13 +121,14 @@ impl BuildStep {
     #[must_use]
     pub fn inputs(self) -> &'static [&'static str] {
         match self {
-            BuildStep::Debs => &["lock.debs"],
+            BuildStep::Debs => &["arch", "lock.debs"],
             BuildStep::Tools => &["deb.mkosi", "mkosi/tools"],
-            BuildStep::Base => &["debs", "lock.packages", "mkosi/base", "key:tools"],
+            BuildStep::Base => &["arch", "debs", "lock.packages", "mkosi/base", "key:tools"],
             BuildStep::Compile => &[],
-            BuildStep::Containers => &["image/containers", "rustc"],
+            BuildStep::Containers => &["arch", "image/containers", "rustc"],
             BuildStep::Seed => &["deb.containerd", "key:containers"],
             BuildStep::Root => &[
+                "arch",
                 "key:base",
                 "image/contents.txt",
                 "image/rootfs",
@@ -134,15 +141,23 @@ impl BuildStep {
                 "version",
             ],
             BuildStep::Initrd => &[
+                "arch",
                 "key:base",
                 "bin.init",
                 "image/initrd-modules.txt",
                 "image/initrd-hardware.txt",
                 "image/microcode.txt",
             ],
-            BuildStep::Disk => {
-                &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version", "lock.epoch"]
-            }
+            BuildStep::Disk => &[
+                "arch",
+                "key:root",
+                "key:initrd",
+                "key:tools",
+                "deb.mkosi",
+                "mkosi/disk",
+                "version",
+                "lock.epoch",
+            ],
         }
     }
 }
@@ -237,6 +252,17 @@ mod tests {
         let (a, b) = (plan(Profile::Release, &facts), plan(Profile::Test, &facts));
         let changed: Vec<_> = a.iter().zip(&b).filter(|(x, y)| x.key != y.key).map(|(x, _)| x.step).collect();
         assert_eq!(changed, [BuildStep::Root, BuildStep::Disk]);
+    }
+
+    /// The tools run on the build's machine, and what comes from a file of the tree alone is the same for all.
+    #[test]
+    fn another_architecture_has_all_of_its_own_but_the_tools() {
+        let before = keys(&all_facts());
+        let mut facts = all_facts();
+        facts.set("arch", "other");
+        let after = keys(&facts);
+        let same: Vec<_> = before.keys().filter(|k| before[*k] == after[*k]).copied().collect();
+        assert_eq!(same, ["compile", "tools"]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The image profiles and the directories of a build.
+//! The image profiles, and the directories of a build for an architecture.
 //!
 //! In: environment and working directory, read by the caller. Out: paths. Invariant: the checkout is found when the
 //! tool runs, not when it was compiled: two checkouts may share a target directory, and then cargo takes the one's
 //! binary for the other's.
 
+use crate::arch::Arch;
 use std::path::{Path, PathBuf};
 
 /// Which image is built.
@@ -36,23 +37,46 @@ pub struct Dirs {
     pub source: PathBuf,
     /// `$ORLOP_CACHE`, else `~/.cache/orlop`.
     pub cache: PathBuf,
+    /// Architecture of the image.
+    pub arch: Arch,
 }
 
 impl Dirs {
-    /// `source` is the checkout ([`find_checkout`]), `explicit` is `$ORLOP_CACHE`, `home` is `$HOME`.
+    /// `source` is the checkout ([`find_checkout`]), `explicit` is `$ORLOP_CACHE`, `home` is `$HOME`. The image is for this
+    /// machine's architecture.
     #[must_use]
     pub fn new(source: PathBuf, explicit: Option<&str>, home: &str) -> Dirs {
         let cache = match explicit.filter(|s| !s.is_empty()) {
             Some(dir) => PathBuf::from(dir),
             None => Path::new(home).join(".cache/orlop"),
         };
-        Dirs { source, cache }
+        Dirs { source, cache, arch: Arch::HOST }
     }
 
-    /// Published artefacts of a profile.
+    /// Published artefacts of a profile. x86-64's have the directory that they have always had.
     #[must_use]
     pub fn output(&self, profile: Profile) -> PathBuf {
-        self.cache.join("image").join(profile.name())
+        let image = self.cache.join("image");
+        match self.arch {
+            Arch::Amd64 => image.join(profile.name()),
+            other => image.join(other.name()).join(profile.name()),
+        }
+    }
+
+    /// The lock of the image's inputs, in the checkout.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.source.join(self.arch.facts().lock)
+    }
+
+    /// apt's private configuration and lists for an architecture.
+    #[must_use]
+    pub fn apt(&self, arch: Arch) -> PathBuf {
+        let image = self.cache.join("image");
+        match arch {
+            Arch::Amd64 => image.join("apt"),
+            other => image.join(format!("apt-{}", other.name())),
+        }
     }
 
     /// Results of steps, by step and key.
@@ -101,7 +125,20 @@ mod tests {
         let dirs = |explicit| Dirs::new(PathBuf::from("/s"), explicit, "/h");
         assert_eq!(dirs(Some("/c")).cache, PathBuf::from("/c"));
         assert_eq!(dirs(Some("")).cache, PathBuf::from("/h/.cache/orlop"));
-        assert_eq!(dirs(None).output(Profile::Test), PathBuf::from("/h/.cache/orlop/image/test"));
+        let of = |arch| Dirs { arch, ..dirs(None) };
+        assert_eq!(of(Arch::Amd64).output(Profile::Test), PathBuf::from("/h/.cache/orlop/image/test"));
+        assert_eq!(of(Arch::Amd64).lock(), PathBuf::from("/s/image/image.lock"));
+        assert_eq!(of(Arch::Arm64).apt(Arch::Amd64), PathBuf::from("/h/.cache/orlop/image/apt"));
+    }
+
+    #[test]
+    fn architectures_share_no_directory() {
+        let [one, other] =
+            Arch::ALL.map(|arch| Dirs { arch, ..Dirs::new(PathBuf::from("/s"), Some("/c"), "/h") });
+        let of = |dirs: &Dirs| [dirs.output(Profile::Release), dirs.lock(), dirs.apt(dirs.arch)];
+        for (a, b) in of(&one).iter().zip(&of(&other)) {
+            assert_ne!(a, b);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use orlop_harness::case::Case;
 
 pub mod addons;
 pub mod api;
+pub mod arm64;
 pub mod boot;
 pub mod console;
 pub mod defence;
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Case> {
         boot::addon_paths::CASES,
         boot::attached_disks::CASES,
         boot::refused::CASES,
+        arm64::boot::CASES,
         places::install::CASES,
         places::buses::CASES,
         places::bios::CASES,

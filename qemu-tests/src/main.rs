@@ -15,6 +15,7 @@ use orlop_harness::counts::Counts;
 use orlop_harness::run::{Run, clean_stale};
 use orlop_harness::runner::{Options, run_cases};
 use orlop_harness::{cluster, conformance, history, native, prepare, say, select, selftest, signals};
+use orlop_image::arch::Arch;
 use orlop_qemu_tests::{bench, cases};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
@@ -35,6 +36,15 @@ enum Verb {
         #[arg(required = true)]
         patterns: Vec<String>,
         /// Take the image as the last build left it.
+        #[arg(long)]
+        as_built: bool,
+        #[command(flatten)]
+        how: RunOptions,
+    },
+    /// Builds the image for arm64 and boots it on an emulated machine.
+    #[command(name = "arm64")]
+    Arm64 {
+        /// Take that image as its last build left it.
         #[arg(long)]
         as_built: bool,
         #[command(flatten)]
@@ -270,6 +280,22 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 if !as_built && prepare::needs_image(&chosen) {
                     prepare::host()?;
                     anyhow::ensure!(prepare::image(run)?, "the image does not build");
+                }
+                run_cases(run, &chosen, options).map(Some)
+            })
+        }
+        Verb::Arm64 { as_built, how } => {
+            let chosen = select::select(&cases::all(), &["arm64/*".to_owned()])
+                .map_err(|p| anyhow::anyhow!("no case is named {p}"))?;
+            let options = how.options();
+            counted(|run| {
+                prepare::host()?;
+                prepare::machine_of(Arch::Arm64)?;
+                if !as_built {
+                    anyhow::ensure!(
+                        prepare::image_of(run, Arch::Arm64)?,
+                        "the image for arm64 does not build"
+                    );
                 }
                 run_cases(run, &chosen, options).map(Some)
             })

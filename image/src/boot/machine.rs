@@ -4,6 +4,7 @@
 //! become an event; QEMU, in a process group of its own, does not get those of the terminal, but a parent death signal:
 //! it never outlives us. Dropping a [`Running`] ends it, waits for its end and removes the scratch directory.
 
+use crate::arch::Arch;
 use crate::host::run;
 use crate::qemu::{self, Boot, Bus, Disk, FW_CFG_CONFIG, Firmware, Guest, Machine, Network, Qmp};
 use anyhow::{Context, Result};
@@ -29,6 +30,8 @@ const LAST_WORDS: usize = 30;
 
 /// What to start.
 pub(super) struct Setup {
+    /// Architecture of the image and of the machine.
+    pub(super) arch: Arch,
     /// Directory of the published image.
     pub(super) image: PathBuf,
     /// Where the scratch directory is made.
@@ -76,19 +79,20 @@ impl Running {
         remove_stale(&setup.scratch);
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let (kernel, initrd) = (setup.image.join("vmlinuz"), setup.image.join("initrd"));
-        let accelerator = qemu::probe(&Guest { kernel, initrd, memory_mib: setup.memory_mib })?;
+        let accelerator =
+            qemu::probe(&Guest { arch: setup.arch, kernel, initrd, memory_mib: setup.memory_mib })?;
         let machine = prepare(setup, &dir, accelerator)?;
         let follow = Arc::new(AtomicBool::new(false));
         let last = Arc::new(Mutex::new(VecDeque::new()));
         let console = UnixListener::bind(dir.join("console"))?;
         let host = UnixListener::bind(dir.join("host"))?;
         let log = File::create(setup.scratch.join("console.log"))?;
-        let mut child = qemu::command()
+        let mut child = qemu::command(setup.arch)
             .args(qemu::arguments(&machine))
             .stdin(Stdio::null())
             .process_group(0)
             .spawn()
-            .context("starting qemu-system-x86_64")?;
+            .with_context(|| format!("starting {}", setup.arch.facts().emulator.program))?;
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).context("a process id")?);
         let (to_host, to_console) = (send.clone(), send.clone());
         std::thread::spawn(move || read_host(&host, &to_host));
@@ -100,7 +104,11 @@ impl Running {
                 let _ = send.send(Event::Ended(status));
             }
         });
-        let boot = if setup.direct { "direct kernel boot" } else { "OVMF, systemd-boot" };
+        let boot = if setup.direct {
+            "direct kernel boot".to_owned()
+        } else {
+            format!("{}, systemd-boot", setup.arch.facts().emulator.firmware_name)
+        };
         let how = format!("{}, {boot}", accelerator.argument());
         Ok(Running { dir, how, pid, ended: false, events, follow, last })
     }
@@ -214,10 +222,12 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         Boot::Direct { kernel: setup.image.join("vmlinuz"), initrd: setup.image.join("initrd"), cmdline }
     } else {
         let vars = dir.join("vars.fd");
-        fs::copy("/usr/share/OVMF/OVMF_VARS_4M.fd", &vars).context("copying OVMF's variables")?;
-        Boot::Uefi { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars }
+        let (code, template) = setup.arch.facts().emulator.firmware;
+        fs::copy(template, &vars).context("copying the firmware's variables")?;
+        Boot::Uefi { code: code.into(), vars }
     };
     Ok(Machine {
+        arch: setup.arch,
         accelerator,
         memory_mib: setup.memory_mib,
         processors: PROCESSORS,

@@ -60,13 +60,14 @@ const PRESS_AGAIN: Duration = Duration::from_secs(10);
 pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
     let log = dirs.cache.join("image/host.log");
     std::fs::create_dir_all(dirs.cache.join("image"))?;
-    tools::ensure(tools::BOOT, &log)?;
+    tools::ensure(dirs.arch.facts().emulator.host_tools, &log)?;
     if !args.no_build {
         // An image to look at: a checkout that is older than the archive boots, too.
         let options = Options { accept_moved: true, ..Options::default() };
         Builder::new(dirs.clone(), args.profile, options)?.build()?;
     }
     let setup = machine::Setup {
+        arch: dirs.arch,
         image: dirs.output(args.profile),
         scratch: dirs.cache.join("image"),
         direct: args.direct,

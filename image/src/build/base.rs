@@ -1,6 +1,7 @@
 //! The two Debian trees that mkosi installs: build tools, and the packages of the image.
 
 use super::{Builder, mkosi};
+use crate::arch::Arch;
 use crate::lock;
 use crate::plan::BuildStep;
 use anyhow::{Context, Result};
@@ -9,7 +10,7 @@ use std::path::Path;
 
 /// Builds the tools tree into `out/tools`.
 pub(super) fn tools(builder: &Builder, out: &Path) -> Result<String> {
-    let mut command = mkosi::command(builder, "tools", out)?;
+    let mut command = mkosi::command(builder, Arch::HOST, "tools", out)?;
     command.arg(format!("--sandbox-tree={}", mkosi::sandbox_tree(builder, false)?.display()));
     mkosi::run(builder, command, "building the tools tree")?;
     Ok(String::new())
@@ -17,7 +18,9 @@ pub(super) fn tools(builder: &Builder, out: &Path) -> Result<String> {
 
 /// Builds the package tree into `out/base` and compares it with the lock.
 pub(super) fn base(builder: &mut Builder, out: &Path) -> Result<String> {
-    let mut command = mkosi::command(builder, "base", out)?;
+    let arch = builder.dirs.arch;
+    let mut command = mkosi::command(builder, arch, "base", out)?;
+    command.arg(format!("--package={}", arch.facts().kernel_package));
     command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
     command.arg(format!("--sandbox-tree={}", mkosi::sandbox_tree(builder, true)?.display()));
     command.arg(format!("--package-directory={}", builder.result(BuildStep::Debs)?.join("image").display()));

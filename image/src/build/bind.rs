@@ -1,6 +1,7 @@
 //! Binds the libraries that every systemd program is linked to, to themselves (docs/image.md).
 
 use super::namespaced;
+use crate::arch::Arch;
 use crate::format::bind::{self, Definitions};
 use crate::format::elf;
 use anyhow::{Context, Result, bail};
@@ -8,15 +9,18 @@ use std::fs;
 use std::path::Path;
 
 /// They carry nine tenths of the symbols that are looked up when one of systemd's programs starts.
-const DIRS: [(&str, &[&str]); 2] = [
-    ("usr/lib/x86_64-linux-gnu/systemd", &["libsystemd-shared-", "libsystemd-core-"]),
-    ("usr/lib/x86_64-linux-gnu", &["libcrypto.so.", "libmount.so.", "libblkid.so."]),
+const LIBRARIES: [(&str, &[&str]); 2] = [
+    ("usr/lib/@multiarch@/systemd", &["libsystemd-shared-", "libsystemd-core-"]),
+    ("usr/lib/@multiarch@", &["libcrypto.so.", "libmount.so.", "libblkid.so."]),
 ];
 /// Starts with all of them.
 const TRIAL: [&str; 2] = ["usr/lib/systemd/systemd", "usr/lib/systemd/systemd-executor"];
 
 /// Binds them below `root`, whose files are `paths`, and says what was done.
-pub(super) fn bind<'a>(root: &Path, paths: impl Iterator<Item = &'a String>) -> Result<String> {
+pub(super) fn bind<'a>(arch: Arch, root: &Path, paths: impl Iterator<Item = &'a String>) -> Result<String> {
+    if !arch.facts().binds_ahead {
+        return Ok(format!("no library bound ahead: {}'s relocations are other ones", arch.name()));
+    }
     let mut all = Definitions::default();
     for path in paths.filter(|p| !p.starts_with("usr/lib/modules/")) {
         let file = root.join(path);
@@ -30,9 +34,10 @@ pub(super) fn bind<'a>(root: &Path, paths: impl Iterator<Item = &'a String>) -> 
         }
     }
     let (mut bound, mut left, mut refused) = (0, 0, Vec::new());
-    for (dir, names) in DIRS {
-        for name in files(&root.join(dir), names)? {
-            let file = root.join(dir).join(&name);
+    for (dir, names) in LIBRARIES {
+        let dir = root.join(arch.fill(dir));
+        for name in files(&dir, names)? {
+            let file = dir.join(&name);
             match bind::bind(&fs::read(&file)?, &all) {
                 Ok(done) => {
                     fs::write(&file, &done.data).with_context(|| format!("writing {name}"))?;

@@ -4,6 +4,7 @@
 //! that is new enough, with a warning. The result remembers what it took.
 
 use super::{Builder, mkosi};
+use crate::arch::Arch;
 use crate::format::digest;
 use crate::host::run;
 use crate::lock::Deb;
@@ -25,6 +26,10 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
         fs::create_dir_all(partial.join("image"))?;
         let used = fetch_all(builder, &partial)?;
         fs::write(partial.join("debs.json"), serde_json::to_string_pretty(&used)?)?;
+        if builder.dirs.arch != Arch::HOST {
+            let used = fetch_emulator(builder, &partial)?;
+            fs::write(partial.join(HOST_DEBS), serde_json::to_string_pretty(&used)?)?;
+        }
         super::remove_tree(&result)?;
         fs::rename(&partial, &result)?;
         note = used
@@ -49,14 +54,20 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
     builder.facts.set("debs", digest::bytes(format!("{image:?}").as_bytes()));
     if builder.options.update_lock {
         builder.lock.debs = used;
+        if builder.dirs.arch != Arch::HOST {
+            let text = fs::read_to_string(result.join(HOST_DEBS)).context("reading host-debs.json")?;
+            builder.lock.host_debs = serde_json::from_str(&text).context("parsing host-debs.json")?;
+        }
     }
     Ok(note)
 }
 
 fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
+    let arch = builder.dirs.arch;
     let from = Archive {
-        apt: &builder.dirs.cache.join("image/apt"),
-        lock: "image/image.lock",
+        arch,
+        apt: &builder.dirs.apt(arch),
+        lock: arch.facts().lock,
         update_lock: builder.options.update_lock,
         log: &builder.log,
     };
@@ -69,8 +80,48 @@ fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
     Ok(used)
 }
 
+/// What was fetched for the build machine.
+const HOST_DEBS: &str = "host-debs.json";
+/// Below the step's result: the unpacked packages for the build machine.
+const HOST: &str = "host";
+
+/// Fetches what runs the image's programs on this machine, unpacked below `out`.
+fn fetch_emulator(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
+    let lock = builder.dirs.arch.facts().lock;
+    let debs = &builder.lock.host_debs;
+    if debs.is_empty() {
+        bail!("{lock} names no emulator (host_debs) for the programs of {}", builder.dirs.arch.name());
+    }
+    let from = Archive {
+        arch: Arch::HOST,
+        apt: &builder.dirs.apt(Arch::HOST),
+        lock,
+        update_lock: builder.options.update_lock,
+        log: &builder.log,
+    };
+    let files = out.join("host-files");
+    fs::create_dir_all(&files)?;
+    let used = fetch_files(&from, debs, &files)?;
+    for deb in &used {
+        unpack(&find_deb(&files, &deb.name)?, &out.join(HOST), &builder.log)?;
+    }
+    fs::remove_dir_all(&files).context("removing the unpacked packages")?;
+    Ok(used)
+}
+
+/// The program that runs programs of the image's architecture on this machine; none is needed for its own.
+pub(super) fn emulator(builder: &Builder) -> Result<Option<PathBuf>> {
+    let arch = builder.dirs.arch;
+    if arch == Arch::HOST {
+        return Ok(None);
+    }
+    Ok(Some(builder.result(BuildStep::Debs)?.join(HOST).join(arch.facts().user_emulator)))
+}
+
 /// Where packages come from, and by which rules.
 pub struct Archive<'a> {
+    /// Architecture of the packages.
+    pub arch: Arch,
     /// Directory of the private apt configuration and lists.
     pub apt: &'a Path,
     /// The lock file, for messages.
@@ -86,7 +137,7 @@ pub struct Archive<'a> {
 /// # Errors
 /// No mirror is known, nothing new enough is in the archive, or a digest is not the locked one.
 pub fn fetch_files(from: &Archive<'_>, debs: &[Deb], out: &Path) -> Result<Vec<Deb>> {
-    let config = private_apt(from.apt)?;
+    let config = private_apt(from.arch, from.apt)?;
     let apt = |program: &str| {
         let mut command = Command::new(program);
         command.env("APT_CONFIG", &config).current_dir(out);
@@ -197,19 +248,19 @@ pub fn find_deb(dir: &Path, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("apt-get download left no {prefix}*.deb"))
 }
 
-fn private_apt(dir: &Path) -> Result<PathBuf> {
+fn private_apt(arch: Arch, dir: &Path) -> Result<PathBuf> {
     for sub in ["lists/partial", "cache/archives/partial", "etc"] {
         fs::create_dir_all(dir.join(sub))?;
     }
     fs::write(dir.join("status"), "")?;
     fs::write(dir.join("etc/orlop.sources"), mkosi::all_sources()?)?;
-    let d = dir.display();
+    let (d, arch) = (dir.display(), arch.name());
     // The host's own settings (proxies) are read first; these come on top.
     let text = format!(
         "Dir::Etc::sourcelist \"/dev/null\";\nDir::Etc::sourceparts \"{d}/etc\";\n\
          Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
          Dir::State::lists \"{d}/lists\";\nDir::State::status \"{d}/status\";\nDir::Cache \"{d}/cache\";\n\
-         APT::Architecture \"amd64\";\nAPT::Architectures {{ \"amd64\"; }};\nAPT::Sandbox::User \"root\";\n\
+         APT::Architecture \"{arch}\";\nAPT::Architectures {{ \"{arch}\"; }};\nAPT::Sandbox::User \"root\";\n\
          Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
          Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled \"false\";\n"
     );

@@ -1,11 +1,14 @@
 //! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
 
 use super::{Builder, VERSION, mkosi};
+use crate::arch::Arch;
 use crate::format::mbr;
 use crate::format::verity::Tree;
 use crate::host::run;
 use crate::plan::BuildStep;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use orlop_init::plan::gpt::read_table;
+use orlop_init::plan::guid::Guid;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::os::unix::fs::FileExt;
@@ -16,6 +19,8 @@ use std::process::Command;
 const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
 /// Where the parts of slot A lie in the tree that the disk is made from; the partition definitions name them.
 const SLOT: &str = "slot";
+/// Logical sector of the disk, bytes (`mkosi/disk/mkosi.conf`).
+const SECTOR: u32 = 512;
 
 /// Leaves mkosi's artefacts in `out`, and `orlop.roothash`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
@@ -30,19 +35,21 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     }
     command.arg(format!("--initrd={}", initrd.display()));
     command.arg(format!("--repart-directory={}", definitions(builder, &hash)?.display()));
-    command.arg(format!("--kernel-command-line=roothash={hash}"));
+    command.arg(format!("--kernel-command-line={}", command_line(builder.dirs.arch, &hash)));
     mkosi::run(builder, command, "building the disk")?;
     for image in [out.join("orlop.raw"), find(out, ".root.raw")?] {
         dig(builder, &image);
     }
-    let raw = File::options().write(true).open(out.join("orlop.raw")).context("opening the disk")?;
+    let raw = File::options().read(true).write(true).open(out.join("orlop.raw"));
+    let raw = raw.context("opening the disk")?;
+    check_slots(builder.dirs.arch, &raw)?;
     raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;
     fs::write(out.join("orlop.roothash"), &hash)?;
     Ok(format!("root hash {}", &hash[..16]))
 }
 
 fn command(builder: &Builder, out: &Path) -> Result<Command> {
-    let mut command = mkosi::command(builder, "disk", out)?;
+    let mut command = mkosi::command(builder, builder.dirs.arch, "disk", out)?;
     command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
     command.arg(format!("--base-tree={}", builder.result(BuildStep::Root)?.join("root").display()));
     command.arg(format!("--image-version={VERSION}"));
@@ -87,13 +94,50 @@ fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
         fs::create_dir_all(&to)?;
         fs::copy(modules.join(&version).join("vmlinuz"), to.join("vmlinuz")).context("copying the kernel")?;
     }
-    let efi = tree.join("usr/lib/systemd/boot/efi");
-    fs::create_dir_all(&efi)?;
-    for entry in fs::read_dir(base.join("usr/lib/systemd/boot/efi"))? {
-        let entry = entry?;
-        fs::copy(entry.path(), efi.join(entry.file_name()))?;
+    const EFI: &str = "usr/lib/systemd/boot/efi";
+    fs::create_dir_all(tree.join(EFI))?;
+    let suffix = builder.dirs.arch.facts().efi;
+    for name in [format!("systemd-boot{suffix}.efi"), format!("linux{suffix}.efi.stub")] {
+        let path = Path::new(EFI).join(name);
+        fs::copy(base.join(&path), tree.join(&path))
+            .with_context(|| format!("copying {}", path.display()))?;
     }
     Ok(tree)
+}
+
+/// The kernel command line of the UKI, to which mkosi adds nothing.
+///
+/// - The kernel writes to every console that is there: a screen, and the first serial port, which is `/dev/console`.
+/// - No self-tests of the kernel's ciphers and hashes at each start (mainline's default; Debian turns them on).
+/// - Modules without a signature of the kernel's own key are refused; Debian signs all that it ships (docs/image.md).
+/// - A kernel that dies before bringup has set kernel.panic restarts, too (Debian's kernel would stand still for ever).
+pub(super) fn command_line(arch: Arch, roothash: &str) -> String {
+    let console = arch.facts().console;
+    format!(
+        "console=tty0 console={console} cryptomgr.notests module.sig_enforce=1 panic=10 roothash={roothash}"
+    )
+}
+
+/// Checks that the slots of the disk are those of the architecture: init looks for no others.
+fn check_slots(arch: Arch, raw: &File) -> Result<()> {
+    let read = |offset: u64, length: usize| -> Option<Vec<u8>> {
+        let mut bytes = vec![0u8; length];
+        raw.read_exact_at(&mut bytes, offset).ok()?;
+        Some(bytes)
+    };
+    let table = read_table(raw.metadata()?.len(), SECTOR, read).context("the disk's partition table")?;
+    let count = |wanted: Guid| table.partitions.iter().filter(|p| p.type_guid == wanted).count();
+    let types = arch.facts().root_types;
+    let found = [count(types.root), count(types.verity)];
+    if found != [2, 2] {
+        bail!(
+            "the disk has {} roots and {} verity trees of {}, not two of each",
+            found[0],
+            found[1],
+            arch.name()
+        );
+    }
+    Ok(())
 }
 
 // The partition definitions with slot A's identity filled in: the halves of the root hash, by which init finds its
@@ -119,4 +163,21 @@ pub(super) fn find(dir: &Path, suffix: &str) -> Result<PathBuf> {
         .collect();
     found.sort();
     found.into_iter().next().with_context(|| format!("mkosi left no file *{suffix} in {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_names_the_architectures_serial_port_last() {
+        assert_eq!(
+            command_line(Arch::Amd64, "0f"),
+            "console=tty0 console=ttyS0,115200 cryptomgr.notests module.sig_enforce=1 panic=10 roothash=0f"
+        );
+        let arm64 = command_line(Arch::Arm64, "0f");
+        assert!(arm64.starts_with("console=tty0 console=ttyAMA0,115200 "), "{arm64}");
+        // mkosi has none of its own to put before it.
+        assert!(!include_str!("../../../mkosi/disk/mkosi.conf").contains("KernelCommandLine"));
+    }
 }

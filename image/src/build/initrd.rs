@@ -17,13 +17,17 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let base = builder.result(BuildStep::Base)?.join("base");
     let module_root = module_root(&base)?;
     let deps = Deps::parse(&fs::read_to_string(module_root.join("modules.dep"))?);
-    let list = fs::read_to_string(builder.dirs.source.join("image/initrd-modules.txt"))?;
+    let of_image = |name: &str| -> Result<String> {
+        let text = fs::read_to_string(builder.dirs.source.join(name)).context(name.to_owned())?;
+        Ok(builder.dirs.arch.fill(&text))
+    };
+    let list = of_image("image/initrd-modules.txt")?;
     let aliases = fs::read_to_string(module_root.join("modules.alias"))?;
     let order = modules::initrd(&deps, &aliases, &modules::wanted(&list)).map_err(|unknown| {
         anyhow!("image/initrd-modules.txt: the kernel has no module {}", unknown.join(", "))
     })?;
 
-    let hardware = fs::read_to_string(builder.dirs.source.join("image/initrd-hardware.txt"))?;
+    let hardware = of_image("image/initrd-hardware.txt")?;
     let undriven = modules::undriven(&hardware, &order);
     if !undriven.is_empty() {
         bail!("image/initrd-hardware.txt has what the initrd does not drive:\n  {}", undriven.join("\n  "));

@@ -1,6 +1,7 @@
 //! Drives mkosi as a process: the pinned .deb, unpacked, run by the system's Python.
 
 use super::{Builder, NEWER, RELEASE};
+use crate::arch::Arch;
 use crate::host::{apt, run};
 use crate::plan::BuildStep;
 use anyhow::{Context, Result};
@@ -47,14 +48,15 @@ pub(super) fn sandbox_tree(builder: &Builder, pins: bool) -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// A mkosi command for the configuration directory `mkosi/<name>`, writing to `output`.
-pub(super) fn command(builder: &Builder, name: &str, output: &Path) -> Result<Command> {
+/// A mkosi command for the configuration directory `mkosi/<name>` and an architecture, writing to `output`.
+pub(super) fn command(builder: &Builder, arch: Arch, name: &str, output: &Path) -> Result<Command> {
     let python_path = builder.result(BuildStep::Debs)?.join("mkosi/usr/lib/python3/dist-packages");
     let work = builder.dirs.work();
     let cache = builder.dirs.cache.join("image/mkosi");
     let mut command = Command::new("/usr/bin/python3");
     command.env("PYTHONPATH", python_path).env("PYTHONDONTWRITEBYTECODE", "1").arg("-m").arg("mkosi");
     command.arg("--directory").arg(builder.dirs.source.join("mkosi").join(name));
+    command.arg(format!("--architecture={}", arch.facts().systemd));
     for (option, dir) in [
         ("--output-directory", output.to_path_buf()),
         ("--cache-directory", cache.join("cache")),

@@ -21,8 +21,9 @@ mod verify;
 pub use publish::{Artefact, Manifest, read_manifest};
 pub use verify::verify_reproducible;
 
+use crate::arch::Arch;
 use crate::format::digest;
-use crate::host::{run::Progress, tools};
+use crate::host::{emulator::Emulation, run::Progress, tools};
 use crate::lock::{self, Lock};
 use crate::plan::{BuildStep, Facts, Planned, plan};
 use crate::profile::{Dirs, Profile};
@@ -92,7 +93,7 @@ impl Builder {
             .map_err(|(_, e)| anyhow::anyhow!("waiting for another build: {e}"))?;
         remove_tree(&work)?;
         fs::create_dir_all(&work)?;
-        let path = dirs.source.join("image/image.lock");
+        let path = dirs.lock();
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let lock = Lock::parse(&text).with_context(|| format!("parsing {}", path.display()))?;
         let log = dirs.cache.join("image/build.log");
@@ -117,15 +118,28 @@ impl Builder {
     /// The step that failed, with its log.
     pub fn build(&mut self) -> Result<Manifest> {
         tools::ensure(tools::BUILD, &self.log)?;
-        println!("building the {} image", self.profile.name());
+        let arch = self.dirs.arch;
+        if arch == Arch::HOST {
+            println!("building the {} image", self.profile.name());
+        } else {
+            tools::ensure(arch.facts().cross_tools, &self.log)?;
+            println!("building the {} image for {}", self.profile.name(), arch.name());
+        }
+        // To the end of the build: the scripts of packages, and the programs of the image that it asks.
+        let mut emulation = None;
         for step in BuildStep::ALL {
             match step {
-                BuildStep::Debs => self.run_debs()?,
+                BuildStep::Debs => {
+                    self.run_debs()?;
+                    let emulator = debs::emulator(self)?;
+                    emulation = emulator.map(|file| Emulation::of(arch, &file)).transpose()?;
+                }
                 BuildStep::Compile => self.run_compile()?,
                 _ => self.run_cached(step)?,
             }
             self.hold_to_lock(step)?;
         }
+        drop(emulation);
         self.prune()?;
         publish::publish(self)
     }
@@ -188,7 +202,7 @@ impl Builder {
             }
             _ => Vec::new(),
         };
-        match lock::refusal(&differences) {
+        match lock::refusal(self.dirs.arch.facts().lock, &differences) {
             Some(why) => bail!(why),
             None => Ok(()),
         }
@@ -221,7 +235,7 @@ impl Builder {
                 .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
                 .collect();
             found.sort();
-            let surplus = found.len().saturating_sub(KEEP * Profile::ALL.len());
+            let surplus = found.len().saturating_sub(KEEP * Profile::ALL.len() * Arch::ALL.len());
             for (_, path) in found.into_iter().take(surplus) {
                 remove_tree(&path)?;
             }
@@ -234,10 +248,10 @@ impl Builder {
 ///
 /// # Errors
 /// It cannot be read, or the line that is wrong.
-pub fn contents(source: &Path) -> Result<Contents> {
+pub fn contents(dirs: &Dirs) -> Result<Contents> {
     const NAME: &str = "image/contents.txt";
-    let text = fs::read_to_string(source.join(NAME)).context(NAME)?;
-    Contents::parse(&text).context(NAME)
+    let text = fs::read_to_string(dirs.source.join(NAME)).context(NAME)?;
+    Contents::parse(&dirs.arch.fill(&text)).context(NAME)
 }
 
 /// The facts that the checkout alone gives.
@@ -245,7 +259,7 @@ pub fn contents(source: &Path) -> Result<Contents> {
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.
 pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
-    contents(&dirs.source)?;
+    contents(dirs)?;
     let mut facts = Facts::default();
     for name in ["mkosi/tools", "mkosi/base", "mkosi/disk", "image/rootfs", "image/containers"] {
         facts.set(name, digest::tree(&dirs.source.join(name))?);
@@ -255,8 +269,10 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
         facts.set(&name, digest::file(&dirs.source.join(&name))?);
     }
     facts.set("version", VERSION);
+    facts.set("arch", dirs.arch.name());
     facts.set("lock.epoch", lock.epoch.to_string());
-    facts.set("lock.debs", digest::bytes(format!("{:?}", lock.debs).as_bytes()));
+    let of_host = if lock.host_debs.is_empty() { String::new() } else { format!("{:?}", lock.host_debs) };
+    facts.set("lock.debs", digest::bytes(format!("{:?}{of_host}", lock.debs).as_bytes()));
     facts.set("lock.packages", digest::bytes(format!("{:?}", lock.packages).as_bytes()));
     Ok(facts)
 }

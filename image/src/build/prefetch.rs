@@ -1,6 +1,7 @@
 //! The list of what init reads and loads ahead (`usr/share/orlop/prefetch`): module names become paths, what a module
 //! needs before it.
 
+use crate::arch::Arch;
 use crate::select::modules::Deps;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -12,7 +13,7 @@ const LIST: &str = "usr/share/orlop/prefetch";
 ///
 /// # Errors
 /// A module of the list is unknown, or a file of it is not in the image.
-pub(super) fn expand(base: &Path, root: &Path) -> Result<()> {
+pub(super) fn expand(arch: Arch, base: &Path, root: &Path) -> Result<()> {
     let versions = root.join("usr/lib/modules");
     let version = fs::read_dir(&versions)
         .with_context(|| format!("listing {}", versions.display()))?
@@ -22,7 +23,7 @@ pub(super) fn expand(base: &Path, root: &Path) -> Result<()> {
         .file_name();
     let dir = format!("usr/lib/modules/{}", version.to_string_lossy());
     let deps = Deps::parse(&fs::read_to_string(base.join(&dir).join("modules.dep"))?);
-    let list = lines(&fs::read_to_string(root.join(LIST))?, &deps, &dir)?;
+    let list = lines(&arch.fill(&fs::read_to_string(root.join(LIST))?), &deps, &dir)?;
     let absent: Vec<&str> = list.iter().map(String::as_str).filter(|p| !root.join(p).exists()).collect();
     if !absent.is_empty() {
         bail!("image/rootfs/common/{LIST} names what is not in the image: {}", absent.join(", "));
@@ -79,11 +80,11 @@ mod tests {
         fs::write(base.join("usr/lib/modules/6/modules.dep"), DEP).expect("fixture");
         fs::write(root.join("usr/lib/modules/6/kernel/n/llc.ko"), "").expect("fixture");
         fs::write(root.join(LIST), "module llc\n").expect("fixture");
-        expand(&base, &root).expect("all there");
+        expand(Arch::Amd64, &base, &root).expect("all there");
         let written = fs::read_to_string(root.join(LIST)).expect("list");
         assert_eq!(written, "usr/lib/modules/6/kernel/n/llc.ko\n");
         fs::write(root.join(LIST), "module stp\nusr/bin/x\n").expect("fixture");
-        let why = expand(&base, &root).expect_err("absent").to_string();
+        let why = expand(Arch::Amd64, &base, &root).expect_err("absent").to_string();
         assert!(why.ends_with("kernel/n/stp.ko, usr/bin/x"), "{why}");
     }
 }

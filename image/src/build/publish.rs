@@ -61,8 +61,9 @@ pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     let moved = builder.lock.moved(&packages);
     if !moved.is_empty() {
         println!(
-            "  warning: {} packages differ from image/image.lock (recorded in manifest.json)",
-            moved.len()
+            "  warning: {} packages differ from {} (recorded in manifest.json)",
+            moved.len(),
+            builder.dirs.arch.facts().lock
         );
     }
     let manifest_path = to.join("manifest.json");
@@ -110,15 +111,8 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
     replace(&builder.result(BuildStep::Initrd)?.join("initrd"), &to.join("initrd"))?;
     replace(&builder.result(BuildStep::Root)?.join("contents.json"), &to.join("contents.json"))?;
     fs::write(to.join("roothash"), format!("{roothash}\n"))?;
-    fs::write(to.join("cmdline"), format!("{}\n", command_line(roothash)))?;
+    fs::write(to.join("cmdline"), format!("{}\n", disk::command_line(builder.dirs.arch, roothash)))?;
     Ok(())
-}
-
-/// The kernel command line of the UKI: what `mkosi/disk/mkosi.conf` says, then the root hash.
-fn command_line(roothash: &str) -> String {
-    format!(
-        "console=tty0 console=ttyS0,115200 cryptomgr.notests module.sig_enforce=1 panic=10 roothash={roothash}"
-    )
 }
 
 // A hard link where possible: artefacts are never written in place.
@@ -144,9 +138,9 @@ fn update_lock(builder: &mut Builder, packages: &BTreeMap<String, String>) -> Re
     builder.lock.packages = packages.clone();
     builder.lock.epoch =
         SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?.as_secs();
-    let path = builder.dirs.source.join("image/image.lock");
+    let path = builder.dirs.lock();
     fs::write(&path, builder.lock.render()).with_context(|| format!("writing {}", path.display()))?;
-    println!("  image/image.lock: {} packages written", packages.len());
+    println!("  {}: {} packages written", builder.dirs.arch.facts().lock, packages.len());
     Ok(())
 }
 
@@ -155,20 +149,4 @@ fn update_lock(builder: &mut Builder, packages: &BTreeMap<String, String>) -> Re
 pub fn read_manifest(dirs: &Dirs, profile: Profile) -> Option<Manifest> {
     let text = fs::read_to_string(dirs.output(profile).join("manifest.json")).ok()?;
     serde_json::from_str(&text).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_direct_boot_has_the_command_line_of_the_uki() {
-        let text = include_str!("../../../mkosi/disk/mkosi.conf");
-        let (_, after) = text.split_once("KernelCommandLine=").expect("mkosi's command line");
-        let words: Vec<&str> =
-            after.lines().skip(1).take_while(|l| l.starts_with(' ')).map(str::trim).collect();
-        assert_eq!(command_line("0f"), format!("{} roothash=0f", words.join(" ")));
-        // In seconds: a kernel that dies early restarts by itself.
-        assert!(words.contains(&"panic=10"), "{words:?}");
-    }
 }

@@ -75,13 +75,13 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     }
     links(builder, &root)?;
     accounts(builder.profile, &base, &root)?;
-    substitute(builder.profile, &root)?;
+    substitute(builder, &root)?;
     ours(builder, &root, &mut all)?;
     let policy = apparmor::compile(&base, &root).context("making the AppArmor profile of containers")?;
     let reason = "AppArmor profile of containers".to_owned();
     all.insert(policy, InclusionReason { component: "apparmor".to_owned(), reason });
-    let bound = bind::bind(&root, all.keys())?;
-    prefetch::expand(&base, &root)?;
+    let bound = bind::bind(builder.dirs.arch, &root, all.keys())?;
+    prefetch::expand(builder.dirs.arch, &base, &root)?;
     // Bind target of the persistent id; init fills it.
     fs::write(root.join("etc/machine-id"), "")?;
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
@@ -91,7 +91,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
 }
 
 fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, InclusionReason>> {
-    let contents = super::contents(&builder.dirs.source)?;
+    let contents = super::contents(&builder.dirs)?;
     let mut paths = BTreeMap::new();
     list(base, "", &mut paths)?;
     let dir = paths
@@ -104,8 +104,9 @@ fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, InclusionRe
         let facts = fs::read(base.join(path)).ok().and_then(|data| elf::parse(&data));
         facts.map_or(Vec::new(), |f| f.needed)
     };
-    let choice =
-        select::choose(&contents, builder.profile, &Listing { paths, needed: &needed, modules: (dir, deps) });
+    let multiarch = builder.dirs.arch.facts().multiarch;
+    let listing = Listing { multiarch, paths, needed: &needed, modules: (dir, deps) };
+    let choice = select::choose(&contents, builder.profile, &listing);
     if !choice.unmatched.is_empty() {
         bail!("image/contents.txt names what no package has:\n  {}", choice.unmatched.join("\n  "));
     }
@@ -172,6 +173,7 @@ fn copy_tree(
 
 fn links(builder: &Builder, root: &Path) -> Result<()> {
     let text = fs::read_to_string(builder.dirs.source.join("image/rootfs/links.txt"))?;
+    let text = builder.dirs.arch.fill(&text);
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
         let (rest, test_only) = match line.strip_prefix("test:") {
             Some(rest) => (rest, true),
@@ -222,13 +224,19 @@ fn passwd(base: &str, profile: Profile) -> String {
     out
 }
 
-fn substitute(profile: Profile, root: &Path) -> Result<()> {
+fn substitute(builder: &Builder, root: &Path) -> Result<()> {
+    let (profile, arch) = (builder.profile, builder.dirs.arch);
     let path = root.join("usr/lib/os-release");
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("@version@", VERSION).replace("@profile@", profile.name()))?;
     let path = root.join("usr/lib/sysctl.d/50-orlop.conf");
     let text = fs::read_to_string(&path)?;
     fs::write(&path, of_profile(&text, profile))?;
+    if profile == Profile::Test {
+        let path = root.join("usr/lib/systemd/system/orlop-debug-shell.service");
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, arch.fill(&text))?;
+    }
     Ok(())
 }
 
@@ -299,6 +307,7 @@ fn contents_json(all: &BTreeMap<String, InclusionReason>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Arch;
 
     #[test]
     fn only_service_users_stay_and_nobody_has_a_shell_in_release() {
@@ -313,7 +322,11 @@ mod tests {
     /// Path and target of each link of every profile.
     fn committed_links() -> Vec<(&'static str, &'static str)> {
         let lines = include_str!("../../rootfs/links.txt").lines().filter(|l| !l.starts_with('#'));
-        lines.filter_map(|l| l.strip_prefix("test:").unwrap_or(l).trim().split_once(" -> ")).collect()
+        let link = |line: &'static str| {
+            let line = line.strip_prefix("amd64: ").unwrap_or(line);
+            line.strip_prefix("test:").unwrap_or(line).trim().split_once(" -> ")
+        };
+        lines.filter_map(link).collect()
     }
 
     #[test]
@@ -323,6 +336,14 @@ mod tests {
             let below = |path: &str| *dir == path || dir.starts_with(&format!("{path}/"));
             assert!(!links.iter().any(|&(path, _)| below(path)), "{dir} is a link, or is below one");
         }
+    }
+
+    /// The path of the dynamic linker that the ABI of x86-64 has is no path of another's.
+    #[test]
+    fn only_x86_64_has_a_lib64() {
+        let text = include_str!("../../rootfs/links.txt");
+        let has = |arch: Arch| arch.fill(text).lines().any(|line| line == "lib64 -> usr/lib64");
+        assert!(has(Arch::Amd64) && !has(Arch::Arm64));
     }
 
     #[test]
@@ -361,6 +382,15 @@ mod tests {
             assert_eq!(target.matches("../").count(), path.matches('/').count(), "{path} -> {target}");
         }
         assert!(!links.iter().any(|(_, target)| target.starts_with("/var")), "absolute: {links:?}");
+    }
+
+    /// What is a device here is one of the image's architecture there.
+    #[test]
+    fn the_debug_shell_is_on_a_device_of_the_architecture() {
+        let unit = include_str!("../../rootfs/test/usr/lib/systemd/system/orlop-debug-shell.service");
+        for (arch, line) in [(Arch::Amd64, "TTYPath=/dev/ttyS1"), (Arch::Arm64, "TTYPath=/dev/hvc0")] {
+            assert!(arch.fill(unit).lines().any(|l| l == line), "{line}");
+        }
     }
 
     /// Each module of `modules-load.d` is also read ahead: bringup starts no program for it.

@@ -1,4 +1,4 @@
-//! Reads what the image needs to know of an x86-64 ELF file: interpreter, needed libraries, required glibc, tables.
+//! Reads what the image needs to know of a 64-bit little-endian ELF file: machine, interpreter, needed libraries, required glibc, tables.
 //! Total: a damaged file gives `None`, never a panic. The `object` crate knows the layouts; offsets are kept because a file is changed
 //! in place ([`bind`](super::bind)).
 
@@ -16,6 +16,8 @@ const DT_VERNEEDNUM: u64 = raw::DT_VERNEEDNUM.cast_unsigned();
 /// The dynamic linking facts of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elf {
+    /// `e_machine`.
+    pub machine: u16,
     /// `PT_INTERP`, absent in static programs and libraries.
     pub interpreter: Option<String>,
     /// `DT_NEEDED` in file order.
@@ -112,7 +114,7 @@ pub fn sections(data: &[u8]) -> Option<Vec<(u64, Section)>> {
 #[must_use]
 pub fn parse(data: &[u8]) -> Option<Elf> {
     let (header, le) = header(data)?;
-    let mut elf = Elf::default();
+    let mut elf = Elf { machine: header.e_machine(le), ..Elf::default() };
     for segment in header.program_headers(le, data).ok()? {
         if let Some(path) = segment.interpreter(le, data).ok()? {
             elf.interpreter = Some(String::from_utf8(path.to_vec()).ok()?);
@@ -181,6 +183,7 @@ mod tests {
         let me = std::fs::read(std::env::current_exe().expect("path")).expect("readable");
         let elf = parse(&me).expect("an ELF file");
         assert!(elf.needed.iter().any(|n| n == "libc.so.6"), "{elf:?}");
+        assert_eq!(elf.machine, crate::arch::Arch::HOST.facts().elf_machine);
         assert!(elf.interpreter.expect("dynamic").contains("ld-linux"));
         assert!(elf.glibc.expect("versioned") >= (2, 17));
     }

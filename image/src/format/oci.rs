@@ -13,6 +13,8 @@ pub struct Image<'a> {
     pub entrypoint: Vec<&'a str>,
     /// `uid:gid`.
     pub user: &'a str,
+    /// What its programs run on, in OCI's words (`amd64`).
+    pub architecture: &'a str,
 }
 
 /// The archive's bytes: the same input gives the same bytes.
@@ -25,7 +27,7 @@ pub fn archive(image: &Image<'_>) -> Vec<u8> {
     let layer = layer.finish();
     let layer_digest = digest::bytes(&layer);
     let config = json!({
-        "architecture": "amd64",
+        "architecture": image.architecture,
         "os": "linux",
         "config": { "Entrypoint": image.entrypoint, "User": image.user, "WorkingDir": "/" },
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer_digest}")] },
@@ -47,7 +49,7 @@ pub fn archive(image: &Image<'_>) -> Vec<u8> {
         "io.containerd.image.name": image.reference,
         "org.opencontainers.image.ref.name": tag,
     });
-    entry["platform"] = json!({ "architecture": "amd64", "os": "linux" });
+    entry["platform"] = json!({ "architecture": image.architecture, "os": "linux" });
     let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string();
 
     let mut out = Tar::default();
@@ -80,11 +82,14 @@ mod tests {
             files: vec![("/x", vec![1, 2, 3])],
             entrypoint: vec!["/x"],
             user: "0:0",
+            architecture: "arm64",
         };
         let one = archive(&image());
         assert_eq!(one, archive(&image()));
         let text = String::from_utf8_lossy(&one).into_owned();
         assert!(text.contains("\"io.containerd.image.name\":\"localhost/orlop/x:1\""));
         assert_eq!(text.matches("blobs/sha256/").count(), 4);
+        // In the index and in the image's configuration.
+        assert_eq!(text.matches("\"architecture\":\"arm64\"").count(), 2);
     }
 }

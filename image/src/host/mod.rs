@@ -2,6 +2,7 @@
 
 pub mod apt;
 mod cargo;
+pub mod emulator;
 pub mod run;
 pub mod tools;
 

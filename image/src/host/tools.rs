@@ -2,6 +2,7 @@
 //! are root, else named in one line to type.
 
 use super::run;
+use crate::arch::Arch;
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -13,16 +14,12 @@ pub const BUILD: &[(&str, &str)] = &[
     ("/usr/bin/dpkg", "dpkg"),
     ("/usr/bin/unshare", "util-linux"),
     ("/usr/bin/cc", "gcc"),
-    ("/usr/lib/x86_64-linux-gnu/libc.a", "libc6-dev"),
+    Arch::HOST.facts().libc,
     (super::apt::KEYRING, "debian-archive-keyring"),
 ];
 
-/// Needed to boot.
-pub const BOOT: &[(&str, &str)] = &[
-    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
-    ("/usr/bin/qemu-img", "qemu-utils"),
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
-];
+/// Needed to boot an image of this machine's architecture; [`EmulatorFacts`](crate::arch::EmulatorFacts) has those of others.
+pub const BOOT: &[(&str, &str)] = Arch::HOST.facts().emulator.host_tools;
 
 /// Needed by the tests on top of these (`orlop-e2e`).
 pub const TEST: &[(&str, &str)] = &[

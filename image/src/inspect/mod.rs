@@ -31,7 +31,7 @@ pub fn run(dirs: &Dirs, profile: Profile, list: bool) -> Result<ExitCode> {
     let result = account(dirs, &output, &scratch, &manifest);
     let _ = fs::remove_dir_all(&scratch);
     let (files, compressed) = result?;
-    let contents = build::contents(&dirs.source)?;
+    let contents = build::contents(dirs)?;
     let reasons = fs::read_to_string(output.join("contents.json")).context("reading contents.json")?;
     let reasons: Reasons = serde_json::from_str(&reasons).context("parsing contents.json")?;
     let mut report = Report::new(&files, &reasons, &contents, profile);

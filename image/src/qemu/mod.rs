@@ -9,6 +9,7 @@ pub use disks::{Bus, Disk};
 pub use probe::{Accelerator, Guest, probe};
 pub use qmp::Qmp;
 
+use crate::arch::Arch;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,7 +25,7 @@ pub enum Boot {
         /// Command line.
         cmdline: String,
     },
-    /// OVMF, systemd-boot, UKI: as on a real machine.
+    /// Firmware, systemd-boot, UKI: as on a real machine.
     Uefi {
         /// Firmware code, read-only.
         code: PathBuf,
@@ -122,6 +123,8 @@ impl Topology {
 /// A machine to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
+    /// Architecture.
+    pub arch: Arch,
     /// Accelerator.
     pub accelerator: Accelerator,
     /// MiB.
@@ -150,22 +153,20 @@ pub struct Machine {
     pub no_reboot: bool,
 }
 
-/// First serial port, second serial port, host channel, control: by their file names.
+/// First serial port, second serial port (a virtio console on a board without), host channel, control: by their file names.
 pub const SOCKETS: [&str; 4] = ["console", "shell", "host", "qmp"];
 
 /// Where the guest finds its configuration in fw_cfg.
 pub const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
 
-// Without the HPET: the guest does not need this timer, which is the most expensive one without KVM.
-const MACHINE: &str = "q35,hpet=off";
-/// The older board, for IDE.
+/// The older board of x86-64, for IDE.
 const OLDER_MACHINE: &str = "pc,hpet=off";
 
-/// `qemu-system-x86_64`, which ends with the thread that starts it, even if that is killed.
+/// QEMU's program for an architecture, which ends with the thread that starts it, even if that is killed.
 #[must_use]
-pub fn command() -> Command {
+pub fn command(arch: Arch) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
+    command.args(["--pdeathsig", "KILL", "--", arch.facts().emulator.program]);
     command
 }
 
@@ -175,13 +176,13 @@ fn escape(path: &Path) -> String {
 }
 
 /// The part of the command line that decides whether an accelerator works: the probe uses it too.
-fn hardware(accelerator: Accelerator, processors: u32, memory_mib: u32) -> Vec<String> {
+fn hardware(arch: Arch, accelerator: Accelerator, processors: u32, memory_mib: u32) -> Vec<String> {
     let mut args: Vec<String> =
         ["-nodefaults", "-no-user-config", "-display", "none"].map(String::from).into();
     for (flag, value) in [
-        ("-machine", MACHINE.to_owned()),
+        ("-machine", arch.facts().emulator.board.to_owned()),
         ("-accel", accelerator.argument().to_owned()),
-        ("-cpu", accelerator.cpu().to_owned()),
+        ("-cpu", accelerator.cpu(arch).to_owned()),
         ("-smp", processors.to_string()),
         ("-m", format!("{memory_mib}M")),
     ] {
@@ -191,13 +192,13 @@ fn hardware(accelerator: Accelerator, processors: u32, memory_mib: u32) -> Vec<S
 }
 
 /// The same with sockets, cores, threads and NUMA nodes.
-fn with_topology(accelerator: Accelerator, topology: Topology, memory_mib: u32) -> Vec<String> {
-    let mut args = hardware(accelerator, topology.processors(), memory_mib);
+fn with_topology(arch: Arch, accelerator: Accelerator, topology: Topology, memory_mib: u32) -> Vec<String> {
+    let mut args = hardware(arch, accelerator, topology.processors(), memory_mib);
     let Topology { sockets, cores, threads } = topology;
     for pair in 0..args.len().saturating_sub(1) {
         match args[pair].as_str() {
             "-smp" => args[pair + 1].push_str(&format!(",sockets={sockets},cores={cores},threads={threads}")),
-            "-cpu" => accelerator.cpu_with_threads().clone_into(&mut args[pair + 1]),
+            "-cpu" => accelerator.cpu_with_threads(arch).clone_into(&mut args[pair + 1]),
             _ => {}
         }
     }
@@ -206,15 +207,16 @@ fn with_topology(accelerator: Accelerator, topology: Topology, memory_mib: u32) 
     args
 }
 
-/// Arguments of `qemu-system-x86_64`.
+/// Arguments of QEMU's program.
 #[must_use]
 pub fn arguments(machine: &Machine) -> Vec<String> {
+    let (arch, emulator) = (machine.arch, &machine.arch.facts().emulator);
     let mut args = match machine.topology {
-        None => hardware(machine.accelerator, machine.processors, machine.memory_mib),
-        Some(topology) => with_topology(machine.accelerator, topology, machine.memory_mib),
+        None => hardware(arch, machine.accelerator, machine.processors, machine.memory_mib),
+        Some(topology) => with_topology(arch, machine.accelerator, topology, machine.memory_mib),
     };
     if disks::on_older_board(&machine.disks) {
-        args.iter_mut().filter(|arg| *arg == MACHINE).for_each(|arg| OLDER_MACHINE.clone_into(arg));
+        args.iter_mut().filter(|arg| *arg == emulator.board).for_each(|arg| OLDER_MACHINE.clone_into(arg));
     }
     if machine.no_reboot {
         args.push("-no-reboot".into());
@@ -227,8 +229,13 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     }
     add("-mon", "chardev=qmp,mode=control".into());
     add("-serial", "chardev:console".into());
-    add("-serial", "chardev:shell".into());
+    if emulator.second_serial {
+        add("-serial", "chardev:shell".into());
+    }
     add("-device", "virtio-serial-pci".into());
+    if !emulator.second_serial {
+        add("-device", "virtconsole,chardev=shell".into());
+    }
     add("-device", "virtserialport,chardev=host,name=org.orlop.host.0".into());
     add("-device", "virtio-rng-pci".into());
     let mut card = "virtio-net-pci,netdev=net0,romfile=".to_owned();
@@ -269,7 +276,7 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         add("-action", "watchdog=reset".into());
     }
     if machine.firmware.screen {
-        add("-device", "VGA".into());
+        add("-device", emulator.screen.into());
     }
     for (flag, value) in disks::arguments(&machine.disks) {
         add(flag, value);
@@ -298,6 +305,7 @@ mod tests {
 
     fn machine() -> Machine {
         Machine {
+            arch: Arch::Amd64,
             accelerator: Accelerator::Tcg,
             memory_mib: 1024,
             processors: 2,
@@ -379,15 +387,51 @@ mod tests {
     #[test]
     fn an_ide_disk_brings_the_older_board() {
         let mut machine = machine();
-        assert!(arguments(&machine).iter().any(|arg| arg == MACHINE));
+        let board = Arch::Amd64.facts().emulator.board;
+        assert!(arguments(&machine).iter().any(|arg| arg == board));
         machine.disks[0].bus = Bus::Ide;
         machine.boot = Boot::Bios;
         let args = arguments(&machine);
         assert!(
-            args.iter().any(|arg| arg == OLDER_MACHINE) && !args.iter().any(|arg| arg == MACHINE),
+            args.iter().any(|arg| arg == OLDER_MACHINE) && !args.iter().any(|arg| arg == board),
             "{args:?}"
         );
         assert!(!args.iter().any(|arg| arg.contains("pflash") || arg == "-kernel"), "{args:?}");
+    }
+
+    /// The whole command line of a machine as it was before there were other architectures.
+    #[test]
+    fn x86_64_has_the_machine_that_it_always_had() {
+        let want = "-nodefaults -no-user-config -display none -machine q35,hpet=off -accel tcg,thread=multi \
+            -cpu max,-erms,-fsrm -smp 2 -m 1024M -no-reboot \
+            -chardev socket,id=console,path=/s/console,server=off \
+            -chardev socket,id=shell,path=/s/shell,server=off -chardev socket,id=host,path=/s/host,server=off \
+            -chardev socket,id=qmp,path=/s/qmp,server=on,wait=off -mon chardev=qmp,mode=control \
+            -serial chardev:console -serial chardev:shell -device virtio-serial-pci \
+            -device virtserialport,chardev=host,name=org.orlop.host.0 -device virtio-rng-pci \
+            -netdev user,id=net0,restrict=on -device virtio-net-pci,netdev=net0,romfile= \
+            -drive if=none,id=disk0,format=qcow2,cache=unsafe,file=/d.qcow2 \
+            -device virtio-blk-pci,drive=disk0,bootindex=1 -fw_cfg name=opt/org.orlop/config,file=/f \
+            -drive if=pflash,format=raw,readonly=on,file=/c -drive if=pflash,format=raw,file=/v,,w";
+        assert_eq!(arguments(&machine()).join(" "), want);
+    }
+
+    #[test]
+    fn arm64_has_its_board_and_a_console_in_the_second_ports_place() {
+        let machine = Machine { arch: Arch::Arm64, ..machine() };
+        let args = arguments(&machine).join(" ");
+        for part in [
+            "-machine virt,gic-version=3",
+            "-cpu max,pauth-impdef=on",
+            "-serial chardev:console",
+            "-device virtio-serial-pci -device virtconsole,chardev=shell",
+            "-device virtserialport,chardev=host,name=org.orlop.host.0",
+        ] {
+            assert!(args.contains(part), "{part}: {args}");
+        }
+        assert!(!args.contains("-serial chardev:shell"), "{args}");
+        let program = command(Arch::Arm64);
+        assert!(program.get_args().any(|arg| arg == "qemu-system-aarch64"), "{program:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! life of a process. Invariant: no QEMU of the probe outlives it.
 
 use super::hardware;
+use crate::arch::Arch;
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader, PipeReader};
 use std::path::PathBuf;
@@ -37,22 +38,21 @@ impl Accelerator {
         }
     }
 
-    /// Value of `-cpu`. Translated, an instruction that repeats itself byte by byte takes as long for each byte as
-    /// another one for eight: a kernel that sees fast strings (ERMS, FSRM) fills a page eight times slower.
+    /// Value of `-cpu`.
     #[must_use]
-    pub fn cpu(self) -> &'static str {
+    pub fn cpu(self, arch: Arch) -> &'static str {
         match self {
             Accelerator::Kvm => "host",
-            Accelerator::Tcg | Accelerator::TcgInTurn => "max,-erms,-fsrm",
+            Accelerator::Tcg | Accelerator::TcgInTurn => arch.facts().emulator.cpu,
         }
     }
 
-    /// Value of `-cpu` for a guest that is to see threads of a core. The translated `max` shows each thread as a core.
+    /// Value of `-cpu` for a guest that is to see threads of a core.
     #[must_use]
-    pub fn cpu_with_threads(self) -> &'static str {
+    pub fn cpu_with_threads(self, arch: Arch) -> &'static str {
         match self {
             Accelerator::Kvm => "host",
-            Accelerator::Tcg | Accelerator::TcgInTurn => "Skylake-Server-v1,-erms",
+            Accelerator::Tcg | Accelerator::TcgInTurn => arch.facts().emulator.cpu_with_threads,
         }
     }
 
@@ -69,6 +69,8 @@ impl Accelerator {
 /// What the probe boots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
+    /// Its architecture.
+    pub arch: Arch,
     /// Kernel image.
     pub kernel: PathBuf,
     /// Initrd with orlop-init.
@@ -86,17 +88,21 @@ const QUEUE: usize = 64;
 /// The answer does not change while this process lives.
 static KNOWN: Mutex<Option<Accelerator>> = Mutex::new(None);
 
-/// KVM if the guest's init speaks with it in time, else TCG.
+/// KVM if the guest's init speaks with it in time, else TCG; a guest of another architecture is translated.
 ///
 /// # Errors
 /// QEMU cannot be started.
 pub fn probe(guest: &Guest) -> Result<Accelerator> {
+    if guest.arch != Arch::HOST {
+        return Ok(Accelerator::Tcg);
+    }
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(answer) = *known {
         return Ok(answer);
     }
     let usable = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    let works = usable && speaks(super::command().args(arguments(guest, Accelerator::Kvm)), WITHIN)?;
+    let works =
+        usable && speaks(super::command(guest.arch).args(arguments(guest, Accelerator::Kvm)), WITHIN)?;
     let answer = if works { Accelerator::Kvm } else { Accelerator::Tcg };
     *known = Some(answer);
     Ok(answer)
@@ -104,12 +110,13 @@ pub fn probe(guest: &Guest) -> Result<Accelerator> {
 
 // Without a disk: init speaks before it looks for one.
 fn arguments(guest: &Guest, accelerator: Accelerator) -> Vec<String> {
-    let mut args = hardware(accelerator, PROCESSORS, guest.memory_mib);
+    let mut args = hardware(guest.arch, accelerator, PROCESSORS, guest.memory_mib);
     args.extend(["-no-reboot", "-serial", "stdio"].map(String::from));
     args.extend(["-kernel".into(), guest.kernel.display().to_string()]);
     args.extend(["-initrd".into(), guest.initrd.display().to_string()]);
     // The probe needs the messages that the image's own command line hides.
-    args.extend(["-append".into(), "console=ttyS0 ignore_loglevel panic=-1".into()]);
+    let console = guest.arch.facts().console.split(',').next().unwrap_or_default();
+    args.extend(["-append".into(), format!("console={console} ignore_loglevel panic=-1")]);
     args
 }
 
@@ -127,7 +134,7 @@ fn speaks(command: &mut Command, within: Duration) -> Result<bool> {
     let deadline = Instant::now() + within;
     let (reader, writer) = std::io::pipe().context("making a pipe")?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn().context("starting qemu-system-x86_64")?;
+    let mut child = command.spawn().context("starting QEMU")?;
     // The command object holds the writing end: as long as it does, the pipe does not end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (send, verdicts) = mpsc::sync_channel(QUEUE);
@@ -191,10 +198,18 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_of_another_architecture_is_translated() {
+        let other = Arch::ALL.into_iter().find(|arch| *arch != Arch::HOST).expect("there are two");
+        let guest = Guest { arch: other, kernel: "/none".into(), initrd: "/none".into(), memory_mib: 1 };
+        assert_eq!(probe(&guest).expect("nothing is started"), Accelerator::Tcg);
+    }
+
+    #[test]
     fn the_probe_runs_on_the_machine_that_is_used() {
-        let guest = Guest { kernel: "/k".into(), initrd: "/i".into(), memory_mib: 1024 };
+        let guest = Guest { arch: Arch::Amd64, kernel: "/k".into(), initrd: "/i".into(), memory_mib: 1024 };
         let args = arguments(&guest, Accelerator::Kvm);
-        assert!(args.starts_with(&hardware(Accelerator::Kvm, PROCESSORS, 1024)), "{args:?}");
+        assert!(args.starts_with(&hardware(guest.arch, Accelerator::Kvm, PROCESSORS, 1024)), "{args:?}");
         assert!(args.join(" ").contains("-accel kvm -cpu host -smp 2 -m 1024M"), "{args:?}");
+        assert!(args.ends_with(&["console=ttyS0 ignore_loglevel panic=-1".to_owned()]), "{args:?}");
     }
 }

@@ -21,6 +21,8 @@ pub enum Kind {
 
 /// What is known of the package tree.
 pub struct Listing<'a> {
+    /// Directory of shared libraries below `usr/lib` (Debian's multiarch).
+    pub multiarch: &'a str,
     /// Every path below the root, without a leading slash.
     pub paths: BTreeMap<String, Kind>,
     /// Libraries a file is linked to; empty for what is no ELF file. Asked for chosen files only.
@@ -45,9 +47,6 @@ pub struct Choice {
     /// `line: pattern`.
     pub unmatched: Vec<String>,
 }
-
-/// Where Debian puts shared libraries on x86-64.
-const LIBRARY_DIRS: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/systemd"];
 
 /// Chooses for a profile.
 #[must_use]
@@ -125,7 +124,9 @@ fn follow(
 }
 
 fn library(listing: &Listing<'_>, soname: &str) -> Option<String> {
-    LIBRARY_DIRS.iter().map(|dir| format!("{dir}/{soname}")).find(|p| listing.paths.contains_key(p))
+    let multiarch = listing.multiarch;
+    let paths = [format!("usr/lib/{multiarch}/{soname}"), format!("usr/lib/{multiarch}/systemd/{soname}")];
+    paths.into_iter().find(|path| listing.paths.contains_key(path))
 }
 
 /// Resolves a link's target against the directory of the link, inside the root.
@@ -153,7 +154,8 @@ mod tests {
     use super::*;
 
     fn listing(needed: &dyn Fn(&str) -> Vec<String>) -> Listing<'_> {
-        let lib = "usr/lib/x86_64-linux-gnu";
+        let multiarch = "x86_64-linux-gnu";
+        let lib = format!("usr/lib/{multiarch}");
         let paths = [
             ("usr/bin/prog".to_owned(), Kind::File),
             ("usr/bin/other".to_owned(), Kind::File),
@@ -165,7 +167,8 @@ mod tests {
             ("usr/lib/modules/6/kernel/y.ko".to_owned(), Kind::File),
         ];
         let deps = Deps::parse("kernel/x.ko: kernel/y.ko\nkernel/y.ko:\n");
-        Listing { paths: paths.into(), needed, modules: ("usr/lib/modules/6".to_owned(), deps) }
+        let modules = ("usr/lib/modules/6".to_owned(), deps);
+        Listing { multiarch, paths: paths.into(), needed, modules }
     }
 
     #[test]

@@ -111,26 +111,37 @@ impl Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Arch;
 
     #[test]
     fn the_committed_table_parses_and_names_no_shell_for_release() {
-        let contents = Contents::parse(include_str!("../../contents.txt")).expect("parses");
+        for contents in Arch::ALL.map(committed) {
+            names_no_shell(&contents);
+        }
+    }
+
+    fn committed(arch: Arch) -> Contents {
+        Contents::parse(&arch.fill(include_str!("../../contents.txt"))).expect("parses")
+    }
+
+    fn names_no_shell(contents: &Contents) {
         assert!(contents.components.len() > 5);
         for rule in contents.rules_for(Profile::Release) {
             let name = rule.pattern.rsplit('/').next().unwrap_or_default();
             assert!(!["bash", "sh", "dash", "agetty", "login", "sulogin"].contains(&name), "{rule:?}");
             assert!(!rule.pattern.starts_with("usr/bin/*"), "{rule:?}");
+            assert!(!rule.pattern.contains("@multiarch") && !rule.pattern.contains(": "), "{rule:?}");
         }
     }
 
     /// Paths of Debian's kernel package. Each module brings those that it depends on (docs/decisions/modules.md).
     #[test]
     fn modules_of_add_ons_and_of_machines_are_chosen() {
-        let contents = Contents::parse(include_str!("../../contents.txt")).expect("parses");
-        let is_chosen = |module: &str| {
-            let path = format!("usr/lib/modules/6.12.117+deb13-amd64/kernel/{module}.ko.xz");
-            contents.rules_for(Profile::Release).any(|rule| glob::matches(&rule.pattern, &path))
+        let is_chosen_for = |arch: Arch, module: &str| {
+            let path = format!("usr/lib/modules/6.12.117+deb13-{}/kernel/{module}.ko.xz", arch.name());
+            committed(arch).rules_for(Profile::Release).any(|rule| glob::matches(&rule.pattern, &path))
         };
+        let is_chosen = |module: &str| is_chosen_for(Arch::Amd64, module);
         let of_add_ons = [
             "fs/ceph/ceph",
             "fs/nfs/nfs",
@@ -173,6 +184,8 @@ mod tests {
         for module in of_add_ons.into_iter().chain(of_machines) {
             assert!(is_chosen(module), "{module}");
         }
+        assert!(is_chosen_for(Arch::Arm64, "arch/arm64/crypto/sha3-ce"));
+        assert!(!is_chosen_for(Arch::Arm64, "arch/x86/kvm/kvm-intel"));
         assert!(!is_chosen("fs/smb/server/ksmbd") && !is_chosen("net/batman-adv/batman-adv"));
     }
 

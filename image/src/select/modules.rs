@@ -207,6 +207,7 @@ pub fn wanted(text: &str) -> Vec<InitrdModule<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Arch;
 
     const DEP: &str = "kernel/b/dm-verity.ko.xz: kernel/b/dm-bufio.ko.xz kernel/b/dm-mod.ko.xz\n\
         kernel/b/dm-bufio.ko.xz: kernel/b/dm-mod.ko.xz\nkernel/b/dm-mod.ko.xz:\nkernel/v/virtio_blk.ko.xz:\n";
@@ -280,8 +281,13 @@ mod tests {
     /// Each module that a machine of the list is to boot with is in the initrd's list, for its devices.
     #[test]
     fn the_committed_lists_belong_together() {
-        let list = wanted(include_str!("../../initrd-modules.txt"));
-        let hardware = include_str!("../../initrd-hardware.txt");
+        Arch::ALL.into_iter().for_each(belong_together);
+    }
+
+    fn belong_together(arch: Arch) {
+        let list = arch.fill(include_str!("../../initrd-modules.txt"));
+        let list = wanted(&list);
+        let hardware = arch.fill(include_str!("../../initrd-hardware.txt"));
         let lines = hardware.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut modules = BTreeSet::new();
         for line in lines {

@@ -11,12 +11,35 @@ pub struct Guid(pub [u8; 16]);
 
 /// Partition type of an EFI system partition.
 pub const TYPE_ESP: Guid = Guid::from_u128(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);
-/// Partition type of a root file system, x86-64.
-pub const TYPE_ROOT: Guid = Guid::from_u128(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984_b709);
-/// Partition type of the dm-verity hash tree of a root file system, x86-64.
-pub const TYPE_ROOT_VERITY: Guid = Guid::from_u128(0x2c73_57ed_ebd2_46d9_aec1_23d4_37ec_2bf5);
+/// Partition type of a root file system of this program's architecture.
+pub const TYPE_ROOT: Guid = OWN.root;
+/// Partition type of the dm-verity hash tree of a root file system of this program's architecture.
+pub const TYPE_ROOT_VERITY: Guid = OWN.verity;
 /// Partition type of `/var`, where Orlop keeps its state.
 pub const TYPE_VAR: Guid = Guid::from_u128(0x4d21_b016_b534_45c2_a9fb_5c16_e091_fd2d);
+
+/// Partition types of a slot: the discoverable partitions specification has a pair for each architecture, so that a disk
+/// that is moved to a machine of another one is not taken for that machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootTypes {
+    /// Root file system.
+    pub root: Guid,
+    /// Its dm-verity hash tree.
+    pub verity: Guid,
+}
+
+/// Of x86-64.
+pub const ROOT_TYPES_X86_64: RootTypes = RootTypes {
+    root: Guid::from_u128(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984_b709),
+    verity: Guid::from_u128(0x2c73_57ed_ebd2_46d9_aec1_23d4_37ec_2bf5),
+};
+/// Of 64-bit ARM.
+pub const ROOT_TYPES_ARM64: RootTypes = RootTypes {
+    root: Guid::from_u128(0xb921_b045_1df0_41c3_af44_4c6f_280d_3fae),
+    verity: Guid::from_u128(0xdf33_00ce_d69f_4c92_978c_9bfb_0f38_d820),
+};
+
+const OWN: RootTypes = if cfg!(target_arch = "aarch64") { ROOT_TYPES_ARM64 } else { ROOT_TYPES_X86_64 };
 
 impl Guid {
     /// From the digits as written, `0xc12a7328f81f11d2ba4b00a0c93ec93b`.
@@ -117,6 +140,22 @@ mod tests {
             assert_eq!(guid.as_identity().as_identity(), guid.as_identity());
         }
         assert!(![TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR].iter().any(|g| g.is_identity()));
+    }
+
+    /// As the discoverable partitions specification writes them.
+    #[test]
+    fn each_architecture_has_its_types() {
+        let texts = |types: RootTypes| [types.root.to_string(), types.verity.to_string()];
+        assert_eq!(
+            texts(ROOT_TYPES_X86_64),
+            ["4f68bce3-e8cd-4db1-96e7-fbcaf984b709", "2c7357ed-ebd2-46d9-aec1-23d437ec2bf5"]
+        );
+        assert_eq!(
+            texts(ROOT_TYPES_ARM64),
+            ["b921b045-1df0-41c3-af44-4c6f280d3fae", "df3300ce-d69f-4c92-978c-9bfb0f38d820"]
+        );
+        let own = if cfg!(target_arch = "aarch64") { ROOT_TYPES_ARM64 } else { ROOT_TYPES_X86_64 };
+        assert_eq!([TYPE_ROOT, TYPE_ROOT_VERITY], [own.root, own.verity]);
     }
 
     #[test]

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use orlop_image::arch::Arch;
 use orlop_image::host::tools;
 
 use crate::case::{Case, Level};
 use crate::cluster::programs::{self, More};
+use crate::gate::area;
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
 use crate::run::{Run, cache_dir};
@@ -44,6 +46,14 @@ pub fn suite() -> Result<()> {
     tools::ensure(tools::SUITE, &cache_dir().join("host-packages.log"))
 }
 
+/// The same for an emulated machine of an architecture.
+///
+/// # Errors
+/// The command to run.
+pub fn machine_of(arch: Arch) -> Result<()> {
+    tools::ensure(arch.facts().emulator.host_tools, &cache_dir().join("host-packages.log"))
+}
+
 /// Space that cases may need on the cache's disk, bytes: disks of VMs that are filled, images of the control plane's
 /// containers, and compilations.
 const ROOM: u64 = 8 << 30;
@@ -71,11 +81,13 @@ fn enough(dir: &Path, free: u64) -> Result<()> {
     Ok(())
 }
 
-/// True if any of the cases needs the built image.
+/// True if any of the cases needs the built image of this machine's architecture.
 #[must_use]
 pub fn needs_image(cases: &[Case]) -> bool {
     let own_root = std::env::var_os(ROOT_VARIABLE).is_some();
-    cases.iter().any(|c| c.level == Level::L4v || (c.level == Level::L4n && !own_root))
+    let has_another = |case: &Case| Arch::ALL.iter().any(|arch| area(case) == arch.name());
+    let needs_one = |case: &Case| case.level == Level::L4v || (case.level == Level::L4n && !own_root);
+    cases.iter().any(|case| needs_one(case) && !has_another(case))
 }
 
 /// Builds the test profile's image, or sees that it is up to date.
@@ -83,8 +95,17 @@ pub fn needs_image(cases: &[Case]) -> bool {
 /// # Errors
 /// If it cannot be started.
 pub fn image(run: &Arc<Run>) -> Result<bool> {
+    image_of(run, Arch::HOST)
+}
+
+/// The same for an architecture.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn image_of(run: &Arc<Run>, arch: Arch) -> Result<bool> {
     let mut command = cargo();
     command.args(["run", "--quiet", "--package", "orlop-image", "--", "build", "--profile", "test"]);
+    command.args(["--arch", arch.name()]);
     Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
 }
 
@@ -147,6 +168,14 @@ pub fn control_plane(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_case_with_an_image_of_its_own_needs_not_this_machines() {
+        let vm =
+            |name| Case { name, level: Level::L4v, expected_s: 1, about: "", group: None, run: |_| Ok(()) };
+        assert!(!needs_image(&[vm("arm64/boot")]));
+        assert!(needs_image(&[vm("arm64/boot"), vm("boot/uefi")]));
+    }
 
     #[test]
     fn an_area_stands_for_all_of_its_cases_and_a_name_for_one() {

@@ -14,6 +14,7 @@ use orlop_harness::say;
 use orlop_harness::vm::disk;
 use orlop_harness::vm::lab::{Firmware, Image, Lab, MEMORY_MIB};
 use orlop_harness::vm::machine::{Vm, socket_dir};
+use orlop_image::arch::Arch;
 use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
 
 use super::native::processor_s;
@@ -78,6 +79,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
     disk::copy(run, &stock.disk, &own, 4)?;
     for which in ["first", "second"] {
         let spec = Machine {
+            arch: Arch::HOST,
             accelerator: Image::test()?.accelerator()?,
             memory_mib: MEMORY_MIB,
             processors: 2,

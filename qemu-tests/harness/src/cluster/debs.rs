@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
+use orlop_image::arch::Arch;
 use orlop_image::build::debs::{Archive, fetch_files, find_deb, unpack};
 use orlop_image::lock::Deb;
 
@@ -44,7 +45,7 @@ pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
     let log = cache.join("debs.log");
     let apt = cache.join("apt");
     let lock = "qemu-tests/controlplane/debs.json";
-    let from = Archive { apt: &apt, lock, update_lock: false, log: &log };
+    let from = Archive { arch: Arch::HOST, apt: &apt, lock, update_lock: false, log: &log };
     for deb in fetch_files(&from, &debs, &files)? {
         let want = debs.iter().find(|d| d.name == deb.name).map(|d| d.version.as_str());
         if want != Some(deb.version.as_str()) {

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use orlop_image::arch::Arch;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -86,7 +87,8 @@ impl<'a> Blobs<'a> {
     pub fn image(&self, name: &str, tag: &str, config: &Value, layers: &[Blob]) -> Result<Blob> {
         let digests: Vec<String> = layers.iter().map(|l| format!("sha256:{}", l.hex)).collect();
         let rootfs = json!({"type": "layers", "diff_ids": digests});
-        let config = json!({"architecture": "amd64", "os": "linux", "config": config, "rootfs": rootfs});
+        let config =
+            json!({"architecture": Arch::HOST.name(), "os": "linux", "config": config, "rootfs": rootfs});
         let config = self.put(config.to_string().as_bytes())?;
         let of = |kind: &str, blob: &Blob| {
             json!({"mediaType": format!("application/vnd.oci.image.{kind}"),

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use orlop_image::arch::Arch;
 use orlop_image::format::sectors::to_4096;
+use orlop_image::profile::{Dirs, Profile};
 use orlop_image::qemu::{
     self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Port, Topology,
 };
@@ -27,29 +29,42 @@ const DISK_GIB: u64 = 4;
 /// Firmware and kernel, on a slow machine.
 const KERNEL_LIMIT_S: u64 = 90;
 
+/// The same for another architecture than the machine's.
+const FOREIGN_KERNEL_LIMIT_S: u64 = 240;
+
 /// Largest number of starts of QEMU for one boot.
 const STARTS_MAX: u32 = 3;
 
 /// The build output of a profile.
 #[derive(Clone, Debug)]
 pub struct Image {
+    arch: Arch,
     dir: PathBuf,
 }
 
 impl Image {
-    /// The test profile's output.
+    /// The test profile's output for this machine's architecture.
     ///
     /// # Errors
     /// If it was not built.
     pub fn test() -> Result<Image> {
-        let dir = cache_dir().join("image/test");
-        let image = Image { dir };
+        Image::of(Arch::HOST)
+    }
+
+    /// The test profile's output for an architecture.
+    ///
+    /// # Errors
+    /// If it was not built.
+    pub fn of(arch: Arch) -> Result<Image> {
+        let dirs = Dirs { source: PathBuf::new(), cache: cache_dir(), arch };
+        let image = Image { arch, dir: dirs.output(Profile::Test) };
         for file in ["orlop.raw", "vmlinuz", "initrd", "cmdline"] {
             let path = image.path(file);
             anyhow::ensure!(
                 path.exists(),
-                "{} is missing: build it with `cargo run -p orlop-image -- build --profile test`",
-                path.display()
+                "{} is missing: build it with `cargo run -p orlop-image -- build --profile test --arch {}`",
+                path.display(),
+                arch.name()
             );
         }
         Ok(image)
@@ -67,7 +82,7 @@ impl Image {
     /// If QEMU is not installed.
     pub fn accelerator(&self) -> Result<Accelerator> {
         let (kernel, initrd) = (self.path("vmlinuz"), self.path("initrd"));
-        qemu::probe(&Guest { kernel, initrd, memory_mib: MEMORY_MIB })
+        qemu::probe(&Guest { arch: self.arch, kernel, initrd, memory_mib: MEMORY_MIB })
     }
 
     /// Copies the files of one lab: a build that publishes meanwhile must not mix two images in the lab.
@@ -82,6 +97,7 @@ impl Image {
 
 /// A disk and the VMs that are booted from it, one after another.
 pub struct Lab {
+    arch: Arch,
     run: Arc<Run>,
     dir: PathBuf,
     artefacts: PathBuf,
@@ -105,7 +121,7 @@ pub struct Lab {
 pub enum Firmware {
     /// Kernel handed over by QEMU.
     Direct,
-    /// OVMF and the boot loader on the disk.
+    /// Firmware, and the boot loader on the disk.
     Uefi,
 }
 
@@ -187,7 +203,15 @@ impl Lab {
     /// # Errors
     /// If the image was not built, or the disk cannot be copied.
     pub fn new(run: &Arc<Run>, artefacts: &Path) -> Result<Lab> {
-        let image = Image::test()?;
+        Lab::of(run, artefacts, &Image::test()?)
+    }
+
+    /// A fresh disk from an image.
+    ///
+    /// # Errors
+    /// If the disk cannot be copied.
+    pub fn of(run: &Arc<Run>, artefacts: &Path, image: &Image) -> Result<Lab> {
+        let arch = image.arch;
         let dir = run.dir().join(directory(run.id(), artefacts));
         run.record(Resource::Dir { path: dir.clone() })?;
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -197,6 +221,7 @@ impl Lab {
         let (run, artefacts, bus, attached) = (run.clone(), artefacts.to_owned(), Bus::Virtio, Vec::new());
         let (topology, ports, screen) = (None, Vec::new(), false);
         Ok(Lab {
+            arch,
             run,
             dir,
             artefacts,
@@ -385,7 +410,8 @@ impl Lab {
         let mut why = String::new();
         for _ in 0..STARTS_MAX {
             let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
-            let limit = Duration::from_secs(KERNEL_LIMIT_S);
+            let limit = if self.arch == Arch::HOST { KERNEL_LIMIT_S } else { FOREIGN_KERNEL_LIMIT_S };
+            let limit = Duration::from_secs(limit);
             match vm.console.wait(0, limit, "the kernel to start init", start_of_kernel) {
                 Ok((_, KernelStart::Init)) => return Ok(vm),
                 Ok((_, KernelStart::Panic)) if !EmulatorFault.pass(&self.artefacts) => return Ok(vm),
@@ -418,6 +444,7 @@ impl Lab {
         let disks = std::iter::once((self.disk(), self.bus)).chain(besides);
         let disks = disks.map(|(file, bus)| Disk { file, format: "raw", bus }).collect();
         Ok(Machine {
+            arch: self.arch,
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
             processors: self.processors,
@@ -443,6 +470,9 @@ impl Lab {
     }
 
     fn uefi(&self) -> Result<Boot> {
+        if self.arch != Arch::Amd64 {
+            return self.uefi_of_arch();
+        }
         let find = |names: &[&str]| {
             names
                 .iter()
@@ -458,6 +488,18 @@ impl Lab {
                 .context("copy the firmware's variables")?;
         }
         Ok(Boot::Uefi { code: find(&["OVMF_CODE_4M.fd", "OVMF_CODE.fd"])?, vars })
+    }
+}
+
+impl Lab {
+    /// The firmware as the architecture's package has it.
+    fn uefi_of_arch(&self) -> Result<Boot> {
+        let (code, template) = self.arch.facts().emulator.firmware;
+        let vars = self.dir.join("vars.fd");
+        if !vars.exists() {
+            fs::copy(template, &vars).with_context(|| format!("copy {template}"))?;
+        }
+        Ok(Boot::Uefi { code: code.into(), vars })
     }
 }
 

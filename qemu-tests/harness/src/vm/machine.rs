@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use orlop_config::ledger::{HostMessage, LedgerEntry};
+use orlop_image::arch::Arch;
 use orlop_image::qemu::{Accelerator, Machine, Qmp, SOCKETS, arguments};
 
 use super::feed::Feed;
@@ -119,7 +120,7 @@ impl Vm {
         }
         let log = artefacts.join("qemu.log");
         let errors = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        let mut command = qemu_in(place);
+        let mut command = qemu_in(place, spec.arch);
         command.args(arguments(spec)).stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
         let mut qemu = Guarded::spawn(run, &mut command)?;
         let mut streams = Vec::new();
@@ -360,11 +361,11 @@ impl Vm {
 
 /// QEMU, in another network namespace if `place` names a process there. nsenter becomes QEMU: the process that is
 /// recorded and killed is QEMU itself.
-fn qemu_in(place: Option<i32>) -> Command {
-    const QEMU: &str = "qemu-system-x86_64";
-    let Some(pid) = place else { return Command::new(QEMU) };
+fn qemu_in(place: Option<i32>, arch: Arch) -> Command {
+    let qemu = arch.facts().emulator.program;
+    let Some(pid) = place else { return Command::new(qemu) };
     let mut command = Command::new("nsenter");
-    command.args(["--target", &pid.to_string(), "--net", "--", QEMU]);
+    command.args(["--target", &pid.to_string(), "--net", "--", qemu]);
     command
 }
 

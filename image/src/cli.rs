@@ -6,6 +6,7 @@ use crate::profile::{Dirs, Profile, find_checkout};
 use crate::{boot, export, inspect, lock::Lock};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use orlop_config::release::ReleaseVersion;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,6 +55,9 @@ struct BuildArgs {
     /// Build twice and compare the root hashes
     #[arg(long, conflicts_with = "update_lock")]
     verify_reproducible: bool,
+    /// Version of the image, X.Y.Z; the default is that of this program
+    #[arg(long)]
+    version: Option<ReleaseVersion>,
 }
 
 #[derive(Args)]
@@ -127,6 +131,7 @@ fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
         accept_moved: args.accept_moved,
         binaries: args.binaries.clone(),
         fresh: false,
+        version: args.version,
     };
     if args.verify_reproducible {
         let hash = build::verify_reproducible(dirs, args.profile, &options)?;

@@ -1,6 +1,6 @@
 //! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
 
-use super::{Builder, VERSION, mkosi};
+use super::{Builder, mkosi};
 use crate::format::mbr;
 use crate::format::verity::Tree;
 use crate::host::run;
@@ -16,6 +16,9 @@ use std::process::Command;
 const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
 /// Where the parts of slot A lie in the tree that the disk is made from; the partition definitions name them.
 const SLOT: &str = "slot";
+/// Configuration of systemd-boot. Without the editor nobody at the console can change the kernel's command line
+/// (loader.conf(5)).
+const LOADER_CONF: &str = "editor no\n";
 
 /// Leaves mkosi's artefacts in `out`, and `orlop.roothash`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
@@ -45,7 +48,7 @@ fn command(builder: &Builder, out: &Path) -> Result<Command> {
     let mut command = mkosi::command(builder, "disk", out)?;
     command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
     command.arg(format!("--base-tree={}", builder.result(BuildStep::Root)?.join("root").display()));
-    command.arg(format!("--image-version={VERSION}"));
+    command.arg(format!("--image-version={}", builder.options.version()));
     command.arg(format!("--source-date-epoch={}", builder.lock.epoch));
     Ok(command)
 }
@@ -93,7 +96,15 @@ fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
         let entry = entry?;
         fs::copy(entry.path(), efi.join(entry.file_name()))?;
     }
+    loader_conf(&tree)?;
     Ok(tree)
+}
+
+// bootctl writes a file of comments in its place if there is none.
+fn loader_conf(tree: &Path) -> Result<()> {
+    let dir = tree.join("efi/loader");
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join("loader.conf"), LOADER_CONF).context("writing the configuration of the boot loader")
 }
 
 // The partition definitions with slot A's identity filled in: the halves of the root hash, by which init finds its
@@ -119,4 +130,25 @@ pub(super) fn find(dir: &Path, suffix: &str) -> Result<PathBuf> {
         .collect();
     found.sort();
     found.into_iter().next().with_context(|| format!("mkosi left no file *{suffix} in {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loader_has_no_editor() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        loader_conf(dir.path()).expect("written");
+        let text = fs::read_to_string(dir.path().join("efi/loader/loader.conf")).expect("there");
+        let settings: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+        assert_eq!(settings.iter().find(|(key, _)| *key == "editor"), Some(&("editor", "no")), "{text}");
+    }
+
+    /// The disk's partition definitions copy that tree to the ESP.
+    #[test]
+    fn the_esp_gets_the_loaders_configuration() {
+        let esp = include_str!("../../../mkosi/disk/repart/00-esp.conf");
+        assert!(esp.lines().any(|line| line == "CopyFiles=/efi:/"), "{esp}");
+    }
 }

@@ -28,6 +28,7 @@ use crate::plan::{BuildStep, Facts, Planned, plan};
 use crate::profile::{Dirs, Profile};
 use crate::select::Contents;
 use anyhow::{Context, Result, bail};
+use orlop_config::release::ReleaseVersion;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,7 @@ use std::path::{Path, PathBuf};
 pub const RELEASE: &str = "trixie";
 /// Suites that have the newer packages, preferred first.
 pub const NEWER: [&str; 2] = ["forky", "sid"];
-/// Version of the image.
+/// Version of an image whose builder was told none.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Results of a step that are kept, newest first.
 const KEEP: usize = 3;
@@ -51,6 +52,8 @@ pub struct Options {
     pub accept_moved: bool,
     /// Make root, initrd and disk again even if they exist.
     pub fresh: bool,
+    /// Version of the image; none is [`VERSION`].
+    pub version: Option<ReleaseVersion>,
 }
 
 impl Options {
@@ -58,6 +61,12 @@ impl Options {
     #[must_use]
     fn hold_to_lock(&self, profile: Profile) -> bool {
         profile == Profile::Release && !self.update_lock && !self.accept_moved
+    }
+
+    /// Version of the image.
+    #[must_use]
+    pub fn version(&self) -> String {
+        self.version.map_or_else(|| VERSION.to_owned(), |version| version.to_string())
     }
 }
 
@@ -108,6 +117,7 @@ impl Builder {
             _guard: guard,
         };
         builder.facts = static_facts(&builder.dirs, &builder.lock)?;
+        builder.facts.set("version", builder.options.version());
         Ok(builder)
     }
 
@@ -240,7 +250,7 @@ pub fn contents(source: &Path) -> Result<Contents> {
     Contents::parse(&text).context(NAME)
 }
 
-/// The facts that the checkout alone gives.
+/// The facts that the checkout alone gives; the version is the one of a builder that was told none.
 ///
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.
@@ -305,5 +315,14 @@ mod tests {
         for options in [update, accept] {
             assert!(Profile::ALL.iter().all(|profile| !options.hold_to_lock(*profile)), "{options:?}");
         }
+    }
+
+    #[test]
+    fn the_version_is_the_one_asked_for() {
+        assert_eq!(Options::default().version(), VERSION);
+        let version = "0.20.3".parse().ok();
+        assert_eq!(Options { version, ..Options::default() }.version(), "0.20.3");
+        // Which every build without the option relies on.
+        assert_eq!(VERSION.parse::<ReleaseVersion>().map(|v| v.to_string()).as_deref(), Ok(VERSION));
     }
 }

@@ -2,7 +2,7 @@
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
 use super::binaries::Binaries;
-use super::{Builder, VERSION, apparmor, bind, containers, modules, prefetch, shim_info};
+use super::{Builder, apparmor, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::BuildStep;
 use crate::profile::Profile;
@@ -75,7 +75,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     }
     links(builder, &root)?;
     accounts(builder.profile, &base, &root)?;
-    substitute(builder.profile, &root)?;
+    substitute(builder, &root)?;
     ours(builder, &root, &mut all)?;
     let policy = apparmor::compile(&base, &root).context("making the AppArmor profile of containers")?;
     let reason = "AppArmor profile of containers".to_owned();
@@ -222,10 +222,11 @@ fn passwd(base: &str, profile: Profile) -> String {
     out
 }
 
-fn substitute(profile: Profile, root: &Path) -> Result<()> {
+fn substitute(builder: &Builder, root: &Path) -> Result<()> {
+    let (profile, version) = (builder.profile, builder.options.version());
     let path = root.join("usr/lib/os-release");
     let text = fs::read_to_string(&path)?;
-    fs::write(&path, text.replace("@version@", VERSION).replace("@profile@", profile.name()))?;
+    fs::write(&path, text.replace("@version@", &version).replace("@profile@", profile.name()))?;
     let path = root.join("usr/lib/sysctl.d/50-orlop.conf");
     let text = fs::read_to_string(&path)?;
     fs::write(&path, of_profile(&text, profile))?;

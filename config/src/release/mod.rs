@@ -1,0 +1,5 @@
+//! What is published for updates: versions of images.
+
+mod version;
+
+pub use version::{ReleaseVersion, VersionError};

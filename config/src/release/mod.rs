@@ -29,7 +29,7 @@ pub use image_release::{
     RootTree, SBOM_FILE, UKI_BLOCKS_FILE, UKI_FILE, VERITY_ALGORITHM, VERITY_FILE, floor_after_commit,
 };
 pub use trust::{KeyAlgorithm, KeyRole, RoleKeys, TrustDocument, TrustedKey};
-pub use values::{Base64Bytes, HexDigest, HexDigestError, UtcSecond, UtcSecondError};
+pub use values::{Base64Bytes, HexDigest, HexDigestError, UtcSecond, UtcSecondError, is_document_name};
 pub use version::{ReleaseVersion, VersionError};
 
 /// The product of this repository.

@@ -206,11 +206,17 @@ impl<'de> Deserialize<'de> for UtcSecond {
     }
 }
 
-/// Names become parts of paths: letters, digits, `.`, `_` and `-`, the first one a letter or a digit.
-pub(super) fn check_name(field: &str, name: &str) -> Result<(), DocumentFault> {
+/// True for what names a channel, a file or a key. Names become parts of paths: letters, digits, `.`, `_` and `-`, the first
+/// one a letter or a digit.
+#[must_use]
+pub fn is_document_name(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     let starts = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-    if starts && name.len() <= NAME_BYTES_MAX && name.bytes().all(good) {
+    starts && name.len() <= NAME_BYTES_MAX && name.bytes().all(good)
+}
+
+pub(super) fn check_name(field: &str, name: &str) -> Result<(), DocumentFault> {
+    if is_document_name(name) {
         return Ok(());
     }
     let why =

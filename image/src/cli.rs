@@ -3,7 +3,7 @@
 use crate::build::{self, Builder, Options};
 use crate::plan::plan;
 use crate::profile::{Dirs, Profile, find_checkout};
-use crate::{boot, export, inspect, lock::Lock};
+use crate::{boot, export, inspect, lock::Lock, update};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use orlop_config::release::ReleaseVersion;
@@ -29,6 +29,14 @@ enum Command {
     Boot(boot::BootArgs),
     /// Writes the built image in the form that a platform takes
     Export(export::ExportArgs),
+    /// Makes the keys that sign updates, or replaces one of them
+    Keys(update::KeysArgs),
+    /// Publishes the built image as a release in a directory
+    Bundle(update::BundleArgs),
+    /// Signs the next document of a channel: rollout, withdrawal, a longer time
+    Sign(update::SignArgs),
+    /// Checks a published directory as a node would, and every file in it
+    Verify(update::VerifyArgs),
 }
 
 #[derive(Args)]
@@ -58,6 +66,9 @@ struct BuildArgs {
     /// Version of the image, X.Y.Z; the default is that of this program
     #[arg(long)]
     version: Option<ReleaseVersion>,
+    /// Trust document that the image carries: the keys that sign its updates. Without it the nodes take none
+    #[arg(long)]
+    trust: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -100,6 +111,10 @@ fn run() -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&dirs, args.profile, args.executables),
         Command::Boot(args) => boot::run(&dirs, &args),
         Command::Export(args) => export::run(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Keys(args) => update::keys(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Bundle(args) => update::bundle(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Sign(args) => update::sign(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Verify(args) => update::verify(&args),
     }
 }
 
@@ -132,6 +147,7 @@ fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
         binaries: args.binaries.clone(),
         fresh: false,
         version: args.version,
+        trust: args.trust.clone(),
     };
     if args.verify_reproducible {
         let hash = build::verify_reproducible(dirs, args.profile, &options)?;

@@ -131,6 +131,7 @@ impl BuildStep {
                 "key:seed",
                 "profile",
                 "version",
+                "trust",
             ],
             BuildStep::Initrd => {
                 &["key:base", "bin.init", "image/initrd-modules.txt", "image/initrd-hardware.txt"]

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Of the verity tree; no secret, and the same in every build of the same input.
-const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
+pub const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
 /// Where the parts of slot A lie in the tree that the disk is made from; the partition definitions name them.
 const SLOT: &str = "slot";
 /// Configuration of systemd-boot. Without the editor nobody at the console can change the kernel's command line

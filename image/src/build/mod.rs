@@ -18,6 +18,7 @@ mod seed;
 mod shim_info;
 mod verify;
 
+pub use disk::SALT as VERITY_SALT;
 pub use publish::{Artefact, Manifest, read_manifest};
 pub use verify::verify_reproducible;
 
@@ -28,7 +29,8 @@ use crate::plan::{BuildStep, Facts, Planned, plan};
 use crate::profile::{Dirs, Profile};
 use crate::select::Contents;
 use anyhow::{Context, Result, bail};
-use orlop_config::release::ReleaseVersion;
+use orlop_config::release::{ReleaseVersion, TrustDocument};
+use orlop_update::RingSignatures;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +56,8 @@ pub struct Options {
     pub fresh: bool,
     /// Version of the image; none is [`VERSION`].
     pub version: Option<ReleaseVersion>,
+    /// Trust document that the image carries; none: its nodes take no updates.
+    pub trust: Option<PathBuf>,
 }
 
 impl Options {
@@ -118,6 +122,10 @@ impl Builder {
         };
         builder.facts = static_facts(&builder.dirs, &builder.lock)?;
         builder.facts.set("version", builder.options.version());
+        if let Some(path) = &builder.options.trust {
+            check_trust(path)?;
+            builder.facts.set("trust", digest::file(path)?);
+        }
         Ok(builder)
     }
 
@@ -250,7 +258,14 @@ pub fn contents(source: &Path) -> Result<Contents> {
     Contents::parse(&text).context(NAME)
 }
 
-/// The facts that the checkout alone gives; the version is the one of a builder that was told none.
+// A node with a damaged document could never be updated.
+fn check_trust(path: &Path) -> Result<()> {
+    let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    TrustDocument::first(&text, &RingSignatures).with_context(|| path.display().to_string())?;
+    Ok(())
+}
+
+/// The facts that the checkout alone gives; version and trust document are those of a builder that was told none.
 ///
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.
@@ -264,6 +279,7 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
         facts.set(name, digest::file(&dirs.source.join(name))?);
     }
     facts.set("version", VERSION);
+    facts.set("trust", "none");
     facts.set("lock.epoch", lock.epoch.to_string());
     facts.set("lock.debs", digest::bytes(format!("{:?}", lock.debs).as_bytes()));
     facts.set("lock.packages", digest::bytes(format!("{:?}", lock.packages).as_bytes()));

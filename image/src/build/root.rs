@@ -8,6 +8,7 @@ use crate::plan::BuildStep;
 use crate::profile::Profile;
 use crate::select::{self, InclusionReason, Kind, Listing, modules::Deps};
 use anyhow::{Context, Result, bail};
+use orlop_config::release::IMAGE_TRUST_FILE;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -265,6 +266,9 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, InclusionReas
     add(&ours.agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
     add(&ours.init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: bringup")?;
     add(&ours.cni, "usr/lib/orlop/orlop-cni", 0o755, "bridge and addresses of the node's pod network")?;
+    if let Some(trust) = &builder.options.trust {
+        add(trust, IMAGE_TRUST_FILE.trim_start_matches('/'), 0o644, "keys that sign updates")?;
+    }
     for (name, _, _) in containers::IMAGES {
         let to = format!("usr/share/orlop/images/{name}.tar");
         add(&images.join(format!("{name}.tar")), &to, 0o644, "baked-in image")?;

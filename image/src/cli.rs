@@ -35,6 +35,8 @@ enum Command {
     Bundle(update::BundleArgs),
     /// Signs the next document of a channel: rollout, withdrawal, a longer time
     Sign(update::SignArgs),
+    /// Adds one signature to a document, by a key that is elsewhere
+    SignFile(update::SignFileArgs),
     /// Checks a published directory as a node would, and every file in it
     Verify(update::VerifyArgs),
 }
@@ -114,6 +116,7 @@ fn run() -> Result<ExitCode> {
         Command::Keys(args) => update::keys(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Bundle(args) => update::bundle(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => update::sign(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::SignFile(args) => update::sign_file(&args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => update::verify(&args),
     }
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use orlop_config::release::{
-    ARCH, BLOCK_BYTES, HexDigest, KeyRole, PRODUCT, RELEASE_DOCUMENT, RELEASE_FILES, ROOT_FILE,
+    ARCH, BLOCK_BYTES, Envelope, HexDigest, KeyRole, PRODUCT, RELEASE_DOCUMENT, RELEASE_FILES, ROOT_FILE,
     ReleaseDocument, ReleaseFile, ReleaseVersion, RootTree, SBOM_FILE, UKI_BLOCKS_FILE, UKI_FILE,
     VERITY_ALGORITHM, VERITY_FILE, release_path,
 };
@@ -47,6 +47,9 @@ pub struct BundleArgs {
     /// Nodes with an older version take another release first
     #[arg(long)]
     min_version: Option<ReleaseVersion>,
+    /// Leave release.json without a signature and the channel as it is: the release key is elsewhere (`sign-file`)
+    #[arg(long)]
+    unsigned: bool,
     #[command(flatten)]
     channel: ChannelArgs,
 }
@@ -77,6 +80,15 @@ pub struct ReleaseTerms {
     pub min_version: Option<ReleaseVersion>,
 }
 
+/// Where the release key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseSigning {
+    /// In the directory of the keys.
+    Here,
+    /// Elsewhere: the document gets its signature later.
+    Elsewhere,
+}
+
 /// Runs `orlop-image bundle`.
 ///
 /// # Errors
@@ -90,9 +102,15 @@ pub fn bundle(dirs: &Dirs, args: &BundleArgs) -> Result<()> {
     let (generation, revokes, min_version) = (args.generation, args.revokes, args.min_version);
     let terms = ReleaseTerms { generation, revokes, min_version };
     let build = build_files(&output, manifest)?;
-    let release = write_release(&build, terms, &keys, &args.to)?;
+    let signing = if args.unsigned { ReleaseSigning::Elsewhere } else { ReleaseSigning::Here };
+    let release = write_release(&build, terms, &keys, signing, &args.to)?;
     let size: u64 = release.files.iter().map(|file| file.size).sum();
     println!("release {} for {}: {} bytes, root hash {}", release.version, ARCH, size, release.root.hash);
+    if args.unsigned {
+        let path = args.to.join(release_path(release.version, ARCH, RELEASE_DOCUMENT));
+        println!("{}: not signed; `orlop-image sign-file`, then `orlop-image sign --add`", path.display());
+        return Ok(());
+    }
     let change = ChannelChange { add: vec![(release.version, args.min_version)], ..args.channel.change()? };
     let channel = change_channel(&args.to, &args.channel.channel, &keys, &change)?;
     println!("channel {} {}, good until {}", channel.channel, channel.sequence, channel.expires);
@@ -121,6 +139,7 @@ pub fn write_release(
     build: &BuildFiles,
     terms: ReleaseTerms,
     keys: &KeyDirectory,
+    signing: ReleaseSigning,
     to: &Path,
 ) -> Result<ReleaseDocument> {
     keys.publish_trust(to)?;
@@ -149,7 +168,11 @@ pub fn write_release(
         root,
         files: RELEASE_FILES.iter().map(|name| entry(&partial, name)).collect::<Result<_>>()?,
     };
-    write_text(&partial.join(RELEASE_DOCUMENT), &keys.signed(&document, KeyRole::Release)?)?;
+    let text = match signing {
+        ReleaseSigning::Here => keys.signed(&document, KeyRole::Release)?,
+        ReleaseSigning::Elsewhere => Envelope::around(&document)?.text(),
+    };
+    write_text(&partial.join(RELEASE_DOCUMENT), &text)?;
     fs::rename(&partial, &directory).with_context(|| format!("publishing {}", directory.display()))?;
     Ok(document)
 }

@@ -10,6 +10,7 @@
 
 mod bundle;
 mod channel;
+mod detached;
 mod keys;
 mod sbom;
 mod signing_key;
@@ -18,8 +19,9 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use bundle::{BuildFiles, BundleArgs, ReleaseTerms, bundle, write_release};
+pub use bundle::{BuildFiles, BundleArgs, ReleaseSigning, ReleaseTerms, bundle, write_release};
 pub use channel::{ChannelChange, SignArgs, change_channel, sign};
+pub use detached::{SignFileArgs, add_signature, sign_file};
 pub use keys::{KeyDirectory, KeysArgs, keys, newest_trust};
 pub use signing_key::SigningKey;
 pub use verify::{VerifyArgs, check_files, verify};

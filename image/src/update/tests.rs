@@ -5,8 +5,8 @@ use super::*;
 use crate::build::VERITY_SALT;
 use crate::format::verity::{BLOCK, Tree};
 use orlop_config::release::{
-    ARCH, HexDigest, NodeRelease, RELEASE_FILES, ReleaseDocument, ReleaseVersion, Rollout, UtcSecond,
-    release_path, trust_path,
+    ARCH, Envelope, HexDigest, NodeRelease, RELEASE_FILES, ReleaseDocument, ReleaseVersion, Rollout,
+    UtcSecond, release_path, trust_path,
 };
 use orlop_update::{MountedDirectory, SurveyAnswer, SurveyRequest, UpdateStore, survey_directory};
 use std::collections::BTreeSet;
@@ -79,7 +79,8 @@ impl Fixture {
 
     fn publish(&self, text: &str) -> ReleaseDocument {
         let release =
-            write_release(&self.build(text), terms(), &self.keys, &self.published()).expect("published");
+            write_release(&self.build(text), terms(), &self.keys, ReleaseSigning::Here, &self.published())
+                .expect("published");
         change_channel(&self.published(), "stable", &self.keys, &change(&[text])).expect("offered");
         release
     }
@@ -138,8 +139,9 @@ fn a_release_is_published_once() {
     let fixture = Fixture::new();
     fixture.publish("0.2.0");
     let build = fixture.build("0.2.0");
-    let refused =
-        write_release(&build, terms(), &fixture.keys, &fixture.published()).expect_err("twice").to_string();
+    let refused = write_release(&build, terms(), &fixture.keys, ReleaseSigning::Here, &fixture.published())
+        .expect_err("twice")
+        .to_string();
     assert!(refused.contains("a release is published once"), "{refused}");
 }
 
@@ -147,7 +149,8 @@ fn a_release_is_published_once() {
 fn a_root_without_its_root_hash_is_not_signed() {
     let fixture = Fixture::new();
     let build = BuildFiles { roothash: HexDigest([0; 32]), ..fixture.build("0.2.0") };
-    let refused = write_release(&build, terms(), &fixture.keys, &fixture.published()).expect_err("another");
+    let refused = write_release(&build, terms(), &fixture.keys, ReleaseSigning::Here, &fixture.published())
+        .expect_err("another");
     assert!(refused.to_string().contains("and the UKI names 0000"), "{refused}");
     assert!(!fixture.release_directory("0.2.0").exists());
 }
@@ -285,9 +288,39 @@ fn other_keys_do_not_publish_over_the_first() {
     let (fixture, stranger) = (Fixture::new(), Fixture::new());
     fixture.publish("0.2.0");
     let build = stranger.build("0.3.0");
-    let refused =
-        write_release(&build, terms(), &stranger.keys, &fixture.published()).expect_err("other keys");
+    let refused = write_release(&build, terms(), &stranger.keys, ReleaseSigning::Here, &fixture.published())
+        .expect_err("other keys");
     assert!(refused.to_string().contains("these are other keys"), "{refused}");
     let refused = change_channel(&fixture.published(), "stable", &stranger.keys, &change(&[]));
     assert!(refused.is_err());
+}
+
+/// The release key is on no machine that builds: the bytes to sign go out, and the signature comes back.
+#[test]
+fn a_signature_from_elsewhere_is_checked_and_added() {
+    let fixture = Fixture::new();
+    let key_file = fixture.dir.path().join("release.pem");
+    fs::rename(fixture.keys.path().join("release.pem"), &key_file).expect("taken away");
+    let (build, published) = (fixture.build("0.2.0"), fixture.published());
+    let here = write_release(&build, terms(), &fixture.keys, ReleaseSigning::Here, &published);
+    assert!(here.expect_err("no key").to_string().contains("has 0 of the 1 keys of role release"));
+    let release = write_release(&build, terms(), &fixture.keys, ReleaseSigning::Elsewhere, &published);
+    let release = release.expect("published");
+    change_channel(&published, "stable", &fixture.keys, &change(&["0.2.0"])).expect("offered");
+    let refused = fixture.node("0.1.0").expect_err("not signed yet").to_string();
+    assert!(refused.contains("0 of the 1 signatures") && refused.contains("it names none"), "{refused}");
+
+    let document = fixture.release_directory("0.2.0").join("release.json");
+    let mut envelope = Envelope::read(&fs::read(&document).expect("read")).expect("an envelope");
+    let trust = newest_trust(fixture.keys.path()).expect("a chain");
+    let key = SigningKey::read(&key_file).expect("a key");
+    let id = trust.keys.iter().find(|known| key.is(known)).expect("known").id.clone();
+    let of_another = key.sign(b"another").expect("signed");
+    assert!(add_signature(&mut envelope, &trust, &id, of_another).is_err());
+    let good = key.sign(&envelope.signed_bytes()).expect("signed");
+    let nobody = add_signature(&mut envelope, &trust, "nobody", good.clone()).expect_err("no such key");
+    assert!(nobody.to_string().contains("has no key \"nobody\""), "{nobody}");
+    add_signature(&mut envelope, &trust, &id, good).expect("added");
+    fs::write(&document, envelope.text()).expect("written");
+    assert_eq!(fixture.node("0.1.0").expect("an answer"), SurveyAnswer::Take(release));
 }

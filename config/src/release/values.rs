@@ -250,7 +250,7 @@ mod tests {
             (253_402_300_799, "9999-12-31T23:59:59Z"),
         ] {
             assert_eq!(UtcSecond::new(seconds).to_string(), text);
-            assert_eq!(text.parse(), Ok(UtcSecond::new(seconds)));
+            assert_eq!(text.parse::<UtcSecond>(), Ok(UtcSecond::new(seconds)));
         }
     }
 
@@ -299,7 +299,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_time_is_read_back(seconds in 0..SECONDS_LIMIT) {
-            prop_assert_eq!(UtcSecond::new(seconds).to_string().parse(), Ok(UtcSecond::new(seconds)));
+            prop_assert_eq!(UtcSecond::new(seconds).to_string().parse::<UtcSecond>(), Ok(UtcSecond::new(seconds)));
         }
 
         #[test]

@@ -71,7 +71,7 @@ pub fn keys(dirs: &Dirs, args: &KeysArgs) -> Result<()> {
 ///
 /// # Errors
 /// There is none, or one does not follow.
-pub fn trust_chain(directory: &Path) -> Result<Vec<TrustDocument>> {
+pub(super) fn trust_chain(directory: &Path) -> Result<Vec<TrustDocument>> {
     let read = |number| -> Result<Option<Vec<u8>>> {
         let path = directory.join(trust_path(number));
         match fs::read(&path) {

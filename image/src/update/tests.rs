@@ -1,6 +1,5 @@
 //! Publishing from a small build to a node, and what is wrong with a directory that was changed.
 
-use super::channel::ChannelChange;
 use super::*;
 use crate::build::VERITY_SALT;
 use crate::format::verity::{BLOCK, Tree};

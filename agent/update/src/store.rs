@@ -42,7 +42,7 @@ impl UpdateStore {
             Ok(text) => text,
         };
         let trust = TrustDocument::first(&text, &RingSignatures)
-            .map_err(|error| UpdateError::Document { place: image_trust.display().to_string(), error })?;
+            .map_err(|error| UpdateError::document(image_trust.display().to_string(), error))?;
         let mut store = UpdateStore { directory: directory.to_owned(), trust };
         while let Some(next) = store.kept_trust()? {
             store.trust = next;
@@ -72,7 +72,7 @@ impl UpdateStore {
         let next = self
             .trust
             .next(text, &RingSignatures)
-            .map_err(|error| UpdateError::Document { place: place.to_owned(), error })?;
+            .map_err(|error| UpdateError::document(place.to_owned(), error))?;
         self.write(&trust_path(next.number), text)?;
         self.trust = next;
         Ok(())

@@ -97,7 +97,7 @@ pub enum UpdateError {
         /// Source, or file.
         place: String,
         /// Document and reason.
-        error: DocumentError,
+        error: Box<DocumentError>,
     },
     /// A kept file cannot be read.
     #[error("read {}", path.display())]
@@ -122,6 +122,12 @@ pub enum UpdateError {
     Keep(#[source] ReplaceError),
 }
 
+impl UpdateError {
+    pub(crate) fn document(place: String, error: DocumentError) -> UpdateError {
+        UpdateError::Document { place, error: Box::new(error) }
+    }
+}
+
 /// Looks at a source: follows the chain of trust documents, takes the channel's document, and reads the release that the node takes
 /// now. What was taken is kept even if a later document is refused.
 ///
@@ -139,7 +145,7 @@ pub async fn survey(
     while let Some(text) = place.document(&trust_path(store.trust().next_number())).await? {
         store.follow_trust(&place.place(), &text)?;
     }
-    let refused = |error| UpdateError::Document { place: place.place(), error };
+    let refused = |error| UpdateError::document(place.place(), error);
     let (channel, clock) = follow_channel(place, store, request).await?;
     let node = &request.node;
     let (version, reason) = match request.version {
@@ -173,7 +179,7 @@ async fn follow_channel(
     store: &UpdateStore,
     request: &SurveyRequest<'_>,
 ) -> Result<(ChannelDocument, ChannelClock), UpdateError> {
-    let refused = |error| UpdateError::Document { place: place.place(), error };
+    let refused = |error| UpdateError::document(place.place(), error);
     let path = channel_path(request.channel);
     let text = place.document(&path).await?.ok_or_else(|| UpdateError::Missing {
         place: place.place(),

@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn every_package_has_its_url() {
         let packages = [("libstdc++6", "1:14.2.0-19+deb13u1"), ("zlib1g", "1.3")];
-        let packages = packages.map(|(name, version)| (name.to_owned(), version.to_owned())).into();
+        let packages: BTreeMap<String, String> =
+            packages.map(|(name, version)| (name.to_owned(), version.to_owned())).into();
         let list: Value = serde_json::from_str(&text("0.2.0", &packages)).expect("JSON");
         let urls: Vec<&str> =
             list["components"].as_array().into_iter().flatten().filter_map(|c| c["purl"].as_str()).collect();

@@ -11,8 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use orlop_config::release::{
-    ChannelDocument, DOCUMENT_BYTES_MAX, DocumentError, DocumentFault, DocumentName, Envelope, TrustDocument,
-    channel_path, trust_path,
+    ChannelDocument, DOCUMENT_BYTES_MAX, DocumentError, TrustDocument, channel_path, trust_path,
 };
 use orlop_files::{Durability, replace};
 
@@ -78,23 +77,16 @@ impl UpdateStore {
         Ok(())
     }
 
-    /// The last document of a channel that was kept; none if it is damaged, which is logged.
+    /// The last document of a channel that was kept. One that is damaged does not count, nor one whose keys were replaced: who had
+    /// stolen them may have signed it with the highest sequence there is, and no good document could follow.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn seen(&self, channel: &str) -> Result<Option<ChannelDocument>, UpdateError> {
         let path = self.directory.join(channel_path(channel));
         let Some(text) = read_kept(&path)? else { return Ok(None) };
-        // Signatures are not asked: the keys of that time may have been replaced.
-        let document = Envelope::read(&text).and_then(|envelope| envelope.document::<ChannelDocument>());
-        let document = document.and_then(|document| {
-            if document.channel == channel {
-                return Ok(document);
-            }
-            Err(DocumentFault::OtherDocument { found: DocumentName::Channel(document.channel) })
-        });
-        let name = DocumentName::Channel(channel.to_owned());
-        Ok(document.map_err(|fault| passed_over(&path, &fault.of(name))).ok())
+        let document = ChannelDocument::read(&self.trust, channel, &text, &RingSignatures);
+        Ok(document.map_err(|error| passed_over(&path, &error)).ok())
     }
 
     /// Keeps the document of a channel.
@@ -126,5 +118,5 @@ fn read_kept(path: &Path) -> Result<Option<Vec<u8>>, UpdateError> {
 }
 
 fn passed_over(path: &Path, error: &DocumentError) {
-    tracing::warn!(path = %path.display(), %error, "a kept document of updates is damaged and is passed over");
+    tracing::warn!(path = %path.display(), %error, "a kept document of updates does not count any more");
 }

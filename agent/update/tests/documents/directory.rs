@@ -105,6 +105,21 @@ fn a_replayed_channel_is_refused_after_a_restart() {
     assert_eq!(takes(&publisher), "0.2.0");
 }
 
+/// Attack: a stolen channel key signs the highest sequence, so that no good document could ever follow.
+#[test]
+fn a_sequence_of_a_stolen_key_ends_with_the_key() {
+    let mut publisher = Publisher::new();
+    publisher.publish(&channel_path("stable"), &channel((1 << 53) - 1), &["channel"]);
+    assert_eq!(takes(&publisher), "0.2.0");
+    publisher.publish(&channel_path("stable"), &channel(6), &["channel"]);
+    assert!(matches!(fault(look(&publisher, &request())), DocumentFault::Replayed { found: 6, .. }));
+    publisher.make_key("channel-b");
+    let next = publisher.trust(2, "release", "channel-b");
+    publisher.publish(&trust_path(2), &next, &["root-1", "root-2"]);
+    publisher.publish(&channel_path("stable"), &channel(6), &["channel-b"]);
+    assert_eq!(takes(&publisher), "0.2.0");
+}
+
 #[test]
 fn a_frozen_source_is_found_once_the_clock_is_trusted() {
     let publisher = Publisher::new();

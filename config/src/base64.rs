@@ -23,6 +23,12 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     ENGINE.decode(text).ok()
 }
 
+/// Encodes, with padding.
+#[must_use]
+pub fn encode(bytes: &[u8]) -> String {
+    ENGINE.encode(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +71,7 @@ mod tests {
         #[test]
         fn round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let text = encode(&bytes);
+            prop_assert_eq!(super::encode(&bytes), text.clone());
             prop_assert_eq!(decode(&text), Some(bytes.clone()));
             prop_assert_eq!(decode(text.trim_end_matches('=')), Some(bytes));
         }

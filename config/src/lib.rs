@@ -20,6 +20,7 @@ pub mod platform;
 pub mod problem;
 pub mod procfs;
 pub mod quantity;
+pub mod release;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod yaml;

@@ -4,9 +4,10 @@ use crate::arch::Arch;
 use crate::build::{self, Builder, Options};
 use crate::plan::plan;
 use crate::profile::{Dirs, Profile, find_checkout};
-use crate::{boot, export, inspect, lock::Lock};
+use crate::{boot, export, inspect, lock::Lock, update};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use orlop_config::release::ReleaseVersion;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -32,6 +33,16 @@ enum Command {
     Boot(boot::BootArgs),
     /// Writes the built image in the form that a platform takes
     Export(export::ExportArgs),
+    /// Makes the keys that sign updates, or replaces one of them
+    Keys(update::KeysArgs),
+    /// Publishes the built image as a release in a directory
+    Bundle(update::BundleArgs),
+    /// Signs the next document of a channel: rollout, withdrawal, a longer time
+    Sign(update::SignArgs),
+    /// Adds one signature to a document, by a key that is elsewhere
+    SignFile(update::SignFileArgs),
+    /// Checks a published directory as a node would, and every file in it
+    Verify(update::VerifyArgs),
 }
 
 #[derive(Args)]
@@ -58,6 +69,12 @@ struct BuildArgs {
     /// Build twice and compare the root hashes
     #[arg(long, conflicts_with = "update_lock")]
     verify_reproducible: bool,
+    /// Version of the image, X.Y.Z; the default is that of this program
+    #[arg(long)]
+    version: Option<ReleaseVersion>,
+    /// Trust document that the image carries: the keys that sign its updates. Without it the nodes take none
+    #[arg(long)]
+    trust: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -101,6 +118,11 @@ fn run() -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&dirs, args.profile, args.executables),
         Command::Boot(args) => boot::run(&dirs, &args),
         Command::Export(args) => export::run(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Keys(args) => update::keys(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Bundle(args) => update::bundle(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Sign(args) => update::sign(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::SignFile(args) => update::sign_file(&args).map(|()| ExitCode::SUCCESS),
+        Command::Verify(args) => update::verify(&args),
     }
 }
 
@@ -132,6 +154,8 @@ fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
         accept_moved: args.accept_moved,
         binaries: args.binaries.clone(),
         fresh: false,
+        version: args.version,
+        trust: args.trust.clone(),
     };
     if args.verify_reproducible {
         let hash = build::verify_reproducible(dirs, args.profile, &options)?;

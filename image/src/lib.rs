@@ -7,7 +7,7 @@
 //!   compile ─────────────► initrd ───┘
 //! ```
 //! `build/` runs the steps, `inspect` explains the result, `boot/` and `qemu/` run it, `export/` writes it for clouds and
-//! machines. See docs/image.md and docs/install.md.
+//! machines, `update/` publishes it for nodes. See docs/image.md, docs/install.md and docs/update.md.
 #![forbid(unsafe_code)]
 // The tool speaks to a person on standard output.
 #![allow(clippy::print_stdout)]
@@ -26,3 +26,4 @@ pub mod plan;
 pub mod profile;
 pub mod qemu;
 pub mod select;
+pub mod update;

@@ -139,6 +139,7 @@ impl BuildStep {
                 "key:seed",
                 "profile",
                 "version",
+                "trust",
             ],
             BuildStep::Initrd => &[
                 "arch",

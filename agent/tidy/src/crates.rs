@@ -119,6 +119,12 @@ const ROOMS: &[Room] = &[
         must_not_use: &["tokio", "nix", "libc", "rustix"],
     },
     Room {
+        name: "orlop-update",
+        directory: "agent/update",
+        may_use: &["orlop-config", "orlop-files"],
+        must_not_use: &["nix", "libc", "rustix", "inotify", "tonic", "axum"],
+    },
+    Room {
         name: "orlop-netlink",
         directory: "agent/netlink",
         may_use: &[],
@@ -179,7 +185,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-image",
         directory: "image",
-        may_use: &["orlop-config", "orlop-files", "orlop-init"],
+        may_use: &["orlop-config", "orlop-files", "orlop-init", "orlop-update"],
         must_not_use: &[],
     },
     Room {

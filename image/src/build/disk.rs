@@ -1,6 +1,6 @@
 //! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
 
-use super::{Builder, VERSION, mkosi};
+use super::{Builder, mkosi};
 use crate::arch::Arch;
 use crate::format::mbr;
 use crate::format::verity::Tree;
@@ -16,11 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Of the verity tree; no secret, and the same in every build of the same input.
-const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
+pub const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
 /// Where the parts of slot A lie in the tree that the disk is made from; the partition definitions name them.
 const SLOT: &str = "slot";
 /// Logical sector of the disk, bytes (`mkosi/disk/mkosi.conf`).
 const SECTOR: u32 = 512;
+/// Configuration of systemd-boot. Without the editor nobody at the console can change the kernel's command line
+/// (loader.conf(5)).
+const LOADER_CONF: &str = "editor no\n";
 
 /// Leaves mkosi's artefacts in `out`, and `orlop.roothash`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
@@ -52,7 +55,7 @@ fn command(builder: &Builder, out: &Path) -> Result<Command> {
     let mut command = mkosi::command(builder, builder.dirs.arch, "disk", out)?;
     command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
     command.arg(format!("--base-tree={}", builder.result(BuildStep::Root)?.join("root").display()));
-    command.arg(format!("--image-version={VERSION}"));
+    command.arg(format!("--image-version={}", builder.options.version()));
     command.arg(format!("--source-date-epoch={}", builder.lock.epoch));
     Ok(command)
 }
@@ -102,6 +105,7 @@ fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
         fs::copy(base.join(&path), tree.join(&path))
             .with_context(|| format!("copying {}", path.display()))?;
     }
+    loader_conf(&tree)?;
     Ok(tree)
 }
 
@@ -138,6 +142,13 @@ fn check_slots(arch: Arch, raw: &File) -> Result<()> {
         );
     }
     Ok(())
+}
+
+// bootctl writes a file of comments in its place if there is none.
+fn loader_conf(tree: &Path) -> Result<()> {
+    let dir = tree.join("efi/loader");
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join("loader.conf"), LOADER_CONF).context("writing the configuration of the boot loader")
 }
 
 // The partition definitions with slot A's identity filled in: the halves of the root hash, by which init finds its
@@ -179,5 +190,21 @@ mod tests {
         assert!(arm64.starts_with("console=tty0 console=ttyAMA0,115200 "), "{arm64}");
         // mkosi has none of its own to put before it.
         assert!(!include_str!("../../../mkosi/disk/mkosi.conf").contains("KernelCommandLine"));
+    }
+
+    #[test]
+    fn the_loader_has_no_editor() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        loader_conf(dir.path()).expect("written");
+        let text = fs::read_to_string(dir.path().join("efi/loader/loader.conf")).expect("there");
+        let settings: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+        assert_eq!(settings.iter().find(|(key, _)| *key == "editor"), Some(&("editor", "no")), "{text}");
+    }
+
+    /// The disk's partition definitions copy that tree to the ESP.
+    #[test]
+    fn the_esp_gets_the_loaders_configuration() {
+        let esp = include_str!("../../../mkosi/disk/repart/00-esp.conf");
+        assert!(esp.lines().any(|line| line == "CopyFiles=/efi:/"), "{esp}");
     }
 }

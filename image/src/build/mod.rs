@@ -18,6 +18,7 @@ mod seed;
 mod shim_info;
 mod verify;
 
+pub use disk::SALT as VERITY_SALT;
 pub use publish::{Artefact, Manifest, read_manifest};
 pub use verify::verify_reproducible;
 
@@ -29,6 +30,8 @@ use crate::plan::{BuildStep, Facts, Planned, plan};
 use crate::profile::{Dirs, Profile};
 use crate::select::Contents;
 use anyhow::{Context, Result, bail};
+use orlop_config::release::{ReleaseVersion, TrustDocument};
+use orlop_update::RingSignatures;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +39,7 @@ use std::path::{Path, PathBuf};
 pub const RELEASE: &str = "trixie";
 /// Suites that have the newer packages, preferred first.
 pub const NEWER: [&str; 2] = ["forky", "sid"];
-/// Version of the image.
+/// Version of an image whose builder was told none.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Results of a step that are kept, newest first.
 const KEEP: usize = 3;
@@ -52,6 +55,10 @@ pub struct Options {
     pub accept_moved: bool,
     /// Make root, initrd and disk again even if they exist.
     pub fresh: bool,
+    /// Version of the image; none is [`VERSION`].
+    pub version: Option<ReleaseVersion>,
+    /// Trust document that the image carries; none: its nodes take no updates.
+    pub trust: Option<PathBuf>,
 }
 
 impl Options {
@@ -59,6 +66,12 @@ impl Options {
     #[must_use]
     fn hold_to_lock(&self, profile: Profile) -> bool {
         profile == Profile::Release && !self.update_lock && !self.accept_moved
+    }
+
+    /// Version of the image.
+    #[must_use]
+    pub fn version(&self) -> String {
+        self.version.map_or_else(|| VERSION.to_owned(), |version| version.to_string())
     }
 }
 
@@ -109,6 +122,11 @@ impl Builder {
             _guard: guard,
         };
         builder.facts = static_facts(&builder.dirs, &builder.lock)?;
+        builder.facts.set("version", builder.options.version());
+        if let Some(path) = &builder.options.trust {
+            check_trust(path)?;
+            builder.facts.set("trust", digest::file(path)?);
+        }
         Ok(builder)
     }
 
@@ -254,7 +272,14 @@ pub fn contents(dirs: &Dirs) -> Result<Contents> {
     Contents::parse(&dirs.arch.fill(&text)).context(NAME)
 }
 
-/// The facts that the checkout alone gives.
+// A node with a damaged document could never be updated.
+fn check_trust(path: &Path) -> Result<()> {
+    let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    TrustDocument::first(&text, &RingSignatures).with_context(|| path.display().to_string())?;
+    Ok(())
+}
+
+/// The facts that the checkout alone gives; version and trust document are those of a builder that was told none.
 ///
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.
@@ -270,6 +295,7 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
     }
     facts.set("version", VERSION);
     facts.set("arch", dirs.arch.name());
+    facts.set("trust", "none");
     facts.set("lock.epoch", lock.epoch.to_string());
     let of_host = if lock.host_debs.is_empty() { String::new() } else { format!("{:?}", lock.host_debs) };
     facts.set("lock.debs", digest::bytes(format!("{:?}{of_host}", lock.debs).as_bytes()));
@@ -322,5 +348,14 @@ mod tests {
         for options in [update, accept] {
             assert!(Profile::ALL.iter().all(|profile| !options.hold_to_lock(*profile)), "{options:?}");
         }
+    }
+
+    #[test]
+    fn the_version_is_the_one_asked_for() {
+        assert_eq!(Options::default().version(), VERSION);
+        let version = "0.20.3".parse().ok();
+        assert_eq!(Options { version, ..Options::default() }.version(), "0.20.3");
+        // Which every build without the option relies on.
+        assert_eq!(VERSION.parse::<ReleaseVersion>().map(|v| v.to_string()).as_deref(), Ok(VERSION));
     }
 }

@@ -1,6 +1,6 @@
 //! Publishes a build: links or copies the artefacts to `$ORLOP_CACHE/image/<profile>/` and writes `manifest.json`.
 
-use super::{Builder, VERSION, disk};
+use super::{Builder, disk};
 use crate::format::digest;
 use crate::lock::{self, Moved};
 use crate::plan::BuildStep;
@@ -70,7 +70,7 @@ pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     let steps = builder.plan().into_iter().filter_map(|p| Some((p.step.name().to_owned(), p.key?))).collect();
     let roothash = fs::read_to_string(disk::find(&from, ".roothash")?)?.trim().to_owned();
     let mut manifest = Manifest {
-        version: VERSION.to_owned(),
+        version: builder.options.version(),
         profile: builder.profile.name().to_owned(),
         roothash,
         steps,

@@ -2,12 +2,13 @@
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
 use super::binaries::Binaries;
-use super::{Builder, VERSION, apparmor, bind, containers, modules, prefetch, shim_info};
+use super::{Builder, apparmor, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::BuildStep;
 use crate::profile::Profile;
 use crate::select::{self, InclusionReason, Kind, Listing, modules::Deps};
 use anyhow::{Context, Result, bail};
+use orlop_config::release::IMAGE_TRUST_FILE;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -225,10 +226,10 @@ fn passwd(base: &str, profile: Profile) -> String {
 }
 
 fn substitute(builder: &Builder, root: &Path) -> Result<()> {
-    let (profile, arch) = (builder.profile, builder.dirs.arch);
+    let (profile, arch, version) = (builder.profile, builder.dirs.arch, builder.options.version());
     let path = root.join("usr/lib/os-release");
     let text = fs::read_to_string(&path)?;
-    fs::write(&path, text.replace("@version@", VERSION).replace("@profile@", profile.name()))?;
+    fs::write(&path, text.replace("@version@", &version).replace("@profile@", profile.name()))?;
     let path = root.join("usr/lib/sysctl.d/50-orlop.conf");
     let text = fs::read_to_string(&path)?;
     fs::write(&path, of_profile(&text, profile))?;
@@ -272,6 +273,9 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, InclusionReas
     add(&ours.agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
     add(&ours.init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: bringup")?;
     add(&ours.cni, "usr/lib/orlop/orlop-cni", 0o755, "bridge and addresses of the node's pod network")?;
+    if let Some(trust) = &builder.options.trust {
+        add(trust, IMAGE_TRUST_FILE.trim_start_matches('/'), 0o644, "keys that sign updates")?;
+    }
     for (name, _, _) in containers::IMAGES {
         let to = format!("usr/share/orlop/images/{name}.tar");
         add(&images.join(format!("{name}.tar")), &to, 0o644, "baked-in image")?;

@@ -55,6 +55,23 @@ impl Tree {
     }
 }
 
+/// The digests of the blocks of `data`, one after another. Zeros fill the last block.
+///
+/// # Errors
+/// `data` cannot be read.
+pub fn block_digests(data: &mut impl Read, salt: &[u8; 32]) -> io::Result<Vec<u8>> {
+    let mut digests = Vec::new();
+    let mut block = [0; BLOCK];
+    loop {
+        let have = fill(data, &mut block)?;
+        if have == 0 {
+            return Ok(digests);
+        }
+        block[have..].fill(0);
+        digests.extend(digest(salt, &block));
+    }
+}
+
 fn fill(data: &mut impl Read, block: &mut [u8; BLOCK]) -> io::Result<usize> {
     let mut have = 0;
     while have < BLOCK {
@@ -135,6 +152,15 @@ mod tests {
         let fields = [&tree.bytes[..8], &tree.bytes[32..43], &tree.bytes[72..80], &tree.bytes[88..120]];
         assert_eq!(fields, [&b"verity\0\0"[..], b"blake2b-256", &300u64.to_le_bytes(), &SALT]);
         assert_eq!(tree.bytes[16..32], tree.root[16..]);
+    }
+
+    #[test]
+    fn a_list_of_blocks_is_that_of_the_zero_filled_data() {
+        let mut whole = data(3);
+        let list = block_digests(&mut &whole[..2 * BLOCK + 1], &SALT).expect("read");
+        whole[2 * BLOCK + 1..].fill(0);
+        assert_eq!(list, whole.chunks(BLOCK).flat_map(|block| digest(&SALT, block)).collect::<Vec<u8>>());
+        assert!(block_digests(&mut &b""[..], &SALT).expect("read").is_empty());
     }
 
     #[test]

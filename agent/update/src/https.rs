@@ -1,0 +1,245 @@
+//! Documents of a web server: HTTP/1.1 over TLS, one connection each, bounded in time and in bytes. It reads no proxy and follows no
+//! redirect.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT_ENCODING, CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use orlop_config::release::DOCUMENT_BYTES_MAX;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::source::{DocumentSource, SourceError};
+
+/// `User-Agent`.
+const AGENT: &str = concat!("orlop/", env!("CARGO_PKG_VERSION"));
+/// Connecting, asking and reading a document take at most this long together.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Port of https.
+const PORT: u16 = 443;
+
+/// A directory by HTTPS.
+#[derive(Clone)]
+pub struct HttpsDirectory {
+    /// As given, without a slash at the end.
+    base: String,
+    host: String,
+    port: u16,
+    /// Of the base, without a slash at the end.
+    path: String,
+    tls: Arc<ClientConfig>,
+    limit: Duration,
+}
+
+impl std::fmt::Debug for HttpsDirectory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpsDirectory").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+/// What TLS is made with: the authorities of the PEM file `bundle`, and of the files in the directories of `further`, which has colons
+/// between them (`SSL_CERT_DIR`). What cannot be read in those is left out.
+///
+/// # Errors
+/// There is no authority at all.
+pub fn client_config(bundle: &Path, further: Option<&OsStr>) -> Result<Arc<ClientConfig>, SourceError> {
+    let mut authorities = certificates(bundle);
+    for directory in further.into_iter().flat_map(std::env::split_paths) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            authorities.extend(certificates(&entry.path()));
+        }
+    }
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(authorities);
+    if added == 0 {
+        return Err(SourceError::Authorities(format!("{} has none that can be read", bundle.display())));
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| SourceError::Authorities(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(file: &Path) -> Vec<CertificateDer<'static>> {
+    let pem = std::fs::read(file).unwrap_or_default();
+    CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).collect()
+}
+
+impl HttpsDirectory {
+    /// The directory at `base`, `https://host[:port]/path`.
+    ///
+    /// # Errors
+    /// It is no such URL.
+    pub fn new(base: &str, tls: Arc<ClientConfig>) -> Result<HttpsDirectory, SourceError> {
+        let refused = |why| SourceError::Place { text: base.to_owned(), why };
+        let uri: Uri = base.parse().map_err(|_| refused("it is no URL"))?;
+        if uri.scheme_str() != Some("https") {
+            return Err(refused("it does not begin with https://"));
+        }
+        let authority = uri.authority().ok_or_else(|| refused("it has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(refused("it has a user, and the documents are for everybody"));
+        }
+        if uri.query().is_some() {
+            return Err(refused("it has a query, and documents are found by their path"));
+        }
+        // Addresses of IPv6 stand in brackets.
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(HttpsDirectory {
+            base: base.trim_end_matches('/').to_owned(),
+            host,
+            port: authority.port_u16().unwrap_or(PORT),
+            path: uri.path().trim_end_matches('/').to_owned(),
+            tls,
+            limit: LIMIT,
+        })
+    }
+
+    /// The same with another limit of time for a document.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> HttpsDirectory {
+        HttpsDirectory { limit, ..self }
+    }
+
+    async fn get(&self, path: &str, url: &str) -> Result<Option<Vec<u8>>, SourceError> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .map_err(|e| SourceError::Connection { url: url.to_owned(), why: e.to_string() })?;
+        let tls = |why: String| SourceError::Tls { url: url.to_owned(), why };
+        let name = ServerName::try_from(self.host.clone()).map_err(|e| tls(e.to_string()))?;
+        let stream = TlsConnector::from(Arc::clone(&self.tls))
+            .connect(name, stream)
+            .await
+            .map_err(|e| tls(e.to_string()))?;
+        let broken = |why: String| SourceError::Broken { url: url.to_owned(), why };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(innermost(&e)))?;
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let request = Request::get(format!("{}/{path}", self.path))
+            .header(HOST, format!("{host}:{}", self.port))
+            .header(USER_AGENT, AGENT)
+            .header(ACCEPT_ENCODING, "identity")
+            .header(CONNECTION, "close")
+            .body(Empty::<Bytes>::new())
+            .map_err(|e| broken(e.to_string()))?;
+        let talk = async {
+            let response = sender.send_request(request).await.map_err(|e| broken(innermost(&e)))?;
+            read(response, url).await
+        };
+        tokio::pin!(talk, connection);
+        tokio::select! {
+            // Dropping either branch loses nothing: the other one finishes here, or no caller waits for it.
+            biased;
+            done = &mut talk => done,
+            // The request reports the end of the connection as well.
+            _ = &mut connection => talk.await,
+        }
+    }
+}
+
+async fn read(response: Response<Incoming>, url: &str) -> Result<Option<Vec<u8>>, SourceError> {
+    match response.status().as_u16() {
+        200 => {}
+        404 | 410 => return Ok(None),
+        status => return Err(SourceError::Status { url: url.to_owned(), status }),
+    }
+    let (mut body, mut incoming) = (Vec::new(), response.into_body());
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|e| SourceError::Broken { url: url.to_owned(), why: innermost(&e) })?;
+        if let Some(data) = frame.data_ref() {
+            if body.len() + data.len() > DOCUMENT_BYTES_MAX {
+                let place = url.to_owned();
+                return Err(SourceError::TooLarge { place, bytes_max: DOCUMENT_BYTES_MAX });
+            }
+            body.extend_from_slice(data);
+        }
+    }
+    Ok(Some(body))
+}
+
+/// The innermost cause says it best.
+fn innermost(error: &hyper::Error) -> String {
+    let mut words: &dyn std::error::Error = error;
+    while let Some(cause) = words.source() {
+        words = cause;
+    }
+    words.to_string()
+}
+
+impl DocumentSource for HttpsDirectory {
+    fn place(&self) -> String {
+        self.base.clone()
+    }
+
+    async fn document(&self, path: &str) -> Result<Option<Vec<u8>>, SourceError> {
+        let url = format!("{}/{path}", self.base);
+        let late = || SourceError::Silent { url: url.clone(), seconds: self.limit.as_secs() };
+        timeout(self.limit, self.get(path, &url)).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tls() -> Arc<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        Arc::new(
+            ClientConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .expect("versions")
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth(),
+        )
+    }
+
+    #[test]
+    fn a_source_is_a_directory_by_https() {
+        for (base, host, port, path) in [
+            ("https://updates.example/orlop", "updates.example", 443, "/orlop"),
+            ("https://updates.example/orlop//", "updates.example", 443, "/orlop"),
+            ("https://updates.example:8443", "updates.example", 8443, ""),
+            ("https://[2001:db8::1]:444/a/b/", "2001:db8::1", 444, "/a/b"),
+        ] {
+            let directory = HttpsDirectory::new(base, tls()).expect(base);
+            assert_eq!(
+                (directory.host.as_str(), directory.port, directory.path.as_str()),
+                (host, port, path),
+                "{base}"
+            );
+        }
+        for bad in [
+            "",
+            "updates.example",
+            "/orlop",
+            "http://updates.example",
+            "https://u:p@updates.example",
+            "https://a/b?c",
+        ] {
+            assert!(matches!(HttpsDirectory::new(bad, tls()), Err(SourceError::Place { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_authorities_says_so() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let refused =
+            client_config(&dir.path().join("none.pem"), None).expect_err("no authority").to_string();
+        assert!(refused.contains("none.pem has none"), "{refused}");
+    }
+}

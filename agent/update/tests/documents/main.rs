@@ -1,0 +1,5 @@
+//! A node and what is published: from a directory, and from a web server.
+
+mod directory;
+mod https;
+mod publisher;

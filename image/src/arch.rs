@@ -33,6 +33,11 @@ pub struct ArchFacts {
     pub kernel_dir: &'static str,
     /// Debian's kernel.
     pub kernel_package: &'static str,
+    /// Packages with microcode, which the kernel takes from the initrd's beginning. Empty: the machine's firmware alone has
+    /// some.
+    pub microcode_packages: &'static [&'static str],
+    /// Machines may start a disk by BIOS, so the disk says that it needs UEFI (`format::mbr`).
+    pub has_bios: bool,
     /// Directory of libraries below `usr/lib`.
     pub multiarch: &'static str,
     /// Suffix of EFI programs: `systemd-boot<this>.efi`, `linux<this>.efi.stub`.
@@ -96,6 +101,8 @@ const AMD64: ArchFacts = ArchFacts {
     elf_machine: EM_X86_64,
     kernel_dir: "x86",
     kernel_package: "linux-image-amd64",
+    microcode_packages: &["amd64-microcode", "intel-microcode"],
+    has_bios: true,
     multiarch: "x86_64-linux-gnu",
     efi: "x64",
     removable_loader: "EFI/BOOT/BOOTX64.EFI",
@@ -136,6 +143,8 @@ const ARM64: ArchFacts = ArchFacts {
     elf_machine: EM_AARCH64,
     kernel_dir: "arm64",
     kernel_package: "linux-image-arm64",
+    microcode_packages: &[],
+    has_bios: false,
     multiarch: "aarch64-linux-gnu",
     efi: "aa64",
     removable_loader: "EFI/BOOT/BOOTAA64.EFI",
@@ -168,6 +177,13 @@ const ARM64: ArchFacts = ArchFacts {
         ],
     },
 };
+
+impl ArchFacts {
+    /// Packages of the image that are for this architecture alone. `mkosi/base/mkosi.conf` has the others.
+    pub fn packages(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.kernel_package).chain(self.microcode_packages.iter().copied())
+    }
+}
 
 impl Arch {
     /// All of them.
@@ -267,6 +283,16 @@ mod tests {
             let loader = format!("EFI/BOOT/BOOT{}.EFI", facts.efi.to_uppercase());
             assert_eq!(facts.removable_loader, loader);
         }
+    }
+
+    #[test]
+    fn what_x86_64_alone_has_is_in_no_other_image() {
+        let [amd64, arm64] = [Arch::Amd64, Arch::Arm64].map(Arch::facts);
+        let of_amd64: Vec<&str> = amd64.packages().collect();
+        assert_eq!(of_amd64, ["linux-image-amd64", "amd64-microcode", "intel-microcode"]);
+        let of_arm64: Vec<&str> = arm64.packages().collect();
+        assert_eq!(of_arm64, ["linux-image-arm64"]);
+        assert!(amd64.has_bios && !arm64.has_bios);
     }
 
     #[test]

@@ -139,6 +139,7 @@ pub fn manifest_packages(text: &str) -> Result<BTreeMap<String, String>, serde_j
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Arch;
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
@@ -183,6 +184,37 @@ mod tests {
         assert!(lock.packages.contains_key("linux-image-arm64"), "{:?}", lock.packages);
         let own = Lock::parse(include_str!("../image.lock")).expect("parses");
         assert!(own.host_debs.is_empty() && !own.render().contains("host_debs"));
+    }
+
+    /// The packages that `mkosi/base/mkosi.conf` names.
+    fn of_all_architectures() -> Vec<&'static str> {
+        let text = include_str!("../../mkosi/base/mkosi.conf");
+        let list = text.split("\nPackages=\n").nth(1).and_then(|rest| rest.split("\n[").next());
+        let lines = list.expect("a list of packages").lines().map(str::trim);
+        lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+    }
+
+    #[test]
+    fn each_lock_has_the_packages_of_its_architecture_and_none_of_another() {
+        let common = of_all_architectures();
+        let cards =
+            ["firmware-bnx2", "firmware-bnx2x", "firmware-intel-misc", "firmware-qlogic", "firmware-realtek"];
+        assert!(cards.iter().all(|package| common.contains(package)), "{common:?}");
+        let texts = [
+            (Arch::Amd64, include_str!("../image.lock")),
+            (Arch::Arm64, include_str!("../image-arm64.lock")),
+        ];
+        for (arch, text) in texts {
+            let lock = Lock::parse(text).expect("parses");
+            for package in common.iter().copied().chain(arch.facts().packages()) {
+                assert!(lock.packages.contains_key(package), "{} without {package}", arch.facts().lock);
+            }
+            let others = Arch::ALL.into_iter().filter(|other| *other != arch);
+            for package in others.flat_map(|other| other.facts().packages()) {
+                assert!(!lock.packages.contains_key(package), "{} with {package}", arch.facts().lock);
+                assert!(!common.contains(&package), "mkosi.conf names {package}");
+            }
+        }
     }
 
     fn holds_what_the_design_asks_for(lock: &Lock) {

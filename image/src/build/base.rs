@@ -20,7 +20,9 @@ pub(super) fn tools(builder: &Builder, out: &Path) -> Result<String> {
 pub(super) fn base(builder: &mut Builder, out: &Path) -> Result<String> {
     let arch = builder.dirs.arch;
     let mut command = mkosi::command(builder, arch, "base", out)?;
-    command.arg(format!("--package={}", arch.facts().kernel_package));
+    for package in arch.facts().packages() {
+        command.arg(format!("--package={package}"));
+    }
     command.arg(format!("--tools-tree={}", builder.result(BuildStep::Tools)?.join("tools").display()));
     command.arg(format!("--sandbox-tree={}", mkosi::sandbox_tree(builder, true)?.display()));
     command.arg(format!("--package-directory={}", builder.result(BuildStep::Debs)?.join("image").display()));

@@ -46,7 +46,9 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let raw = File::options().read(true).write(true).open(out.join("orlop.raw"));
     let raw = raw.context("opening the disk")?;
     check_slots(builder.dirs.arch, &raw)?;
-    raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;
+    if builder.dirs.arch.facts().has_bios {
+        raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;
+    }
     fs::write(out.join("orlop.roothash"), &hash)?;
     Ok(format!("root hash {}", &hash[..16]))
 }

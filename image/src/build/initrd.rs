@@ -2,6 +2,7 @@
 
 use super::binaries::Binaries;
 use super::{Builder, base_tool};
+use crate::arch::Arch;
 use crate::format::cpio::Cpio;
 use crate::format::microcode::{self, MicrocodeFile};
 use crate::host::run;
@@ -12,7 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes `out/initrd`: the archive with microcode, which the kernel reads uncompressed, and init's (zstd).
+/// Writes `out/initrd`: the archive with microcode, which the kernel reads uncompressed, and init's (zstd). Where the
+/// architecture has no microcode, init's is alone.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let base = builder.result(BuildStep::Base)?.join("base");
     let module_root = module_root(&base)?;
@@ -67,17 +69,23 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
         cpio.file(path, 0o644, data);
     }
     let packed = run::filter(base_tool(builder)?.args(["zstd", "-19", "-c", "-q"]), "zstd", &cpio.finish())?;
-    let early = microcode_archive(builder, &base)?;
+    let list = fs::read_to_string(builder.dirs.source.join("image/microcode.txt"))?;
+    let early = microcode_archive(builder.dirs.arch, &list, &base.join("usr/lib/firmware"))?;
     fs::write(out.join("initrd"), [early.as_slice(), packed.as_slice()].concat())?;
-    let (of_init, of_early) = (packed.len() >> 10, early.len() >> 10);
-    Ok(format!("{} modules, {of_init} KiB, microcode {of_early} KiB", order.len()))
+    let of_early = match early.len() >> 10 {
+        0 => "no microcode".to_owned(),
+        kib => format!("microcode {kib} KiB"),
+    };
+    Ok(format!("{} modules, {} KiB, {of_early}", order.len(), packed.len() >> 10))
 }
 
-/// The microcode that the image has (docs/decisions/firmware.md).
-fn microcode_archive(builder: &Builder, base: &Path) -> Result<Vec<u8>> {
-    let list = fs::read_to_string(builder.dirs.source.join("image/microcode.txt"))?;
-    let firmware = base.join("usr/lib/firmware");
-    let intel = microcode::wanted(&list).map(|name| {
+/// The microcode that an image of the architecture has (docs/decisions/firmware.md), from the directory `firmware`; empty
+/// without any.
+fn microcode_archive(arch: Arch, list: &str, firmware: &Path) -> Result<Vec<u8>> {
+    if arch.facts().microcode_packages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let intel = microcode::wanted(list).map(|name| {
         // Debian's name of those that a running kernel must not load.
         let names = [name.to_owned(), format!("{name}.initramfs")];
         let found = names.iter().map(|n| firmware.join("intel-ucode").join(n)).find(|path| path.is_file());
@@ -103,4 +111,37 @@ fn module_root(base: &Path) -> Result<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(&dir)?.filter_map(|e| e.ok().map(|e| e.path())).collect();
     found.sort();
     found.pop().with_context(|| format!("no kernel in {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with microcode of AMD, as a package tree has it.
+    fn firmware() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        fs::create_dir(dir.path().join("amd-ucode")).expect("make");
+        fs::write(dir.path().join("amd-ucode/microcode_amd.bin"), b"DMA\0update").expect("write");
+        fs::write(dir.path().join("amd-ucode/README"), b"text").expect("write");
+        dir
+    }
+
+    #[test]
+    fn only_x86_64_has_microcode_before_its_initrd() {
+        let dir = firmware();
+        let early = microcode_archive(Arch::Amd64, "# none of Intel\n", dir.path()).expect("an archive");
+        assert!(early.starts_with(b"070701"));
+        let arm64 = microcode_archive(Arch::Arm64, "06-55-04  44032  Skylake-SP\n", dir.path());
+        assert!(arm64.expect("nothing").is_empty());
+    }
+
+    #[test]
+    fn microcode_that_no_package_has_fails_the_build_of_x86_64_alone() {
+        let empty = tempfile::tempdir().expect("a scratch directory");
+        assert!(microcode_archive(Arch::Amd64, "", empty.path()).is_err());
+        assert!(microcode_archive(Arch::Arm64, "", empty.path()).expect("nothing").is_empty());
+        let dir = firmware();
+        let said = microcode_archive(Arch::Amd64, "06-55-04", dir.path()).expect_err("none of Intel");
+        assert_eq!(said.to_string(), "image/microcode.txt: no package has 06-55-04");
+    }
 }

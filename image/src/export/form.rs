@@ -1,6 +1,7 @@
-//! Which files a platform takes (pure): a table of platforms, the forms of a disk, its sectors, and what each form needs of
-//! the host.
+//! Which files a platform takes (pure): a table of platforms, the architectures of their machines, the forms of a disk, its
+//! sectors, and what each form needs of the host.
 
+use crate::arch::Arch;
 use clap::ValueEnum;
 
 const MIB: u64 = 1 << 20;
@@ -137,9 +138,37 @@ impl Platform {
         }
     }
 
-    /// Why it takes no disk with such sectors; `None`: it takes one.
+    /// Why it takes no disk of this architecture with such sectors; `None`: it takes one.
     #[must_use]
-    pub fn refusal(self, sectors: DiskSectors) -> Option<String> {
+    pub fn refusal(self, arch: Arch, sectors: DiskSectors) -> Option<String> {
+        self.refusal_of_arch(arch).or_else(|| self.refusal_of_sectors(sectors))
+    }
+
+    /// The same for the architecture alone. Every platform has machines for x86-64.
+    fn refusal_of_arch(self, arch: Arch) -> Option<String> {
+        if arch == Arch::Amd64 {
+            return None;
+        }
+        let why = match self {
+            Platform::Aws
+            | Platform::Gce
+            | Platform::Azure
+            | Platform::Openstack
+            | Platform::Oracle
+            | Platform::Hetzner
+            | Platform::Hyperv
+            | Platform::Metal => return None,
+            Platform::Digitalocean | Platform::Vultr | Platform::Proxmox => {
+                "its machines are x86-64 machines"
+            }
+            // Debian's kernel for arm64 has no driver for PVSCSI, and the descriptor asks for no other guest.
+            Platform::Vmware => "its archive describes an x86-64 machine with a PVSCSI controller",
+        };
+        Some(format!("{} takes no disk for {}: {why}", self.name(), arch.name()))
+    }
+
+    /// The same for sectors alone.
+    fn refusal_of_sectors(self, sectors: DiskSectors) -> Option<String> {
         if sectors == DiskSectors::B512 {
             return None;
         }
@@ -252,8 +281,8 @@ mod tests {
             assert_eq!(value.get_name(), sectors.bytes().to_string());
         }
         for platform in Platform::value_variants() {
-            assert_eq!(platform.refusal(DiskSectors::B512), None);
-            match platform.refusal(DiskSectors::B4096) {
+            assert_eq!(platform.refusal(Arch::Amd64, DiskSectors::B512), None);
+            match platform.refusal(Arch::Amd64, DiskSectors::B4096) {
                 None => assert_eq!(*platform, Platform::Metal),
                 Some(said) => {
                     let start = format!("{} takes no disk with sectors of 4096 bytes: ", platform.name());
@@ -261,6 +290,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn platforms_without_machines_for_arm64_are_refused_by_name() {
+        let refused = |platform: &&Platform| platform.refusal(Arch::Arm64, DiskSectors::B512).is_some();
+        let names: Vec<&str> =
+            Platform::value_variants().iter().filter(refused).map(|platform| platform.name()).collect();
+        assert_eq!(names, ["digitalocean", "vultr", "vmware", "proxmox"]);
+        let said = Platform::Vultr.refusal(Arch::Arm64, DiskSectors::B512).expect("refused");
+        assert!(said.starts_with("vultr takes no disk for arm64: "), "{said}");
+        // The architecture is said first, and the rule of sectors is the same for both.
+        assert_eq!(Platform::Vultr.refusal(Arch::Arm64, DiskSectors::B4096), Some(said));
+        assert_eq!(Platform::Metal.refusal(Arch::Arm64, DiskSectors::B4096), None);
+        let of_sectors = Arch::ALL.map(|arch| Platform::Aws.refusal(arch, DiskSectors::B4096));
+        assert!(of_sectors[0].is_some() && of_sectors[0] == of_sectors[1], "{of_sectors:?}");
     }
 
     #[test]

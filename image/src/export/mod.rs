@@ -12,6 +12,7 @@ mod vhd;
 
 pub use form::{DiskForm, DiskSectors, Platform};
 
+use crate::arch::Arch;
 use crate::build::{Artefact, read_manifest};
 use crate::format::{digest, sectors};
 use crate::host::{run, tools};
@@ -60,6 +61,8 @@ struct ExportManifest {
     /// Of the image.
     version: String,
     profile: String,
+    /// Of the machines that the disk is for.
+    architecture: &'static str,
     platform: &'static str,
     /// Bytes of the disk's logical sectors.
     sectors: u32,
@@ -75,18 +78,15 @@ struct ExportManifest {
 /// Runs it.
 ///
 /// # Errors
-/// The platform takes no disk with such sectors, the image was not built or is damaged, the configuration has a mistake, or a
-/// program of the host is missing or fails.
+/// The platform takes no disk of the architecture or with such sectors, the image was not built or is damaged, the
+/// configuration has a mistake, or a program of the host is missing or fails.
 pub fn run(dirs: &Dirs, args: &ExportArgs) -> Result<()> {
-    if let Some(refusal) = args.platform.refusal(args.sectors) {
+    if let Some(refusal) = args.platform.refusal(dirs.arch, args.sectors) {
         bail!("{refusal}");
     }
     let log = dirs.cache.join("image/host.log");
     let Some(manifest) = read_manifest(dirs, args.profile) else {
-        bail!(
-            "there is no {0} image yet: build it with `cargo run -p orlop-image -- build --profile {0}`",
-            args.profile.name()
-        );
+        bail!(no_image(dirs.arch, args.profile));
     };
     let config = args.config.as_deref().map(esp::read_config).transpose()?;
     tools::ensure(&programs(args.platform, config.is_some()), &log)?;
@@ -104,9 +104,32 @@ pub fn run(dirs: &Dirs, args: &ExportArgs) -> Result<()> {
     let (version, profile) = (manifest.version.clone(), manifest.profile.clone());
     let (roothash, configured) = (manifest.roothash.clone(), config.is_some());
     let sectors = sectors.bytes();
-    let exported =
-        ExportManifest { version, profile, platform: name, sectors, roothash, configured, disk, files };
+    let exported = ExportManifest {
+        version,
+        profile,
+        architecture: dirs.arch.name(),
+        platform: name,
+        sectors,
+        roothash,
+        configured,
+        disk,
+        files,
+    };
     job.describe(&exported)
+}
+
+/// What a person reads who has not built the image.
+fn no_image(arch: Arch, profile: Profile) -> String {
+    let (profile, name) = (profile.name(), arch.name());
+    let (of_arch, option) = if arch == Arch::HOST {
+        (String::new(), String::new())
+    } else {
+        (format!(" for {name}"), format!(" --arch {name}"))
+    };
+    format!(
+        "there is no {profile} image{of_arch} yet: build it with \
+         `cargo run -p orlop-image -- build --profile {profile}{option}`"
+    )
 }
 
 fn programs(platform: Platform, configured: bool) -> Vec<(&'static str, &'static str)> {

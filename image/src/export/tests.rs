@@ -269,6 +269,32 @@ fn a_file_appears_when_it_is_whole() {
     assert!(place.is_file());
 }
 
+/// Neither the refusal nor the missing image needs a disk.
+#[test]
+fn an_image_for_arm64_goes_to_its_platforms_alone() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = dir.path().to_str().expect("UTF-8");
+    let dirs = Dirs { arch: Arch::Arm64, ..Dirs::new(PathBuf::from("/none"), Some(cache), "/none") };
+    let of = |platform: Platform| {
+        let args = ExportArgs {
+            platform,
+            profile: Profile::Release,
+            sectors: DiskSectors::B512,
+            out: None,
+            config: None,
+        };
+        run(&dirs, &args).expect_err("refused").to_string()
+    };
+    let (vultr, metal) = (of(Platform::Vultr), of(Platform::Metal));
+    assert!(vultr.starts_with("vultr takes no disk for arm64: "), "{vultr}");
+    assert_eq!(metal, no_image(Arch::Arm64, Profile::Release));
+    if Arch::HOST != Arch::Arm64 {
+        assert!(metal.contains("image for arm64 yet") && metal.ends_with(" --arch arm64`"), "{metal}");
+    }
+    let own = no_image(Arch::HOST, Profile::Release);
+    assert!(own.ends_with("build --profile release`") && own.contains("release image yet"), "{own}");
+}
+
 #[test]
 fn every_platform_names_what_it_needs() {
     for platform in Platform::value_variants() {

@@ -172,6 +172,8 @@ mod tests {
             "drivers/net/ethernet/intel/ice/ice",
             "drivers/net/ethernet/mellanox/mlx5/core/mlx5_core",
             "drivers/net/ethernet/microsoft/mana/mana",
+            "drivers/net/ethernet/qlogic/qed/qed",
+            "drivers/net/ethernet/qlogic/qede/qede",
             "drivers/net/hyperv/hv_netvsc",
             "drivers/net/usb/r8152",
             "drivers/net/virtio_net",
@@ -186,7 +188,33 @@ mod tests {
         }
         assert!(is_chosen_for(Arch::Arm64, "arch/arm64/crypto/sha3-ce"));
         assert!(!is_chosen_for(Arch::Arm64, "arch/x86/kvm/kvm-intel"));
+        assert!(is_chosen_for(Arch::Arm64, "drivers/net/ethernet/qlogic/qede/qede"));
         assert!(!is_chosen("fs/smb/server/ksmbd") && !is_chosen("net/batman-adv/batman-adv"));
+    }
+
+    /// Network cards are the same in machines of both; microcode is not (docs/decisions/firmware.md).
+    #[test]
+    fn every_architecture_has_firmware_of_network_cards_and_its_own_licences() {
+        let chosen = |arch: Arch, path: &str| {
+            committed(arch).rules_for(Profile::Release).any(|rule| glob::matches(&rule.pattern, path))
+        };
+        for arch in Arch::ALL {
+            for path in [
+                "usr/lib/firmware/bnx2/bnx2-rv2p-09-6.0.17.fw",
+                "usr/lib/firmware/bnx2x/bnx2x-e2-7.13.21.0.fw",
+                "usr/lib/firmware/qed/qed_init_values_zipped-8.59.1.0.bin",
+                "usr/lib/firmware/intel/ice/ddp/ice.pkg",
+                "usr/lib/firmware/rtl_nic/rtl8125b-2.fw",
+                "usr/share/doc/firmware-bnx2x/copyright",
+            ] {
+                assert!(chosen(arch, path), "{path} for {}", arch.name());
+            }
+            for package in ["amd64-microcode", "intel-microcode"] {
+                let has = arch.facts().microcode_packages.contains(&package);
+                let licence = format!("usr/share/doc/{package}/copyright");
+                assert_eq!(chosen(arch, &licence), has, "{licence} for {}", arch.name());
+            }
+        }
     }
 
     #[test]

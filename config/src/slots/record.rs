@@ -148,6 +148,8 @@ pub struct SlotTrial {
     pub update: String,
     /// From the boot on, seconds.
     pub deadline_s: u32,
+    /// init has run in the slot on trial.
+    pub started: bool,
     /// Fields of other versions.
     pub kept: Map<String, Value>,
 }
@@ -343,7 +345,8 @@ fn slot_trial(object: Map<String, Value>) -> Result<SlotTrial, RecordError> {
     let mut slot = |name| fields.slot(name)?.ok_or(RecordError::Field(name));
     let (slot, from) = (slot("slot")?, slot("from")?);
     let (update, deadline_s) = (fields.text("update")?, fields.count("deadline")?);
-    Ok(SlotTrial { slot, from, update, deadline_s, kept: fields.0 })
+    let started = fields.flag("started")?;
+    Ok(SlotTrial { slot, from, update, deadline_s, started, kept: fields.0 })
 }
 
 fn rendered_slot(slot: &SlotRecord) -> Value {
@@ -367,5 +370,6 @@ fn rendered_trial(trial: &SlotTrial) -> Value {
     set("from", trial.from.letter().into());
     set("update", trial.update.as_str().into());
     set("deadline", trial.deadline_s.into());
+    set("started", trial.started.into());
     Value::Object(object)
 }

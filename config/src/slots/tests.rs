@@ -19,7 +19,8 @@ fn record(attempts: u32, reason: &str) -> BootRecord {
         kept: Map::new(),
     };
     let (slot, from) = (SlotName::B, SlotName::A);
-    record.trial = Some(SlotTrial { slot, from, update: "u-1".into(), deadline_s: 600, kept: Map::new() });
+    let (update, deadline_s, started) = ("u-1".into(), 600, attempts > 0);
+    record.trial = Some(SlotTrial { slot, from, update, deadline_s, started, kept: Map::new() });
     record
 }
 

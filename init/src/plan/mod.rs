@@ -4,6 +4,7 @@
 //! in and carries out the steps. Input from disk, firmware or the command line is hostile: no parser here
 //! panics, or allocates by a length that it has not checked. docs/boot.md specifies the behaviour.
 
+pub mod arbiter;
 pub mod clock;
 pub mod cmdline;
 pub mod cri_version;

@@ -34,9 +34,14 @@ fn recipe(step: BuildStep) -> String {
             include_str!("format/cpio.rs"),
             include_str!("select/modules.rs"),
         ],
-        BuildStep::Disk => {
-            &[include_str!("build/disk.rs"), include_str!("format/mbr.rs"), include_str!("format/verity.rs")]
-        }
+        BuildStep::Disk => &[
+            include_str!("build/disk.rs"),
+            include_str!("build/esp.rs"),
+            include_str!("format/fat.rs"),
+            include_str!("format/mbr.rs"),
+            include_str!("format/two_slots.rs"),
+            include_str!("format/verity.rs"),
+        ],
     };
     digest::bytes(sources.concat().as_bytes())
 }

@@ -1,6 +1,7 @@
-//! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
+//! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree; the ESP is written
+//! again with a file for each slot.
 
-use super::{Builder, VERSION, mkosi};
+use super::{Builder, VERSION, esp, mkosi};
 use crate::format::mbr;
 use crate::format::verity::Tree;
 use crate::host::run;
@@ -32,10 +33,12 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     command.arg(format!("--repart-directory={}", definitions(builder, &hash)?.display()));
     command.arg(format!("--kernel-command-line=roothash={hash}"));
     mkosi::run(builder, command, "building the disk")?;
+    let raw =
+        File::options().read(true).write(true).open(out.join("orlop.raw")).context("opening the disk")?;
+    esp::lay_out(&raw).context("giving each slot its file on the ESP")?;
     for image in [out.join("orlop.raw"), find(out, ".root.raw")?] {
         dig(builder, &image);
     }
-    let raw = File::options().write(true).open(out.join("orlop.raw")).context("opening the disk")?;
     raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;
     fs::write(out.join("orlop.roothash"), &hash)?;
     Ok(format!("root hash {}", &hash[..16]))

@@ -50,8 +50,8 @@ pub enum FatEntry {
     Itself([u8; ENTRY]),
     /// The directory above, `..`.
     Above([u8; ENTRY]),
-    /// A file.
-    File([u8; ENTRY], Vec<u8>),
+    /// A file: entry, content, and the length of its chain of clusters in bytes, which may be longer than the content.
+    File([u8; ENTRY], Vec<u8>, usize),
     /// A directory.
     Directory([u8; ENTRY], Directory),
 }
@@ -144,8 +144,9 @@ impl Reader<'_> {
                     let size = usize::try_from(le32(&raw, 28)?)?;
                     let mut content = if size == 0 { Vec::new() } else { self.chain(first)? };
                     ensure!(content.len() >= size, "a file is shorter than it says");
+                    let chain = content.len();
                     content.truncate(size);
-                    FatEntry::File(raw, content)
+                    FatEntry::File(raw, content, chain)
                 }
                 _ if raw.starts_with(b".          ") => FatEntry::Itself(raw),
                 _ if raw.starts_with(b"..         ") => FatEntry::Above(raw),
@@ -234,7 +235,12 @@ impl Writer {
     }
 
     fn put(&mut self, first: u32, mut bytes: Vec<u8>) {
-        bytes.resize(bytes.len().next_multiple_of(self.cluster), 0);
+        // Zeros at the end are no piece: they may be all that a file of many megabytes has.
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if used == 0 {
+            return;
+        }
+        bytes.resize(used.next_multiple_of(self.cluster), 0);
         let offset = self.data_at + u64::from(first - 2) * self.cluster as u64;
         self.pieces.push(Piece { offset, bytes });
     }
@@ -252,9 +258,9 @@ impl Writer {
                 }
                 FatEntry::Itself(raw) => (raw, first),
                 FatEntry::Above(raw) => (raw, above),
-                FatEntry::File(raw, content) if content.is_empty() => (raw, 0),
-                FatEntry::File(raw, content) => {
-                    let at = self.take(content.len())?;
+                FatEntry::File(raw, content, chain) if content.is_empty() && *chain == 0 => (raw, 0),
+                FatEntry::File(raw, content, chain) => {
+                    let at = self.take(content.len().max(*chain))?;
                     self.put(at, content.clone());
                     (raw, at)
                 }
@@ -269,7 +275,6 @@ impl Writer {
             put(&mut raw, 20, &high.to_le_bytes());
             bytes.extend(raw);
         }
-        bytes.resize(bytes.len().max(1), 0);
         self.put(first, bytes);
         Ok(first)
     }

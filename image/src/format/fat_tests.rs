@@ -16,7 +16,7 @@ fn raw(name: &[u8; 11], attributes: u8, size: usize) -> [u8; ENTRY] {
 }
 
 fn file(name: &[u8; 11], content: &[u8]) -> FatEntry {
-    FatEntry::File(raw(name, 0x20, content.len()), content.to_vec())
+    FatEntry::File(raw(name, 0x20, content.len()), content.to_vec(), content.len().next_multiple_of(512))
 }
 
 fn dots() -> [FatEntry; 2] {
@@ -95,7 +95,9 @@ pub(crate) fn plain(volume: &Volume) -> Volume {
             FatEntry::Plain(raw) => FatEntry::Plain(*raw),
             FatEntry::Itself(raw) => FatEntry::Itself(bare(raw)),
             FatEntry::Above(raw) => FatEntry::Above(bare(raw)),
-            FatEntry::File(raw, content) => FatEntry::File(bare(raw), content.clone()),
+            FatEntry::File(raw, content, chain) => {
+                FatEntry::File(bare(raw), content.clone(), chain.next_multiple_of(4096))
+            }
             FatEntry::Directory(raw, below) => FatEntry::Directory(bare(raw), directory(below)),
         };
         entries.iter().map(one).collect()
@@ -140,6 +142,34 @@ fn a_tree_stays_the_same_with_other_sectors() {
     let FatEntry::Directory(_, linux) = &below[2] else { panic!("{below:?}") };
     let FatEntry::Above(above) = &linux[1] else { panic!("{linux:?}") };
     assert_eq!(above[26..28], efi[26..28]);
+}
+
+#[test]
+fn a_chain_may_be_longer_than_its_file() {
+    let mut volume = volume();
+    let FatEntry::Directory(_, efi) = &mut volume.root[2] else { panic!("EFI") };
+    let FatEntry::Directory(_, linux) = &mut efi[2] else { panic!("Linux") };
+    linux[3] = FatEntry::File(raw(b"ORLOP~1 EFI", 0x20, 700), vec![7; 700], 64 * 1024);
+    // All of it is zeros, and none of them is written.
+    linux.push(FatEntry::File(raw(b"ORLOP~2 EFX", 0x20, 64 * 1024), Vec::new(), 64 * 1024));
+    for (bytes, sector) in [(40 * MIB, 512), (264 * MIB, 4096)] {
+        let pieces = write(&volume, bytes, sector).expect("fits");
+        let again = read(on(&pieces)).expect("sound");
+        let FatEntry::Directory(_, efi) = &again.root[2] else { panic!("EFI") };
+        let FatEntry::Directory(_, linux) = &efi[2] else { panic!("Linux") };
+        let (FatEntry::File(a, content, chain), FatEntry::File(b, hidden, room)) = (&linux[3], &linux[4])
+        else {
+            panic!("{linux:?}")
+        };
+        assert_eq!(
+            (content, *chain, hidden, *room),
+            (&vec![7; 700], 64 * 1024, &vec![0; 64 * 1024], 64 * 1024)
+        );
+        // One behind the other.
+        let first = |raw: &[u8; ENTRY]| u32::from(le16(raw, 26).expect("there"));
+        assert_eq!(first(b) - first(a), 64 * 1024 / sector);
+        assert!(pieces.iter().all(|piece| piece.bytes.iter().any(|byte| *byte != 0)));
+    }
 }
 
 #[test]

@@ -9,4 +9,5 @@ pub mod mbr;
 pub mod oci;
 pub mod sectors;
 pub mod tar;
+pub mod two_slots;
 pub mod verity;

@@ -169,7 +169,10 @@ fn set(bytes: &mut [u8], at: usize, value: u64) {
 }
 
 /// Makes bytes zero. Those that are zero stay unwritten, so that holes of the file stay holes.
-fn clear(disk: &File, place: Range<u64>) -> Result<()> {
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn clear(disk: &File, place: Range<u64>) -> Result<()> {
     let zeros = vec![0; CHUNK];
     let mut at = place.start;
     while at < place.end {

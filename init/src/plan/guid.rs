@@ -17,6 +17,8 @@ pub const TYPE_ROOT: Guid = Guid::from_u128(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984
 pub const TYPE_ROOT_VERITY: Guid = Guid::from_u128(0x2c73_57ed_ebd2_46d9_aec1_23d4_37ec_2bf5);
 /// Partition type of `/var`, where Orlop keeps its state.
 pub const TYPE_VAR: Guid = Guid::from_u128(0x4d21_b016_b534_45c2_a9fb_5c16_e091_fd2d);
+/// Partition type of the boot record (`mkosi/disk/repart/50-boot-record.conf`).
+pub const TYPE_BOOT_RECORD: Guid = Guid::from_u128(0x9d4b_a33e_6db4_48fd_82f3_fba1_b8f3_9790);
 
 impl Guid {
     /// From the digits as written, `0xc12a7328f81f11d2ba4b00a0c93ec93b`.

@@ -179,7 +179,6 @@ fn adopt(booted: &BootedSlot<'_>, entries: &SlotEntries) -> Judgement {
     }
     let mut case = SlotCase { record, booted: own, entries, said: Vec::new() };
     case.learn(booted);
-    case.said.push(format!("a boot record was made: slot {desired} is good"));
     let judged = if desired == own { case.at_home() } else { case.astray() };
     Judgement { clear_choices: true, ..judged }
 }

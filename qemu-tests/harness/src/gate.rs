@@ -25,12 +25,13 @@ pub const AREAS: &[Area] = &[
     "resources",
     "shutdown",
     "time",
+    "update",
     "volumes",
 ];
 
 /// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
 /// those of resources in VMs take a quarter of an hour next to other work. Installations and boots from emulated sticks and controllers
-/// take minutes each, and those of consoles, networks, platforms and clocks have not passed yet.
+/// take minutes each, and those of consoles, networks, platforms, clocks and slots have not passed yet.
 pub const NOT_FIXED: &[(Area, Level)] = &[
     ("addons", Level::L4n),
     ("addons", Level::L4v),
@@ -41,6 +42,7 @@ pub const NOT_FIXED: &[(Area, Level)] = &[
     ("provision", Level::L4v),
     ("resources", Level::L4v),
     ("time", Level::L4v),
+    ("update", Level::L4v),
 ];
 
 /// The fixed set: the steadiest cases, one at least for each area and level but those of [`NOT_FIXED`]. Every run
@@ -105,6 +107,8 @@ pub const UNTRIED: &[&str] = &[
     "provision/late",
     "time/ntp",
     "time/wrong",
+    "update/arbiter-names",
+    "update/arbiter-record",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
@@ -214,6 +218,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("clippy.toml", &[]),
     ("config/src/kubelet/", &["lifecycle", "join"]),
     ("config/src/node/", &["boot", "net"]),
+    ("config/src/slots/", &["boot", "update"]),
     ("deny.toml", &[]),
     ("docs/", &[]),
     ("image/", &["boot", "shutdown"]),
@@ -225,6 +230,10 @@ const PLACES: &[(&str, &[Area])] = &[
     ("init/src/plan/install.rs", &["boot", "places"]),
     ("init/src/exec/configure.rs", &["provision"]),
     ("init/src/exec/platform.rs", &["boot", "provision"]),
+    ("init/src/exec/slot.rs", &["boot", "update"]),
+    ("init/src/plan/arbiter", &["boot", "update"]),
+    ("init/src/plan/esp", &["boot", "update"]),
+    ("init/src/plan/loader_order.rs", &["boot", "update"]),
     ("init/src/plan/platform.rs", &["boot", "provision"]),
     ("init/src/plan/reconfigure.rs", &["provision"]),
     ("mkosi/", &["boot", "shutdown"]),
@@ -263,6 +272,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/resources", &["resources"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/time", &["time"]),
+    ("qemu-tests/src/cases/update", &["update"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
     ("qemu-tests/src/cases/volumes/killed_steps.rs", &["volumes", "resources"]),
     ("rustfmt.toml", &[]),

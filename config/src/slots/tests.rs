@@ -138,7 +138,7 @@ fn a_long_reason_is_cut_and_a_long_record_is_refused() {
 proptest! {
     #[test]
     fn a_torn_write_leaves_the_old_record_or_the_new_one(
-        writes in 0u32..70, sectors in any::<u8>(), prefix in 0usize..=BLOCK_BYTES, by_sector in any::<bool>(),
+        writes in 0u32..70, sectors in any::<u8>(), prefix in 0usize..=BLOCK_BYTES, by_sector in any::<bool>()
     ) {
         let old = ring(writes);
         let write = record(writes + 1, "the new one").write(latest(&old).map(|found| found.position)).expect("fits");

@@ -113,7 +113,7 @@ impl EspGeometry {
         Ok(true)
     }
 
-    /// The clusters of a directory, with their offsets. None if its chain is damaged or too long.
+    /// The clusters of a directory, with their offsets. An error if its chain is damaged or too long.
     fn directory(
         &self,
         read: &impl Fn(u64, usize) -> Option<Vec<u8>>,

@@ -16,6 +16,8 @@ use std::os::unix::fs::FileExt;
 
 /// Logical sector of the image, bytes (`mkosi/disk/mkosi.conf`).
 const SECTOR: u32 = 512;
+/// Bytes of a cluster: as on disks with sectors of 4096 bytes, and as few as a chain of 64 MiB can have here.
+const CLUSTER: u32 = 4096;
 
 /// Writes the ESP again. `disk` must be readable and writable.
 ///
@@ -32,7 +34,7 @@ pub(super) fn lay_out(disk: &File) -> Result<()> {
     let esp = table.partitions.iter().find(|p| p.type_guid == TYPE_ESP).context("the disk has no ESP")?;
     let volume =
         fat::read(|offset, length| read_at(esp.start + offset, length)).context("reading the ESP")?;
-    let pieces = fat::write(&two_slots(volume)?, esp.length, SECTOR).context("making the ESP")?;
+    let pieces = fat::write(&two_slots(volume)?, esp.length, SECTOR, CLUSTER).context("making the ESP")?;
     clear(disk, esp.start..esp.start + esp.length)?;
     for piece in pieces {
         disk.write_all_at(&piece.bytes, esp.start + piece.offset).context("writing the ESP")?;

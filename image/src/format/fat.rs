@@ -157,35 +157,39 @@ impl Reader<'_> {
     }
 }
 
-/// The volume on `bytes` bytes with sectors of `sector` bytes, one to a cluster. What no piece says is zero.
+/// The volume on `bytes` bytes with sectors of `sector` bytes and clusters of `cluster` bytes. What no piece says is zero.
 ///
 /// # Errors
 /// It does not fit, or would not be FAT32 to every reader.
-pub fn write(volume: &Volume, bytes: u64, sector: u32) -> Result<Vec<Piece>> {
+pub fn write(volume: &Volume, bytes: u64, sector: u32, cluster: u32) -> Result<Vec<Piece>> {
     let size = u64::from(sector);
+    let sectors_of_cluster = u8::try_from(cluster / sector).context("the clusters are too large")?;
+    let whole = sectors_of_cluster.is_power_of_two() && cluster.is_multiple_of(sector);
+    ensure!(whole, "clusters of {cluster} bytes are no power of two of sectors of {sector} bytes");
     let sectors = u32::try_from(bytes / size).context("the volume is too large")?;
-    // Enough for all sectors, which are more than the clusters.
-    let table_sectors = ((u64::from(sectors) + 2) * 4).div_ceil(size);
+    let all = u64::from(sectors);
+    // Enough for clusters on all sectors, which are more than those behind the tables.
+    let table_sectors = ((all / u64::from(sectors_of_cluster) + 2) * 4).div_ceil(size);
     let data_sector = u64::from(RESERVED) + u64::from(TABLES) * table_sectors;
-    let clusters = u64::from(sectors).saturating_sub(data_sector);
+    let clusters = all.saturating_sub(data_sector) / u64::from(sectors_of_cluster);
     if clusters < CLUSTERS_MIN {
         bail!(
-            "FAT32 needs {CLUSTERS_MIN} clusters: a volume of {bytes} bytes has {clusters} of {sector} bytes"
+            "FAT32 needs {CLUSTERS_MIN} clusters: a volume of {bytes} bytes has {clusters} of {cluster} bytes"
         );
     }
-    let cluster = usize::try_from(sector)?;
+    let (cluster, length) = (usize::try_from(cluster)?, usize::try_from(sector)?);
     let mut writer =
         Writer { table: vec![0x0fff_fff8, LAST], cluster, data_at: data_sector * size, pieces: Vec::new() };
     let root = writer.directory(&volume.root, 0)?;
     let used = writer.table.len() as u64 - 2;
     ensure!(used <= clusters, "its content needs {used} clusters, there are {clusters}");
 
-    let mut boot = vec![0; cluster];
+    let mut boot = vec![0; length];
     boot[..512].copy_from_slice(volume.boot.get(..512).context("the boot sector is cut short")?);
     let sector_field = u16::try_from(sector).context("the sectors are too large")?;
     put(&mut boot, 11, &sector_field.to_le_bytes());
     // Sectors of a cluster; sectors before the tables, tables.
-    boot[13] = 1;
+    boot[13] = sectors_of_cluster;
     put(&mut boot, 14, &RESERVED.to_le_bytes());
     boot[16] = TABLES;
     put(&mut boot, 32, &sectors.to_le_bytes());
@@ -194,7 +198,7 @@ pub fn write(volume: &Volume, bytes: u64, sector: u32) -> Result<Vec<Piece>> {
     // Where the information and the copy of this sector are.
     put(&mut boot, 48, &1u16.to_le_bytes());
     put(&mut boot, 50, &u16::try_from(COPY)?.to_le_bytes());
-    let mut information = vec![0; cluster];
+    let mut information = vec![0; length];
     put(&mut information, 0, b"RRaA");
     put(&mut information, 484, b"rrAa");
     put(&mut information, 488, &u32::try_from(clusters - used)?.to_le_bytes());

@@ -132,7 +132,8 @@ fn places(table: &Table) -> Result<(Range<u64>, u64)> {
 }
 
 fn write_esp(disk: &File, esp: &Range<u64>, volume: &Volume) -> Result<()> {
-    for piece in fat::write(volume, esp.end - esp.start, u32::try_from(NEW)?)? {
+    let sector = u32::try_from(NEW)?;
+    for piece in fat::write(volume, esp.end - esp.start, sector, sector)? {
         disk.write_all_at(&piece.bytes, esp.start + piece.offset)?;
     }
     Ok(())

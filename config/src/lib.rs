@@ -1,9 +1,10 @@
 //! orlop-config: KubeletConfiguration v1beta1 and NodeConfig v1alpha1 (types, defaults, validation, merge,
-//! provenance), the formats of the boot ledger and the host channel, and what init and the agent read alike: texts of
-//! /proc, chains of errors, FNV-1a. Pure: text in, values out.
+//! provenance), the formats of the boot ledger, the boot record and the host channel, and what init and the agent read
+//! alike: texts of /proc, chains of errors, FNV-1a, CRC-32. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
 pub mod base64;
+pub mod crc32;
 pub mod credential_provider;
 pub mod duration;
 pub mod error_chain;
@@ -23,6 +24,7 @@ pub mod quantity;
 pub mod release;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod slots;
 pub mod yaml;
 pub mod yaml_emit;
 

@@ -232,7 +232,6 @@ impl Arch {
 mod tests {
     use super::*;
     use clap::ValueEnum;
-    use object::elf::{EM_AARCH64, EM_X86_64};
     use orlop_init::plan::guid::{TYPE_ROOT, TYPE_ROOT_VERITY};
 
     /// What images and machines were before there was a table.

@@ -39,10 +39,13 @@ fn recipe(step: BuildStep) -> String {
             include_str!("arch.rs"),
         ],
         BuildStep::Disk => &[
-            include_str!("build/disk.rs"),
-            include_str!("format/mbr.rs"),
-            include_str!("format/verity.rs"),
             include_str!("arch.rs"),
+            include_str!("build/disk.rs"),
+            include_str!("build/esp.rs"),
+            include_str!("format/fat.rs"),
+            include_str!("format/mbr.rs"),
+            include_str!("format/two_slots.rs"),
+            include_str!("format/verity.rs"),
         ],
     };
     digest::bytes(sources.concat().as_bytes())

@@ -16,6 +16,7 @@ pub mod provision;
 pub mod resources;
 pub mod shutdown;
 pub mod time;
+pub mod update;
 pub mod volumes;
 
 /// Every case, in the order of `list`.
@@ -100,6 +101,7 @@ pub fn all() -> Vec<Case> {
         provision::late::CASES,
         time::wrong::CASES,
         time::ntp::CASES,
+        update::arbiter::CASES,
         api::access::CASES,
         api::load::CASES,
         api::logs::CASES,

@@ -197,7 +197,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-qemu-tests",
         directory: "qemu-tests",
-        may_use: &["orlop-config", "orlop-harness", "orlop-image", "orlop-proto"],
+        may_use: &["orlop-config", "orlop-harness", "orlop-image", "orlop-init", "orlop-proto"],
         must_not_use: &[],
     },
 ];

@@ -288,10 +288,13 @@ fn no_trust_document_is_left_out() {
     assert!(matches!(refused, DocumentFault::OtherProduct { .. }));
 }
 
+/// A change of a document, and the field that is wrong then.
+type WrongField<T> = (fn(&mut T), &'static str);
+
 /// Documents that their makers cannot publish and no node takes, each with the field that is wrong.
 #[test]
 fn documents_that_cannot_be() {
-    let trusts: [(fn(&mut TrustDocument), &str); 10] = [
+    let trusts: [WrongField<TrustDocument>; 10] = [
         (|t| t.number = 0, "number"),
         (|t| t.product = "a/b".to_owned(), "product"),
         (|t| t.keys[1].id = "root-1".to_owned(), "keys[1]"),
@@ -308,7 +311,7 @@ fn documents_that_cannot_be() {
         change(&mut document);
         assert_field(document.check(), field);
     }
-    let channels: [(fn(&mut ChannelDocument), &str); 6] = [
+    let channels: [WrongField<ChannelDocument>; 6] = [
         (|c| c.sequence = 0, "sequence"),
         (|c| c.channel = String::new(), "channel"),
         (|c| c.releases.push(c.releases[0].clone()), "releases[1]"),
@@ -330,7 +333,7 @@ fn documents_that_cannot_be() {
         change(&mut document);
         assert_field(document.check(), field);
     }
-    let releases: [(fn(&mut ReleaseDocument), &str); 9] = [
+    let releases: [WrongField<ReleaseDocument>; 9] = [
         (|r| r.generation = 0, "generation"),
         (|r| r.revokes = Some(4), "revokes"),
         (|r| r.min_version = "0.2.1".parse().ok(), "minVersion"),

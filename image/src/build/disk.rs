@@ -1,6 +1,7 @@
-//! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
+//! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree; the ESP is written
+//! again with a file for each slot.
 
-use super::{Builder, mkosi};
+use super::{Builder, esp, mkosi};
 use crate::arch::Arch;
 use crate::format::mbr;
 use crate::format::verity::Tree;
@@ -40,11 +41,12 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     command.arg(format!("--repart-directory={}", definitions(builder, &hash)?.display()));
     command.arg(format!("--kernel-command-line={}", command_line(builder.dirs.arch, &hash)));
     mkosi::run(builder, command, "building the disk")?;
+    let raw =
+        File::options().read(true).write(true).open(out.join("orlop.raw")).context("opening the disk")?;
+    esp::lay_out(&raw).context("giving each slot its file on the ESP")?;
     for image in [out.join("orlop.raw"), find(out, ".root.raw")?] {
         dig(builder, &image);
     }
-    let raw = File::options().read(true).write(true).open(out.join("orlop.raw"));
-    let raw = raw.context("opening the disk")?;
     check_slots(builder.dirs.arch, &raw)?;
     if builder.dirs.arch.facts().has_bios {
         raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;

@@ -8,6 +8,7 @@ mod bind;
 mod containers;
 pub mod debs;
 mod disk;
+mod esp;
 mod initrd;
 mod mkosi;
 mod modules;

@@ -50,8 +50,8 @@ pub enum FatEntry {
     Itself([u8; ENTRY]),
     /// The directory above, `..`.
     Above([u8; ENTRY]),
-    /// A file.
-    File([u8; ENTRY], Vec<u8>),
+    /// A file: entry, content, and the length of its chain of clusters in bytes, which may be longer than the content.
+    File([u8; ENTRY], Vec<u8>, usize),
     /// A directory.
     Directory([u8; ENTRY], Directory),
 }
@@ -144,8 +144,9 @@ impl Reader<'_> {
                     let size = usize::try_from(le32(&raw, 28)?)?;
                     let mut content = if size == 0 { Vec::new() } else { self.chain(first)? };
                     ensure!(content.len() >= size, "a file is shorter than it says");
+                    let chain = content.len();
                     content.truncate(size);
-                    FatEntry::File(raw, content)
+                    FatEntry::File(raw, content, chain)
                 }
                 _ if raw.starts_with(b".          ") => FatEntry::Itself(raw),
                 _ if raw.starts_with(b"..         ") => FatEntry::Above(raw),
@@ -156,35 +157,39 @@ impl Reader<'_> {
     }
 }
 
-/// The volume on `bytes` bytes with sectors of `sector` bytes, one to a cluster. What no piece says is zero.
+/// The volume on `bytes` bytes with sectors of `sector` bytes and clusters of `cluster` bytes. What no piece says is zero.
 ///
 /// # Errors
 /// It does not fit, or would not be FAT32 to every reader.
-pub fn write(volume: &Volume, bytes: u64, sector: u32) -> Result<Vec<Piece>> {
+pub fn write(volume: &Volume, bytes: u64, sector: u32, cluster: u32) -> Result<Vec<Piece>> {
     let size = u64::from(sector);
+    let sectors_of_cluster = u8::try_from(cluster / sector).context("the clusters are too large")?;
+    let whole = sectors_of_cluster.is_power_of_two() && cluster.is_multiple_of(sector);
+    ensure!(whole, "clusters of {cluster} bytes are no power of two of sectors of {sector} bytes");
     let sectors = u32::try_from(bytes / size).context("the volume is too large")?;
-    // Enough for all sectors, which are more than the clusters.
-    let table_sectors = ((u64::from(sectors) + 2) * 4).div_ceil(size);
+    let all = u64::from(sectors);
+    // Enough for clusters on all sectors, which are more than those behind the tables.
+    let table_sectors = ((all / u64::from(sectors_of_cluster) + 2) * 4).div_ceil(size);
     let data_sector = u64::from(RESERVED) + u64::from(TABLES) * table_sectors;
-    let clusters = u64::from(sectors).saturating_sub(data_sector);
+    let clusters = all.saturating_sub(data_sector) / u64::from(sectors_of_cluster);
     if clusters < CLUSTERS_MIN {
         bail!(
-            "FAT32 needs {CLUSTERS_MIN} clusters: a volume of {bytes} bytes has {clusters} of {sector} bytes"
+            "FAT32 needs {CLUSTERS_MIN} clusters: a volume of {bytes} bytes has {clusters} of {cluster} bytes"
         );
     }
-    let cluster = usize::try_from(sector)?;
+    let (cluster, length) = (usize::try_from(cluster)?, usize::try_from(sector)?);
     let mut writer =
         Writer { table: vec![0x0fff_fff8, LAST], cluster, data_at: data_sector * size, pieces: Vec::new() };
     let root = writer.directory(&volume.root, 0)?;
     let used = writer.table.len() as u64 - 2;
     ensure!(used <= clusters, "its content needs {used} clusters, there are {clusters}");
 
-    let mut boot = vec![0; cluster];
+    let mut boot = vec![0; length];
     boot[..512].copy_from_slice(volume.boot.get(..512).context("the boot sector is cut short")?);
     let sector_field = u16::try_from(sector).context("the sectors are too large")?;
     put(&mut boot, 11, &sector_field.to_le_bytes());
     // Sectors of a cluster; sectors before the tables, tables.
-    boot[13] = 1;
+    boot[13] = sectors_of_cluster;
     put(&mut boot, 14, &RESERVED.to_le_bytes());
     boot[16] = TABLES;
     put(&mut boot, 32, &sectors.to_le_bytes());
@@ -193,7 +198,7 @@ pub fn write(volume: &Volume, bytes: u64, sector: u32) -> Result<Vec<Piece>> {
     // Where the information and the copy of this sector are.
     put(&mut boot, 48, &1u16.to_le_bytes());
     put(&mut boot, 50, &u16::try_from(COPY)?.to_le_bytes());
-    let mut information = vec![0; cluster];
+    let mut information = vec![0; length];
     put(&mut information, 0, b"RRaA");
     put(&mut information, 484, b"rrAa");
     put(&mut information, 488, &u32::try_from(clusters - used)?.to_le_bytes());
@@ -234,7 +239,12 @@ impl Writer {
     }
 
     fn put(&mut self, first: u32, mut bytes: Vec<u8>) {
-        bytes.resize(bytes.len().next_multiple_of(self.cluster), 0);
+        // Zeros at the end are no piece: they may be all that a file of many megabytes has.
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if used == 0 {
+            return;
+        }
+        bytes.resize(used.next_multiple_of(self.cluster), 0);
         let offset = self.data_at + u64::from(first - 2) * self.cluster as u64;
         self.pieces.push(Piece { offset, bytes });
     }
@@ -252,9 +262,9 @@ impl Writer {
                 }
                 FatEntry::Itself(raw) => (raw, first),
                 FatEntry::Above(raw) => (raw, above),
-                FatEntry::File(raw, content) if content.is_empty() => (raw, 0),
-                FatEntry::File(raw, content) => {
-                    let at = self.take(content.len())?;
+                FatEntry::File(raw, content, chain) if content.is_empty() && *chain == 0 => (raw, 0),
+                FatEntry::File(raw, content, chain) => {
+                    let at = self.take(content.len().max(*chain))?;
                     self.put(at, content.clone());
                     (raw, at)
                 }
@@ -269,7 +279,6 @@ impl Writer {
             put(&mut raw, 20, &high.to_le_bytes());
             bytes.extend(raw);
         }
-        bytes.resize(bytes.len().max(1), 0);
         self.put(first, bytes);
         Ok(first)
     }

@@ -16,7 +16,7 @@ fn raw(name: &[u8; 11], attributes: u8, size: usize) -> [u8; ENTRY] {
 }
 
 fn file(name: &[u8; 11], content: &[u8]) -> FatEntry {
-    FatEntry::File(raw(name, 0x20, content.len()), content.to_vec())
+    FatEntry::File(raw(name, 0x20, content.len()), content.to_vec(), content.len().next_multiple_of(512))
 }
 
 fn dots() -> [FatEntry; 2] {
@@ -95,7 +95,9 @@ pub(crate) fn plain(volume: &Volume) -> Volume {
             FatEntry::Plain(raw) => FatEntry::Plain(*raw),
             FatEntry::Itself(raw) => FatEntry::Itself(bare(raw)),
             FatEntry::Above(raw) => FatEntry::Above(bare(raw)),
-            FatEntry::File(raw, content) => FatEntry::File(bare(raw), content.clone()),
+            FatEntry::File(raw, content, chain) => {
+                FatEntry::File(bare(raw), content.clone(), chain.next_multiple_of(4096))
+            }
             FatEntry::Directory(raw, below) => FatEntry::Directory(bare(raw), directory(below)),
         };
         entries.iter().map(one).collect()
@@ -125,10 +127,10 @@ fn on(pieces: &[Piece]) -> impl Fn(u64, usize) -> std::io::Result<Vec<u8>> + '_ 
 
 #[test]
 fn a_tree_stays_the_same_with_other_sectors() {
-    let small = write(&volume(), 40 * MIB, 512).expect("fits");
+    let small = write(&volume(), 40 * MIB, 512, 512).expect("fits");
     let read_back = read(on(&small)).expect("sound");
     assert_eq!(plain(&read_back), plain(&volume()));
-    let large = write(&read_back, 264 * MIB, 4096).expect("fits");
+    let large = write(&read_back, 264 * MIB, 4096, 4096).expect("fits");
     let again = read(on(&large)).expect("sound");
     assert_eq!(plain(&again), plain(&volume()));
     let boot = &again.boot;
@@ -143,8 +145,36 @@ fn a_tree_stays_the_same_with_other_sectors() {
 }
 
 #[test]
+fn a_chain_may_be_longer_than_its_file() {
+    let mut volume = volume();
+    let FatEntry::Directory(_, efi) = &mut volume.root[2] else { panic!("EFI") };
+    let FatEntry::Directory(_, linux) = &mut efi[2] else { panic!("Linux") };
+    linux[3] = FatEntry::File(raw(b"ORLOP~1 EFI", 0x20, 700), vec![7; 700], 64 * 1024);
+    // All of it is zeros, and none of them is written.
+    linux.push(FatEntry::File(raw(b"ORLOP~2 EFX", 0x20, 64 * 1024), Vec::new(), 64 * 1024));
+    for (bytes, sector, cluster) in [(40 * MIB, 512, 512), (264 * MIB, 512, 4096), (264 * MIB, 4096, 4096)] {
+        let pieces = write(&volume, bytes, sector, cluster).expect("fits");
+        let again = read(on(&pieces)).expect("sound");
+        let FatEntry::Directory(_, efi) = &again.root[2] else { panic!("EFI") };
+        let FatEntry::Directory(_, linux) = &efi[2] else { panic!("Linux") };
+        let (FatEntry::File(a, content, chain), FatEntry::File(b, hidden, room)) = (&linux[3], &linux[4])
+        else {
+            panic!("{linux:?}")
+        };
+        assert_eq!(
+            (content, *chain, hidden, *room),
+            (&vec![7; 700], 64 * 1024, &vec![0; 64 * 1024], 64 * 1024)
+        );
+        // One behind the other.
+        let first = |raw: &[u8; ENTRY]| u32::from(le16(raw, 26).expect("there"));
+        assert_eq!(first(b) - first(a), 64 * 1024 / cluster);
+        assert!(pieces.iter().all(|piece| piece.bytes.iter().any(|byte| *byte != 0)));
+    }
+}
+
+#[test]
 fn pieces_lie_apart_and_in_the_volume() {
-    let mut pieces = write(&volume(), 264 * MIB, 4096).expect("fits");
+    let mut pieces = write(&volume(), 264 * MIB, 4096, 4096).expect("fits");
     pieces.sort_by_key(|piece| piece.offset);
     let end = |piece: &Piece| piece.offset + piece.bytes.len() as u64;
     assert!(pieces.windows(2).all(|two| end(&two[0]) <= two[1].offset));
@@ -155,7 +185,12 @@ fn pieces_lie_apart_and_in_the_volume() {
 
 #[test]
 fn what_would_be_no_fat32_is_refused() {
-    assert!(write(&volume(), 256 * MIB, 4096).expect_err("too few clusters").to_string().contains("65525"));
+    assert!(
+        write(&volume(), 256 * MIB, 4096, 4096).expect_err("too few clusters").to_string().contains("65525")
+    );
+    assert!(
+        write(&volume(), 264 * MIB, 512, 1536).is_err() && write(&volume(), 264 * MIB, 4096, 512).is_err()
+    );
     assert!(read(|_, length| Ok(vec![0; length])).is_err());
     assert!(read(|_, _| Ok(Vec::new())).is_err());
     assert!(read(|_, _| Err(std::io::Error::other("no"))).is_err());
@@ -165,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn damage_gives_an_error_or_a_tree(changes in proptest::collection::vec((0usize..3, 0usize..2000, any::<u8>()), 1..20)) {
-        let mut pieces = write(&volume(), 40 * MIB, 512).expect("fits");
+        let mut pieces = write(&volume(), 40 * MIB, 512, 512).expect("fits");
         let last = pieces.len() - 1;
         // The boot sector, the table that is read, the root directory.
         let places = [0, 4, last];

@@ -10,4 +10,5 @@ pub mod microcode;
 pub mod oci;
 pub mod sectors;
 pub mod tar;
+pub mod two_slots;
 pub mod verity;

@@ -132,7 +132,8 @@ fn places(table: &Table) -> Result<(Range<u64>, u64)> {
 }
 
 fn write_esp(disk: &File, esp: &Range<u64>, volume: &Volume) -> Result<()> {
-    for piece in fat::write(volume, esp.end - esp.start, u32::try_from(NEW)?)? {
+    let sector = u32::try_from(NEW)?;
+    for piece in fat::write(volume, esp.end - esp.start, sector, sector)? {
         disk.write_all_at(&piece.bytes, esp.start + piece.offset)?;
     }
     Ok(())
@@ -169,7 +170,10 @@ fn set(bytes: &mut [u8], at: usize, value: u64) {
 }
 
 /// Makes bytes zero. Those that are zero stay unwritten, so that holes of the file stay holes.
-fn clear(disk: &File, place: Range<u64>) -> Result<()> {
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn clear(disk: &File, place: Range<u64>) -> Result<()> {
     let zeros = vec![0; CHUNK];
     let mut at = place.start;
     while at < place.end {

@@ -25,7 +25,7 @@ pub(crate) fn write_disk(disk: &File) {
     table.add_partition("esp", ESP, EFI, 0, Some(2048)).expect("room");
     table.add_partition("orlop_1", 4 * MIB, LINUX_ROOT_X64, 1 << 59, Some(2048)).expect("room");
     drop(table.write().expect("written"));
-    for piece in fat::write(&volume(), ESP, 512).expect("fits") {
+    for piece in fat::write(&volume(), ESP, 512, 4096).expect("fits") {
         disk.write_all_at(&piece.bytes, MIB + piece.offset).expect("written");
     }
     for (at, bytes) in

@@ -9,6 +9,7 @@ use super::error::InitError;
 use super::install::BootedDisk;
 use super::loader::{self, Loader};
 use super::report::Report;
+use super::slot::{Arbiter, SlotOutcome};
 use super::sources::{FoundSources, SourceLocations, collect};
 use super::steps::{apply_all, read};
 use super::verity::Opened;
@@ -38,6 +39,8 @@ struct Boot {
     drivers: Drivers,
     loader: Loader,
     other_slot: OtherSlot,
+    /// None on a disk without a boot record.
+    arbiter: Option<Arbiter>,
     /// Sources of the configuration, if they were looked at already.
     found: Option<FoundSources>,
     /// The same, looked at before it was known whether the state partition can be made.
@@ -54,11 +57,13 @@ pub fn run() -> ! {
         drivers: Drivers::default(),
         loader: Loader::default(),
         other_slot: OtherSlot::default(),
+        arbiter: None,
         found: None,
         early: None,
     };
     boot.report.stamp("kernel", None, &kernel_version(), true);
     let Err(Stopped(phase, why)) = boot.phases();
+    boot.leave_corrupt_slot(phase, &why);
     stop::stop(&mut boot.report, phase, boot.other_slot, &why)
 }
 
@@ -73,6 +78,7 @@ impl Boot {
         self.tolerated(Phase::Modules, load);
         let (disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
         self.other_slot = OtherSlot { filled: slot.other_slot, counted: self.loader.counts_tries };
+        self.tolerated(Phase::Slot, |b| b.slot(&disk, &slot, &args));
         let opened = self.vital(Phase::Verity, |_| {
             let opened = verity::open(args.roothash, &disk, &slot)?;
             let detail = format!("{} root hash {}", opened.partition, args.roothash);
@@ -138,6 +144,42 @@ impl Boot {
                 self.report.problem(&format!("{}: {why}", phase.name()));
                 self.report.stamp(phase.name(), Some(started), &why, false);
             }
+        }
+    }
+
+    /// May this slot boot? A machine that has to start another one is reset here.
+    fn slot(&mut self, disk: &Disk, slot: &Slot, args: &BootArgs) -> Result<String, InitError> {
+        let Some(mut arbiter) = Arbiter::find(disk, slot, self.loader.esp) else {
+            return Ok("this disk has no boot record".to_owned());
+        };
+        let judged = arbiter.judge(&args.roothash);
+        self.arbiter = Some(arbiter);
+        let SlotOutcome { resets, clear_choices, said, failures, detail } = judged?;
+        if clear_choices {
+            match loader::clear_choices(&mut self.drivers) {
+                Ok(cleared) if cleared.is_empty() => {}
+                Ok(cleared) => {
+                    self.report.info(&format!("deleted the boot loader's {}", cleared.join(" and ")));
+                }
+                Err(e) => self.report.info(&format!("cannot delete a variable of the boot loader: {e}")),
+            }
+        }
+        if resets {
+            self.report.stamp(Phase::Slot.name(), None, &detail, true);
+            stop::reset(&mut self.report, &said.join("; "));
+        }
+        said.iter().for_each(|line| self.report.line(line));
+        if failures.is_empty() { Ok(detail) } else { Err(InitError::Refused(failures.join("; "))) }
+    }
+
+    /// A slot that does not match its root hash is hidden from the loader, if the other one is good. Else it returns.
+    fn leave_corrupt_slot(&mut self, phase: Phase, why: &str) {
+        if !matches!(phase, Phase::Verity | Phase::Root) {
+            return;
+        }
+        if let Some(outcome) = self.arbiter.as_mut().and_then(|arbiter| arbiter.leave(why)) {
+            let line = format!("boot failed in {}: {why}; {}", phase.name(), outcome.said.join("; "));
+            stop::reset(&mut self.report, &line);
         }
     }
 

@@ -5,9 +5,11 @@ use super::drivers::Drivers;
 use super::steps::apply;
 use crate::plan::disk::{is_kexec, parse_loader_partuuid};
 use crate::plan::guid::Guid;
-use crate::plan::mounts::{EFI_VARIABLES, firmware};
+use crate::plan::mounts::{EFI_VARIABLES, firmware, writable_firmware};
+use crate::sys::inode;
 use nix::mount::{MntFlags, umount2};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 /// Under which the kernel would ask for their file system's module.
@@ -16,6 +18,14 @@ pub const FILE_SYSTEM: &str = "fs-efivarfs";
 const ESP: &str = "LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 /// Only there if the tries of the booted entry are counted.
 const COUNTED: &str = "LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+
+/// By these the loader chooses another entry than the first of its order.
+const CHOICES: [&str; 4] = [
+    "LoaderEntryDefault-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f",
+    "LoaderEntryOneShot-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f",
+    "LoaderEntryPreferred-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f",
+    "LoaderEntrySysFail-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f",
+];
 
 /// The loader's variables; none on a machine without EFI, and in a kernel that another kernel started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,4 +57,55 @@ pub fn read(drivers: &mut Drivers) -> Loader {
     let counts_tries = variable(COUNTED).is_some();
     let _ = umount2(EFI_VARIABLES, MntFlags::MNT_DETACH);
     Loader { esp, counts_tries }
+}
+
+/// Deletes the variables that choose an entry: they are of another installation, or wrong. Returns the names of those that
+/// were there.
+///
+/// # Errors
+/// One of them cannot be deleted.
+pub fn clear_choices(drivers: &mut Drivers) -> io::Result<Vec<&'static str>> {
+    if !is_efi() {
+        return Ok(Vec::new());
+    }
+    drivers.need(FILE_SYSTEM);
+    apply(&writable_firmware())?;
+    let cleared = remove_choices(Path::new(EFI_VARIABLES));
+    let _ = umount2(EFI_VARIABLES, MntFlags::MNT_DETACH);
+    cleared
+}
+
+fn remove_choices(variables: &Path) -> io::Result<Vec<&'static str>> {
+    let mut cleared = Vec::new();
+    for name in CHOICES {
+        let path = variables.join(name);
+        match File::open(&path) {
+            Ok(file) => {
+                // Where there is no such flag, the removal says whether it works.
+                let _ = inode::clear_immutable(&file);
+                fs::remove_file(&path)?;
+                cleared.push(name.split('-').next().unwrap_or(name));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(cleared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_choices_are_deleted() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for name in [CHOICES[0], CHOICES[1], ESP, "BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c"] {
+            fs::write(dir.path().join(name), b"x").expect("fixture");
+        }
+        let cleared = remove_choices(dir.path()).expect("deleted");
+        assert_eq!(cleared, ["LoaderEntryDefault", "LoaderEntryOneShot"]);
+        assert_eq!(fs::read_dir(dir.path()).expect("directory").count(), 2);
+        assert_eq!(remove_choices(dir.path()).expect("nothing"), Vec::<&str>::new());
+    }
 }

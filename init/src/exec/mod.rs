@@ -33,6 +33,7 @@ pub mod runtime;
 pub mod seed;
 pub mod settings;
 pub mod shim;
+pub mod slot;
 pub mod sources;
 mod stand_in;
 pub mod state;

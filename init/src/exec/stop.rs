@@ -11,6 +11,8 @@ use nix::unistd::sync;
 
 /// How often a staying machine repeats its message: a person may attach a console late.
 const REPEAT_S: i64 = 60;
+/// Seconds between the message and a reset for another slot.
+const RESET_DELAY_S: i64 = 3;
 
 /// Never returns.
 pub fn stop(report: &mut Report, phase: Phase, other: OtherSlot, why: &str) -> ! {
@@ -26,6 +28,13 @@ pub fn stop(report: &mut Report, phase: Phase, other: OtherSlot, why: &str) -> !
         wait(REPEAT_S);
         report.line(&line);
     }
+}
+
+/// Says why the machine starts anew with another slot, and resets it. Returns only if the kernel refuses.
+pub fn reset(report: &mut Report, why: &str) {
+    report.problem(&format!("{why}; rebooting in {RESET_DELAY_S} s"));
+    report.flush();
+    reboot_after(RESET_DELAY_S);
 }
 
 /// Says a line, and again each minute: only a person can go on. Never returns.

@@ -7,7 +7,8 @@
 
 use super::cmdline::RootHash;
 use super::gpt::{GptError, Partition, Table};
-use super::guid::{Guid, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
+use super::guid::{Guid, TYPE_BOOT_RECORD, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
+use orlop_config::slots::SlotName;
 
 /// Label of the state partition.
 pub const STATE_LABEL: &str = "orlop-state";
@@ -30,10 +31,10 @@ pub struct Disk {
 }
 
 impl Partition {
-    /// One of those that an image has: ESP, slots, state.
+    /// One of those that an image has: ESP, slots, boot record, state.
     #[must_use]
     pub fn is_systems(&self) -> bool {
-        [TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY].contains(&self.type_guid)
+        [TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_BOOT_RECORD].contains(&self.type_guid)
             || self.type_guid == TYPE_VAR && self.label == STATE_LABEL
     }
 }
@@ -61,6 +62,21 @@ impl Disk {
     pub fn esp(&self, booted: Option<Guid>) -> Option<&Partition> {
         let all = self.table.as_ref().ok()?.partitions.iter().filter(|p| p.type_guid == TYPE_ESP);
         all.min_by_key(|p| (Some(p.partuuid) != booted, p.number))
+    }
+
+    /// The partition of the boot record; none on a disk of the first layout.
+    #[must_use]
+    pub fn boot_record(&self) -> Option<&Partition> {
+        self.table.as_ref().ok()?.partitions.iter().find(|p| p.type_guid == TYPE_BOOT_RECORD)
+    }
+
+    /// The slot of a root partition: A is the first on the disk, B the second.
+    #[must_use]
+    pub fn slot_name(&self, root: u32) -> Option<SlotName> {
+        let roots = self.table.as_ref().ok()?.partitions.iter().filter(|p| p.type_guid == TYPE_ROOT);
+        let mut starts: Vec<(u64, u32)> = roots.map(|p| (p.start, p.number)).collect();
+        starts.sort_unstable();
+        SlotName::ALL.into_iter().zip(starts).find(|(_, (_, number))| *number == root).map(|(slot, _)| slot)
     }
 
     /// Another root slot with content: what the boot loader could try instead.
@@ -323,6 +339,23 @@ mod tests {
         assert_eq!(d.state().map(|p| p.number), Some(6));
         edit(&mut d, |p| p[5].type_guid = TYPE_ROOT);
         assert_eq!(d.state(), None);
+    }
+
+    #[test]
+    fn slots_are_in_the_disks_order() {
+        let mut d = disk("vda", 1);
+        let roots: Vec<u32> = {
+            let all = &d.table.as_ref().expect("sound").partitions;
+            all.iter().filter(|p| p.type_guid == TYPE_ROOT).map(|p| p.number).collect()
+        };
+        edit(&mut d, |p| p.iter_mut().for_each(|p| p.start = u64::from(p.number) << 20));
+        assert_eq!(roots.iter().map(|n| d.slot_name(*n)).collect::<Vec<_>>(), SlotName::ALL.map(Some));
+        edit(&mut d, |p| p.iter_mut().for_each(|p| p.start = u64::from(99 - p.number) << 20));
+        assert_eq!(d.slot_name(roots[0]), Some(SlotName::B));
+        assert_eq!(d.slot_name(77), None);
+        assert_eq!(d.boot_record(), None);
+        edit(&mut d, |p| p[5].type_guid = TYPE_BOOT_RECORD);
+        assert!(d.boot_record().is_some_and(|p| p.number == 6 && p.is_systems()));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use super::gpt_header::header_crc;
 use super::guid::Guid;
 use super::{le_u32, le_u64};
+pub use orlop_config::crc32::crc32;
 
 /// Largest partition entry array that is read, bytes (the usual one has 16 KiB).
 pub(super) const ENTRIES_BYTES_MAX: u64 = 1 << 20;
@@ -70,19 +71,6 @@ pub enum GptError {
         /// What is wrong with the second copy.
         backup: &'static str,
     },
-}
-
-/// CRC-32 as GPT uses it (reflected, polynomial 0xEDB88320).
-#[must_use]
-pub fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-        }
-    }
-    !crc
 }
 
 /// Reads the table of a device of `device_bytes` with logical sectors of `sector` bytes.

@@ -1,5 +1,5 @@
 //! A partition table's changes: a partition behind all others is added, the last one grows to the disk's end, disk and
-//! partitions get other GUIDs.
+//! partitions get other GUIDs, partitions other labels.
 //!
 //! In: the device. Out: the partition, and writes in the order in which they must reach the disk. Invariants: after
 //! any prefix of them one copy of the table is sound, and it is the old table or the new one; no other entry and no
@@ -17,6 +17,7 @@ const PARTUUID: usize = 16;
 const LAST: usize = 40;
 const ATTRIBUTES: usize = 48;
 const LABEL: usize = 56;
+const LABEL_UNITS: usize = 36;
 /// Fields of an MBR's first entry, bytes from the sector's start.
 const MBR_TYPE: usize = 450;
 const MBR_LENGTH: usize = 458;
@@ -158,9 +159,7 @@ impl Editor {
         for (field, value) in fields {
             entry[field..field + 8].copy_from_slice(&value.to_le_bytes());
         }
-        for (unit, place) in new.label.encode_utf16().take(36).zip(entry[LABEL..].chunks_exact_mut(2)) {
-            place.copy_from_slice(&unit.to_le_bytes());
-        }
+        set_label(&mut entry[LABEL..], new.label);
         let partition = Partition {
             number: u32::try_from(at).unwrap_or(u32::MAX).saturating_add(1),
             type_guid: new.type_guid,
@@ -210,6 +209,18 @@ impl Editor {
         Ok(())
     }
 
+    /// Gives a partition another label; 36 UTF-16 units of it count.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn relabel(&mut self, number: u32, label: &str) -> Result<(), ChangeError> {
+        let partition = self.partitions.iter_mut().find(|p| p.number == number);
+        label.clone_into(&mut partition.ok_or(ChangeError::Missing(number))?.label);
+        let at = (number as usize - 1) * self.entry + LABEL;
+        set_label(&mut self.entries[at..], label);
+        Ok(())
+    }
+
     fn grain(&self) -> u64 {
         GRAIN.max(self.sector)
     }
@@ -239,6 +250,14 @@ impl Editor {
         let order = if self.copy == Copy::Primary { [backup, primary] } else { [primary, backup] };
         let mbr = self.mbr.iter().map(|bytes| DiskWrite { offset: 0, bytes: bytes.clone() });
         order.into_iter().flatten().chain(mbr).collect()
+    }
+}
+
+/// Writes a label to the beginning of `field`, over all of an older one.
+fn set_label(field: &mut [u8], label: &str) {
+    let units = label.encode_utf16().chain(std::iter::repeat(0));
+    for (unit, place) in units.take(LABEL_UNITS).zip(field.chunks_exact_mut(2)) {
+        place.copy_from_slice(&unit.to_le_bytes());
     }
 }
 

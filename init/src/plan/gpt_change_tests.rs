@@ -205,3 +205,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn another_label_takes_the_place_of_the_whole_old_one() {
+    let disk = image();
+    let long = "x".repeat(50);
+    for (label, want) in [("a", "a"), ("", ""), (long.as_str(), &long[..36])] {
+        let mut table = editor(&disk).expect("sound");
+        table.relabel(1, &long).expect("there");
+        table.relabel(1, label).expect("there");
+        assert_eq!(table.relabel(3, label), Err(ChangeError::Missing(3)));
+        let mut now = disk.clone();
+        table.writes().iter().for_each(|write| apply(&mut now, write));
+        others_agree(&now);
+        let (before, after) = (read(&disk).expect("sound"), read(&now).expect("sound"));
+        assert_eq!(after.partitions[0].label, want);
+        // Nothing else of it, and nothing of the other partition.
+        let label = before.partitions[0].label.clone();
+        let first = crate::plan::gpt::Partition { label, ..after.partitions[0].clone() };
+        assert_eq!((first, &after.partitions[1..]), (before.partitions[0].clone(), &before.partitions[1..]));
+    }
+}

@@ -17,6 +17,8 @@ pub const TYPE_ROOT: Guid = OWN.root;
 pub const TYPE_ROOT_VERITY: Guid = OWN.verity;
 /// Partition type of `/var`, where Orlop keeps its state.
 pub const TYPE_VAR: Guid = Guid::from_u128(0x4d21_b016_b534_45c2_a9fb_5c16_e091_fd2d);
+/// Partition type of the boot record (`mkosi/disk/repart/50-boot-record.conf`).
+pub const TYPE_BOOT_RECORD: Guid = Guid::from_u128(0x9d4b_a33e_6db4_48fd_82f3_fba1_b8f3_9790);
 
 /// Partition types of a slot: the discoverable partitions specification has a pair for each architecture, so that a disk
 /// that is moved to a machine of another one is not taken for that machine's.

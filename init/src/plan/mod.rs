@@ -4,12 +4,15 @@
 //! in and carries out the steps. Input from disk, firmware or the command line is hostile: no parser here
 //! panics, or allocates by a length that it has not checked. docs/boot.md specifies the behaviour.
 
+pub mod arbiter;
 pub mod clock;
 pub mod cmdline;
 pub mod cri_version;
 pub mod disk;
 pub mod disk_content;
 pub mod disk_ids;
+pub mod esp;
+pub mod esp_names;
 pub mod ext4;
 pub mod failure;
 pub mod fat;
@@ -22,6 +25,7 @@ pub mod gpt_relocate;
 pub mod guid;
 pub mod install;
 pub mod kept;
+pub mod loader_order;
 pub mod masquerade;
 pub mod modules;
 pub mod mounts;

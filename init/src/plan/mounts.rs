@@ -36,6 +36,14 @@ pub fn firmware() -> BootStep {
     BootStep::Mount(Mount { optional: true, ..variables })
 }
 
+/// The same, for as long as init deletes some.
+#[must_use]
+pub fn writable_firmware() -> BootStep {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let variables = mount("efivarfs", EFI_VARIABLES, "efivarfs", flags, "");
+    BootStep::Mount(Mount { optional: true, ..variables })
+}
+
 /// The verified root.
 #[must_use]
 pub fn root(device: &str) -> Vec<BootStep> {

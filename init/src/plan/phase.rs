@@ -11,6 +11,8 @@ pub enum Phase {
     Modules,
     /// The disk that holds the root of this boot.
     Disk,
+    /// Which slot may boot: boot record and ESP.
+    Slot,
     /// The dm-verity device over it.
     Verity,
     /// The erofs root on /sysroot.
@@ -38,11 +40,12 @@ pub enum OnFailure {
 
 impl Phase {
     /// All phases in the order in which they run.
-    pub const ORDER: [Phase; 11] = [
+    pub const ORDER: [Phase; 12] = [
         Phase::ApiFilesystems,
         Phase::Cgroup,
         Phase::Modules,
         Phase::Disk,
+        Phase::Slot,
         Phase::Verity,
         Phase::Root,
         Phase::State,
@@ -59,6 +62,7 @@ impl Phase {
             Phase::ApiFilesystems => "init.api-filesystems",
             Phase::Modules => "init.modules",
             Phase::Disk => "init.disk",
+            Phase::Slot => "init.slot",
             Phase::Verity => "init.verity",
             Phase::Root => "init.root",
             Phase::State => "init.state",
@@ -79,6 +83,7 @@ impl Phase {
                 OnFailure::Stop
             }
             Phase::Modules
+            | Phase::Slot
             | Phase::State
             | Phase::Seed
             | Phase::MachineId

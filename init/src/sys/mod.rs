@@ -3,5 +3,6 @@
 pub mod block;
 pub mod child;
 pub mod dm;
+pub mod inode;
 pub mod swap;
 pub mod xattr;

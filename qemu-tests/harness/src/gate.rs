@@ -26,12 +26,13 @@ pub const AREAS: &[Area] = &[
     "resources",
     "shutdown",
     "time",
+    "update",
     "volumes",
 ];
 
 /// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
 /// those of resources in VMs take a quarter of an hour next to other work. Installations and boots from emulated sticks and controllers
-/// take minutes each, arm64 needs an image of its own, and the cases of consoles, networks, platforms and clocks have not passed yet.
+/// take minutes each, arm64 needs an image of its own, and the cases of consoles, networks, platforms, clocks and slots have not passed yet.
 pub const NOT_FIXED: &[(Area, Level)] = &[
     ("addons", Level::L4n),
     ("addons", Level::L4v),
@@ -43,6 +44,7 @@ pub const NOT_FIXED: &[(Area, Level)] = &[
     ("provision", Level::L4v),
     ("resources", Level::L4v),
     ("time", Level::L4v),
+    ("update", Level::L4v),
 ];
 
 /// The fixed set: the steadiest cases, one at least for each area and level but those of [`NOT_FIXED`]. Every run
@@ -109,6 +111,8 @@ pub const UNTRIED: &[&str] = &[
     "provision/late",
     "time/ntp",
     "time/wrong",
+    "update/arbiter-names",
+    "update/arbiter-record",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
@@ -220,6 +224,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("config/src/kubelet/", &["lifecycle", "join"]),
     ("config/src/node/", &["boot", "net"]),
     ("config/src/release/", &[]),
+    ("config/src/slots/", &["boot", "update"]),
     ("deny.toml", &[]),
     ("docs/", &[]),
     ("image/", &["boot", "shutdown"]),
@@ -232,6 +237,10 @@ const PLACES: &[(&str, &[Area])] = &[
     ("init/src/plan/install.rs", &["boot", "places"]),
     ("init/src/exec/configure.rs", &["provision"]),
     ("init/src/exec/platform.rs", &["boot", "provision"]),
+    ("init/src/exec/slot.rs", &["boot", "update"]),
+    ("init/src/plan/arbiter", &["boot", "update"]),
+    ("init/src/plan/esp", &["boot", "update"]),
+    ("init/src/plan/loader_order.rs", &["boot", "update"]),
     ("init/src/plan/platform.rs", &["boot", "provision"]),
     ("init/src/plan/reconfigure.rs", &["provision"]),
     ("mkosi/", &["boot", "shutdown"]),
@@ -271,6 +280,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/resources", &["resources"]),
     ("qemu-tests/src/cases/shutdown", &["shutdown"]),
     ("qemu-tests/src/cases/time", &["time"]),
+    ("qemu-tests/src/cases/update", &["update"]),
     ("qemu-tests/src/cases/volumes", &["volumes"]),
     ("qemu-tests/src/cases/volumes/killed_steps.rs", &["volumes", "resources"]),
     ("rustfmt.toml", &[]),

@@ -113,11 +113,12 @@ fn entries(vm: &Vm) -> Vec<LedgerEntry> {
         .collect()
 }
 
-const INIT_PHASES: [&str; 10] = [
+const INIT_PHASES: [&str; 11] = [
     "init.api-filesystems",
     "init.cgroup",
     "init.modules",
     "init.disk",
+    "init.slot",
     "init.verity",
     "init.root",
     "init.state",

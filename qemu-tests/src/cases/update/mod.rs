@@ -1,0 +1,3 @@
+//! The boot record, the arbiter and the slots.
+
+pub mod arbiter;

@@ -40,7 +40,7 @@ pub(super) fn lay_out(disk: &File) -> Result<()> {
         disk.write_all_at(&piece.bytes, esp.start + piece.offset).context("writing the ESP")?;
     }
     let read = |offset: u64, length: usize| read_at(esp.start + offset, length).ok();
-    let directory = EspDirectory::read(&read).context("reading the new ESP")?;
+    let directory = EspDirectory::read(read).context("reading the new ESP")?;
     for slot in SlotName::ALL {
         let entry = directory.entry(slot).with_context(|| format!("the new ESP has no slot {slot}"))?;
         let whole = directory.geometry().is_contiguous(&read, entry.first_cluster, UKI_CHAIN_BYTES)?;

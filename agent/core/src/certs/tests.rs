@@ -47,6 +47,8 @@ struct World {
     machine: CertManager,
     now: Now,
     lifetime: Duration,
+    /// Nanoseconds by which the node's clock is ahead of the signer's.
+    ahead: i64,
     approve: bool,
     /// What the shell finds when it looks for bootstrap credentials; `None`: it goes on looking.
     token: Option<Result<(), String>>,
@@ -91,6 +93,7 @@ impl World {
             machine: CertManager::new(config(kind)),
             now: Now { mono: Mono(0), wall: Wall(BUILT.0 + 1000 * SECOND) },
             lifetime: hours(1),
+            ahead: 0,
             approve: true,
             token: None,
             token_leads_nowhere: false,
@@ -160,7 +163,8 @@ impl World {
             }
             CertAction::Store { id, key, .. } => {
                 self.actions.push("store".into());
-                let mut new = facts(self.now.wall, self.lifetime, self.template.as_ref().unwrap());
+                let signed = Wall(self.now.wall.0 - self.ahead);
+                let mut new = facts(signed, self.lifetime, self.template.as_ref().unwrap());
                 if fault == Fault::Mangled {
                     new.common_name = "somebody".into();
                 }

@@ -59,3 +59,30 @@ fn while_nobody_vouches_for_the_clock_no_certificate_has_expired() {
     w.run(Duration::from_secs(20), &mut peace());
     assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
 }
+
+#[test]
+fn a_certificate_that_is_signed_while_the_clock_is_ahead_is_good_and_renewed_in_time() {
+    let mut w = World::with_token();
+    w.ahead = 100_000_000 * SECOND;
+    let signed = w.now.wall;
+    w.now.wall.0 += w.ahead;
+    w.step(CertEvent::ClockVerified(false), &mut peace());
+    w.step(CertEvent::Loaded(None), &mut peace());
+    w.run(Duration::from_secs(20), &mut peace());
+    assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
+    assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }), "{}", w.shown);
+    assert!(!w.shown.contains("expired"), "{}", w.shown);
+
+    // The clock is set: nothing is asked for before 70 % of the lifetime, and all is renewed before the end.
+    (w.ahead, w.now.wall.0) = (0, w.now.wall.0 - w.ahead);
+    w.step(CertEvent::ClockVerified(true), &mut peace());
+    w.run(Duration::from_secs(2_400), &mut peace());
+    assert!(w.actions.is_empty(), "{:?}", w.actions);
+    w.run(Duration::from_secs(1_100), &mut peace());
+    assert_eq!(w.actions().last().map(String::as_str), Some("store"));
+    assert!(
+        w.machine
+            .current()
+            .is_some_and(|now| now.not_after > facts(signed, hours(1), &client_template()).not_after)
+    );
+}

@@ -244,7 +244,7 @@ fn a_disk_of_large_sectors_has_its_table_there_and_the_configuration() {
     let esp = esp.expect("a sound ESP");
     assert_eq!(esp.boot[11..13], [0, 16]);
     let is_there =
-        |entry: &FatEntry| matches!(entry, FatEntry::File(_, content) if content == text.as_bytes());
+        |entry: &FatEntry| matches!(entry, FatEntry::File(_, content, _) if content == text.as_bytes());
     let in_directory =
         |entry: &FatEntry| matches!(entry, FatEntry::Directory(_, all) if all.iter().any(is_there));
     assert!(esp.root.iter().any(in_directory));

@@ -222,7 +222,7 @@ fn another_label_takes_the_place_of_the_whole_old_one() {
         assert_eq!(after.partitions[0].label, want);
         // Nothing else of it, and nothing of the other partition.
         let label = before.partitions[0].label.clone();
-        let first = crate::plan::gpt::Partition { label, ..after.partitions[0].clone() };
+        let first = Partition { label, ..after.partitions[0].clone() };
         assert_eq!((first, &after.partitions[1..]), (before.partitions[0].clone(), &before.partitions[1..]));
     }
 }

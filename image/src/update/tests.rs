@@ -376,6 +376,10 @@ fn a_signature_from_elsewhere_is_checked_and_added() {
 
     let document = fixture.release_directory("0.2.0").join("release.json");
     let mut envelope = Envelope::read(&fs::read(&document).expect("read")).expect("an envelope");
+    let said = super::detached::described(&envelope).expect("a release");
+    assert!(said.starts_with("release 0.2.0 for ") && said.contains(", generation 1, root hash "), "{said}");
+    let other = Envelope { payload_type: "text/plain".to_owned(), ..envelope.clone() };
+    assert!(super::detached::described(&other).is_err(), "a key signs no other text");
     let trust = newest_trust(fixture.keys.path()).expect("a chain");
     let key = SigningKey::read(&key_file).expect("a key");
     let id = trust.keys.iter().find(|known| key.is(known)).expect("known").id.clone();

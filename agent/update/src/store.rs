@@ -83,7 +83,7 @@ impl UpdateStore {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn seen(&self, channel: &str) -> Result<Option<ChannelDocument>, UpdateError> {
+    pub(crate) fn seen(&self, channel: &str) -> Result<Option<ChannelDocument>, UpdateError> {
         let path = self.directory.join(channel_path(channel));
         let Some(text) = read_kept(&path)? else { return Ok(None) };
         let document = ChannelDocument::read(&self.trust, channel, &text, &RingSignatures);
@@ -94,7 +94,7 @@ impl UpdateStore {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn keep_channel(&self, channel: &str, text: &[u8]) -> Result<(), UpdateError> {
+    pub(crate) fn keep_channel(&self, channel: &str, text: &[u8]) -> Result<(), UpdateError> {
         self.write(&channel_path(channel), text)
     }
 

@@ -28,6 +28,8 @@ const ALIGNMENT: usize = 4096;
 #[derive(Debug)]
 pub struct Arbiter {
     booted: SlotName,
+    /// The other slot holds a version, by its partition's label.
+    other_filled: bool,
     /// `/dev/vda6`.
     record_path: String,
     position: Option<RingPosition>,
@@ -61,7 +63,9 @@ impl Arbiter {
         let record_path = path(disk.boot_record()?.number);
         let booted = disk.slot_name(slot.root.number)?;
         let esp_path = disk.esp(esp).map(|esp| path(esp.number));
-        Some(Arbiter { booted, record_path, position: None, record: None, esp_path, directory: None })
+        let other_filled = slot.other_slot;
+        let (position, record, directory) = (None, None, None);
+        Some(Arbiter { booted, other_filled, record_path, position, record, esp_path, directory })
     }
 
     /// Judges this boot, and writes the record and the ESP.
@@ -87,7 +91,7 @@ impl Arbiter {
             Err(e) => failures.push(chain(&e)),
         }
         let roothash = roothash.to_string();
-        let booted = BootedSlot { name: self.booted, roothash: &roothash };
+        let booted = BootedSlot { name: self.booted, roothash: &roothash, other_filled: self.other_filled };
         let judged = judge(record.as_ref(), &booted, &self.entries());
         Ok(self.carry_out(judged, failures))
     }
@@ -199,7 +203,8 @@ mod tests {
         }
         fs::write(&esp_path, slots(a, b)).expect("ESP");
         let (position, record, directory) = (None, None, None);
-        Arbiter { booted: SlotName::A, record_path, position, record, esp_path: Some(esp_path), directory }
+        let (booted, other_filled, esp_path) = (SlotName::A, true, Some(esp_path));
+        Arbiter { booted, other_filled, record_path, position, record, esp_path, directory }
     }
 
     fn hash(digits: &str) -> RootHash {

@@ -190,6 +190,8 @@ mod tests {
     use super::*;
     use crate::plan::esp::tests::slots;
     use crate::plan::esp_names::EntryState;
+    use crate::plan::gpt::{Copy, Partition, Table};
+    use crate::plan::guid::{TYPE_BOOT_RECORD, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY};
     use orlop_config::slots::SlotState;
     use std::fs;
     use std::path::Path;
@@ -224,6 +226,32 @@ mod tests {
         };
         let directory = EspDirectory::read(read).expect("sound");
         SlotName::ALL.map(|slot| directory.entry(slot).map(|entry| entry.state))
+    }
+
+    #[test]
+    fn a_disk_of_the_first_layout_has_no_arbiter() {
+        let part = |number: u32, type_guid: Guid| {
+            let (partuuid, start) = (Guid::from_u128(u128::from(number)), u64::from(number) << 20);
+            Partition { number, type_guid, partuuid, label: String::new(), start, length: 1 << 20 }
+        };
+        let layout = [TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_ROOT, TYPE_ROOT_VERITY];
+        let partitions: Vec<Partition> = (1u32..).zip(layout).map(|(n, kind)| part(n, kind)).collect();
+        let (root, hash) = (partitions[3].clone(), partitions[4].clone());
+        let slot = Slot { disk: 0, root, hash, other_slot: true };
+        let mut table = Table { disk: Guid::default(), copy: Copy::Primary, partitions };
+        let disk = |table: &Table| Disk {
+            name: "nvme0n1".into(),
+            bytes: 1 << 30,
+            sector: 512,
+            table: Ok(table.clone()),
+            nodes: Vec::new(),
+        };
+        assert!(Arbiter::find(&disk(&table), &slot, None).is_none());
+        table.partitions.push(part(6, TYPE_BOOT_RECORD));
+        let found = Arbiter::find(&disk(&table), &slot, None).expect("a boot record");
+        assert_eq!((found.booted, found.other_filled), (SlotName::B, true));
+        assert_eq!(found.record_path, "/dev/nvme0n1p6");
+        assert_eq!(found.esp_path.as_deref(), Some("/dev/nvme0n1p1"));
     }
 
     #[test]

@@ -318,7 +318,7 @@ fn a_release_of_a_replaced_key_is_wrong_until_it_is_withdrawn() {
     fixture.keys.replace("release").expect("replaced");
     fixture.publish("0.2.1");
     fs::write(fixture.release_directory("0.2.1").join("sbom.json"), "{}").expect("written");
-    let wrong = || super::verify::wrong_files(&fixture.published(), "stable").expect("read");
+    let wrong = || verify::wrong_files(&fixture.published(), "stable").expect("read");
     let found = wrong();
     assert!(found.len() == 2 && found[0].contains("sbom.json"), "{found:?}");
     assert!(found[1].starts_with("release 0.2.0: ") && found[1].ends_with("or withdraw it"), "{found:?}");
@@ -376,10 +376,10 @@ fn a_signature_from_elsewhere_is_checked_and_added() {
 
     let document = fixture.release_directory("0.2.0").join("release.json");
     let mut envelope = Envelope::read(&fs::read(&document).expect("read")).expect("an envelope");
-    let said = super::detached::described(&envelope).expect("a release");
+    let said = detached::described(&envelope).expect("a release");
     assert!(said.starts_with("release 0.2.0 for ") && said.contains(", generation 1, root hash "), "{said}");
     let other = Envelope { payload_type: "text/plain".to_owned(), ..envelope.clone() };
-    assert!(super::detached::described(&other).is_err(), "a key signs no other text");
+    assert!(detached::described(&other).is_err(), "a key signs no other text");
     let trust = newest_trust(fixture.keys.path()).expect("a chain");
     let key = SigningKey::read(&key_file).expect("a key");
     let id = trust.keys.iter().find(|known| key.is(known)).expect("known").id.clone();

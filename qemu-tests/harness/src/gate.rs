@@ -104,8 +104,6 @@ pub const UNTRIED: &[&str] = &[
     "places/virtio-scsi",
     "provision/copy",
     "time/wrong",
-    "update/arbiter-names",
-    "update/arbiter-record",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.

@@ -1,7 +1,7 @@
 //! `bench node` on a native node of a cluster of its own, with the agent and with the upstream kubelet.
 //!
-//! containerd has the configuration of native nodes (`qemu-tests/harness/src/native/config.rs`): it lists no disabled
-//! plugins, as the image's does.
+//! containerd has the configuration of native nodes (`qemu-tests/harness/src/native/config.rs`), with the image's plugins. It
+//! has Go's defaults, unless the options say otherwise: init's file with GOGC and GOMEMLIMIT is not there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use orlop_harness::case::{Case, CaseContext};
+use orlop_harness::native::config::disabled_plugins;
 use orlop_init::plan::go_memory;
 
 use crate::cases::boot::shared_vm::{HERE, node};
@@ -14,8 +15,6 @@ pub const CASES: &[Case] = &[HERE.case(
     containerd,
 )];
 
-/// The image's configuration.
-const CONFIGURATION: &str = include_str!("../../../../image/rootfs/common/etc/containerd/config.toml");
 /// A few that CRI does not work without, as type and id.
 const NEEDED: [(&str, &str); 4] = [
     ("io.containerd.grpc.v1", "cri"),
@@ -34,7 +33,7 @@ fn containerd(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     let broken: Vec<_> = plugins.iter().filter(|(_, _, status)| *status == "error").collect();
     ensure!(broken.is_empty(), "plugins that failed: {broken:?}");
-    let off = disabled(CONFIGURATION);
+    let off = off();
     let loaded: Vec<_> = plugins.iter().filter(|(kind, id, _)| off.contains(&(*kind, *id))).collect();
     ensure!(loaded.is_empty(), "plugins that are off and loaded: {loaded:?}");
     let meminfo = node.must("cat /proc/meminfo")?;
@@ -53,11 +52,9 @@ fn plugin(line: &str) -> Option<(&str, &str, &str)> {
     kind.starts_with("io.containerd.").then_some((kind, id, words.last()?))
 }
 
-/// The plugins of `disabled_plugins`, as type and id.
-fn disabled(configuration: &str) -> Vec<(&str, &str)> {
-    let list = configuration.lines().skip_while(|line| !line.starts_with("disabled_plugins = ["));
-    let names = list.take_while(|line| *line != "]").filter_map(|line| line.trim().strip_prefix('\''));
-    names.filter_map(|name| name.split('\'').next()?.rsplit_once('.')).collect()
+/// The plugins that are off, as type and id.
+fn off() -> Vec<(&'static str, &'static str)> {
+    disabled_plugins().into_iter().filter_map(|name| name.rsplit_once('.')).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_configuration_turns_nothing_off_that_cri_needs() {
-        let off = disabled(CONFIGURATION);
+        let off = off();
         assert!(off.contains(&("io.containerd.monitor.task.v1", "cgroups")), "{off:?}");
         assert!(off.contains(&("io.containerd.internal.v1", "opt")), "{off:?}");
         for needed in NEEDED {

@@ -11,14 +11,16 @@ use std::fs;
 
 use orlop_config::procfs;
 
-/// Shell command that prints the lines. Few programs are started: under emulation each costs a tenth of a second.
+/// Shell command that prints the lines, the machine's clock first and last. Few programs are started: under emulation each
+/// costs a tenth of a second.
 pub(in crate::bench) const GATHER: &str = "(cd /proc; \
+    grep -sH '^cpu ' stat; grep -sH '' uptime; \
     grep -sH '' [0-9]*/stat [0-9]*/cgroup; \
     grep -sH '^Pss:' [0-9]*/smaps_rollup; \
     grep -sH '^write_bytes:' [0-9]*/io; \
-    grep -sH '^cpu ' stat; \
-    grep -sH '' meminfo diskstats uptime /sys/fs/cgroup/cgroup.stat \
-    /sys/module/dm_bufio/parameters/current_allocated_bytes; true)";
+    grep -sH '' meminfo diskstats /sys/fs/cgroup/cgroup.stat \
+    /sys/module/dm_bufio/parameters/current_allocated_bytes; \
+    grep -sH '^cpu ' stat; grep -sH '' uptime)";
 
 /// Files of a process that the lines are of.
 const OF_PROCESS: [&str; 3] = ["cgroup", "smaps_rollup", "io"];
@@ -44,15 +46,24 @@ pub(super) struct ProcessSample {
     pub(super) written_bytes: Option<u64>,
 }
 
+/// The machine's time, and how busy it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct MachineClock {
+    /// Its age, seconds.
+    pub(super) uptime_s: Option<f64>,
+    /// Processor time of all processors in user mode, kernel and interrupts, clock ticks.
+    pub(super) busy_ticks: Option<u64>,
+}
+
 /// A machine, or the processes of a native node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NodeSample {
     /// By their ids.
     pub(super) processes: BTreeMap<i32, ProcessSample>,
-    /// The machine's age, seconds.
-    pub(super) uptime_s: Option<f64>,
-    /// Processor time of all processors in user mode, kernel and interrupts, clock ticks.
-    pub(super) busy_ticks: Option<u64>,
+    /// When the sample began: the processes are read first.
+    pub(super) begin: MachineClock,
+    /// When it ended: under emulation a sample takes seconds of processor time.
+    pub(super) end: MachineClock,
     /// `meminfo`, KiB.
     pub(super) meminfo: BTreeMap<String, u64>,
     /// Sectors of 512 bytes that were written, by block device.
@@ -146,12 +157,16 @@ impl NodeSample {
     fn take(&mut self, file: &str, line: &str) {
         let mut words = line.split_whitespace();
         match file {
-            "uptime" => self.uptime_s = words.next().and_then(|seconds| seconds.parse().ok()),
+            "uptime" => {
+                self.end.uptime_s = words.next().and_then(|seconds| seconds.parse().ok());
+                self.begin.uptime_s = self.begin.uptime_s.or(self.end.uptime_s);
+            }
             "stat" => {
                 // user nice system idle iowait irq softirq
                 let ticks: Vec<u64> = words.skip(1).take(7).filter_map(|ticks| ticks.parse().ok()).collect();
                 if let [user, nice, system, _, _, interrupts, soft] = ticks[..] {
-                    self.busy_ticks = Some(user + nice + system + interrupts + soft);
+                    self.end.busy_ticks = Some(user + nice + system + interrupts + soft);
+                    self.begin.busy_ticks = self.begin.busy_ticks.or(self.end.busy_ticks);
                 }
             }
             "meminfo" => {
@@ -216,6 +231,8 @@ mod tests {
             meminfo:HugePages_Total:       0\n\
             diskstats: 254       0 vda 1 2 3 4 5 6 70 8 0 9 10 0 0 0 0 0 0\n\
             uptime:12.50 40.00\n\
+            uptime:13.00 40.00\n\
+            stat:cpu  12 1 20 1000 5 2 3 0 0 0\n\
             /sys/fs/cgroup/cgroup.stat:nr_descendants 40\n\
             /sys/fs/cgroup/cgroup.stat:nr_subsys_cpu 7\n\
             /sys/fs/cgroup/cgroup.stat:nr_dying_descendants 2\n\
@@ -233,8 +250,8 @@ mod tests {
         };
         let want = NodeSample {
             processes: BTreeMap::from([(12, process)]),
-            uptime_s: Some(12.5),
-            busy_ticks: Some(36),
+            begin: MachineClock { uptime_s: Some(12.5), busy_ticks: Some(36) },
+            end: MachineClock { uptime_s: Some(13.0), busy_ticks: Some(38) },
             meminfo: BTreeMap::from([("MemTotal".into(), 1_000_000), ("HugePages_Total".into(), 0)]),
             written_sectors: BTreeMap::from([("vda".into(), 70)]),
             cgroups: Some(40),
@@ -285,7 +302,9 @@ mod tests {
         let sample = parse(&String::from_utf8_lossy(&output.stdout));
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(sample.processes.contains_key(&own), "{:?}", sample.processes.keys());
-        assert!(sample.meminfo.contains_key("MemTotal") && sample.uptime_s.is_some());
+        assert!(sample.meminfo.contains_key("MemTotal"));
+        assert!(sample.begin.uptime_s.is_some() && sample.begin.uptime_s <= sample.end.uptime_s);
+        assert!(sample.begin.busy_ticks.is_some() && sample.begin.busy_ticks <= sample.end.busy_ticks);
     }
 
     #[test]
@@ -294,6 +313,6 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let sample = parse(&read_below(parent));
         assert!(sample.processes.contains_key(&own) && !sample.processes.contains_key(&parent));
-        assert!(sample.uptime_s.is_some());
+        assert!(sample.begin.uptime_s.is_some());
     }
 }

@@ -93,16 +93,15 @@ fn mebi(kib: u64) -> String {
     format!("{:.1}", kib as f64 / 1024.0)
 }
 
-fn time(usage: &NodeUsage, ticks: Option<u64>) -> String {
-    let per_minute = ticks.and_then(|ticks| usage.ms_per_minute(ticks));
-    per_minute.map_or(UNKNOWN.to_owned(), |ms| format!("{ms:.0}"))
+fn time(ms_per_minute: Option<f64>) -> String {
+    ms_per_minute.map_or(UNKNOWN.to_owned(), |ms| format!("{ms:.0}"))
 }
 
 fn program(usage: &NodeUsage, program: &ProgramUsage) -> String {
     if program.processes == 0 {
         return cells("-", "-", "-");
     }
-    cells(&program.processes.to_string(), &mebi(program.pss_kib), &time(usage, Some(program.ticks)))
+    cells(&program.processes.to_string(), &mebi(program.pss_kib), &time(usage.ms_per_minute(program.ticks)))
 }
 
 fn memory(kib: Option<u64>) -> String {
@@ -110,7 +109,7 @@ fn memory(kib: Option<u64>) -> String {
 }
 
 fn machine(usage: &NodeUsage) -> String {
-    cells("", &usage.in_use_kib.map_or(UNKNOWN.to_owned(), mebi), &time(usage, usage.busy_ticks))
+    cells("", &usage.in_use_kib.map_or(UNKNOWN.to_owned(), mebi), &time(usage.busy_ms_per_minute))
 }
 
 /// What a column has no room for.
@@ -158,7 +157,7 @@ mod tests {
     fn a_table_has_every_program_and_both_sums() {
         let mut full = usage(&[("kubelet", 1, 16 * 1024, 3), ("shims", 10, 40 * 1024, 0)]);
         full.kernel = vec![("page tables", 2048), ("verity: hashes", 512)];
-        (full.in_use_kib, full.busy_ticks) = (Some(100 * 1024), Some(50));
+        (full.in_use_kib, full.busy_ms_per_minute) = (Some(100 * 1024), Some(500.0));
         let pause = ProgramUsage { processes: 10, pss_kib: 512, ticks: 0, written_bytes: 0 };
         full.pods.insert("pause containers".into(), pause);
         full.programs.insert(

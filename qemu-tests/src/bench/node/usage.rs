@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::sample::{NodeSample, ProcessSample};
+use super::sample::{MachineClock, NodeSample, ProcessSample};
 
 /// Units in which this benchmark itself runs in a guest.
 const OWN_UNITS: [&str; 2] = ["orlop-debug-shell.service", "e2e-report.service"];
@@ -61,8 +61,8 @@ pub(super) struct NodeUsage {
     pub(super) in_use_kib: Option<u64>,
     /// Cgroups, and removed ones that still hold memory.
     pub(super) cgroups: Option<(u64, u64)>,
-    /// Processor time of the whole machine between the samples, clock ticks.
-    pub(super) busy_ticks: Option<u64>,
+    /// Processor time of the whole machine between the samples, without theirs, milliseconds of a minute.
+    pub(super) busy_ms_per_minute: Option<f64>,
     /// Bytes written to the machine's disks between the samples.
     pub(super) written_bytes: Option<u64>,
 }
@@ -84,20 +84,22 @@ impl NodeUsage {
             written(&after.written_sectors).saturating_sub(written(&before.written_sectors)) * SECTOR
         });
         NodeUsage {
-            window_s: before.uptime_s.zip(after.uptime_s).map(|(then, now)| now - then).filter(|s| *s > 0.0),
+            window_s: window(before.begin, after.begin),
             programs,
             pods,
             kernel: kernel(after, given_mib),
             in_use_kib: since(amount("MemAvailable"), amount("MemTotal")),
             cgroups: after.cgroups.map(|all| (all, after.dying_cgroups.unwrap_or(0))),
-            busy_ticks: since(before.busy_ticks, after.busy_ticks),
+            busy_ms_per_minute: since(before.end.busy_ticks, after.begin.busy_ticks)
+                .zip(window(before.end, after.begin))
+                .map(|(ticks, window_s)| per_minute(ticks, window_s)),
             written_bytes: written,
         }
     }
 
     /// Clock ticks as milliseconds of a minute.
     pub(super) fn ms_per_minute(&self, ticks: u64) -> Option<f64> {
-        Some(ticks as f64 / TICKS_PER_S * 1000.0 * 60.0 / self.window_s?)
+        Some(per_minute(ticks, self.window_s?))
     }
 
     /// All programs that are not pods', together.
@@ -114,6 +116,16 @@ impl NodeUsage {
     pub(super) fn kernel_kib(&self) -> Option<u64> {
         (!self.kernel.is_empty()).then(|| self.kernel.iter().map(|(_, kib)| kib).sum())
     }
+}
+
+/// Seconds between two times, if there are some.
+fn window(then: MachineClock, now: MachineClock) -> Option<f64> {
+    Some(now.uptime_s? - then.uptime_s?).filter(|seconds| *seconds > 0.0)
+}
+
+/// Clock ticks of so many seconds as milliseconds of a minute.
+fn per_minute(ticks: u64, window_s: f64) -> f64 {
+    ticks as f64 / TICKS_PER_S * 1000.0 * 60.0 / window_s
 }
 
 type Programs = BTreeMap<String, ProgramUsage>;
@@ -290,9 +302,12 @@ mod tests {
 
     #[test]
     fn a_write_counts_for_its_disk_alone() {
+        let clock =
+            |uptime_s: f64, ticks: u64| MachineClock { uptime_s: Some(uptime_s), busy_ticks: Some(ticks) };
+        // A sample takes five seconds and 200 ticks.
         let at = |seconds: f64, vda: u64, ticks: u64| NodeSample {
-            uptime_s: Some(seconds),
-            busy_ticks: Some(ticks),
+            begin: clock(seconds, ticks),
+            end: clock(seconds + 5.0, ticks + 200),
             written_sectors: [
                 ("vda", vda),
                 ("vda1", vda),
@@ -307,7 +322,7 @@ mod tests {
         };
         let found = NodeUsage::between(&at(10.0, 100, 50), &at(40.0, 160, 350), None);
         assert_eq!(found.written_bytes, Some(60 * 512));
-        assert_eq!((found.window_s, found.busy_ticks), (Some(30.0), Some(300)));
+        assert_eq!((found.window_s, found.busy_ms_per_minute), (Some(30.0), Some(2400.0)));
         assert_eq!(found.ms_per_minute(300), Some(6000.0));
         assert_eq!(NodeUsage::between(&at(10.0, 1, 1), &at(10.0, 1, 1), None).ms_per_minute(300), None);
     }

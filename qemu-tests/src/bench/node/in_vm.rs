@@ -95,7 +95,6 @@ fn on_appliance(
             say::line(format!("measured: {name}, {pods} pods, in a VM"));
             columns.push((format!("{name}, {pods} pods"), usage));
         }
-        set_pods(cluster.client(), 0, &hello())?;
     }
     drop(node);
     drop(cluster);
@@ -116,7 +115,9 @@ fn ledger(vm: &Vm) {
     render(&entries).iter().for_each(|line| say::line(format!("  {line}")));
 }
 
+/// The upstream kubelet takes the agent's place on a node without pods: it would restart each of them.
 fn replace_agent(cluster: &Cluster, shell: &mut Shell) -> Result<()> {
+    set_pods(cluster.client(), 0, &hello())?;
     shell.must("systemctl stop kubelet")?;
     shell.must(FORGET_IDENTITY)?;
     forget_ready(cluster)?;

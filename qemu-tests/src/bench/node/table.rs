@@ -32,7 +32,7 @@ pub(super) fn table(columns: &[NamedUsage]) -> Vec<String> {
     lines.extend(kernel_parts(columns).into_iter().map(|label| {
         let part =
             |usage: &NodeUsage| usage.kernel.iter().find(|(name, _)| *name == label).map(|(_, kib)| *kib);
-        row(&format!("kernel, {label}"), columns.iter().map(|(_, usage)| memory(part(usage))))
+        row(&format!("kernel: {label}"), columns.iter().map(|(_, usage)| memory(part(usage))))
     }));
     lines.push(row("all of the kernel", columns.iter().map(|(_, usage)| memory(usage.kernel_kib()))));
     let together = |usage: &NodeUsage| Some(usage.kernel_kib()? + usage.processes().pss_kib);
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_table_has_every_program_and_both_sums() {
         let mut full = usage(&[("kubelet", 1, 16 * 1024, 3), ("shims", 10, 40 * 1024, 0)]);
-        full.kernel = vec![("page tables", 2048), ("verity: hashes", 512)];
+        full.kernel = vec![("page tables", 2048), ("verity hashes", 512)];
         (full.in_use_kib, full.busy_ms_per_minute) = (Some(100 * 1024), Some(500.0));
         let pause = ProgramUsage { processes: 10, pss_kib: 512, ticks: 0, written_bytes: 0 };
         full.pods.insert("pause containers".into(), pause);
@@ -174,8 +174,8 @@ mod tests {
             "kubelet                          1     16.0        30     1     15.0         0",
             "systemd                          1      1.0        10     -        -         -",
             "all programs                    12     57.0        40     1     15.0         0",
-            "kernel, page tables                     2.0                  unknown",
-            "kernel, verity: hashes                  0.5                  unknown",
+            "kernel: page tables                     2.0                  unknown",
+            "kernel: verity hashes                   0.5                  unknown",
             "all of the kernel                       2.5                  unknown",
             "all that is not a pod's                59.5                  unknown",
             "the machine, in use                   100.0       500        unknown   unknown",

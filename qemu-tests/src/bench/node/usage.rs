@@ -18,12 +18,12 @@ const KTHREADD: i32 = 2;
 /// The containers' shims, whatever their program.
 const SHIMS: &str = "shims";
 /// Parts of the kernel's memory that belongs to no process, with their names in `meminfo`. Stacks of threads and modules
-/// are part of vmalloc.
+/// are most of vmalloc; what is per processor are counters, above all those of cgroups.
 const KERNEL: [(&str, &[&str]); 5] = [
-    ("slab, not reclaimable", &["SUnreclaim"]),
-    ("vmalloc: stacks, modules", &["VmallocUsed"]),
+    ("unreclaimable slab", &["SUnreclaim"]),
+    ("stacks and modules", &["VmallocUsed"]),
     ("page tables", &["PageTables", "SecPageTables"]),
-    ("per-processor: cgroups", &["Percpu"]),
+    ("per processor", &["Percpu"]),
     ("tmpfs, pods' too", &["Shmem"]),
 ];
 /// Names of disks begin like this; other block devices are made of them.
@@ -132,6 +132,13 @@ type Programs = BTreeMap<String, ProgramUsage>;
 
 fn programs(before: &NodeSample, after: &NodeSample) -> (Programs, Programs) {
     let (mut nodes, mut pods) = (Programs::new(), Programs::new());
+    // What a process had spent at the first sample is part of its parent's time once the parent has reaped it.
+    let mut ended: BTreeMap<i32, u64> = BTreeMap::new();
+    for (pid, then) in &before.processes {
+        if after.processes.get(pid).is_none_or(|now| now.started_ticks != then.started_ticks) {
+            *ended.entry(then.parent).or_default() += then.ticks.saturating_add(then.reaped_ticks);
+        }
+    }
     for (pid, now) in &after.processes {
         let usage = match owner(*pid, now) {
             ProcessOwner::Node(name) => nodes.entry(name.to_owned()).or_default(),
@@ -143,7 +150,9 @@ fn programs(before: &NodeSample, after: &NodeSample) -> (Programs, Programs) {
         let written = |process: &ProcessSample| process.written_bytes.unwrap_or(0);
         usage.processes += 1;
         usage.pss_kib += now.pss_kib.unwrap_or(0);
-        usage.ticks += spent(now).saturating_sub(then.map_or(0, spent));
+        let reaped = if is_shim(&now.name) { None } else { ended.get(pid) };
+        let earlier = then.map_or(0, |then| spent(then).saturating_add(reaped.copied().unwrap_or(0)));
+        usage.ticks += spent(now).saturating_sub(earlier);
         usage.written_bytes += written(now).saturating_sub(then.map_or(0, written));
     }
     (nodes, pods)
@@ -187,10 +196,10 @@ fn kernel(sample: &NodeSample, given_mib: Option<u32>) -> Vec<(&'static str, u64
     let mut parts: Vec<(&'static str, u64)> =
         KERNEL.iter().map(|(label, names)| (*label, amount(names))).collect();
     if let Some(bytes) = sample.verity_bytes {
-        parts.push(("verity: hashes", bytes / 1024));
+        parts.push(("verity hashes", bytes / 1024));
     }
     if let Some(mib) = given_mib {
-        parts.push(("image, page structures", (u64::from(mib) * 1024).saturating_sub(*total)));
+        parts.push(("image, page structs", (u64::from(mib) * 1024).saturating_sub(*total)));
     }
     parts
 }
@@ -264,6 +273,23 @@ mod tests {
         // Another process of the same id, and one that was not there.
         assert_eq!(ticks(&one("containerd", 100, 1), &one("containerd", 2, 8)), 7);
         assert_eq!(ticks(&NodeSample::default(), &one("containerd", 2, 8)), 7);
+    }
+
+    #[test]
+    fn a_child_that_ended_counts_once() {
+        let parent = |reaped_ticks| ProcessSample { reaped_ticks, ..process("systemd", SYSTEM, 5, 1) };
+        let child = ProcessSample { parent: 9, ..process("worker", SYSTEM, 100, 1) };
+        let sample = |processes: Vec<(i32, ProcessSample)>| NodeSample {
+            processes: processes.into_iter().collect(),
+            ..Default::default()
+        };
+        let before = sample(vec![(9, parent(0)), (10, child)]);
+        // The child spent seven more ticks before it ended.
+        let found = NodeUsage::between(&before, &sample(vec![(9, parent(107))]), None);
+        assert_eq!(found.processes(), usage(1, 1, 7));
+        // Nobody has reaped it yet.
+        let found = NodeUsage::between(&before, &sample(vec![(9, parent(0))]), None);
+        assert_eq!(found.processes().ticks, 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod dense;
 pub mod eviction;
 pub mod floor;
 pub mod native;
+pub mod node;
 pub mod peer;
 pub mod peer_vm;
 pub mod projected;

@@ -26,6 +26,7 @@ pub fn all() -> Vec<Case> {
         boot::image::CASES,
         boot::shared_vm::CASES,
         boot::hardening::CASES,
+        boot::containerd::CASES,
         boot::network::CASES,
         defence::apparmor::CASES,
         boot::addon_paths::CASES,

@@ -141,6 +141,11 @@ enum Bench {
         #[arg(long, default_value_t = 100)]
         pods: u32,
     },
+    /// What a node costs besides its pods: a table of every program's memory and processor time, and of the kernel's.
+    Node {
+        #[command(flatten)]
+        how: bench::node::Options,
+    },
     /// The agent and the upstream kubelet, each on a native node of a cluster.
     Peer {
         /// Pods of the second measurement.
@@ -309,6 +314,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             match what {
                 Bench::Boot { times, alone } => bench::boot::run(run, *times, *alone)?,
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
+                Bench::Node { how } => bench::node::run(run, how)?,
                 Bench::Peer { vm: true, processors, .. } => bench::peer_vm::run(run, *processors)?,
                 Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Scrape { how } => bench::scrape::run(run, how)?,

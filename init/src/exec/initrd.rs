@@ -14,7 +14,8 @@ use super::sources::{FoundSources, SourceLocations, collect};
 use super::steps::{apply_all, read};
 use super::verity::Opened;
 use super::{
-    DEGRADED, configuration, handover, install, kept, machine_id, prefetch, seed, state, stop, verity,
+    DEGRADED, configuration, go_memory, handover, install, kept, machine_id, prefetch, seed, state, stop,
+    verity,
 };
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
@@ -101,6 +102,10 @@ impl Boot {
         let found = self.found.take().unwrap_or_else(|| self.collect(&disk, &args, kept::read()));
         self.alone(&args)?;
         self.tolerated(Phase::Configuration, |b| {
+            // It depends on the machine alone. Without it containerd runs with Go's defaults.
+            if let Err(e) = go_memory::write() {
+                b.report.problem(&chain(&e));
+            }
             if !found.ignored.is_empty() {
                 b.report.line(&ignored(&found.ignored, &found.kept));
             }

@@ -14,6 +14,7 @@ pub mod disk_copy;
 pub mod drivers;
 pub mod error;
 pub mod files;
+pub mod go_memory;
 pub mod handover;
 pub mod host_channel;
 pub mod initrd;

@@ -17,6 +17,7 @@ pub mod ext4;
 pub mod failure;
 pub mod fat;
 pub mod files;
+pub mod go_memory;
 pub mod gpt;
 pub mod gpt_change;
 pub mod gpt_copy;

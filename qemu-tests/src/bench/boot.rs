@@ -13,9 +13,7 @@ use orlop_harness::run::Run;
 use orlop_harness::say;
 use orlop_harness::vm::disk;
 use orlop_harness::vm::lab::{Firmware, Image, Lab, MEMORY_MIB};
-use orlop_harness::vm::machine::{Vm, socket_dir};
-use orlop_image::arch::Arch;
-use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
+use orlop_harness::vm::machine::Vm;
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
@@ -78,26 +76,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
     let own = run.sockets().join("stock.raw");
     disk::copy(run, &stock.disk, &own, 4)?;
     for which in ["first", "second"] {
-        let spec = Machine {
-            arch: Arch::HOST,
-            accelerator: Image::test()?.accelerator()?,
-            memory_mib: MEMORY_MIB,
-            processors: 2,
-            topology: None,
-            boot: Boot::Direct {
-                kernel: stock.kernel.clone(),
-                initrd: stock.initrd.clone(),
-                cmdline: stock::COMMAND_LINE.into(),
-            },
-            disks: vec![Disk { file: own.clone(), format: "raw", bus: Bus::Virtio }],
-            fw_cfg: Vec::new(),
-            firmware: qemu::Firmware::default(),
-            network: qemu::Network::Nowhere,
-            ports: Vec::new(),
-            sockets: socket_dir(run)?,
-            qemu_listens: &[],
-            no_reboot: true,
-        };
+        let spec = stock::machine(run, stock, &own, (MEMORY_MIB, 2), "")?;
         let vm = Vm::start(run, artefacts, &spec, None)?;
         let line =
             vm.await_console(LIMIT_S, "stock Debian's report", |l| l.contains(MARK) && l.contains(" ms"))?;

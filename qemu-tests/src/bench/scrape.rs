@@ -66,7 +66,7 @@ impl Options {
 }
 
 /// Both, the agent first, or only this one.
-fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
+pub(super) fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
     let all = [Kubelet::Agent, Kubelet::Upstream];
     all.into_iter().filter(move |kubelet| only.is_none_or(|only| only == *kubelet))
 }
@@ -123,7 +123,7 @@ pub(super) fn natively(
     run: &Arc<Run>,
     artefacts: &Path,
     only: Option<Kubelet>,
-    measure: impl Fn(&Path, (&str, PathBuf)) -> Result<()>,
+    mut measure: impl FnMut(&Path, (&str, PathBuf)) -> Result<()>,
 ) -> Result<()> {
     for kubelet in both(only) {
         let (name, program) = match kubelet {

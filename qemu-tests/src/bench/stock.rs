@@ -7,9 +7,11 @@
 //! loader (QEMU passes the kernel, as for ours), no partition table, no swap.
 //!
 //! Out: a cached disk with ext4, its kernel and initrd. Only one unit is added: it writes figures to the console
-//! when the start is finished, and powers off.
+//! when the start is finished, and powers off. If the kernel's arguments have [`USAGE`], it takes two samples for
+//! `bench node` before that.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -19,9 +21,28 @@ use orlop_harness::process::must;
 use orlop_harness::resource::Resource;
 use orlop_harness::run::{Run, cache_dir};
 use orlop_harness::say;
+use orlop_harness::vm::lab::Image;
+use orlop_harness::vm::machine::socket_dir;
+use orlop_image::arch::Arch;
+use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
+
+use super::node::GATHER;
 
 /// Printed before the figures.
 pub const MARK: &str = "E2E-STOCK-UP";
+
+/// Argument of the kernel: seconds between the two samples.
+pub(super) const USAGE: &str = "e2e.usage";
+
+/// Places of the disk in the cache: this one, and that of earlier versions, which had no samples.
+const CACHE: &str = "bench/debian-13-usage";
+const OLDER_CACHE: &str = "bench/debian-13-standard";
+
+/// Time before the first sample, seconds: as long as the appliance has.
+const SETTLE_S: u32 = 30;
+
+/// The program that takes the samples.
+const SAMPLER: &str = "usr/local/sbin/e2e-usage";
 
 /// UUID of the root file system.
 const ROOT: &str = "6f726c6f-7000-4000-8000-73746f636b31";
@@ -34,7 +55,7 @@ const UNIT: &str = "[Unit]\nDescription=Report the start\nAfter=multi-user.targe
     [Service]\nType=simple\nStandardOutput=tty\nTTYPath=/dev/ttyS0\n\
     ExecStart=/bin/sh -c 'systemctl is-system-running --wait >/dev/null; \
     at=$(systemctl show -P ActiveEnterTimestampMonotonic multi-user.target); \
-    echo; echo E2E-STOCK-UP kernel to multi-user $((at / 1000)) ms; systemctl poweroff'\n\
+    echo; echo E2E-STOCK-UP kernel to multi-user $((at / 1000)) ms; /usr/local/sbin/e2e-usage; systemctl poweroff'\n\
     [Install]\nWantedBy=graphical.target multi-user.target\n";
 
 const INTERFACES: &str = "source /etc/network/interfaces.d/*\nauto lo\niface lo inet loopback\nallow-hotplug enp0s3\n\
@@ -56,7 +77,7 @@ pub struct Stock {
 /// # Errors
 /// If mmdebstrap is not installed or cannot reach the archive.
 pub fn build(run: &Arc<Run>) -> Result<Stock> {
-    let dir = cache_dir().join("bench/debian-13-standard");
+    let dir = cache_dir().join(CACHE);
     let stock =
         Stock { disk: dir.join("root.raw"), kernel: dir.join("vmlinuz"), initrd: dir.join("initrd.img") };
     if dir.join("complete").exists() {
@@ -77,8 +98,59 @@ pub fn build(run: &Arc<Run>) -> Result<Stock> {
     mkfs.args(["-q", "-F", "-U", ROOT, "-d"]).arg(&tree).arg(&stock.disk).arg("4G");
     must(run, &mut mkfs)?;
     Resource::Dir { path: work }.remove(run.id())?;
+    // It is not used any more, and takes more than a gigabyte.
+    let _ = fs::remove_dir_all(cache_dir().join(OLDER_CACHE));
     fs::write(dir.join("complete"), "").context("mark the stock disk as complete")?;
     Ok(stock)
+}
+
+/// A machine that boots `disk`, a copy of it, with this memory in MiB, these processors, and further arguments of the kernel.
+pub(super) fn machine(
+    run: &Run,
+    stock: &Stock,
+    disk: &Path,
+    (memory_mib, processors): (u32, u32),
+    arguments: &str,
+) -> Result<Machine> {
+    Ok(Machine {
+        arch: Arch::HOST,
+        accelerator: Image::test()?.accelerator()?,
+        memory_mib,
+        processors,
+        topology: None,
+        boot: Boot::Direct {
+            kernel: stock.kernel.clone(),
+            initrd: stock.initrd.clone(),
+            cmdline: format!("{COMMAND_LINE} {arguments}").trim_end().to_owned(),
+        },
+        disks: vec![Disk { file: disk.to_owned(), format: "raw", bus: Bus::Virtio }],
+        fw_cfg: Vec::new(),
+        firmware: qemu::Firmware::default(),
+        network: qemu::Network::Nowhere,
+        ports: Vec::new(),
+        sockets: socket_dir(run)?,
+        qemu_listens: &[],
+        no_reboot: true,
+    })
+}
+
+/// Lines of the console before and after a sample.
+pub(super) fn marks(which: &str) -> [String; 2] {
+    ["BEGIN", "END"].map(|at| format!("E2E-USAGE-{at} {which}"))
+}
+
+/// The script of [`SAMPLER`]. `settle_s`: by then the work after the start is over.
+fn sampler(settle_s: u32) -> String {
+    let sample = |which: &str| {
+        let [begin, end] = marks(which);
+        format!("echo; echo {begin}\n{GATHER}\necho {end}\n")
+    };
+    format!(
+        "#!/bin/sh\nwindow=$(sed -n 's/.*{USAGE}=\\([0-9]*\\).*/\\1/p' /proc/cmdline)\n\
+         [ -n \"$window\" ] || exit 0\nsleep {settle_s}\n{}sleep $window\n{}",
+        sample("first"),
+        sample("second")
+    )
 }
 
 fn debootstrap(run: &Arc<Run>, tree: &Path) -> Result<()> {
@@ -99,6 +171,8 @@ fn furnish(run: &Arc<Run>, tree: &Path) -> Result<()> {
     fs::write(tree.join("etc/machine-id"), "6f726c6f700040008000000000000001\n")?;
     fs::write(tree.join("etc/hostname"), "stock\n")?;
     fs::write(tree.join("etc/systemd/system/e2e-report.service"), UNIT)?;
+    fs::write(tree.join(SAMPLER), sampler(SETTLE_S))?;
+    fs::set_permissions(tree.join(SAMPLER), Permissions::from_mode(0o755))?;
     let mut enable = Command::new("chroot");
     must(run, enable.arg(tree).args(["systemctl", "enable", "e2e-report.service"])).map(|_| ())
 }
@@ -112,4 +186,27 @@ fn newest(dir: &Path, prefix: &str) -> Result<PathBuf> {
         .collect();
     found.sort();
     found.pop().with_context(|| format!("no {prefix}* in {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A real shell. The window is the machine's own arguments, which have none.
+    #[test]
+    fn without_the_argument_no_sample_is_taken() {
+        let script = sampler(0);
+        let output = Command::new("sh").arg("-c").arg(&script).output().unwrap();
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        let with = script.replace("/proc/cmdline", "/dev/stdin");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("echo quiet {USAGE}=0 ro | sh -c \"$0\""), &with]);
+        let output = shell.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        for mark in marks("first").into_iter().chain(marks("second")) {
+            assert_eq!(lines.iter().filter(|line| **line == mark).count(), 1, "{mark}: {text}");
+        }
+        assert!(lines.iter().any(|line| line.starts_with("meminfo:MemTotal:")), "{text}");
+    }
 }

@@ -21,14 +21,32 @@ pub const CNI: &str = "/var/lib/orlop/cni/net.d/10-e2e.conflist";
 /// The node's name: suffix of every static pod.
 pub const NODE_NAME: &str = "native";
 
-/// containerd 2 configuration: no AppArmor, no lowering of oom_score_adj (it needs CAP_SYS_RESOURCE), the
+/// The image's configuration of containerd.
+const OF_IMAGE: &str = include_str!("../../../../image/rootfs/common/etc/containerd/config.toml");
+
+/// On a host with cgroup v1 this plugin reports kills for want of memory. The image, which has cgroup v2, has it off.
+const MONITOR: &str = "io.containerd.monitor.task.v1.cgroups";
+
+/// The plugins that the image's configuration turns off, by type and id with a dot between them.
+#[must_use]
+pub fn disabled_plugins() -> Vec<&'static str> {
+    let list = OF_IMAGE.lines().skip_while(|line| !line.starts_with("disabled_plugins = ["));
+    let quoted = list.take_while(|line| *line != "]").filter_map(|line| line.trim().strip_prefix('\''));
+    quoted.filter_map(|name| name.split('\'').next()).collect()
+}
+
+/// containerd 2 configuration with the image's plugins and the one for cgroup v1: no AppArmor, no lowering of oom_score_adj (it needs CAP_SYS_RESOURCE), the
 /// cgroupfs driver. The handler has the name of the OCI runtime's program, as in the image.
 #[must_use]
 pub fn containerd(sandbox_image: &str, runtime: &str) -> String {
     let handler = runtime.rsplit('/').next().unwrap_or(runtime);
+    let off: Vec<String> =
+        disabled_plugins().iter().filter(|name| **name != MONITOR).map(|name| format!("{name:?}")).collect();
+    let off = off.join(", ");
     format!(
         r#"version = 3
 imports = ["/run/orlop/containerd/*.toml"]
+disabled_plugins = [{off}]
 root = "/var/lib/containerd"
 state = "/run/containerd"
 
@@ -121,6 +139,19 @@ pub fn kubelet() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn containerd_has_the_images_plugins_and_the_one_for_cgroup_v1() {
+        let off = disabled_plugins();
+        assert!(off.contains(&MONITOR) && off.contains(&"io.containerd.internal.v1.opt"), "{off:?}");
+        let text = containerd("pause", "/usr/bin/crun");
+        let line = text.lines().find_map(|line| line.strip_prefix("disabled_plugins = ")).unwrap();
+        let own: Vec<String> = serde_json::from_str(line).unwrap();
+        assert_eq!(own.len(), off.len() - 1);
+        assert!(own.iter().all(|name| name != MONITOR && off.contains(&name.as_str())), "{own:?}");
+        // A key behind the first table would belong to that table.
+        assert!(text.find("disabled_plugins") < text.find("\n["));
+    }
 
     #[test]
     fn the_two_networks_differ_in_host_ports_and_families_alone() {

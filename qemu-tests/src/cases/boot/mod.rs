@@ -3,6 +3,7 @@
 pub mod addon_paths;
 pub mod attached_disks;
 pub(crate) mod bash_pod;
+pub mod containerd;
 pub mod hardening;
 pub mod image;
 pub mod network;

@@ -18,13 +18,13 @@ const TRANSFER: usize = 1 << 20;
 
 /// Where an area is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AreaPlace {
+pub(crate) struct AreaPlace {
     /// Device.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// From the device's start, bytes.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Bytes.
-    pub length: u64,
+    pub(crate) length: u64,
 }
 
 /// An area that is open.

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use orlop_config::release::ReleaseDocument;
-use orlop_config::slots::{BootRecord, RING_BYTES, RecordError, RingPosition, latest};
+use orlop_config::slots::{BootRecord, RING_BYTES, RecordError, RingPosition, SlotName, latest};
 use orlop_init::exec::devices;
 use orlop_init::exec::verity::NAME as ROOT_NAME;
 use orlop_init::plan::esp::{EspDirectory, EspEntry, EspError, UKI_CHAIN_BYTES};
@@ -51,8 +51,16 @@ pub enum DiskFault {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// Names or chains of the ESP.
-    #[error("ESP: {0}; the update stops before slot {slot} is activated; slot {running} is as it was", slot = .1.other(), running = .1)]
-    Esp(String, orlop_config::slots::SlotName),
+    #[error(
+        "ESP: {why}; the update stops before slot {} is activated; slot {running} is as it was",
+        running.other()
+    )]
+    Esp {
+        /// What is wrong.
+        why: String,
+        /// The slot that runs.
+        running: SlotName,
+    },
     /// The partition table is not changed.
     #[error("{0}")]
     Table(ChangeError),
@@ -157,7 +165,7 @@ impl SlotDisk {
             offset.checked_add(length as u64).filter(|end| *end <= place.length)?;
             devices::read_at(&text, place.offset.checked_add(offset)?, length).ok()
         };
-        let fault = |why: String| DiskFault::Esp(why, self.places.running);
+        let fault = |why: String| DiskFault::Esp { why, running: self.places.running };
         let esp = |e: EspError| fault(e.to_string());
         let directory = EspDirectory::read(read).map_err(esp)?;
         let (own, other) = (self.places.running, self.places.running.other());
@@ -196,7 +204,7 @@ impl SlotDisk {
         if !esp.target.state.is_visible() {
             return Ok(esp);
         }
-        let fault = |e: EspError| DiskFault::Esp(e.to_string(), self.places.running);
+        let fault = |e: EspError| DiskFault::Esp { why: e.to_string(), running: self.places.running };
         let slot = esp.target.slot;
         let (directory, write) =
             esp.directory.renamed(slot, EntryState::Hidden, UKI_CHAIN_BYTES).map_err(fault)?;

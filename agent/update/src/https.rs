@@ -149,6 +149,7 @@ impl HttpsDirectory {
             // The request reports the end of the connection as well.
             let _ = connection.await;
         });
+        let mut is_closed = false;
         let response = {
             let talk = sender.send_request(request);
             tokio::pin!(talk);
@@ -156,11 +157,14 @@ impl HttpsDirectory {
                 // Dropping either branch loses nothing: the other one finishes here, or no caller waits for it.
                 biased;
                 done = &mut talk => done,
-                () = &mut connection => talk.await,
+                () = &mut connection => {
+                    is_closed = true;
+                    talk.await
+                }
             }
         };
         let response = response.map_err(|e| broken(innermost(&e)))?;
-        Ok(HttpAnswer { response, connection, is_closed: false })
+        Ok(HttpAnswer { response, connection, is_closed, _sender: sender })
     }
 
     async fn get(&self, path: &str, url: &str) -> Result<Option<Vec<u8>>, SourceError> {
@@ -216,14 +220,17 @@ type HttpConnection = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct HttpAnswer {
     response: Response<Incoming>,
     connection: HttpConnection,
+    /// The connection has ended; what it has brought may still be in the body.
     is_closed: bool,
+    /// The connection ends without it.
+    _sender: http1::SendRequest<Empty<Bytes>>,
 }
 
 impl HttpAnswer {
     /// The next piece of the body; none at its end.
     async fn piece(&mut self, url: &str) -> Result<Option<Bytes>, SourceError> {
         loop {
-            let HttpAnswer { response, connection, is_closed } = self;
+            let HttpAnswer { response, connection, is_closed, .. } = self;
             let frame = tokio::select! {
                 // A frame that is not taken stays in the body; the connection is polled on in the next turn.
                 biased;

@@ -89,7 +89,7 @@ pub enum AreaFault {
     #[error("block {0} does not match its hash; asked again, then the source is left for 10 min")]
     Mismatch(u32),
     /// Several requests in a row brought no block.
-    #[error("{FRUITLESS_MAX} requests brought nothing: {0}; the source is left for 10 min")]
+    #[error("{times} requests brought nothing: {0}; the source is left for 10 min", times = FRUITLESS_MAX)]
     Fruitless(String),
     /// A block is in no file of the release.
     #[error("block {0} has content and lies behind the end of the file: the release is damaged")]

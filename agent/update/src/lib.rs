@@ -16,6 +16,7 @@ mod device;
 mod directory;
 mod disk;
 mod https;
+pub mod service;
 mod signatures;
 pub mod slot;
 mod source;

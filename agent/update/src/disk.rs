@@ -25,7 +25,9 @@ use super::slot::places::{PlaceFault, SlotPlaces, slot_guids, slot_labels};
 #[derive(Debug, thiserror::Error)]
 pub enum DiskFault {
     /// The running root stands on no partitions of a disk.
-    #[error("the running root is not on the two partitions of a slot: this machine was not booted from an image")]
+    #[error(
+        "the running root is not on the two partitions of a slot: this machine was not booted from an image"
+    )]
     NoSlot,
     /// Its disk is not seen.
     #[error("{0} is not among the disks")]
@@ -95,8 +97,7 @@ impl SlotDisk {
     /// # Errors
     /// The root does not stand on a slot, or the disk has not all partitions.
     pub fn running() -> Result<SlotDisk, DiskFault> {
-        let (name, root, tree) =
-            under_root(Path::new("/sys/class/block")).ok_or(DiskFault::NoSlot)?;
+        let (name, root, tree) = under_root(Path::new("/sys/class/block")).ok_or(DiskFault::NoSlot)?;
         let disk = devices::scan().into_iter().find(|disk| disk.name == name);
         let disk = disk.ok_or_else(|| DiskFault::NoDisk(name.clone()))?;
         let places = SlotPlaces::find(&disk, root, tree)?;
@@ -149,7 +150,11 @@ impl SlotDisk {
     }
 
     /// Writes the next record behind `position`; returns where it stands.
-    pub(crate) fn save(&self, record: &BootRecord, position: RingPosition) -> Result<RingPosition, DiskFault> {
+    pub(crate) fn save(
+        &self,
+        record: &BootRecord,
+        position: RingPosition,
+    ) -> Result<RingPosition, DiskFault> {
         let write = record.write(Some(position))?;
         let (position, offset, bytes) = (write.position, write.offset, write.bytes);
         self.write_through(self.whole(&self.places.record), &DiskWrite { offset, bytes })?;

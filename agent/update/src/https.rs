@@ -241,8 +241,7 @@ impl HttpAnswer {
                 }
             };
             let Some(frame) = frame else { return Ok(None) };
-            let frame =
-                frame.map_err(|e| SourceError::Broken { url: url.to_owned(), why: innermost(&e) })?;
+            let frame = frame.map_err(|e| SourceError::Broken { url: url.to_owned(), why: innermost(&e) })?;
             // Trailers have no data.
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
@@ -293,12 +292,7 @@ impl DocumentSource for HttpsDirectory {
 }
 
 impl ByteSource for HttpsDirectory {
-    async fn bytes(
-        &self,
-        path: &str,
-        range: ByteRange,
-        take: &mut TakePiece<'_>,
-    ) -> Result<(), SourceError> {
+    async fn bytes(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
         let url = format!("{}/{path}", self.base);
         // A server without ranges begins at the file's first byte.
         let limit = self.limit.saturating_add(Duration::from_secs(range.to / RATE_MIN));

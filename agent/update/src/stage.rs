@@ -12,7 +12,8 @@ use std::ops::ControlFlow;
 
 use flate2::read::GzDecoder;
 use orlop_config::release::{
-    BLOCK_BYTES, ROOT_FILE, ReleaseDocument, ReleaseFile, UKI_BLOCKS_FILE, UKI_FILE, VERITY_FILE, release_path,
+    BLOCK_BYTES, ROOT_FILE, ReleaseDocument, ReleaseFile, UKI_BLOCKS_FILE, UKI_FILE, VERITY_FILE,
+    release_path,
 };
 use orlop_config::slots::SlotName;
 use orlop_init::plan::esp::UKI_CHAIN_BYTES;

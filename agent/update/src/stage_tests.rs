@@ -148,7 +148,8 @@ impl Node {
             (SBOM_FILE, b"{}".to_vec()),
         ];
         for (name, content) in files {
-            let path = self.dir.path().join("served").join(release_path(release.version, &release.arch, name));
+            let path =
+                self.dir.path().join("served").join(release_path(release.version, &release.arch, name));
             fs::create_dir_all(path.parent().expect("a directory")).expect("made");
             fs::write(&path, &content).expect("written");
             let file = release.files.iter_mut().find(|file| file.name == name).expect("in the list");
@@ -173,7 +174,8 @@ impl Node {
         let bytes = fs::metadata(&self.disk).expect("there").len();
         let table = read_table(bytes, 512, |offset, length| Some(self.read(offset, length))).expect("sound");
         let hash = release.root.hash.to_string();
-        for (number, half, label) in [(4, &hash[..32], "orlop_0.2.0"), (5, &hash[32..], "orlop_0.2.0_verity")] {
+        for (number, half, label) in [(4, &hash[..32], "orlop_0.2.0"), (5, &hash[32..], "orlop_0.2.0_verity")]
+        {
             let partition = table.partitions.iter().find(|p| p.number == number).expect("there");
             let guid = partition.partuuid.to_string().replace('-', "");
             assert_eq!((guid.as_str(), partition.label.as_str()), (half, label));
@@ -268,7 +270,11 @@ fn esp(file: &File, start: u64) {
     }
 }
 
-async fn staged_on(node: &Node, source: &MountedDirectory, release: &ReleaseDocument) -> Result<StagedRelease, StageError> {
+async fn staged_on(
+    node: &Node,
+    source: &MountedDirectory,
+    release: &ReleaseDocument,
+) -> Result<StagedRelease, StageError> {
     stage(source, release, &node.slots(), &mut |_| {}).await
 }
 
@@ -346,19 +352,25 @@ async fn a_visible_slot_is_hidden_before_it_is_written() {
 async fn what_cannot_become_a_slot_changes_nothing() {
     type Change = fn(&Node, &mut ReleaseDocument);
     let changes: [(&str, Change); 6] = [
-        ("root of 0.2.0 needs 2 MiB, slot B has 1: write this disk anew", |_, release| release.root.blocks = 257),
+        ("root of 0.2.0 needs 2 MiB, slot B has 1: write this disk anew", |_, release| {
+            release.root.blocks = 257
+        }),
         ("UKI of 0.2.0 needs 65 MiB, slot B has 64", |_, release| {
             let uki = release.files.iter_mut().find(|file| file.name == UKI_FILE).expect("in the list");
             uki.size = u64::from(UKI_CHAIN_BYTES) + 1;
         }),
         ("orlop.efi.blocks has 4096 bytes", |_, release| {
-            let list = release.files.iter_mut().find(|file| file.name == UKI_BLOCKS_FILE).expect("in the list");
+            let list =
+                release.files.iter_mut().find(|file| file.name == UKI_BLOCKS_FILE).expect("in the list");
             list.size = 4096;
         }),
-        ("ESP: the chain of the UKI of slot B is broken; the update stops before slot B is activated", |node, _| {
-            let link = SECTOR + u64::from(FIRST_A + CHAIN + 7) * 4;
-            node.write(node.starts[0] + link, &99u32.to_le_bytes());
-        }),
+        (
+            "ESP: the chain of the UKI of slot B is broken; the update stops before slot B is activated",
+            |node, _| {
+                let link = SECTOR + u64::from(FIRST_A + CHAIN + 7) * 4;
+                node.write(node.starts[0] + link, &99u32.to_le_bytes());
+            },
+        ),
         ("slot B is to be tried", |node, _| {
             node.set_record(|record| record.b.state = SlotState::Trial);
         }),

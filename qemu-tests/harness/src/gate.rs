@@ -113,6 +113,10 @@ pub const UNTRIED: &[&str] = &[
     "time/wrong",
     "update/arbiter-names",
     "update/arbiter-record",
+    "update/delta",
+    "update/https",
+    "update/resume",
+    "update/usb",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
@@ -219,11 +223,11 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/server/", &["api"]),
     ("agent/sim/", &[]),
     ("agent/tidy/", &[]),
-    ("agent/update/", &[]),
+    ("agent/update/", &["update"]),
     ("clippy.toml", &[]),
     ("config/src/kubelet/", &["lifecycle", "join"]),
     ("config/src/node/", &["boot", "net"]),
-    ("config/src/release/", &[]),
+    ("config/src/release/", &["update"]),
     ("config/src/slots/", &["boot", "update"]),
     ("deny.toml", &[]),
     ("docs/", &[]),

@@ -80,7 +80,8 @@ pub fn start(arguments: &[String], further_authorities: Option<OsString>) -> any
 fn answer(further_authorities: Option<OsString>) -> anyhow::Result<()> {
     let environment = Environment::of_process();
     logging::init(&Logging::default(), environment.under_journald)?;
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("take the socket from standard input")?;
+    let socket =
+        std::io::stdin().as_fd().try_clone_to_owned().context("take the socket from standard input")?;
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true).context("prepare the socket")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -102,11 +103,11 @@ fn tell(report: &UpdateReport, consoles: &mut Option<KernelLogWriter>) {
         UpdateState::Failed => LEVEL_ERROR,
         UpdateState::Staged => LEVEL_NOTICE,
         _ => {
-            tracing::info!(message = report.message, "update");
+            tracing::info!(report = report.message.as_str(), "update");
             return;
         }
     };
-    tracing::warn!(report = report.message, "update");
+    tracing::warn!(report = report.message.as_str(), "update");
     if let Some(consoles) = consoles {
         // The journal has the line.
         let _ = consoles.write(level, &format!("orlop-update: {}", clean(&report.message, LINE_CHARS_MAX)));

@@ -84,7 +84,8 @@ impl UpdaterPaths {
     fn running(&self) -> Result<ReleaseVersion, UpdateReport> {
         let text = read_small(&self.os_release).unwrap_or_default();
         running_version(&String::from_utf8_lossy(&text)).ok_or_else(|| {
-            let message = format!("{} names no IMAGE_VERSION that can be compared", self.os_release.display());
+            let message =
+                format!("{} names no IMAGE_VERSION that can be compared", self.os_release.display());
             UpdateReport::new(UpdateState::Failed, message)
         })
     }
@@ -114,7 +115,10 @@ fn running_version(os_release: &str) -> Option<ReleaseVersion> {
 /// The versions that the node has gone back from.
 fn refused(record: &BootRecord) -> BTreeSet<ReleaseVersion> {
     let slots = SlotName::ALL.into_iter().map(|slot| record.slot(slot));
-    slots.filter(|slot| slot.state == SlotState::Refused).filter_map(|slot| slot.version.parse().ok()).collect()
+    slots
+        .filter(|slot| slot.state == SlotState::Refused)
+        .filter_map(|slot| slot.version.parse().ok())
+        .collect()
 }
 
 /// How a request has ended.
@@ -159,12 +163,7 @@ impl DocumentSource for AnySource {
 }
 
 impl ByteSource for AnySource {
-    async fn bytes(
-        &self,
-        path: &str,
-        range: ByteRange,
-        take: &mut TakePiece<'_>,
-    ) -> Result<(), SourceError> {
+    async fn bytes(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
         match self {
             AnySource::Https(source) => source.bytes(path, range, take).await,
             AnySource::Directory(source) => source.bytes(path, range, take).await,
@@ -173,7 +172,11 @@ impl ByteSource for AnySource {
 }
 
 /// Carries out a plan.
-pub(crate) async fn run(paths: UpdaterPaths, plan: UpdatePlan, reports: watch::Sender<UpdateReport>) -> JobEnd {
+pub(crate) async fn run(
+    paths: UpdaterPaths,
+    plan: UpdatePlan,
+    reports: watch::Sender<UpdateReport>,
+) -> JobEnd {
     let source = match open(&paths, &plan.source) {
         Ok(source) => source,
         Err(error) => return JobEnd::failed(chain(&error)),
@@ -239,13 +242,13 @@ enum LookFault {
 async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Result<Looked, LookFault> {
     let running = paths.running().map_err(LookFault::Report)?;
     let mut store = UpdateStore::open(&paths.kept, &paths.trust).map_err(LookFault::Update)?;
-    let failed = |e: crate::disk::DiskFault| {
-        LookFault::Report(UpdateReport::new(UpdateState::Failed, chain(&e)))
-    };
+    let failed =
+        |e: crate::disk::DiskFault| LookFault::Report(UpdateReport::new(UpdateState::Failed, chain(&e)));
     let disk = SlotDisk::running().map_err(failed)?;
     let (record, _) = disk.record().map_err(failed)?;
     if plan.version == Some(running) {
-        let report = UpdateReport::new(UpdateState::UpToDate, format!("{running} runs already")).about(running);
+        let report =
+            UpdateReport::new(UpdateState::UpToDate, format!("{running} runs already")).about(running);
         return Ok(Looked::Nothing(report));
     }
     let seed = read_small(&paths.machine_id).unwrap_or_default();
@@ -262,7 +265,8 @@ async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Re
     Ok(match answer {
         SurveyAnswer::Take(release) => Looked::Take(release, disk, clock),
         SurveyAnswer::UpToDate => {
-            let message = format!("{running} is the newest release of channel {} for this node", plan.channel);
+            let message =
+                format!("{running} is the newest release of channel {} for this node", plan.channel);
             Looked::Nothing(UpdateReport::new(UpdateState::UpToDate, message + clock_words(clock)))
         }
         SurveyAnswer::Waits { version, turn } => {
@@ -280,14 +284,22 @@ fn clock_words(clock: ChannelClock) -> &'static str {
     }
 }
 
-fn staged_message(version: ReleaseVersion, done: &StagedRelease, is_stick: bool, clock: ChannelClock) -> String {
+fn staged_message(
+    version: ReleaseVersion,
+    done: &StagedRelease,
+    is_stick: bool,
+    clock: ChannelClock,
+) -> String {
     let slot = done.slot;
     let mut message = if done.was_staged {
         format!("{version} was staged in slot {slot} before")
     } else {
         let fetched = (done.root.received_bytes + done.uki.received_bytes).div_ceil(1 << 20);
         let copied = done.root.copied + done.uki.copied;
-        format!("{version} is staged in slot {slot}: {fetched} MiB from the source, {copied} blocks from slot {}", slot.other())
+        format!(
+            "{version} is staged in slot {slot}: {fetched} MiB from the source, {copied} blocks from slot {}",
+            slot.other()
+        )
     };
     message.push_str("; nothing boots it yet");
     if is_stick {
@@ -347,6 +359,9 @@ mod tests {
         );
         let before = StagedRelease { was_staged: true, ..done };
         let said = staged_message(version, &before, false, ChannelClock::Unverified);
-        assert!(said.starts_with("0.2.0 was staged in slot B before; nothing boots it yet; the clock"), "{said}");
+        assert!(
+            said.starts_with("0.2.0 was staged in slot B before; nothing boots it yet; the clock"),
+            "{said}"
+        );
     }
 }

@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn reports_are_lines() {
-        let report = UpdateReport::new(UpdateState::UpToDate, "a\nb").about("0.2.0".parse().expect("a version"));
+        let report =
+            UpdateReport::new(UpdateState::UpToDate, "a\nb").about("0.2.0".parse().expect("a version"));
         let line = report.line();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         assert_eq!(serde_json::from_slice::<UpdateReport>(&line).expect("JSON"), report);

@@ -239,7 +239,9 @@ mod tests {
     }
 
     /// A server, what it says, and its socket.
-    async fn started(dir: &Path) -> (JoinHandle<io::Result<()>>, mpsc::UnboundedReceiver<UpdateReport>, PathBuf) {
+    async fn started(
+        dir: &Path,
+    ) -> (JoinHandle<io::Result<()>>, mpsc::UnboundedReceiver<UpdateReport>, PathBuf) {
         let socket = dir.join("update.sock");
         let listener = UnixListener::bind(&socket).expect("bound");
         let (said, hears) = mpsc::unbounded_channel();
@@ -268,7 +270,10 @@ mod tests {
         assert_eq!(idle.state, UpdateState::Idle);
         // No authority, so there is no source.
         let (last, states) = asked(&socket, UpdateRequest::Check).await;
-        assert!(last.state == UpdateState::Failed && last.message.contains("no certificate authority"), "{last:?}");
+        assert!(
+            last.state == UpdateState::Failed && last.message.contains("no certificate authority"),
+            "{last:?}"
+        );
         assert_eq!(states.last(), Some(&UpdateState::Failed));
         assert_eq!(hears.recv().await, Some(last.clone()));
         assert_eq!(asked(&socket, UpdateRequest::Status).await.0, last);

@@ -62,9 +62,9 @@ impl SlotPlaces {
         let by_number = |number: u32| table.partitions.iter().find(|p| p.number == number);
         let running = disk.slot_name(root).ok_or_else(|| missing("root partition of the running slot"))?;
         let other = |p: &&Partition| disk.slot_name(p.number) == Some(running.other());
-        let target_root = table.partitions.iter().find(other).ok_or_else(|| missing("second root partition"))?;
-        let target_tree =
-            tree_of(disk, running.other()).ok_or_else(|| missing("second verity partition"))?;
+        let target_root =
+            table.partitions.iter().find(other).ok_or_else(|| missing("second root partition"))?;
+        let target_tree = tree_of(disk, running.other()).ok_or_else(|| missing("second verity partition"))?;
         let source = SlotPartitions {
             root: by_number(root).ok_or_else(|| missing("root partition of the running slot"))?.clone(),
             tree: by_number(tree).ok_or_else(|| missing("verity partition of the running slot"))?.clone(),

@@ -102,11 +102,8 @@ pub(crate) mod tests {
     use serde_json::Map;
 
     pub(crate) fn release() -> ReleaseDocument {
-        let file = |name: &&str| ReleaseFile {
-            name: (*name).to_owned(),
-            size: 4096,
-            sha256: HexDigest([1; 32]),
-        };
+        let file =
+            |name: &&str| ReleaseFile { name: (*name).to_owned(), size: 4096, sha256: HexDigest([1; 32]) };
         ReleaseDocument {
             product: PRODUCT.to_owned(),
             arch: ARCH.to_owned(),
@@ -137,10 +134,7 @@ pub(crate) mod tests {
             let other = running.other();
             assert_eq!(slot_to_write(&good, running), Ok(other));
             let desired = running;
-            assert_eq!(
-                slot_to_write(&good, other),
-                Err(SlotObstacle::Astray { running: other, desired })
-            );
+            assert_eq!(slot_to_write(&good, other), Err(SlotObstacle::Astray { running: other, desired }));
             let mut record = good.clone();
             record.slot_mut(running).state = SlotState::Refused;
             assert!(matches!(slot_to_write(&record, running), Err(SlotObstacle::NotGood { .. })));

@@ -185,10 +185,7 @@ pub(crate) mod tests {
     #[test]
     fn a_root_that_another_program_computed() {
         let (bytes, root) = grown(&data(16_385));
-        assert_eq!(
-            root.hash.to_string(),
-            "6b3be44da9598bbd40ce282665eaef32b7940bc7e8c03e64ec63aea8eea677c0"
-        );
+        assert_eq!(root.hash.to_string(), "6b3be44da9598bbd40ce282665eaef32b7940bc7e8c03e64ec63aea8eea677c0");
         assert!(VerityTree::check(bytes, &root).is_ok());
     }
 

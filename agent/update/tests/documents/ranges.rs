@@ -189,7 +189,8 @@ async fn other_lies_end_after_three_requests() {
     let lies: [(&str, Lie); 4] = [
         ("in place of the bytes from 0 on", |range, file| partial(file, range, 4096)),
         ("in place of the bytes from 0 on", |range, file| {
-            let answer = String::from_utf8_lossy(&partial(file, ByteRange { to: 1, ..range }, 0)).into_owned();
+            let answer =
+                String::from_utf8_lossy(&partial(file, ByteRange { to: 1, ..range }, 0)).into_owned();
             answer.replace("Content-Range", "X-Range").into_bytes()
         }),
         ("the server answers 416", |_, _| {

@@ -353,10 +353,7 @@ fn halves_that_never_met_are_told() {
             "proxy: {noProxy: [a.lan]}",
             "proxy.noProxy: needs proxy.http or proxy.https: nothing goes through a proxy",
         ),
-        (
-            "update: {policy: stage}",
-            "update.policy: needs update.source: releases come from drives only",
-        ),
+        ("update: {policy: stage}", "update.policy: needs update.source: releases come from drives only"),
     ];
     for (body, told) in table {
         let e = one(body);

@@ -188,8 +188,8 @@ pub(crate) async fn run(
     let leaves = || (!is_stick).then(|| place.clone());
     let looked = look(&paths, &plan, &source).await;
     let (release, disk, clock) = match looked {
-        Ok(Looked::Take(release, disk, clock)) => (release, disk, clock),
-        Ok(Looked::Nothing(report)) => return JobEnd::of(report),
+        Ok(LookResult::Take(release, disk, clock)) => (release, disk, clock),
+        Ok(LookResult::Nothing(report)) => return JobEnd::of(report),
         Err(LookFault::Report(report)) => return JobEnd::of(report),
         Err(LookFault::Update(error)) => {
             let is_away = matches!(error, UpdateError::Unreachable(_));
@@ -228,7 +228,7 @@ fn open(paths: &UpdaterPaths, source: &PlannedSource) -> Result<AnySource, Sourc
 }
 
 /// What a look has come to.
-enum Looked {
+enum LookResult {
     Take(ReleaseDocument, SlotDisk, ChannelClock),
     Nothing(UpdateReport),
 }
@@ -239,7 +239,7 @@ enum LookFault {
     Update(UpdateError),
 }
 
-async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Result<Looked, LookFault> {
+async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Result<LookResult, LookFault> {
     let running = paths.running().map_err(LookFault::Report)?;
     let mut store = UpdateStore::open(&paths.kept, &paths.trust).map_err(LookFault::Update)?;
     let failed =
@@ -249,7 +249,7 @@ async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Re
     if plan.version == Some(running) {
         let report =
             UpdateReport::new(UpdateState::UpToDate, format!("{running} runs already")).about(running);
-        return Ok(Looked::Nothing(report));
+        return Ok(LookResult::Nothing(report));
     }
     let seed = read_small(&paths.machine_id).unwrap_or_default();
     let request = SurveyRequest {
@@ -263,16 +263,16 @@ async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Re
     let Survey { clock, answer, .. } =
         survey(source, &mut store, &request).await.map_err(LookFault::Update)?;
     Ok(match answer {
-        SurveyAnswer::Take(release) => Looked::Take(release, disk, clock),
+        SurveyAnswer::Take(release) => LookResult::Take(release, disk, clock),
         SurveyAnswer::UpToDate => {
             let message =
                 format!("{running} is the newest release of channel {} for this node", plan.channel);
-            Looked::Nothing(UpdateReport::new(UpdateState::UpToDate, message + clock_words(clock)))
+            LookResult::Nothing(UpdateReport::new(UpdateState::UpToDate, message + clock_words(clock)))
         }
         SurveyAnswer::Waits { version, turn } => {
             let message = format!("the turn of this node for {version} comes at {turn}");
             let report = UpdateReport::new(UpdateState::Waits, message + clock_words(clock));
-            Looked::Nothing(report.about(version))
+            LookResult::Nothing(report.about(version))
         }
     })
 }

@@ -25,7 +25,7 @@ fn writer(target: &[u8], running: &[u8]) -> AreaWriter {
 
 /// How a source answers its n-th request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum FakeAnswer {
     Right,
     /// The whole file in place of a range.
     Whole,
@@ -42,7 +42,7 @@ enum Answer {
 
 struct FakeSource<'a> {
     file: &'a [u8],
-    answers: Vec<Answer>,
+    answers: Vec<FakeAnswer>,
     requests: Vec<ByteRange>,
     /// Bytes in a piece.
     piece: usize,
@@ -53,20 +53,20 @@ impl FakeSource<'_> {
     fn answer(&mut self, range: ByteRange) -> (u64, Vec<u8>) {
         let n = self.requests.len();
         self.requests.push(range);
-        let answer = self.answers.get(n).or(self.answers.last()).copied().unwrap_or(Answer::Right);
+        let answer = self.answers.get(n).or(self.answers.last()).copied().unwrap_or(FakeAnswer::Right);
         let [from, to] = [range.from, range.to].map(|at| usize::try_from(at).expect("small"));
         let mut bytes = self.file[from..to.min(self.file.len())].to_vec();
         match answer {
-            Answer::Right => {}
-            Answer::Whole => return (0, self.file.to_vec()),
-            Answer::Short(length) => bytes.truncate(length),
-            Answer::Flipped(at) => {
+            FakeAnswer::Right => {}
+            FakeAnswer::Whole => return (0, self.file.to_vec()),
+            FakeAnswer::Short(length) => bytes.truncate(length),
+            FakeAnswer::Flipped(at) => {
                 let at = at % bytes.len();
                 bytes[at] ^= 1;
             }
-            Answer::OtherRange => return (range.from + 4096, bytes),
-            Answer::Endless => bytes.extend(vec![0xee; 9 * BLOCK]),
-            Answer::Nothing => bytes.clear(),
+            FakeAnswer::OtherRange => return (range.from + 4096, bytes),
+            FakeAnswer::Endless => bytes.extend(vec![0xee; 9 * BLOCK]),
+            FakeAnswer::Nothing => bytes.clear(),
         }
         (range.from, bytes)
     }
@@ -184,14 +184,14 @@ fn run(writer: &mut AreaWriter, disk: &mut FakeDisk, running: &[u8], source: &mu
     panic!("it goes on for ever")
 }
 
-fn source<'a>(file: &'a [u8], answers: &[Answer]) -> FakeSource<'a> {
+fn source<'a>(file: &'a [u8], answers: &[FakeAnswer]) -> FakeSource<'a> {
     FakeSource { file, answers: answers.to_vec(), requests: Vec::new(), piece: 1000 }
 }
 
 /// Content before, content of the running slot, and the release's.
 const TARGET: [u8; 12] = [1, 2, 0, 0, 3, 4, 5, 1, 6, 0, 7, 0];
 
-fn done(before: &[u8], running: &[u8], answers: &[Answer]) -> (AreaCounts, Vec<ByteRange>) {
+fn done(before: &[u8], running: &[u8], answers: &[FakeAnswer]) -> (AreaCounts, Vec<ByteRange>) {
     let (target, running) = (blocks(&TARGET), blocks(running));
     let mut disk = FakeDisk::new(blocks(before), usize::MAX);
     let mut source = source(&target, answers);
@@ -239,27 +239,27 @@ fn wide_gaps_are_not_fetched() {
 
 #[test]
 fn a_server_without_ranges_is_read_from_the_start_once() {
-    let (counts, requests) = done(&[1, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9], &[], &[Answer::Whole]);
+    let (counts, requests) = done(&[1, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9], &[], &[FakeAnswer::Whole]);
     assert_eq!((counts.fetched, requests.len()), (7, 1));
     // Where it breaks off, the next request knows that there are no ranges.
-    let (_, requests) = done(&[9; 12], &[], &[Answer::Short(3 * BLOCK), Answer::Whole]);
+    let (_, requests) = done(&[9; 12], &[], &[FakeAnswer::Short(3 * BLOCK), FakeAnswer::Whole]);
     assert_eq!(requests.len(), 2);
 }
 
 #[test]
 fn a_wrong_block_is_asked_for_once_more() {
     for (answers, want) in [
-        (vec![Answer::Flipped(0), Answer::Right], None),
-        (vec![Answer::Flipped(4 * BLOCK), Answer::Right], None),
-        (vec![Answer::Flipped(0), Answer::Flipped(0)], Some(AreaFault::Mismatch(0))),
-        (vec![Answer::Endless], None),
-        (vec![Answer::OtherRange, Answer::Right], None),
-        (vec![Answer::Nothing, Answer::Short(100), Answer::Right], None),
-        (vec![Answer::Nothing], Some(AreaFault::Fruitless("cut off".into()))),
-        (vec![Answer::Short(4095)], Some(AreaFault::Fruitless("cut off".into()))),
-        (vec![Answer::OtherRange], Some(AreaFault::Fruitless("cut off".into()))),
+        (vec![FakeAnswer::Flipped(0), FakeAnswer::Right], None),
+        (vec![FakeAnswer::Flipped(4 * BLOCK), FakeAnswer::Right], None),
+        (vec![FakeAnswer::Flipped(0), FakeAnswer::Flipped(0)], Some(AreaFault::Mismatch(0))),
+        (vec![FakeAnswer::Endless], None),
+        (vec![FakeAnswer::OtherRange, FakeAnswer::Right], None),
+        (vec![FakeAnswer::Nothing, FakeAnswer::Short(100), FakeAnswer::Right], None),
+        (vec![FakeAnswer::Nothing], Some(AreaFault::Fruitless("cut off".into()))),
+        (vec![FakeAnswer::Short(4095)], Some(AreaFault::Fruitless("cut off".into()))),
+        (vec![FakeAnswer::OtherRange], Some(AreaFault::Fruitless("cut off".into()))),
         // A block for each request is slow, and it ends.
-        (vec![Answer::Short(4096)], None),
+        (vec![FakeAnswer::Short(4096)], None),
     ] {
         let target = blocks(&TARGET);
         let mut disk = FakeDisk::new(blocks(&[9; 12]), usize::MAX);
@@ -336,7 +336,7 @@ proptest! {
     ) {
         let (file, running) = (blocks(&target), blocks(&running));
         let mut content = blocks(&before[..target.len()]);
-        let answers: &[Answer] = if whole { &[Answer::Whole] } else { &[] };
+        let answers: &[FakeAnswer] = if whole { &[FakeAnswer::Whole] } else { &[] };
         for (writes, seed) in cuts.into_iter().chain([(usize::MAX, 0)]) {
             let mut disk = FakeDisk::new(content, writes);
             let mut source = FakeSource { piece, ..source(&file, answers) };
@@ -361,14 +361,14 @@ proptest! {
         target in proptest::collection::vec(0u8..6, 1..30),
         lies in proptest::collection::vec((0usize..7, 0usize..200_000), 0..8),
     ) {
-        let answers: Vec<Answer> = lies.into_iter().map(|(kind, n)| match kind {
-            0 => Answer::Whole,
-            1 => Answer::Short(n),
-            2 => Answer::Flipped(n),
-            3 => Answer::OtherRange,
-            4 => Answer::Endless,
-            5 => Answer::Nothing,
-            _ => Answer::Right,
+        let answers: Vec<FakeAnswer> = lies.into_iter().map(|(kind, n)| match kind {
+            0 => FakeAnswer::Whole,
+            1 => FakeAnswer::Short(n),
+            2 => FakeAnswer::Flipped(n),
+            3 => FakeAnswer::OtherRange,
+            4 => FakeAnswer::Endless,
+            5 => FakeAnswer::Nothing,
+            _ => FakeAnswer::Right,
         }).collect();
         let file = blocks(&target);
         let before = blocks(&vec![9; target.len()]);

@@ -3,6 +3,7 @@
 //! The release is the image with other bytes in some blocks: so a case knows how many of them a node has to fetch. Nothing boots
 //! it; its content counts.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -62,7 +63,8 @@ pub(super) fn publish(scratch: &Path, changed: u64) -> Result<Published> {
     let keys = KeyDirectory::new(&scratch.join("keys"));
     keys.create(3, 2)?;
     let roothash = HexDigest(tree.root);
-    let build = BuildFiles { root: root.clone(), uki: uki.clone(), roothash, version, packages: [].into() };
+    let build =
+        BuildFiles { root: root.clone(), uki: uki.clone(), roothash, version, packages: BTreeMap::new() };
     let terms = ReleaseTerms { generation: 1, revokes: None, min_version: None };
     let release = write_release(&build, terms, &keys, ReleaseSigning::Here, &dir)?;
     // The clock of this machine; nodes without NTP do not look at it.

@@ -15,7 +15,7 @@ use orlop_config::release::{
     BLOCK_BYTES, ROOT_FILE, ReleaseDocument, ReleaseFile, UKI_BLOCKS_FILE, UKI_FILE, VERITY_FILE,
     release_path,
 };
-use orlop_config::slots::SlotName;
+use orlop_config::slots::{SlotName, SlotState};
 use orlop_init::plan::esp::UKI_CHAIN_BYTES;
 use orlop_init::plan::verity::Superblock;
 
@@ -24,7 +24,7 @@ use super::disk::{DiskFault, SlotDisk, SlotEsp, read_area};
 use super::slot::area::{AreaCounts, AreaFault, AreaStep, AreaTarget, AreaWrite, AreaWriter, ByteRange};
 use super::slot::blocks::{BLOCK, BlockIndex, DIGEST, digest};
 use super::slot::places::SlotPartitions;
-use super::slot::record::{SlotObstacle, is_staged, slot_to_write, staged, writing};
+use super::slot::record::{SlotObstacle, is_staged, is_writing, slot_to_write, staged, writing};
 use super::slot::tree::{TreeFault, VerityTree, leaf_range, tree_bytes};
 use super::source::{ByteSource, SourceError};
 
@@ -96,6 +96,14 @@ pub enum StageError {
     /// No slot may be written now.
     #[error(transparent)]
     Obstacle(#[from] SlotObstacle),
+    /// The boot record says something else than that this release is being written.
+    #[error("the boot record calls slot {slot} {} now, and not writing: it is not staged", state.name())]
+    Overtaken {
+        /// The slot.
+        slot: SlotName,
+        /// What the record says.
+        state: SlotState,
+    },
     /// The slot is too small.
     #[error(
         "{what} of {version} needs {} MiB, slot {slot} has {}: write this disk anew",
@@ -221,14 +229,18 @@ pub async fn stage(
     let esp = disk.esp()?;
     // First no loader sees it, then the record says so, then a byte of it changes.
     let esp = disk.hide(esp)?;
-    let record = writing(&record, slot, release);
-    let position = disk.save(&record, position)?;
+    disk.save(&writing(&record, slot, release), position)?;
     let mut work = StageWork { source, release, disk, slot, progress };
     let tree = work.tree().await?;
     let root = work.root(&tree).await?;
     let uki = work.uki(&esp).await?;
     work.tree_is_kept(&tree)?;
     disk.identify(release)?;
+    // Others may have written the record meanwhile.
+    let (record, position) = disk.record()?;
+    if !is_writing(&record, slot, release) {
+        return Err(StageError::Overtaken { slot, state: record.slot(slot).state });
+    }
     disk.save(&staged(&record, slot, work.size(UKI_FILE)), position)?;
     Ok(StagedRelease { slot, was_staged: false, root, uki })
 }

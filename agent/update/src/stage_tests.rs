@@ -7,7 +7,7 @@ use crate::slot::tree::tests::{SALT, data, grown};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use orlop_config::release::{HexDigest, SBOM_FILE};
-use orlop_config::slots::{BootRecord, RING_BYTES, SlotState, latest};
+use orlop_config::slots::{BootRecord, RING_BYTES, latest};
 use orlop_init::plan::disk::EMPTY_LABEL;
 use orlop_init::plan::esp_names::{ENTRY, EntryState, file_name, long_entries, short_name};
 use orlop_init::plan::gpt::{crc32, read_table};

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::job::{JobEnd, UpdaterPaths, run};
@@ -26,6 +27,9 @@ const CONNECTIONS_MAX: usize = 8;
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// A report that nobody reads ends its connection after this time.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The request that runs. The task that owns the socket drives it.
+type JobFuture = Pin<Box<dyn Future<Output = JobEnd>>>;
 
 /// A request that wants to start.
 struct JobOrder {
@@ -77,20 +81,17 @@ pub async fn serve(
 }
 
 /// The end of the job; never without one.
-async fn ended(job: &mut Option<JoinHandle<JobEnd>>) -> JobEnd {
+async fn ended(job: &mut Option<JobFuture>) -> JobEnd {
     let Some(running) = job else { return std::future::pending().await };
-    let end = running.await;
+    let end = running.as_mut().await;
     *job = None;
-    end.unwrap_or_else(|error| JobEnd {
-        report: UpdateReport::new(UpdateState::Failed, format!("the updater failed: {error}")),
-        leaves: None,
-    })
+    end
 }
 
 struct Updater {
     paths: UpdaterPaths,
     reports: watch::Sender<UpdateReport>,
-    job: Option<JoinHandle<JobEnd>>,
+    job: Option<JobFuture>,
     /// Sources that are left: until when, and why.
     left: BTreeMap<String, (Instant, String)>,
 }
@@ -110,7 +111,7 @@ impl Updater {
             return Some(report);
         }
         self.reports.send_replace(UpdateReport::new(UpdateState::Looking, "begins"));
-        self.job = Some(tokio::spawn(run(self.paths.clone(), plan, self.reports.clone())));
+        self.job = Some(Box::pin(run(self.paths.clone(), plan, self.reports.clone())));
         None
     }
 
@@ -238,18 +239,17 @@ mod tests {
         paths
     }
 
-    /// A server, what it says, and its socket.
-    async fn started(
-        dir: &Path,
-    ) -> (JoinHandle<io::Result<()>>, mpsc::UnboundedReceiver<UpdateReport>, PathBuf) {
+    /// Runs `test`, which gets the socket, beside a server; returns what the server has said.
+    async fn beside_server(dir: &Path, test: impl AsyncFnOnce(PathBuf)) -> Vec<UpdateReport> {
         let socket = dir.join("update.sock");
         let listener = UnixListener::bind(&socket).expect("bound");
-        let (said, hears) = mpsc::unbounded_channel();
-        let server = serve(listener, paths(dir), move |report| {
-            // The test may be over.
-            let _ = said.send(report.clone());
-        });
-        (tokio::spawn(server), hears, socket)
+        let mut said = Vec::new();
+        let server = serve(listener, paths(dir), |report| said.push(report.clone()));
+        tokio::select! {
+            ended = server => panic!("the server has ended: {ended:?}"),
+            () = test(socket) => {}
+        }
+        said
     }
 
     async fn asked(socket: &Path, request: UpdateRequest) -> (UpdateReport, Vec<UpdateState>) {
@@ -265,55 +265,56 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_followed_to_its_end() {
         let dir = tempfile::tempdir().expect("a scratch directory");
-        let (server, mut hears, socket) = started(dir.path()).await;
-        let (idle, _) = asked(&socket, UpdateRequest::Status).await;
-        assert_eq!(idle.state, UpdateState::Idle);
-        // No authority, so there is no source.
-        let (last, states) = asked(&socket, UpdateRequest::Check).await;
-        assert!(
-            last.state == UpdateState::Failed && last.message.contains("no certificate authority"),
-            "{last:?}"
-        );
-        assert_eq!(states.last(), Some(&UpdateState::Failed));
-        assert_eq!(hears.recv().await, Some(last.clone()));
-        assert_eq!(asked(&socket, UpdateRequest::Status).await.0, last);
-        // A drive without a trust document in the image.
-        let (last, _) = asked(&socket, UpdateRequest::Stick).await;
-        assert!(last.message.contains("updates are not configured"), "{last:?}");
-        server.abort();
+        let said = beside_server(dir.path(), async |socket| {
+            let (idle, _) = asked(&socket, UpdateRequest::Status).await;
+            assert_eq!(idle.state, UpdateState::Idle);
+            // No authority, so there is no source.
+            let (last, states) = asked(&socket, UpdateRequest::Check).await;
+            let is_named = last.message.contains("no certificate authority");
+            assert!(last.state == UpdateState::Failed && is_named, "{last:?}");
+            assert_eq!(states.last(), Some(&UpdateState::Failed));
+            assert_eq!(asked(&socket, UpdateRequest::Status).await.0, last);
+            // A drive, and no trust document in the image.
+            let (last, _) = asked(&socket, UpdateRequest::Stick).await;
+            assert!(last.message.contains("updates are not configured"), "{last:?}");
+        })
+        .await;
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said.iter().all(|report| report.state == UpdateState::Failed), "{said:?}");
     }
 
     #[tokio::test]
     async fn strangers_words_are_answered() {
         let dir = tempfile::tempdir().expect("a scratch directory");
-        let (server, _hears, socket) = started(dir.path()).await;
-        for (line, words) in [("{\"do\":\"boot\"}\n", "no request"), ("\n", "no request")] {
+        beside_server(dir.path(), async |socket| {
+            for line in ["{\"do\":\"boot\"}\n", "\n"] {
+                let mut stream = UnixStream::connect(&socket).await.expect("connected");
+                stream.write_all(line.as_bytes()).await.expect("sent");
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.expect("an answer");
+                assert!(answer.contains("no request"), "{answer}");
+            }
             let mut stream = UnixStream::connect(&socket).await.expect("connected");
-            stream.write_all(line.as_bytes()).await.expect("sent");
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.expect("an answer");
-            assert!(answer.contains(words), "{answer}");
-        }
-        let mut stream = UnixStream::connect(&socket).await.expect("connected");
-        // The other side may close before all of it is sent.
-        let _ = stream.write_all(&vec![b'x'; 100_000]).await;
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await;
-        assert!(answer.is_empty());
-        server.abort();
+            // The other side may close before all of it is sent.
+            let _ = stream.write_all(&vec![b'x'; 100_000]).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            assert!(answer.is_empty());
+        })
+        .await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_ends_when_nobody_asks() {
         let dir = tempfile::tempdir().expect("a scratch directory");
-        let (server, _hears, _) = started(dir.path()).await;
+        let listener = UnixListener::bind(dir.path().join("update.sock")).expect("bound");
         let begun = Instant::now();
-        server.await.expect("no panic").expect("an end");
+        serve(listener, paths(dir.path()), |report| panic!("{report:?}")).await.expect("an end");
         assert_eq!(begun.elapsed().as_secs(), IDLE.as_secs());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_source_is_left_for_ten_minutes() {
+    #[test]
+    fn a_source_is_left_for_ten_minutes() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let (reports, _) = watch::channel(UpdateReport::new(UpdateState::Idle, ""));
         let mut updater = Updater { paths: paths(dir.path()), reports, job: None, left: BTreeMap::new() };

@@ -58,8 +58,18 @@ pub fn slot_to_write(record: &BootRecord, running: SlotName) -> Result<SlotName,
 /// Does the slot hold this release, read back?
 #[must_use]
 pub fn is_staged(record: &BootRecord, slot: SlotName, release: &ReleaseDocument) -> bool {
+    has(record, slot, release, SlotState::Staged)
+}
+
+/// Is the slot being written with this release?
+#[must_use]
+pub fn is_writing(record: &BootRecord, slot: SlotName, release: &ReleaseDocument) -> bool {
+    has(record, slot, release, SlotState::Writing)
+}
+
+fn has(record: &BootRecord, slot: SlotName, release: &ReleaseDocument, state: SlotState) -> bool {
     let known = record.slot(slot);
-    known.state == SlotState::Staged
+    known.state == state
         && known.version == release.version.to_string()
         && known.roothash == release.root.hash.to_string()
 }
@@ -152,10 +162,10 @@ pub(crate) mod tests {
         let (record, slot) = (BootRecord::new(SlotName::A), SlotName::B);
         let next = writing(&record, slot, &release());
         assert_eq!((next.b.state, next.b.version.as_str()), (SlotState::Writing, "0.2.0"));
-        assert!(!is_staged(&next, slot, &release()));
+        assert!(is_writing(&next, slot, &release()) && !is_staged(&next, slot, &release()));
         let last = staged(&next, slot, 4711);
         assert_eq!((last.b.state, last.b.uki_bytes, last.b.generation), (SlotState::Staged, 4711, 3));
-        assert!(is_staged(&last, slot, &release()));
+        assert!(is_staged(&last, slot, &release()) && !is_writing(&last, slot, &release()));
         let other = ReleaseDocument { version: "0.2.1".parse().expect("a version"), ..release() };
         assert!(!is_staged(&last, slot, &other));
         assert_eq!((last.a, last.desired, last.floor), (record.a, record.desired, record.floor));

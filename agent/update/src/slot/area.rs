@@ -19,6 +19,8 @@ const PIECE: usize = 64 << 10;
 pub const SYNC_BYTES: u64 = 8 << 20;
 /// Requests in a row that bring no block.
 const FRUITLESS_MAX: u32 = 3;
+/// Wrong blocks of a source, each of them right when it is asked for again.
+const WRONG_MAX: u32 = 16;
 
 /// What an area is to hold.
 #[derive(Clone, Debug)]
@@ -85,7 +87,7 @@ pub struct ReceivedPiece {
 /// Why an area does not get its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFault {
-    /// The source gave a wrong block twice.
+    /// The source gave a wrong block twice, or many wrong ones.
     #[error("block {0} does not match its hash; asked again, then the source is left for 10 min")]
     Mismatch(u32),
     /// Several requests in a row brought no block.
@@ -150,6 +152,7 @@ pub struct AreaWriter {
     is_whole: bool,
     /// The block that came wrong last.
     wrong: Option<u32>,
+    wrong_answers: u32,
     fruitless: u32,
     fault: Option<AreaFault>,
     unsynced: u64,
@@ -170,6 +173,7 @@ impl AreaWriter {
             request: None,
             is_whole: false,
             wrong: None,
+            wrong_answers: 0,
             fruitless: 0,
             fault: None,
             unsynced: 0,
@@ -382,7 +386,9 @@ impl AreaWriter {
         request.pending_block = request.pending_block.saturating_add(blocks);
         self.counts.fetched += writes.iter().map(|write| write.run.count).sum::<u32>();
         if let Some(block) = wrong {
-            if self.wrong == Some(block) && self.fault.is_none() {
+            self.wrong_answers += 1;
+            let is_enough = self.wrong == Some(block) || self.wrong_answers >= WRONG_MAX;
+            if is_enough && self.fault.is_none() {
                 self.fault = Some(AreaFault::Mismatch(block));
             }
             self.wrong = Some(block);

@@ -276,6 +276,18 @@ fn a_wrong_block_is_asked_for_once_more() {
 }
 
 #[test]
+fn a_source_with_ever_other_wrong_blocks_is_left() {
+    let target: Vec<u8> = (0..400).map(|n| u8::try_from(n % 250 + 1).expect("small")).collect();
+    let target = blocks(&target);
+    let mut disk = FakeDisk::new(vec![0; target.len()], usize::MAX);
+    let mut source = source(&target, &[FakeAnswer::Flipped(16 * BLOCK)]);
+    // Blocks 16, 32, 48, each of them right at the next request.
+    let outcome = run(&mut writer(&target, &[]), &mut disk, &[], &mut source);
+    assert!(matches!(outcome, Outcome::Fault(AreaFault::Mismatch(256))));
+    assert_eq!(source.requests.len(), 16);
+}
+
+#[test]
 fn a_disk_that_forgets_is_named() {
     let target = blocks(&TARGET);
     let mut writer = writer(&target, &[]);

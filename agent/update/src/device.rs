@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::libc::{EINVAL, O_DIRECT};
 use orlop_init::plan::step::DiskWrite;
@@ -31,6 +31,9 @@ pub(crate) struct AreaPlace {
 pub(crate) struct DeviceArea {
     file: File,
     place: AreaPlace,
+    writes: bool,
+    /// Transfers go past the kernel's cache.
+    is_direct: bool,
     buffer: Vec<u8>,
     /// Where in the buffer aligned memory begins.
     aligned: usize,
@@ -48,28 +51,22 @@ impl DeviceArea {
     }
 
     fn open(place: AreaPlace, writes: bool) -> io::Result<DeviceArea> {
-        let options = |flags: i32| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(writes).custom_flags(flags);
-            options.open(&place.path)
-        };
-        let file = match options(O_DIRECT) {
-            // A file system may refuse that; a disk does not.
-            Err(e) if e.raw_os_error() == Some(EINVAL) => options(0)?,
-            opened => opened?,
+        let (file, is_direct) = match opened(&place.path, writes, O_DIRECT) {
+            Err(e) if is_refusal(&e) => (opened(&place.path, writes, 0)?, false),
+            file => (file?, true),
         };
         let buffer = vec![0; TRANSFER + ALIGNMENT];
         let start = buffer.as_ptr().addr();
-        Ok(DeviceArea { file, place, aligned: start.next_multiple_of(ALIGNMENT) - start, buffer })
+        let aligned = start.next_multiple_of(ALIGNMENT) - start;
+        Ok(DeviceArea { file, place, writes, is_direct, buffer, aligned })
     }
 
     /// Reads; place and length are whole sectors.
     pub(crate) fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let mut at = self.within(offset, bytes.len())?;
         for piece in bytes.chunks_mut(TRANSFER) {
-            let memory = &mut self.buffer[self.aligned..self.aligned + piece.len()];
-            self.file.read_exact_at(memory, at)?;
-            piece.copy_from_slice(memory);
+            self.transfer(piece.len(), |file, memory| file.read_exact_at(memory, at))?;
+            piece.copy_from_slice(&self.buffer[self.aligned..self.aligned + piece.len()]);
             at += piece.len() as u64;
         }
         Ok(())
@@ -79,12 +76,29 @@ impl DeviceArea {
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut at = self.within(offset, bytes.len())?;
         for piece in bytes.chunks(TRANSFER) {
-            let memory = &mut self.buffer[self.aligned..self.aligned + piece.len()];
-            memory.copy_from_slice(piece);
-            self.file.write_all_at(memory, at)?;
+            self.buffer[self.aligned..self.aligned + piece.len()].copy_from_slice(piece);
+            self.transfer(piece.len(), |file, memory| file.write_all_at(memory, at))?;
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Moves so many bytes between file and memory. A file system may refuse places and lengths that a disk takes: then this area goes
+    /// through the cache from here on.
+    fn transfer(
+        &mut self,
+        length: usize,
+        moves: impl Fn(&File, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let memory = &mut self.buffer[self.aligned..self.aligned + length];
+        match moves(&self.file, memory) {
+            Err(e) if self.is_direct && is_refusal(&e) => {
+                self.file = opened(&self.place.path, self.writes, 0)?;
+                self.is_direct = false;
+                moves(&self.file, memory)
+            }
+            done => done,
+        }
     }
 
     /// Brings what was written to the disk.
@@ -111,6 +125,15 @@ impl DeviceArea {
         let start = end.and_then(|_| self.place.offset.checked_add(offset));
         start.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "outside of the area"))
     }
+}
+
+fn opened(path: &Path, writes: bool, flags: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(writes).custom_flags(flags).open(path)
+}
+
+/// How a file system that cannot go past its cache says so.
+fn is_refusal(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(EINVAL)
 }
 
 #[cfg(test)]

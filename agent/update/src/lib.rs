@@ -21,6 +21,7 @@ mod signatures;
 pub mod slot;
 mod source;
 mod stage;
+mod stage_error;
 mod store;
 mod survey;
 
@@ -29,6 +30,7 @@ pub use disk::{DiskFault, SlotDisk};
 pub use https::{HttpsDirectory, client_config};
 pub use signatures::RingSignatures;
 pub use source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiece};
-pub use stage::{SayProgress, SlotPart, StageError, StageProgress, StagedRelease, stage};
+pub use stage::{SayProgress, StageProgress, StagedRelease, stage};
+pub use stage_error::{SlotPart, StageError};
 pub use store::UpdateStore;
 pub use survey::{Survey, SurveyAnswer, SurveyRequest, UpdateError, survey, survey_directory};

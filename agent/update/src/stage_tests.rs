@@ -17,6 +17,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 /// Partitions: type, label, MiB.
 const LAYOUT: [(Guid, &str, u64); 7] = [
@@ -31,7 +32,9 @@ const LAYOUT: [(Guid, &str, u64); 7] = [
 /// Blocks of a slot.
 const BLOCKS: usize = 256;
 /// Clusters of the ESP are blocks; this many sectors are in front of the first one.
-const FRONT: u64 = 1 + 2 * TABLE;
+const FRONT: u64 = RESERVED + 2 * TABLE;
+/// Sectors in front of the tables.
+const RESERVED: u64 = 8;
 /// Sectors of a table of the ESP.
 const TABLE: u64 = 264;
 const FIRST_A: u32 = 5;
@@ -238,7 +241,7 @@ fn esp(file: &File, start: u64) {
     let mut boot = vec![0; 512];
     boot[510..512].copy_from_slice(&[0x55, 0xaa]);
     boot[11..13].copy_from_slice(&512u16.to_le_bytes());
-    (boot[13], boot[14], boot[16], boot[44]) = (8, 1, 2, 2);
+    (boot[13], boot[14], boot[16], boot[44]) = (8, 8, 2, 2);
     boot[36..40].copy_from_slice(&u32::try_from(TABLE).expect("small").to_le_bytes());
     let mut links = vec![0u32; usize::try_from(TABLE * SECTOR / 4).expect("small")];
     links[2..5].fill(0x0fff_ffff);
@@ -260,8 +263,8 @@ fn esp(file: &File, start: u64) {
     }
     for (offset, bytes) in [
         (0, boot),
-        (SECTOR, links.clone()),
-        (SECTOR + TABLE * SECTOR, links),
+        (RESERVED * SECTOR, links.clone()),
+        ((RESERVED + TABLE) * SECTOR, links),
         (cluster(2), directory(b"EFI        ", 3)),
         (cluster(3), directory(b"LINUX      ", 4)),
         (cluster(4), linux),
@@ -367,7 +370,7 @@ async fn what_cannot_become_a_slot_changes_nothing() {
         (
             "ESP: the chain of the UKI of slot B is broken; the update stops before slot B is activated",
             |node, _| {
-                let link = SECTOR + u64::from(FIRST_A + CHAIN + 7) * 4;
+                let link = RESERVED * SECTOR + u64::from(FIRST_A + CHAIN + 7) * 4;
                 node.write(node.starts[0] + link, &99u32.to_le_bytes());
             },
         ),

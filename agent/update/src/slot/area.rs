@@ -6,6 +6,8 @@
 //! that lies or breaks off is asked again a bounded number of times for each block that it gives.
 
 use super::blocks::{BLOCK, BlockDigest, BlockIndex, BlockRun, BlockSet, DIGEST, at, digest};
+use super::steps::FRUITLESS_MAX;
+pub use super::steps::{AreaCounts, AreaFault, AreaStep, AreaTarget, AreaWrite, ByteRange, ReceivedPiece};
 
 /// Blocks of a step: 1 MiB.
 pub const RUN_BLOCKS: u32 = 256;
@@ -17,104 +19,8 @@ pub const RANGE_BLOCKS_MAX: u32 = 1024;
 const PIECE: usize = 64 << 10;
 /// Bytes between two syncs.
 pub const SYNC_BYTES: u64 = 8 << 20;
-/// Requests in a row that bring no block.
-const FRUITLESS_MAX: u32 = 3;
 /// Wrong blocks of a source, each of them right when it is asked for again.
 const WRONG_MAX: u32 = 16;
-
-/// What an area is to hold.
-#[derive(Clone, Debug)]
-pub struct AreaTarget {
-    /// Digests of its blocks, one after another.
-    pub digests: Vec<u8>,
-    /// Salt of the digests.
-    pub salt: [u8; 32],
-    /// Bytes of the file that has its content; zeros stand behind them.
-    pub file_bytes: u64,
-}
-
-/// Bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteRange {
-    /// The first one.
-    pub from: u64,
-    /// The one behind the last one.
-    pub to: u64,
-}
-
-/// What the driver does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AreaStep {
-    /// Read these blocks of the area, then [`AreaWriter::surveyed`].
-    Survey(BlockRun),
-    /// Write zeros to these blocks, then [`AreaWriter::zeroed`].
-    Zero(BlockRun),
-    /// Read these blocks of the running slot, then [`AreaWriter::copied`] with the block where they are wanted.
-    Copy {
-        /// Blocks of the running slot.
-        from: BlockRun,
-        /// The first one's place.
-        to: u32,
-    },
-    /// Ask for these bytes of the file: [`AreaWriter::received`] for each piece, then [`AreaWriter::ended`].
-    Fetch(ByteRange),
-    /// Bring what was written to the disk, then [`AreaWriter::synced`].
-    Sync,
-    /// Read these blocks past all caches, then [`AreaWriter::verified`].
-    Verify(BlockRun),
-    /// The area holds what it is to hold.
-    Done,
-}
-
-/// Blocks to be written at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AreaWrite {
-    /// Where.
-    pub run: BlockRun,
-    /// Their content.
-    pub bytes: Vec<u8>,
-}
-
-/// What came of a piece of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReceivedPiece {
-    /// To be written before anything else.
-    pub writes: Vec<AreaWrite>,
-    /// The request is over: what it brings from here on is not wanted.
-    pub is_over: bool,
-}
-
-/// Why an area does not get its content.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AreaFault {
-    /// The source gave a wrong block twice, or many wrong ones.
-    #[error("block {0} does not match its hash; asked again, then the source is left for 10 min")]
-    Mismatch(u32),
-    /// Several requests in a row brought no block.
-    #[error("{times} requests brought nothing: {0}; the source is left for 10 min", times = FRUITLESS_MAX)]
-    Fruitless(String),
-    /// A block is in no file of the release.
-    #[error("block {0} has content and lies behind the end of the file: the release is damaged")]
-    NotInFile(u32),
-    /// The disk does not keep what it was given.
-    #[error("reads back differently at block {0}: the disk is failing")]
-    ReadBack(u32),
-}
-
-/// Where the blocks of an area came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AreaCounts {
-    /// Blocks that were there already.
-    pub present: u32,
-    /// Blocks of zeros that were written.
-    pub zeroed: u32,
-    /// Blocks copied from the running slot.
-    pub copied: u32,
-    /// Blocks fetched.
-    pub fetched: u32,
-    /// Bytes that the source gave.
-    pub received_bytes: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AreaPhase {

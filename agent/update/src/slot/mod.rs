@@ -14,4 +14,5 @@ pub mod area;
 pub mod blocks;
 pub mod places;
 pub mod record;
+mod steps;
 pub mod tree;

@@ -91,7 +91,7 @@ impl DeviceArea {
         moves: impl Fn(&File, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let memory = &mut self.buffer[self.aligned..self.aligned + length];
-        match moves(&self.file, memory) {
+        match moves(&self.file, &mut *memory) {
             Err(e) if self.is_direct && is_refusal(&e) => {
                 self.file = opened(&self.place.path, self.writes, 0)?;
                 self.is_direct = false;

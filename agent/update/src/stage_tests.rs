@@ -4,11 +4,14 @@ use super::*;
 use crate::directory::MountedDirectory;
 use crate::slot::record::tests::release;
 use crate::slot::tree::tests::{SALT, data, grown};
+use agent_faults::{Refusal, refusing};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use orlop_config::release::{HexDigest, SBOM_FILE};
-use orlop_config::slots::{BootRecord, RING_BYTES, latest};
+use orlop_config::slots::{BootRecord, RING_BYTES, SlotState, latest};
+use orlop_init::plan::arbiter::{BootedSlot, SlotEntries, SlotEntry, SlotVerdict, judge};
 use orlop_init::plan::disk::EMPTY_LABEL;
+use orlop_init::plan::esp::EspDirectory;
 use orlop_init::plan::esp_names::{ENTRY, EntryState, file_name, long_entries, short_name};
 use orlop_init::plan::gpt::{crc32, read_table};
 use orlop_init::plan::guid::{Guid, TYPE_BOOT_RECORD, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
@@ -131,6 +134,37 @@ impl Node {
     fn digests(&self) -> Vec<[u8; 32]> {
         let length = fs::metadata(&self.disk).expect("there").len();
         (0..length / MIB).map(|n| digest(&[0; 32], &self.read(n * MIB, 1 << 20))).collect()
+    }
+
+    fn names(&self) -> EspDirectory {
+        let read = |offset: u64, length: usize| Some(self.read(self.starts[0] + offset, length));
+        EspDirectory::read(read).expect("sound")
+    }
+
+    /// Slot B as after an update: good, and to be seen by the loader.
+    fn show_b(&self) {
+        let (_, write) = self.names().renamed(SlotName::B, EntryState::Behind, 5000).expect("a write");
+        self.write(self.starts[0] + write.offset, &write.bytes);
+        self.set_record(|record| record.b.state = SlotState::Good);
+    }
+
+    /// What a boot of this disk does: slot A goes on.
+    fn check_boot(&self) {
+        let (record, names) = (self.record(), self.names());
+        let entry = |slot| names.entry(slot).map(|e| SlotEntry { state: e.state, bytes: e.bytes });
+        let entries = SlotEntries { a: entry(SlotName::A), b: entry(SlotName::B) };
+        assert_eq!(entries.a, Some(SlotEntry { state: EntryState::Good, bytes: UKI_A }));
+        let booted = BootedSlot { name: SlotName::A, roothash: "11" };
+        let judged = judge(Some(&record), &booted, &entries);
+        assert_eq!(judged.verdict, SlotVerdict::Go { trial: false });
+        assert_eq!((record.desired, record.a.state), (SlotName::A, SlotState::Good));
+        let ([root, _], [uki, _]) = (roots(), ukis());
+        assert!(self.read(self.starts[1], root.len()) == root, "root of slot A");
+        assert!(self.read(self.starts[0] + cluster(FIRST_A), uki.len()) == uki, "UKI of slot A");
+        // A slot that is not as its record says is not to be seen.
+        if record.b.state != SlotState::Good {
+            assert_eq!(entries.b.map(|e| e.state), Some(EntryState::Hidden));
+        }
     }
 
     /// A published release with this root and UKI.
@@ -330,17 +364,7 @@ async fn a_visible_slot_is_hidden_before_it_is_written() {
     let node = Node::new();
     let (source, release) = node.publish();
     let disk = node.slots();
-    let esp = disk.esp().expect("sound");
-    // As after an update: slot B was good.
-    let entry = {
-        let place = disk.whole(&disk.places.esp);
-        let read = |offset: u64, length: usize| Some(node.read(place.offset + offset, length));
-        let directory = orlop_init::plan::esp::EspDirectory::read(read).expect("sound");
-        directory.renamed(SlotName::B, EntryState::Behind, 5000).expect("a write").1
-    };
-    node.write(node.starts[0] + entry.offset, &entry.bytes);
-    node.set_record(|record| record.b.state = SlotState::Good);
-    assert_eq!(esp.target.state, EntryState::Hidden);
+    node.show_b();
     assert_eq!(disk.esp().expect("sound").target.state, EntryState::Behind);
     // The source has nothing: the slot is hidden and half written all the same.
     fs::remove_dir_all(node.dir.path().join("served")).expect("removed");
@@ -420,4 +444,30 @@ async fn a_damaged_running_slot_spoils_nothing() {
     let done = staged_on(&node, &source, &release).await.expect("staged");
     assert_eq!((done.root.copied, done.root.fetched), (39, 41));
     node.check_target(&release);
+}
+
+/// The process dies at each of its writes and syncs: slot A boots as before, and the next call ends as if nothing had been.
+#[test]
+fn any_cut_leaves_the_running_slot_and_the_next_call_ends() {
+    for nth in 0.. {
+        let node = Node::new();
+        node.show_b();
+        let (source, release) = node.publish();
+        let disk = node.slots();
+        let act = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.block_on(stage(&source, &release, &disk, &mut |_| {}))
+        };
+        let (first, call) = refusing(node.dir.path(), nth, Refusal::FromThenOn, act);
+        let Some(call) = call else {
+            first.expect("nothing was refused");
+            assert!(nth > 20, "{nth} calls");
+            break;
+        };
+        assert!(first.is_err(), "{call}");
+        node.check_boot();
+        act().unwrap_or_else(|e| panic!("after {call}: {e}"));
+        node.check_boot();
+        node.check_target(&release);
+    }
 }

@@ -224,7 +224,10 @@ fn usb(cx: &mut CaseContext<'_>) -> Result<()> {
         shell.must(&format!("journalctl -b -u {unit} -u orlop-update.service -o cat --no-pager"))?;
     ensure!(started.status == 0, "{unit}: {}\n{journal}", started.text);
     ensure!(journal.contains("the drive may be pulled out"), "{journal}");
-    shell.must("! mountpoint -q /run/orlop/stick").context("the stick is still mounted")?;
+    let gone = "mountpoint -q /run/orlop/stick || exit 0";
+    shell
+        .must(&format!("(for n in $(seq 30); do {gone}; sleep 1; done; exit 1)"))
+        .context("the stick is still mounted")?;
     vm.power_off(120)?;
     ensure_staged(&lab, &published)
 }

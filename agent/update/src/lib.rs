@@ -22,6 +22,8 @@ pub mod slot;
 mod source;
 mod stage;
 mod stage_error;
+#[cfg(test)]
+mod stage_fixture;
 mod store;
 mod survey;
 

@@ -103,6 +103,7 @@ pub fn all() -> Vec<Case> {
         time::wrong::CASES,
         time::ntp::CASES,
         update::arbiter::CASES,
+        update::staging::CASES,
         api::access::CASES,
         api::load::CASES,
         api::logs::CASES,

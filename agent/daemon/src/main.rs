@@ -15,6 +15,7 @@ use orlop_agent::process::cli::{self, Command};
 use orlop_agent::process::node::run_dir;
 use orlop_agent::process::provision;
 use orlop_agent::process::run::{self, Environment};
+use orlop_agent::process::update;
 use orlop_agent::settings::Settings;
 use orlop_agent::tasks::pools;
 
@@ -28,6 +29,17 @@ fn main() -> ExitCode {
             Err(error) => {
                 // The service manager keeps it, and starts the program again.
                 let _ = writeln!(std::io::stderr(), "{}: {error:#}", provision::NAME);
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if update::is_named(std::env::args_os().next().as_deref()) {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        return match update::start(&arguments, std::env::var_os("SSL_CERT_DIR")) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "{}: {error:#}", update::NAME);
                 ExitCode::FAILURE
             }
         };

@@ -121,8 +121,8 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-update",
         directory: "agent/update",
-        may_use: &["orlop-config", "orlop-files"],
-        must_not_use: &["nix", "libc", "rustix", "inotify", "tonic", "axum"],
+        may_use: &["orlop-config", "orlop-files", "orlop-init"],
+        must_not_use: &["libc", "rustix", "inotify", "tonic", "axum"],
     },
     Room {
         name: "orlop-netlink",
@@ -153,6 +153,7 @@ const ROOMS: &[Room] = &[
             "agent-server",
             "orlop-config",
             "orlop-proto",
+            "orlop-update",
         ],
         must_not_use: &["libc"],
     },

@@ -4,11 +4,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use orlop_config::release::DOCUMENT_BYTES_MAX;
 
-use super::source::{DocumentSource, SourceError};
+use super::source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiece};
+
+/// Bytes of a file that are read at once.
+const PIECE: usize = 256 << 10;
 
 /// A directory.
 #[derive(Clone, Debug)]
@@ -23,8 +27,8 @@ impl MountedDirectory {
         MountedDirectory { root: root.to_owned() }
     }
 
-    fn read(&self, path: &str) -> Result<Option<Vec<u8>>, SourceError> {
-        let failed = |path: &Path, source| SourceError::Read { path: path.to_owned(), source };
+    /// The real path of a file of the directory; `None` if it is not there.
+    fn find(&self, path: &str) -> Result<Option<PathBuf>, SourceError> {
         let root = fs::canonicalize(&self.root).map_err(|e| failed(&self.root, e))?;
         let named = root.join(path);
         let file = match fs::canonicalize(&named) {
@@ -36,12 +40,58 @@ impl MountedDirectory {
         if !is_file || !file.starts_with(&root) {
             return Err(SourceError::NoFile { path: named });
         }
+        Ok(Some(file))
+    }
+
+    fn read(&self, path: &str) -> Result<Option<Vec<u8>>, SourceError> {
+        let Some(file) = self.find(path)? else { return Ok(None) };
         let bytes = read_bounded(&file).map_err(|e| failed(&file, e))?;
         if bytes.len() > DOCUMENT_BYTES_MAX {
-            let place = named.display().to_string();
+            let place = file.display().to_string();
             return Err(SourceError::TooLarge { place, bytes_max: DOCUMENT_BYTES_MAX });
         }
         Ok(Some(bytes))
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> SourceError {
+    SourceError::Read { path: path.to_owned(), source }
+}
+
+impl MountedDirectory {
+    fn give(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
+        let named = || self.root.join(path);
+        let file = self.find(path)?.ok_or_else(|| SourceError::NoSuchFile(named().display().to_string()))?;
+        let (opened, mut at) = (File::open(&file).map_err(|e| failed(&file, e))?, range.from);
+        let mut memory = vec![0; PIECE];
+        while at < range.to {
+            let wanted = usize::try_from(range.to - at).unwrap_or(PIECE).min(PIECE);
+            match opened.read_at(&mut memory[..wanted], at) {
+                // Shorter than its document says.
+                Ok(0) => break,
+                Ok(read) => {
+                    if take(at, &memory[..read]).is_break() {
+                        break;
+                    }
+                    at += read as u64;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed(&file, e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ByteSource for MountedDirectory {
+    // The drive is local: the future is ready when it is made.
+    fn bytes(
+        &self,
+        path: &str,
+        range: ByteRange,
+        take: &mut TakePiece<'_>,
+    ) -> impl Future<Output = Result<(), SourceError>> + Send {
+        std::future::ready(self.give(path, range, take))
     }
 }
 
@@ -76,6 +126,7 @@ pub(crate) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::ControlFlow;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -109,6 +160,35 @@ mod tests {
         assert!(matches!(stick.read("a"), Err(SourceError::TooLarge { .. })));
         fs::write(dir.path().join("b"), vec![0; DOCUMENT_BYTES_MAX]).expect("written");
         assert_eq!(stick.read("b").expect("read").map(|b| b.len()), Some(DOCUMENT_BYTES_MAX));
+    }
+
+    #[test]
+    fn a_file_is_given_from_any_byte_on() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let content: Vec<u8> = (0..3 * PIECE + 5).map(|n| u8::try_from(n % 251).expect("small")).collect();
+        fs::write(dir.path().join("f"), &content).expect("written");
+        let stick = MountedDirectory::new(dir.path());
+        let end = content.len() as u64;
+        for (from, to) in [(0, end), (7, end - 1), (5, 5), (end - 3, end + 100), (end + 1, end + 2)] {
+            let mut got = Vec::new();
+            let mut take = |at: u64, piece: &[u8]| -> ControlFlow<()> {
+                assert_eq!(at, from + got.len() as u64);
+                got.extend_from_slice(piece);
+                ControlFlow::Continue(())
+            };
+            stick.give("f", ByteRange { from, to }, &mut take).expect("read");
+            let [first, last] = [from, to].map(|at| usize::try_from(at.min(end)).expect("small"));
+            assert!(got == content[first..last], "{from} to {to}");
+        }
+        let mut pieces = 0;
+        let mut once = |_: u64, _: &[u8]| -> ControlFlow<()> {
+            pieces += 1;
+            ControlFlow::Break(())
+        };
+        stick.give("f", ByteRange { from: 0, to: end }, &mut once).expect("read");
+        assert_eq!(pieces, 1);
+        let gone = stick.give("g", ByteRange { from: 0, to: 1 }, &mut |_, _| ControlFlow::Continue(()));
+        assert!(matches!(gone, Err(SourceError::NoSuchFile(_))));
     }
 
     #[test]

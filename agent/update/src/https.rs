@@ -1,8 +1,9 @@
-//! Documents of a web server: HTTP/1.1 over TLS, one connection each, bounded in time and in bytes. It reads no proxy and follows no
-//! redirect.
+//! Documents and files of a web server: HTTP/1.1 over TLS, one connection each, bounded in time and in bytes. It reads no proxy and
+//! follows no redirect.
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT_ENCODING, CONNECTION, HOST, USER_AGENT};
+use hyper::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_RANGE, HOST, RANGE, USER_AGENT};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use orlop_config::release::DOCUMENT_BYTES_MAX;
@@ -21,14 +22,18 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::source::{DocumentSource, SourceError};
+use super::source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiece};
 
 /// `User-Agent`.
 const AGENT: &str = concat!("orlop/", env!("CARGO_PKG_VERSION"));
 /// Connecting, asking and reading a document take at most this long together.
 const LIMIT: Duration = Duration::from_secs(30);
+/// A server that gives a file more slowly is left, bytes in a second; the limit of a document comes on top.
+const RATE_MIN: u64 = 16 << 10;
 /// Port of https.
 const PORT: u16 = 443;
+/// Longest text of a server in a message, characters.
+const QUOTED_CHARS_MAX: usize = 80;
 
 /// A directory by HTTPS.
 #[derive(Clone)]
@@ -121,7 +126,8 @@ impl HttpsDirectory {
         HttpsDirectory { limit, ..self }
     }
 
-    async fn get(&self, path: &str, url: &str) -> Result<Option<Vec<u8>>, SourceError> {
+    /// The answer to a request, with the connection on which it comes.
+    async fn ask(&self, path: &str, url: &str, range: Option<ByteRange>) -> Result<HttpAnswer, SourceError> {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .map_err(|e| SourceError::Connection { url: url.to_owned(), why: e.to_string() })?;
@@ -135,46 +141,138 @@ impl HttpsDirectory {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(innermost(&e)))?;
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let request = Request::get(format!("{}/{path}", self.path))
+        let mut request = Request::get(format!("{}/{path}", self.path))
             .header(HOST, format!("{host}:{}", self.port))
             .header(USER_AGENT, AGENT)
             .header(ACCEPT_ENCODING, "identity")
-            .header(CONNECTION, "close")
-            .body(Empty::<Bytes>::new())
-            .map_err(|e| broken(e.to_string()))?;
-        let talk = async {
-            let response = sender.send_request(request).await.map_err(|e| broken(innermost(&e)))?;
-            read(response, url).await
-        };
-        tokio::pin!(talk, connection);
-        tokio::select! {
-            // Dropping either branch loses nothing: the other one finishes here, or no caller waits for it.
-            biased;
-            done = &mut talk => done,
-            // The request reports the end of the connection as well.
-            _ = &mut connection => talk.await,
+            .header(CONNECTION, "close");
+        if let Some(range) = range {
+            request = request.header(RANGE, format!("bytes={}-{}", range.from, range.to.saturating_sub(1)));
         }
+        let request = request.body(Empty::<Bytes>::new()).map_err(|e| broken(e.to_string()))?;
+        let mut connection: HttpConnection = Box::pin(async move {
+            // The request reports the end of the connection as well.
+            let _ = connection.await;
+        });
+        let mut is_closed = false;
+        let response = {
+            let talk = sender.send_request(request);
+            tokio::pin!(talk);
+            tokio::select! {
+                // Dropping either branch loses nothing: the other one finishes here, or no caller waits for it.
+                biased;
+                done = &mut talk => done,
+                () = &mut connection => {
+                    is_closed = true;
+                    talk.await
+                }
+            }
+        };
+        let response = response.map_err(|e| broken(innermost(&e)))?;
+        Ok(HttpAnswer { response, connection, is_closed, _sender: sender })
     }
-}
 
-async fn read(response: Response<Incoming>, url: &str) -> Result<Option<Vec<u8>>, SourceError> {
-    match response.status().as_u16() {
-        200 => {}
-        404 | 410 => return Ok(None),
-        status => return Err(SourceError::Status { url: url.to_owned(), status }),
-    }
-    let (mut body, mut incoming) = (Vec::new(), response.into_body());
-    while let Some(frame) = incoming.frame().await {
-        let frame = frame.map_err(|e| SourceError::Broken { url: url.to_owned(), why: innermost(&e) })?;
-        if let Some(data) = frame.data_ref() {
+    async fn get(&self, path: &str, url: &str) -> Result<Option<Vec<u8>>, SourceError> {
+        let mut answer = self.ask(path, url, None).await?;
+        match answer.response.status().as_u16() {
+            200 => {}
+            404 | 410 => return Ok(None),
+            status => return Err(SourceError::Status { url: url.to_owned(), status }),
+        }
+        let mut body = Vec::new();
+        while let Some(data) = answer.piece(url).await? {
             if body.len() + data.len() > DOCUMENT_BYTES_MAX {
                 let place = url.to_owned();
                 return Err(SourceError::TooLarge { place, bytes_max: DOCUMENT_BYTES_MAX });
             }
-            body.extend_from_slice(data);
+            body.extend_from_slice(&data);
+        }
+        Ok(Some(body))
+    }
+
+    async fn give(
+        &self,
+        path: &str,
+        url: &str,
+        range: ByteRange,
+        take: &mut TakePiece<'_>,
+    ) -> Result<(), SourceError> {
+        let silent = || SourceError::Silent { url: url.to_owned(), seconds: self.limit.as_secs() };
+        let asked = timeout(self.limit, self.ask(path, url, Some(range))).await;
+        let mut answer = asked.unwrap_or_else(|_| Err(silent()))?;
+        let mut at = match answer.response.status().as_u16() {
+            206 => answer.range_start(url, range)?,
+            // A server without ranges gives the whole file.
+            200 => 0,
+            404 | 410 => return Err(SourceError::NoSuchFile(url.to_owned())),
+            status => return Err(SourceError::Status { url: url.to_owned(), status }),
+        };
+        loop {
+            let piece = timeout(self.limit, answer.piece(url)).await.unwrap_or_else(|_| Err(silent()))?;
+            let Some(data) = piece else { return Ok(()) };
+            if take(at, &data).is_break() {
+                return Ok(());
+            }
+            at += data.len() as u64;
         }
     }
-    Ok(Some(body))
+}
+
+/// A connection, to be driven while its answer is read.
+type HttpConnection = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An answer whose body is still to come.
+struct HttpAnswer {
+    response: Response<Incoming>,
+    connection: HttpConnection,
+    /// The connection has ended; what it has brought may still be in the body.
+    is_closed: bool,
+    /// The connection ends without it.
+    _sender: http1::SendRequest<Empty<Bytes>>,
+}
+
+impl HttpAnswer {
+    /// The next piece of the body; none at its end.
+    async fn piece(&mut self, url: &str) -> Result<Option<Bytes>, SourceError> {
+        loop {
+            let HttpAnswer { response, connection, is_closed, .. } = self;
+            let frame = tokio::select! {
+                // A frame that is not taken stays in the body; the connection is polled on in the next turn.
+                biased;
+                frame = response.body_mut().frame() => frame,
+                () = connection, if !*is_closed => {
+                    *is_closed = true;
+                    continue;
+                }
+            };
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame.map_err(|e| SourceError::Broken { url: url.to_owned(), why: innermost(&e) })?;
+            // Trailers have no data.
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// First byte of a partial answer: the one that was asked for.
+    fn range_start(&self, url: &str, range: ByteRange) -> Result<u64, SourceError> {
+        let found = self.response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+        let found = found.unwrap_or_default();
+        match range_start(found) {
+            Some(start) if start == range.from => Ok(start),
+            _ => {
+                let found = found.chars().take(QUOTED_CHARS_MAX).collect();
+                Err(SourceError::OtherRange { url: url.to_owned(), found, from: range.from })
+            }
+        }
+    }
+}
+
+/// The first byte of a `Content-Range` (`bytes 0-99/1000`).
+fn range_start(text: &str) -> Option<u64> {
+    let (start, _) = text.strip_prefix("bytes ")?.split_once('-')?;
+    let is_number = !start.is_empty() && start.bytes().all(|b| b.is_ascii_digit());
+    start.parse().ok().filter(|_| is_number)
 }
 
 /// The innermost cause says it best.
@@ -195,6 +293,16 @@ impl DocumentSource for HttpsDirectory {
         let url = format!("{}/{path}", self.base);
         let late = || SourceError::Silent { url: url.clone(), seconds: self.limit.as_secs() };
         timeout(self.limit, self.get(path, &url)).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+impl ByteSource for HttpsDirectory {
+    async fn bytes(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
+        let url = format!("{}/{path}", self.base);
+        // A server without ranges begins at the file's first byte.
+        let limit = self.limit.saturating_add(Duration::from_secs(range.to / RATE_MIN));
+        let late = || SourceError::Silent { url: url.clone(), seconds: limit.as_secs() };
+        timeout(limit, self.give(path, &url, range, take)).await.unwrap_or_else(|_| Err(late()))
     }
 }
 
@@ -239,6 +347,22 @@ mod tests {
             "https://a:/b",
         ] {
             assert!(matches!(HttpsDirectory::new(bad, tls()), Err(SourceError::Place { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_range_begins_where_it_says() {
+        for (text, want) in [
+            ("bytes 0-99/1000", Some(0)),
+            ("bytes 4096-8191/*", Some(4096)),
+            ("bytes */1000", None),
+            ("bytes +1-2/3", None),
+            ("bytes -2/3", None),
+            ("bytes 99999999999999999999-1/2", None),
+            ("items 1-2/3", None),
+            ("", None),
+        ] {
+            assert_eq!(range_start(text), want, "{text}");
         }
     }
 

@@ -1,27 +1,38 @@
-//! orlop-update: what a node knows about updates. It fetches the signed documents, verifies them, keeps the newest, and says which
-//! release the node may take. It writes no slot.
+//! orlop-update: what a node knows about updates, and how one gets into the slot that does not run.
 //!
 //! ```text
-//! DocumentSource ──► survey ──► Survey: trust, channel, the release to take
-//!  https, directory    │  ▲
-//!                      ▼  │ RingSignatures
+//! DocumentSource ──► survey ──► Survey: trust, channel, the release to take ──► stage ──► slot, boot record, ESP, table
+//!  https, directory    │  ▲                                            ByteSource ─┘ ▲
+//!                      ▼  │ RingSignatures                                           │ AreaWriter (pure)
 //!                  UpdateStore: /var/lib/orlop/update
 //! ```
-//! The documents and all decisions are those of [`orlop_config::release`]. Invariants: no document takes more memory than
-//! [`DOCUMENT_BYTES_MAX`](orlop_config::release::DOCUMENT_BYTES_MAX); a document is on disk before anything follows from it, so a power
-//! cut brings no older one back; no redirect is followed. For operators: docs/update.md.
+//! The documents and all decisions on them are those of [`orlop_config::release`]; the decisions on slots are those of [`slot`].
+//! Invariants: no document takes more memory than [`DOCUMENT_BYTES_MAX`](orlop_config::release::DOCUMENT_BYTES_MAX); a document is on
+//! disk before anything follows from it, so a power cut brings no older one back; no redirect is followed; the slot that runs is only
+//! read; nothing here lets another slot boot. For operators: docs/update.md.
 #![forbid(unsafe_code)]
 
+mod device;
 mod directory;
+mod disk;
 mod https;
+pub mod service;
 mod signatures;
+pub mod slot;
 mod source;
+mod stage;
+mod stage_error;
+#[cfg(test)]
+mod stage_fixture;
 mod store;
 mod survey;
 
 pub use directory::MountedDirectory;
+pub use disk::{DiskFault, SlotDisk};
 pub use https::{HttpsDirectory, client_config};
 pub use signatures::RingSignatures;
-pub use source::{DocumentSource, SourceError};
+pub use source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiece};
+pub use stage::{SayProgress, StageProgress, StagedRelease, stage};
+pub use stage_error::{SlotPart, StageError};
 pub use store::UpdateStore;
 pub use survey::{Survey, SurveyAnswer, SurveyRequest, UpdateError, survey, survey_directory};

@@ -1,7 +1,10 @@
-//! Where documents come from: one verb, *the document of this name*.
+//! Where updates come from. Two verbs: *the document of this name*, and *these bytes of the file of this name*.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+
+pub use super::slot::area::ByteRange;
 
 /// A directory with published documents.
 pub trait DocumentSource {
@@ -13,7 +16,22 @@ pub trait DocumentSource {
     fn document(&self, path: &str) -> impl Future<Output = Result<Option<Vec<u8>>, SourceError>> + Send;
 }
 
-/// A source that does not give its document.
+/// Takes a piece of a file, with its place in it. Breaks if no more is wanted.
+pub type TakePiece<'a> = dyn FnMut(u64, &[u8]) -> ControlFlow<()> + Send + 'a;
+
+/// A directory with published files of any size.
+pub trait ByteSource: DocumentSource {
+    /// Gives these bytes of the file at `path` in order and in pieces. A source that has no ranges begins at 0, whatever was asked
+    /// for. The end of the call is the end of the answer, and says nothing about how many bytes came.
+    fn bytes(
+        &self,
+        path: &str,
+        range: ByteRange,
+        take: &mut TakePiece<'_>,
+    ) -> impl Future<Output = Result<(), SourceError>> + Send;
+}
+
+/// A source that does not give what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// A text that names no source.
@@ -71,6 +89,19 @@ pub enum SourceError {
         /// Cause.
         why: String,
     },
+    /// Another part of a file than the one that was asked for.
+    #[error("{url}: the server gives {found:?} in place of the bytes from {from} on")]
+    OtherRange {
+        /// File.
+        url: String,
+        /// `Content-Range` of the answer.
+        found: String,
+        /// First byte that was asked for.
+        from: u64,
+    },
+    /// The file is not there.
+    #[error("{0} is not there: publish it, or correct the source of the node")]
+    NoSuchFile(String),
     /// More bytes than a document may have.
     #[error("{place}: more than {bytes_max} bytes, which no document has")]
     TooLarge {

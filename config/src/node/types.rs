@@ -65,6 +65,8 @@ config_struct! {
         console: Console = Console::default(), "console";
         /// The platform that the node runs on.
         platform: Platform = Platform::default(), "platform";
+        /// Where releases come from, and what the node does with them.
+        update: Update = Update::default(), "update";
     }
 }
 
@@ -211,6 +213,42 @@ config_struct! {
     pub struct Platform {
         /// The Node object gets the platform's region and zone and the machine's kind as labels at registration.
         labels: bool = false, "labels";
+    }
+}
+
+config_struct! {
+    /// Where releases come from, and what the node does with them.
+    pub struct Update {
+        /// `https://` URL of the directory with releases; empty: none.
+        source: String = String::new(), "source";
+        /// Name of the channel.
+        channel: String = "stable".to_owned(), "channel";
+        /// What the node does by itself.
+        policy: UpdatePolicy = UpdatePolicy::Manual, "policy";
+        /// The one version that the node takes, in place of the channel's choice; empty: the channel's.
+        version: String = String::new(), "version";
+        /// What the node does with a drive that is labelled for updates.
+        usb: UpdateDrives = UpdateDrives::Allow, "usb";
+    }
+}
+
+config_enum! {
+    /// What a node does by itself with releases.
+    pub enum UpdatePolicy {
+        /// Nothing: a person asks.
+        Manual = "manual",
+        /// It writes them into the slot that does not run; nothing boots them.
+        Stage = "stage",
+    }
+}
+
+config_enum! {
+    /// What a node does with a drive that is labelled for updates.
+    pub enum UpdateDrives {
+        /// It takes the release of the drive, if it is signed.
+        Allow = "allow",
+        /// Nothing.
+        Ignore = "ignore",
     }
 }
 

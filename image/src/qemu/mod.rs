@@ -41,6 +41,8 @@ pub enum Boot {
 pub enum Network {
     /// A network of its own that leads nowhere.
     Nowhere,
+    /// A network of its own in which this machine's loopback is at 10.0.2.2.
+    Host,
     /// A TAP device that is there already, in the network namespace that QEMU is started in.
     Tap {
         /// Name of the device.
@@ -241,6 +243,7 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     let mut card = "virtio-net-pci,netdev=net0,romfile=".to_owned();
     match &machine.network {
         Network::Nowhere => add("-netdev", "user,id=net0,restrict=on".into()),
+        Network::Host => add("-netdev", "user,id=net0".into()),
         Network::Tap { device, mac } => {
             add("-netdev", format!("tap,id=net0,ifname={device},script=no,downscript=no"));
             card.push_str(&format!(",mac={mac}"));

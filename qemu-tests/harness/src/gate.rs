@@ -105,6 +105,10 @@ pub const UNTRIED: &[&str] = &[
     "places/virtio-scsi",
     "provision/copy",
     "time/wrong",
+    "update/delta",
+    "update/https",
+    "update/resume",
+    "update/usb",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.
@@ -211,11 +215,11 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/server/", &["api"]),
     ("agent/sim/", &[]),
     ("agent/tidy/", &[]),
-    ("agent/update/", &[]),
+    ("agent/update/", &["update"]),
     ("clippy.toml", &[]),
     ("config/src/kubelet/", &["lifecycle", "join"]),
     ("config/src/node/", &["boot", "net"]),
-    ("config/src/release/", &[]),
+    ("config/src/release/", &["update"]),
     ("config/src/slots/", &["boot", "update"]),
     ("deny.toml", &[]),
     ("docs/", &[]),

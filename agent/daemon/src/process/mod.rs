@@ -16,5 +16,6 @@ pub mod provision;
 mod resource_managers;
 pub mod run;
 mod services;
+pub mod update;
 pub mod watchdog;
 mod wiring;

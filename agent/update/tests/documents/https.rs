@@ -39,11 +39,11 @@ fn authority() -> (String, Arc<ServerConfig>) {
     (pem, Arc::new(config))
 }
 
-/// Answers each request by its path; `None`: the server says nothing more.
+/// Answers each request by its path and head; `None`: the server says nothing more.
 async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
-    answer: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static,
+    answer: impl Fn(&str, &str) -> Option<Vec<u8>> + Send + Sync + 'static,
 ) {
     let mut silent = Vec::new();
     loop {
@@ -59,7 +59,7 @@ async fn serve(
         }
         let head = String::from_utf8_lossy(&head).into_owned();
         let path = head.split(' ').nth(1).unwrap_or_default();
-        match answer(path) {
+        match answer(path, &head) {
             Some(bytes) => {
                 // A client that has read enough goes away.
                 let _ = stream.write_all(&bytes).await;
@@ -81,6 +81,14 @@ fn status(status: &str) -> Vec<u8> {
 /// A source at a server of the test, trusted unless `other`.
 async fn directory(
     answer: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static,
+    other: bool,
+) -> HttpsDirectory {
+    server(move |path, _| answer(path), other).await
+}
+
+/// The same for answers that depend on the request's head.
+pub(crate) async fn server(
+    answer: impl Fn(&str, &str) -> Option<Vec<u8>> + Send + Sync + 'static,
     other: bool,
 ) -> HttpsDirectory {
     let (pem, tls) = authority();

@@ -3,3 +3,4 @@
 mod directory;
 mod https;
 mod publisher;
+mod ranges;

@@ -4,7 +4,7 @@ use super::{bridges, environment_files, hostname, hosts, hosts_files, joins, net
 use crate::kubelet;
 use crate::node::credential_provider;
 use crate::node::effective::Effective;
-use crate::node::types::NodeConfig;
+use crate::node::types::{NodeConfig, Update};
 use crate::yaml_emit;
 use std::fmt::Write;
 
@@ -16,6 +16,8 @@ pub const POD_NETWORK_FILE: &str = "/run/orlop/containerd/pod-network.toml";
 const POD_NETWORK_TEMPLATE: &str = "/usr/share/orlop/pod-network.conflist";
 /// Size of the swap file, bytes; absent without one.
 pub const SWAP_FILE: &str = "/run/orlop/swap";
+/// `update` of the configuration as JSON, for the updater; absent if it is the default.
+pub const UPDATE_FILE: &str = "/run/orlop/update.json";
 /// The agent's credential-provider plugins; absent without any.
 pub const CREDENTIAL_PROVIDERS_FILE: &str = "/run/orlop/credential-providers.yaml";
 /// Where their programs are looked for: on the state partition, because `/usr` is read-only and carries none.
@@ -67,6 +69,10 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     }
     if swaps(config) {
         files.push(file(SWAP_FILE, 0o644, format!("{}\n", config.swap.size.value())));
+    }
+    if config.update != Update::default() {
+        let text = serde_json::to_string(&config.update).unwrap_or_default();
+        files.push(file(UPDATE_FILE, 0o644, text + "\n"));
     }
     files.extend(environment_files(effective));
     files.extend(networks(config));

@@ -13,7 +13,8 @@ mod registries;
 pub use environment::{ENVIRONMENT_FILE, environment_files};
 pub use files::{
     CREDENTIAL_PROVIDER_DIR, CREDENTIAL_PROVIDERS_FILE, JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile,
-    SWAP_FILE, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf,
+    SWAP_FILE, UPDATE_FILE, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf,
+    timesyncd_conf,
 };
 pub use hosts::hosts;
 pub(super) use network::{LINKS_MAX, route_metric};

@@ -473,6 +473,17 @@ fn containers_are_filtered_unless_a_source_says_otherwise() {
 }
 
 #[test]
+fn the_updater_has_a_file_where_something_is_set() {
+    let files = |body: &str| run_files(&effective(body), MACHINE_ID);
+    assert!(files("update: {}\n").iter().all(|file| file.path != UPDATE_FILE));
+    let set = files("update: {source: 'https://a.example/o', policy: stage}\n");
+    assert_eq!(
+        file(&set, UPDATE_FILE).text,
+        "{\"source\":\"https://a.example/o\",\"channel\":\"stable\",\"policy\":\"stage\",\"version\":\"\",\"usb\":\"allow\"}\n"
+    );
+}
+
+#[test]
 fn a_node_with_a_swap_file_starts_an_agent_that_bears_it() {
     let effective = effective("swap: {size: 1.5Gi}\n");
     assert_eq!(file(&run_files(&effective, MACHINE_ID), SWAP_FILE).text, "1610612736\n");

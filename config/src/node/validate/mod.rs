@@ -10,6 +10,7 @@ mod links;
 mod network;
 mod outlook;
 mod registries;
+mod update;
 
 use super::derive;
 use super::pem;
@@ -81,6 +82,7 @@ pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> 
     }
     rules.static_pods(config);
     rules.files(config);
+    rules.update(&config.update);
     // Problems of the agent's configuration stand where its keys do.
     let (kubelet, problems) = derive::kubelet(config, source);
     rules.credential_providers(config, &kubelet);

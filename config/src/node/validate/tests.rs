@@ -35,6 +35,25 @@ fn each_rule_has_two_sides() {
             "must be one address, or an IPv4 and an IPv6 one",
         ),
         (
+            "update: {source: 'https://updates.example:8443/orlop', policy: stage}",
+            "update: {source: 'http://updates.example/orlop'}",
+            "must be an https:// URL of a directory",
+        ),
+        (
+            "update: {source: '', channel: beta-2, version: 0.2.0, usb: ignore}",
+            "update: {source: 'oci://registry.example/orlop'}",
+            "is a registry",
+        ),
+        (
+            "update: {source: 'https://[2001:db8::1]/a@b'}",
+            "update: {source: 'https://u:p@updates.example/orlop'}",
+            "has a user",
+        ),
+        ("update: {channel: stable}", "update: {channel: ../stable}", "must be a name of at most 64 letters"),
+        ("update: {version: 1.20.3}", "update: {version: v1.20}", "must be a version such as 0.2.0"),
+        ("update: {policy: manual}", "update: {policy: automatic}", "must be one of manual, stage"),
+        ("update: {usb: allow}", "update: {windows: []}", "update.windows"),
+        (
             "install: {disk: nvme-QEMU_NVMe_Ctrl_1, wipe: true}",
             "install: {disk: /dev/sda}",
             "must be the disk's name below /dev/disk/by-id",
@@ -334,6 +353,7 @@ fn halves_that_never_met_are_told() {
             "proxy: {noProxy: [a.lan]}",
             "proxy.noProxy: needs proxy.http or proxy.https: nothing goes through a proxy",
         ),
+        ("update: {policy: stage}", "update.policy: needs update.source: releases come from drives only"),
     ];
     for (body, told) in table {
         let e = one(body);

@@ -114,6 +114,8 @@ pub struct Lab {
     ports: Vec<Port>,
     /// Its VMs have a screen.
     screen: bool,
+    /// Its VMs reach this machine.
+    reaches_host: bool,
 }
 
 /// Kernel source of a boot.
@@ -219,7 +221,7 @@ impl Lab {
         image.copy_to(run, &dir)?;
         let (processors, arguments) = (processors(accelerator), arguments(accelerator).to_owned());
         let (run, artefacts, bus, attached) = (run.clone(), artefacts.to_owned(), Bus::Virtio, Vec::new());
-        let (topology, ports, screen) = (None, Vec::new(), false);
+        let (topology, ports, screen, reaches_host) = (None, Vec::new(), false, false);
         Ok(Lab {
             arch,
             run,
@@ -233,6 +235,7 @@ impl Lab {
             attached,
             ports,
             screen,
+            reaches_host,
         })
     }
 
@@ -263,6 +266,11 @@ impl Lab {
     /// Its VMs have a screen, from the next boot on ([`Vm::screen`]).
     pub fn give_screen(&mut self) {
         self.screen = true;
+    }
+
+    /// Its VMs reach servers on this machine's loopback at 10.0.2.2, from the next boot on.
+    pub fn reach_host(&mut self) {
+        self.reaches_host = true;
     }
 
     /// Adds these raw disks at virtio, from the next boot on.
@@ -453,7 +461,7 @@ impl Lab {
             disks,
             fw_cfg: Vec::new(),
             firmware: qemu::Firmware { screen: self.screen, ..qemu::Firmware::default() },
-            network: Network::Nowhere,
+            network: if self.reaches_host { Network::Host } else { Network::Nowhere },
             ports: self.ports.clone(),
             sockets: socket_dir(&self.run)?,
             qemu_listens: &[],

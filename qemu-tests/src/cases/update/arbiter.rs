@@ -48,13 +48,13 @@ fn boot(lab: &Lab) -> Result<(Vm, String)> {
 }
 
 /// The disk, and where a partition begins; only while no VM runs.
-fn open(lab: &Lab, label: &str) -> Result<(File, u64)> {
+pub(super) fn open(lab: &Lab, label: &str) -> Result<(File, u64)> {
     let disk = lab.disk();
     let file = File::options().read(true).write(true).open(&disk);
     Ok((file.with_context(|| format!("open {}", disk.display()))?, lab.partition(label)?.start))
 }
 
-fn record(lab: &Lab) -> Result<BootRecord> {
+pub(super) fn record(lab: &Lab) -> Result<BootRecord> {
     let (disk, start) = open(lab, "orlop-boot")?;
     let mut ring = vec![0; RING_BYTES];
     disk.read_exact_at(&mut ring, start).context("read the boot record")?;
@@ -62,7 +62,7 @@ fn record(lab: &Lab) -> Result<BootRecord> {
     BootRecord::parse(found.payload).context("parse the boot record")
 }
 
-fn directory(disk: &File, start: u64) -> Result<EspDirectory> {
+pub(super) fn directory(disk: &File, start: u64) -> Result<EspDirectory> {
     let read = |offset: u64, length: usize| {
         let mut bytes = vec![0; length];
         disk.read_exact_at(&mut bytes, start + offset).ok().map(|()| bytes)

@@ -1,3 +1,5 @@
 //! The boot record, the arbiter and the slots.
 
 pub mod arbiter;
+mod published;
+pub mod staging;

@@ -1,0 +1,18 @@
+//! The updater as a service: one request at a time over a socket, until nobody asks any more.
+//!
+//! ```text
+//! /run/orlop/update.sock ─► connection ─► UpdateRequest ─► server ─► plan (pure) ─► job: survey, stage
+//!          ▲                                                │                        │
+//!          └──────────────── UpdateReport, line by line ◄───┴──── watch ◄────────────┘
+//! ```
+//! Invariants: a request that runs is not ended by its asker; a source that has lied or was away is left for 10 min; the process
+//! ends when it has nothing to do. Who asks is trusted with asking only: what is taken is signed.
+
+pub mod client;
+mod job;
+pub mod plan;
+pub mod protocol;
+mod server;
+
+pub use job::UpdaterPaths;
+pub use server::serve;

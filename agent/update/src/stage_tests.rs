@@ -1,0 +1,174 @@
+//! Tests of staging on a disk in a file.
+
+use super::*;
+use crate::directory::MountedDirectory;
+use crate::stage_fixture::{CHAIN, FIRST_A, MIB, Node, RESERVED, SECTOR, cluster};
+use agent_faults::{Refusal, refusing};
+use orlop_config::slots::{RING_BYTES, SlotState};
+use orlop_init::plan::esp_names::EntryState;
+use std::fs;
+
+async fn staged_on(
+    node: &Node,
+    source: &MountedDirectory,
+    release: &ReleaseDocument,
+) -> Result<StagedRelease, StageError> {
+    stage(source, release, &node.slots(), &mut |_| {}).await
+}
+
+#[tokio::test]
+async fn a_release_gets_into_the_other_slot_and_nowhere_else() {
+    let node = Node::new();
+    let (source, release) = node.publish();
+    let before = node.digests();
+    let done = staged_on(&node, &source, &release).await.expect("staged");
+    assert_eq!((done.slot, done.was_staged), (SlotName::B, false));
+    // 176 blocks of the slot are zeros already; 40 come from the running slot, 40 from the source.
+    assert_eq!((done.root.present, done.root.copied, done.root.fetched), (176, 40, 40));
+    assert_eq!((done.uki.copied, done.uki.fetched), (8, 5));
+    node.check_target(&release);
+    // ONE-SLOT-WRITE: table at both ends, slot B, the record, and the chain of slot B.
+    let chain = (node.starts[0] + cluster(FIRST_A + CHAIN)) / MIB;
+    let allowed = [node.starts[3] / MIB, node.starts[4] / MIB, node.starts[5] / MIB, chain, 0, 139];
+    for (mib, (was, is)) in before.iter().zip(node.digests()).enumerate() {
+        assert!(*was == is || allowed.contains(&(mib as u64)), "MiB {mib} has changed");
+    }
+    // Staged is staged: nothing is written again.
+    let (before, record) = (node.digests(), node.record());
+    let again = staged_on(&node, &source, &release).await.expect("staged");
+    assert!(again.was_staged);
+    assert!(node.digests() == before && node.record() == record);
+}
+
+#[tokio::test]
+async fn what_is_there_is_not_fetched_again() {
+    let node = Node::new();
+    let (source, release) = node.publish();
+    // The source breaks off in the middle of the root.
+    let path = node.served(&release, ROOT_FILE);
+    let whole = fs::read(&path).expect("read");
+    fs::write(&path, &whole[..20 * BLOCK]).expect("cut");
+    let fault = staged_on(&node, &source, &release).await.expect_err("cut off");
+    assert!(fault.is_of_source() && matches!(fault, StageError::Blocks { .. }), "{fault}");
+    let record = node.record();
+    assert_eq!((record.b.state, record.desired), (SlotState::Writing, SlotName::A));
+    // The tree is not asked for again.
+    fs::write(&path, &whole).expect("mended");
+    fs::remove_file(node.served(&release, VERITY_FILE)).expect("removed");
+    let done = staged_on(&node, &source, &release).await.expect("staged");
+    assert_eq!((done.root.present, done.root.fetched), (176 + 40 + 20, 20));
+    node.check_target(&release);
+}
+
+#[tokio::test]
+async fn a_visible_slot_is_hidden_before_it_is_written() {
+    let node = Node::new();
+    let (source, release) = node.publish();
+    let disk = node.slots();
+    node.show_b();
+    assert_eq!(disk.esp().expect("sound").target.state, EntryState::Behind);
+    // The source has nothing: the slot is hidden and half written all the same.
+    fs::remove_dir_all(node.dir.path().join("served")).expect("removed");
+    fs::create_dir(node.dir.path().join("served")).expect("made");
+    let fault = staged_on(&node, &source, &release).await.expect_err("nothing there");
+    assert!(matches!(fault, StageError::Source(SourceError::NoSuchFile(_))), "{fault}");
+    assert_eq!(disk.esp().expect("sound").target.state, EntryState::Hidden);
+    assert_eq!(node.record().b.state, SlotState::Writing);
+}
+
+#[tokio::test]
+async fn what_cannot_become_a_slot_changes_nothing() {
+    type Change = fn(&Node, &mut ReleaseDocument);
+    let changes: [(&str, Change); 6] = [
+        ("root of 0.2.0 needs 2 MiB, slot B has 1: write this disk anew", |_, release| {
+            release.root.blocks = 257
+        }),
+        ("UKI of 0.2.0 needs 65 MiB, slot B has 64", |_, release| {
+            let uki = release.files.iter_mut().find(|file| file.name == UKI_FILE).expect("in the list");
+            uki.size = u64::from(UKI_CHAIN_BYTES) + 1;
+        }),
+        ("orlop.efi.blocks has 4096 bytes", |_, release| {
+            let list =
+                release.files.iter_mut().find(|file| file.name == UKI_BLOCKS_FILE).expect("in the list");
+            list.size = 4096;
+        }),
+        (
+            "ESP: the chain of the UKI of slot B is broken; the update stops before slot B is activated",
+            |node, _| {
+                let link = RESERVED * SECTOR + u64::from(FIRST_A + CHAIN + 7) * 4;
+                node.write(node.starts[0] + link, &99u32.to_le_bytes());
+            },
+        ),
+        ("slot B is to be tried", |node, _| {
+            node.set_record(|record| record.b.state = SlotState::Trial);
+        }),
+        ("there is no boot record", |node, _| node.write(node.starts[5], &vec![0; RING_BYTES])),
+    ];
+    for (words, change) in changes {
+        let node = Node::new();
+        let (source, mut release) = node.publish();
+        change(&node, &mut release);
+        let before = node.digests();
+        let fault = staged_on(&node, &source, &release).await.expect_err(words);
+        assert!(fault.to_string().contains(words), "{fault}");
+        assert!(!fault.is_of_source(), "{fault}");
+        assert!(node.digests() == before, "{words}");
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_named_and_never_staged() {
+    for (name, words) in [
+        (ROOT_FILE, "root.erofs from "),
+        (UKI_FILE, "orlop.efi from "),
+        (UKI_BLOCKS_FILE, "orlop.efi.blocks from "),
+        (VERITY_FILE, "root.verity.gz from "),
+    ] {
+        let node = Node::new();
+        let (source, release) = node.publish();
+        let path = node.served(&release, name);
+        let mut content = fs::read(&path).expect("read");
+        content[100] ^= 1;
+        fs::write(&path, &content).expect("written");
+        let fault = staged_on(&node, &source, &release).await.expect_err("flipped");
+        assert!(fault.to_string().starts_with(words) && fault.is_of_source(), "{fault}");
+        assert_eq!(node.record().b.state, SlotState::Writing, "{name}");
+    }
+}
+
+/// Corruption of the running slot: what it gives is hashed, and fetched where it is wrong.
+#[tokio::test]
+async fn a_damaged_running_slot_spoils_nothing() {
+    let node = Node::new();
+    let (source, release) = node.publish();
+    node.write(node.starts[1] + 20 * 4096, &[0xff; 4096]);
+    let done = staged_on(&node, &source, &release).await.expect("staged");
+    assert_eq!((done.root.copied, done.root.fetched), (39, 41));
+    node.check_target(&release);
+}
+
+/// The process dies at each of its writes and syncs: slot A boots as before, and the next call ends as if nothing had been.
+#[test]
+fn any_cut_leaves_the_running_slot_and_the_next_call_ends() {
+    for nth in 0.. {
+        let node = Node::new();
+        node.show_b();
+        let (source, release) = node.publish();
+        let disk = node.slots();
+        let act = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.block_on(stage(&source, &release, &disk, &mut |_| {}))
+        };
+        let (first, call) = refusing(node.dir.path(), nth, Refusal::FromThenOn, act);
+        let Some(call) = call else {
+            first.expect("nothing was refused");
+            assert!(nth > 20, "{nth} calls");
+            break;
+        };
+        assert!(first.is_err(), "{call}");
+        node.check_boot();
+        act().unwrap_or_else(|e| panic!("after {call}: {e}"));
+        node.check_boot();
+        node.check_target(&release);
+    }
+}

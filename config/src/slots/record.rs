@@ -133,6 +133,8 @@ pub struct SlotRecord {
     pub attempts: u32,
     /// Why it is refused, or how its last trial ended.
     pub reason: String,
+    /// The check that its last trial failed and that the other slot has not examined yet; empty if there is none.
+    pub failed_check: String,
     /// Fields of other versions.
     pub kept: Map<String, Value>,
 }
@@ -336,6 +338,7 @@ fn slot_record(object: Option<Map<String, Value>>) -> Result<SlotRecord, RecordE
         uki_bytes: fields.number("ukiBytes")?,
         attempts: fields.count("attempts")?,
         reason: fields.text("reason")?,
+        failed_check: fields.text("failedCheck")?,
         kept: fields.0,
     })
 }
@@ -360,6 +363,7 @@ fn rendered_slot(slot: &SlotRecord) -> Value {
     set("attempts", slot.attempts.into());
     let reason: String = slot.reason.chars().take(REASON_CHARS_MAX).collect();
     set("reason", reason.into());
+    set("failedCheck", slot.failed_check.as_str().into());
     Value::Object(object)
 }
 

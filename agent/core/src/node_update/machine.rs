@@ -207,7 +207,7 @@ impl NodeUpdate {
                     self.go(UpdatePhase::Cordon);
                 }
                 Coordination::Permit => {
-                    let words = format!("waits for annotation {}={update}", PERMIT);
+                    let words = format!("waits for annotation {PERMIT}={update}");
                     self.wait(words, now.mono.after(ASK), out);
                     return false;
                 }

@@ -145,7 +145,8 @@ impl NodeUpdate {
         }
         let is_same = self.plan.version == other.version;
         let is_given_up = is_same && self.plan.doubts >= DOUBTS_MAX;
-        let is_due = seconds(now) >= self.plan.not_before && self.awaited_passes();
+        // A pause is one of the version that failed.
+        let is_due = !is_same || seconds(now) >= self.plan.not_before && self.awaited_passes();
         let by_itself = self.config.is_automatic && !is_given_up && is_due;
         let is_rare = self.plan.trials_of(&other.version, seconds(now)) < TRIALS_A_DAY;
         ((is_named || by_itself) && is_rare).then(|| other.version.clone())

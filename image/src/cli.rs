@@ -122,7 +122,7 @@ fn run() -> Result<ExitCode> {
         Command::Bundle(args) => update::bundle(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => update::sign(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::SignFile(args) => update::sign_file(&args).map(|()| ExitCode::SUCCESS),
-        Command::Verify(args) => update::verify(&args),
+        Command::Verify(args) => update::verify(&dirs, &args),
     }
 }
 

@@ -61,8 +61,12 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// At most one byte more than a document may have.
+/// At most one byte more than a document may have; [`ErrorKind::InvalidInput`] if it is no file.
 pub(crate) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    // To open a pipe is to wait for its writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
     let mut bytes = Vec::new();
     let limit = u64::try_from(DOCUMENT_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(limit).read_to_end(&mut bytes)?;

@@ -98,12 +98,17 @@ impl HttpsDirectory {
         if uri.query().is_some() {
             return Err(refused("it has a query, and documents are found by their path"));
         }
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if authority.as_str() == authority.host() => PORT,
+            None => return Err(refused("its port is none")),
+        };
         // Addresses of IPv6 stand in brackets.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(HttpsDirectory {
             base: base.trim_end_matches('/').to_owned(),
             host,
-            port: authority.port_u16().unwrap_or(PORT),
+            port,
             path: uri.path().trim_end_matches('/').to_owned(),
             tls,
             limit: LIMIT,
@@ -230,6 +235,8 @@ mod tests {
             "http://updates.example",
             "https://u:p@updates.example",
             "https://a/b?c",
+            "https://a:99999/b",
+            "https://a:/b",
         ] {
             assert!(matches!(HttpsDirectory::new(bad, tls()), Err(SourceError::Place { .. })), "{bad}");
         }

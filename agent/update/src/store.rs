@@ -8,6 +8,7 @@
 //! replaced whole and are on disk when a call returns.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use orlop_config::release::{
@@ -82,7 +83,7 @@ impl UpdateStore {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn seen(&self, channel: &str) -> Result<Option<ChannelDocument>, UpdateError> {
+    pub(crate) fn seen(&self, channel: &str) -> Result<Option<ChannelDocument>, UpdateError> {
         let path = self.directory.join(channel_path(channel));
         let Some(text) = read_kept(&path)? else { return Ok(None) };
         let document = ChannelDocument::read(&self.trust, channel, &text, &RingSignatures);
@@ -93,7 +94,7 @@ impl UpdateStore {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn keep_channel(&self, channel: &str, text: &[u8]) -> Result<(), UpdateError> {
+    pub(crate) fn keep_channel(&self, channel: &str, text: &[u8]) -> Result<(), UpdateError> {
         self.write(&channel_path(channel), text)
     }
 
@@ -112,7 +113,8 @@ fn read_kept(path: &Path) -> Result<Option<Vec<u8>>, UpdateError> {
     match read_bounded(path) {
         Ok(text) if text.len() > DOCUMENT_BYTES_MAX => Ok(None),
         Ok(text) => Ok(Some(text)),
-        Err(e) if is_absence(&e) => Ok(None),
+        // What is no file does not count either.
+        Err(e) if is_absence(&e) || e.kind() == ErrorKind::InvalidInput => Ok(None),
         Err(source) => Err(UpdateError::Read { path: path.to_owned(), source }),
     }
 }

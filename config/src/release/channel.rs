@@ -25,6 +25,8 @@ pub struct ChannelDocument {
     pub product: String,
     /// Name of the channel.
     pub channel: String,
+    /// Number of the newest trust document when this one was signed: a node that has not been shown it takes nothing.
+    pub trust: u64,
     /// Higher in every document than in the one before.
     pub sequence: u64,
     /// The node does not take the document any more from this time on.
@@ -90,6 +92,9 @@ impl SignedDocument for ChannelDocument {
     fn check(&self) -> Result<(), DocumentFault> {
         check_name("product", &self.product)?;
         check_name("channel", &self.channel)?;
+        if !(1..=NUMBER_MAX).contains(&self.trust) {
+            return Err(DocumentFault::field("trust", "must be 1 or more"));
+        }
         if !(1..=NUMBER_MAX).contains(&self.sequence) {
             return Err(DocumentFault::field("sequence", "must be 1 or more"));
         }
@@ -124,7 +129,8 @@ impl ChannelDocument {
     /// Reads the document of the channel `channel`.
     ///
     /// # Errors
-    /// It is not readable, not signed by enough keys of the role `channel`, or another channel's.
+    /// It is not readable, not signed by enough keys of the role `channel`, another channel's, or was signed after a trust document
+    /// that follows `trust`: the source hides that one, and with it the end of a key.
     pub fn read(
         trust: &TrustDocument,
         channel: &str,
@@ -141,6 +147,9 @@ impl ChannelDocument {
             }
             if document.channel != channel {
                 return Err(DocumentFault::OtherDocument { found: document.name() });
+            }
+            if document.trust > trust.number {
+                return Err(DocumentFault::TrustHidden { known: trust.number, want: document.trust });
             }
             Ok(document)
         };

@@ -116,6 +116,16 @@ pub enum DocumentFault {
         /// Number that follows the node's.
         want: u64,
     },
+    /// A channel that was signed after a trust document that the node has not been shown.
+    #[error(
+        "it was signed after trust {want}, and this node has been shown {known}: the source is behind, or hides trust documents"
+    )]
+    TrustHidden {
+        /// Number of the newest trust document of the node.
+        known: u64,
+        /// Number of the newest trust document when the channel was signed.
+        want: u64,
+    },
     /// A channel that is older than the one that the node has seen.
     #[error(
         "it has sequence {found}, and this node has seen {seen}: the source is behind, or replays an old document"

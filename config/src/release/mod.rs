@@ -34,8 +34,8 @@ pub use version::{ReleaseVersion, VersionError};
 
 /// The product of this repository.
 pub const PRODUCT: &str = "orlop";
-/// Architecture of the images, as systemd names it.
-pub const ARCH: &str = "x86-64";
+/// Architecture of the machine that this program is for, as systemd names it.
+pub const ARCH: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "x86-64" };
 /// The trust document in the root of an image.
 pub const IMAGE_TRUST_FILE: &str = "/usr/share/orlop/update/trust.json";
 /// Directory of what a node keeps about updates.

@@ -6,6 +6,9 @@ use super::*;
 use crate::fnv::fnv64;
 use proptest::prelude::*;
 
+/// That of the node, on a host of any: arm64 is another one here.
+const ARCH: &str = "x86-64";
+
 /// A key's signature is a checksum of key and message.
 struct ToySignatures;
 
@@ -66,6 +69,7 @@ fn channel() -> ChannelDocument {
     ChannelDocument {
         product: PRODUCT.to_owned(),
         channel: "stable".to_owned(),
+        trust: 1,
         sequence: 7,
         expires: at("2026-12-31T00:00:00Z"),
         releases: vec![offered("0.2.0")],
@@ -217,6 +221,19 @@ fn an_expired_channel_is_not_taken_once_the_clock_is_trusted() {
     assert_eq!(document.follow(None, None), Ok(ChannelClock::Unverified));
 }
 
+/// Attack: the source hides the trust document that ends a stolen key.
+#[test]
+fn a_channel_that_was_signed_after_a_hidden_trust_document_is_not_taken() {
+    let later = ChannelDocument { trust: 2, ..channel() };
+    let refused = read_channel(&signed(&later, &["channel"])).expect_err("hidden").fault;
+    assert_eq!(refused, DocumentFault::TrustHidden { known: 1, want: 2 });
+    let next = TrustDocument { number: 2, ..trust() };
+    for document in [later, channel()] {
+        let text = signed(&document, &["channel"]);
+        assert_eq!(ChannelDocument::read(&next, "stable", &text, &ToySignatures), Ok(document));
+    }
+}
+
 /// Attack: a release key is stolen. The next trust document is without it.
 #[test]
 fn a_key_that_the_next_trust_document_lacks_signs_nothing_more() {
@@ -311,7 +328,8 @@ fn documents_that_cannot_be() {
         change(&mut document);
         assert_field(document.check(), field);
     }
-    let channels: [WrongField<ChannelDocument>; 6] = [
+    let channels: [WrongField<ChannelDocument>; 7] = [
+        (|c| c.trust = 0, "trust"),
         (|c| c.sequence = 0, "sequence"),
         (|c| c.channel = String::new(), "channel"),
         (|c| c.releases.push(c.releases[0].clone()), "releases[1]"),

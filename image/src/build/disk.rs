@@ -8,8 +8,9 @@ use crate::format::verity::Tree;
 use crate::host::run;
 use crate::plan::BuildStep;
 use anyhow::{Context, Result, bail};
+use orlop_config::slots::RING_BYTES;
 use orlop_init::plan::gpt::read_table;
-use orlop_init::plan::guid::Guid;
+use orlop_init::plan::guid::{Guid, TYPE_BOOT_RECORD};
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::os::unix::fs::FileExt;
@@ -126,7 +127,8 @@ pub(super) fn command_line(arch: Arch, roothash: &str) -> String {
     )
 }
 
-/// Checks that the slots of the disk are those of the architecture: init looks for no others.
+/// Checks that the slots of the disk are those of the architecture, and that the boot record has room: init looks for no
+/// others.
 fn check_slots(arch: Arch, raw: &File) -> Result<()> {
     let read = |offset: u64, length: usize| -> Option<Vec<u8>> {
         let mut bytes = vec![0u8; length];
@@ -145,7 +147,13 @@ fn check_slots(arch: Arch, raw: &File) -> Result<()> {
             arch.name()
         );
     }
-    Ok(())
+    let mut records = table.partitions.iter().filter(|p| p.type_guid == TYPE_BOOT_RECORD);
+    match (records.next(), records.next()) {
+        (Some(record), None) if record.length >= RING_BYTES as u64 => Ok(()),
+        _ => {
+            bail!("the disk has not exactly one partition for the boot record, of {RING_BYTES} bytes or more")
+        }
+    }
 }
 
 // bootctl writes a file of comments in its place if there is none.

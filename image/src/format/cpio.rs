@@ -86,8 +86,9 @@ mod tests {
             let at = out.windows(10).position(|w| w == b"0123456789").expect("the content");
             assert_eq!(at % 16, 0, "{path}");
             // The size of the name leads to the content.
-            let header =
-                out.windows(path.len()).position(|w| w == path.as_bytes()).expect("the name") - HEADER;
+            let before = out[..at].windows(path.len());
+            let header = before.rev().position(|w| w == path.as_bytes()).expect("the name");
+            let header = at - path.len() - header - HEADER;
             let name = std::str::from_utf8(&out[header + 94..header + 102]).expect("digits");
             let name = usize::from_str_radix(name, 16).expect("a number");
             assert_eq!((header + HEADER + name).next_multiple_of(4), at, "{path}");

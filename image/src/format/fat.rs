@@ -21,8 +21,8 @@ const DEPTH_MAX: usize = 16;
 const TABLE_MAX: u64 = 1 << 28;
 /// Fewer clusters than this are a FAT16 volume to many readers.
 const CLUSTERS_MIN: u64 = 65_525;
-/// Sectors before the first table: boot sector, information, their copies from 6 on.
-const RESERVED: u16 = 32;
+/// Sectors before the first table, at least: boot sector, information, their copies from 6 on.
+const RESERVED_MIN: u64 = 32;
 const COPY: u64 = 6;
 /// Tables.
 const TABLES: u8 = 2;
@@ -170,7 +170,10 @@ pub fn write(volume: &Volume, bytes: u64, sector: u32, cluster: u32) -> Result<V
     let all = u64::from(sectors);
     // Enough for clusters on all sectors, which are more than those behind the tables.
     let table_sectors = ((all / u64::from(sectors_of_cluster) + 2) * 4).div_ceil(size);
-    let data_sector = u64::from(RESERVED) + u64::from(TABLES) * table_sectors;
+    let before = RESERVED_MIN + u64::from(TABLES) * table_sectors;
+    // Clusters begin at multiples of their size, as those of mkfs.fat: a block of a file is a block of the disk.
+    let data_sector = before.next_multiple_of(u64::from(sectors_of_cluster));
+    let reserved = RESERVED_MIN + data_sector - before;
     let clusters = all.saturating_sub(data_sector) / u64::from(sectors_of_cluster);
     if clusters < CLUSTERS_MIN {
         bail!(
@@ -190,7 +193,7 @@ pub fn write(volume: &Volume, bytes: u64, sector: u32, cluster: u32) -> Result<V
     put(&mut boot, 11, &sector_field.to_le_bytes());
     // Sectors of a cluster; sectors before the tables, tables.
     boot[13] = sectors_of_cluster;
-    put(&mut boot, 14, &RESERVED.to_le_bytes());
+    put(&mut boot, 14, &u16::try_from(reserved)?.to_le_bytes());
     boot[16] = TABLES;
     put(&mut boot, 32, &sectors.to_le_bytes());
     put(&mut boot, 36, &u32::try_from(table_sectors)?.to_le_bytes());
@@ -213,7 +216,7 @@ pub fn write(volume: &Volume, bytes: u64, sector: u32, cluster: u32) -> Result<V
         pieces.push(Piece { offset: (first + 1) * size, bytes: information.clone() });
     }
     for n in 0..u64::from(TABLES) {
-        let offset = (u64::from(RESERVED) + n * table_sectors) * size;
+        let offset = (reserved + n * table_sectors) * size;
         pieces.push(Piece { offset, bytes: table.clone() });
     }
     pieces.append(&mut writer.pieces);

@@ -184,6 +184,20 @@ fn pieces_lie_apart_and_in_the_volume() {
 }
 
 #[test]
+fn clusters_are_blocks_of_the_disk() {
+    for (bytes, sector, cluster) in [(40 * MIB, 512, 512), (264 * MIB, 512, 4096), (264 * MIB, 4096, 4096)] {
+        let pieces = write(&volume(), bytes, sector, cluster).expect("fits");
+        let boot = &pieces[0].bytes;
+        let reserved = u64::from(le16(boot, 14).expect("there"));
+        let tables = 2 * u64::from(le32(boot, 36).expect("there"));
+        let data = (reserved + tables) * u64::from(sector);
+        assert!(reserved >= 32 && data.is_multiple_of(u64::from(cluster)), "{sector} {cluster}: {data}");
+        // The root directory has the first cluster.
+        assert!(pieces.iter().any(|piece| piece.offset == data), "{sector} {cluster}");
+    }
+}
+
+#[test]
 fn what_would_be_no_fat32_is_refused() {
     assert!(
         write(&volume(), 256 * MIB, 4096, 4096).expect_err("too few clusters").to_string().contains("65525")

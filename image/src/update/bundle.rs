@@ -3,6 +3,7 @@
 use super::channel::{ChannelArgs, ChannelChange, change_channel};
 use super::keys::{KeyDirectory, directory, write_text};
 use super::sbom;
+use crate::arch::Arch;
 use crate::build::{Manifest, VERITY_SALT, read_manifest};
 use crate::format::digest;
 use crate::format::verity::{BLOCK, Tree, block_digests};
@@ -12,7 +13,7 @@ use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use orlop_config::release::{
-    ARCH, BLOCK_BYTES, Envelope, HexDigest, KeyRole, PRODUCT, RELEASE_DOCUMENT, RELEASE_FILES, ROOT_FILE,
+    BLOCK_BYTES, Envelope, HexDigest, KeyRole, PRODUCT, RELEASE_DOCUMENT, RELEASE_FILES, ROOT_FILE,
     ReleaseDocument, ReleaseFile, ReleaseVersion, RootTree, SBOM_FILE, UKI_BLOCKS_FILE, UKI_FILE,
     VERITY_ALGORITHM, VERITY_FILE, release_path,
 };
@@ -63,6 +64,8 @@ pub struct BuildFiles {
     pub uki: PathBuf,
     /// Root hash that the UKI names.
     pub roothash: HexDigest,
+    /// Architecture, as systemd names it.
+    pub arch: &'static str,
     /// Version.
     pub version: ReleaseVersion,
     /// Name and version of each package.
@@ -101,24 +104,28 @@ pub fn bundle(dirs: &Dirs, args: &BundleArgs) -> Result<()> {
     let keys = directory(dirs, args.keys.as_ref());
     let (generation, revokes, min_version) = (args.generation, args.revokes, args.min_version);
     let terms = ReleaseTerms { generation, revokes, min_version };
-    let build = build_files(&output, manifest)?;
+    let build = build_files(&output, dirs.arch, manifest)?;
     let signing = if args.unsigned { ReleaseSigning::Elsewhere } else { ReleaseSigning::Here };
     let release = write_release(&build, terms, &keys, signing, &args.to)?;
     let size: u64 = release.files.iter().map(|file| file.size).sum();
-    println!("release {} for {}: {} bytes, root hash {}", release.version, ARCH, size, release.root.hash);
+    println!(
+        "release {} for {}: {} bytes, root hash {}",
+        release.version, release.arch, size, release.root.hash
+    );
     if args.unsigned {
-        let path = args.to.join(release_path(release.version, ARCH, RELEASE_DOCUMENT));
+        let path = args.to.join(release_path(release.version, &release.arch, RELEASE_DOCUMENT));
         println!("{}: not signed; `orlop-image sign-file`, then `orlop-image sign --add`", path.display());
         return Ok(());
     }
-    let change = ChannelChange { add: vec![(release.version, args.min_version)], ..args.channel.change()? };
+    let change =
+        ChannelChange { add: vec![(release.version, args.min_version)], ..args.channel.change(dirs.arch)? };
     let channel = change_channel(&args.to, &args.channel.channel, &keys, &change)?;
     println!("channel {} {}, good until {}", channel.channel, channel.sequence, channel.expires);
     Ok(())
 }
 
 // The build as its manifest has it: nothing else is signed.
-fn build_files(output: &Path, manifest: Manifest) -> Result<BuildFiles> {
+fn build_files(output: &Path, arch: Arch, manifest: Manifest) -> Result<BuildFiles> {
     let (root, uki) = (output.join("root.erofs"), output.join("orlop.efi"));
     for (path, name) in [(&root, "root.erofs"), (&uki, "orlop.efi")] {
         let known = manifest.outputs.get(name).with_context(|| format!("manifest.json lacks {name}"))?;
@@ -128,7 +135,7 @@ fn build_files(output: &Path, manifest: Manifest) -> Result<BuildFiles> {
     }
     let roothash = manifest.roothash.parse::<HexDigest>().context("the root hash of manifest.json")?;
     let version = manifest.version.parse::<ReleaseVersion>()?;
-    Ok(BuildFiles { root, uki, roothash, version, packages: manifest.packages })
+    Ok(BuildFiles { root, uki, roothash, arch: arch.facts().systemd, version, packages: manifest.packages })
 }
 
 /// Writes the files of a release, its document and the trust documents below `to`.
@@ -143,7 +150,7 @@ pub fn write_release(
     to: &Path,
 ) -> Result<ReleaseDocument> {
     keys.publish_trust(to)?;
-    let directory = to.join(release_path(build.version, ARCH, ""));
+    let directory = to.join(release_path(build.version, build.arch, ""));
     if directory.exists() {
         bail!(
             "{} is there already: a release is published once, so take a higher version",
@@ -151,7 +158,7 @@ pub fn write_release(
         );
     }
     // Beside it, and named as it is once it is whole.
-    let partial = to.join(release_path(build.version, &format!("{ARCH}.partial"), ""));
+    let partial = to.join(release_path(build.version, &format!("{}.partial", build.arch), ""));
     if partial.exists() {
         fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
     }
@@ -159,7 +166,7 @@ pub fn write_release(
     let root = write_files(build, &partial)?;
     let document = ReleaseDocument {
         product: PRODUCT.to_owned(),
-        arch: ARCH.to_owned(),
+        arch: build.arch.to_owned(),
         version: build.version,
         generation: terms.generation,
         revokes: terms.revokes,

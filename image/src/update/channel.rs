@@ -2,12 +2,13 @@
 
 use super::keys::{KeyDirectory, directory, newest_trust, trust_chain, write_text};
 use super::now;
+use crate::arch::Arch;
 use crate::profile::Dirs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use orlop_config::release::{
-    ARCH, ChannelDocument, ChannelRelease, KeyRole, PRODUCT, RELEASE_DOCUMENT, ReleaseDocument,
-    ReleaseVersion, Rollout, TrustDocument, UtcSecond, WithdrawnRelease, channel_path, release_path,
+    ChannelDocument, ChannelRelease, KeyRole, PRODUCT, RELEASE_DOCUMENT, ReleaseDocument, ReleaseVersion,
+    Rollout, TrustDocument, UtcSecond, WithdrawnRelease, channel_path, release_path,
 };
 use orlop_update::RingSignatures;
 use std::fs;
@@ -36,10 +37,11 @@ pub(super) struct ChannelArgs {
 
 impl ChannelArgs {
     /// A change that adds nothing and withdraws nothing.
-    pub(super) fn change(&self) -> Result<ChannelChange> {
+    pub(super) fn change(&self, arch: Arch) -> Result<ChannelChange> {
         let now = now()?;
         let start = self.rollout_start.unwrap_or(now);
         Ok(ChannelChange {
+            arch: arch.facts().systemd,
             add: Vec::new(),
             withdraw: Vec::new(),
             rollout: self.rollout.map(|hours| Rollout { start, hours }),
@@ -73,6 +75,8 @@ pub struct SignArgs {
 /// What the next document of a channel says otherwise.
 #[derive(Clone, Debug)]
 pub struct ChannelChange {
+    /// Architecture of what is added, as systemd names it.
+    pub arch: &'static str,
     /// Versions that are offered, each with its barrier.
     pub add: Vec<(ReleaseVersion, Option<ReleaseVersion>)>,
     /// Versions that are withdrawn, each with the reason.
@@ -90,9 +94,9 @@ pub struct ChannelChange {
 pub fn sign(dirs: &Dirs, args: &SignArgs) -> Result<()> {
     let reason = args.reason.clone().unwrap_or_default();
     let keys = directory(dirs, args.keys.as_ref());
-    let mut change = args.channel.change()?;
+    let mut change = args.channel.change(dirs.arch)?;
     for version in &args.add {
-        let min_version = published_barrier(&keys, &args.published, *version)?;
+        let min_version = published_barrier(&keys, &args.published, change.arch, *version)?;
         change.add.push((*version, min_version));
     }
     change.withdraw = args.withdraw.iter().map(|version| (*version, reason.clone())).collect();
@@ -112,13 +116,14 @@ pub fn sign(dirs: &Dirs, args: &SignArgs) -> Result<()> {
 fn published_barrier(
     keys: &KeyDirectory,
     published: &Path,
+    arch: &str,
     version: ReleaseVersion,
 ) -> Result<Option<ReleaseVersion>> {
-    let path = published.join(release_path(version, ARCH, RELEASE_DOCUMENT));
-    let text =
-        fs::read(&path).with_context(|| format!("{version} is not published: reading {}", path.display()))?;
+    let path = published.join(release_path(version, arch, RELEASE_DOCUMENT));
+    let text = fs::read(&path)
+        .with_context(|| format!("{version} for {arch} is not published: reading {}", path.display()))?;
     let trust = newest_trust(keys.path())?;
-    Ok(ReleaseDocument::read(&trust, version, ARCH, &text, &RingSignatures)?.min_version)
+    Ok(ReleaseDocument::read(&trust, version, arch, &text, &RingSignatures)?.min_version)
 }
 
 /// Signs and writes the next document of a channel; the first one if there is none.
@@ -138,7 +143,8 @@ pub fn change_channel(
         Err(e) if e.kind() == ErrorKind::NotFound => None,
         Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
     };
-    let next = changed(before, channel, change)?;
+    let trust = newest_trust(keys.path())?.number;
+    let next = ChannelDocument { trust, ..changed(before, channel, change)? };
     write_text(&path, &keys.signed(&next, KeyRole::Channel)?)?;
     Ok(next)
 }
@@ -162,6 +168,7 @@ fn changed(
     let mut next = before.unwrap_or_else(|| ChannelDocument {
         product: PRODUCT.to_owned(),
         channel: channel.to_owned(),
+        trust: 1,
         sequence: 0,
         expires: change.expires,
         releases: Vec::new(),
@@ -173,8 +180,8 @@ fn changed(
         if let Some(why) = next.withdrawal(version) {
             bail!("{version} is withdrawn ({why}): publish a higher version");
         }
-        next.releases.retain(|release| release.version != version || release.arch != ARCH);
-        let (arch, rollout) = (ARCH.to_owned(), change.rollout);
+        next.releases.retain(|release| release.version != version || release.arch != change.arch);
+        let (arch, rollout) = (change.arch.to_owned(), change.rollout);
         next.releases.push(ChannelRelease { version, arch, min_version, rollout });
     }
     next.releases.sort_by_key(|release| std::cmp::Reverse(release.version));

@@ -4,7 +4,9 @@ use super::keys::write_text;
 use super::signing_key::SigningKey;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use orlop_config::release::{Envelope, SignatureCheck, TrustDocument};
+use orlop_config::release::{
+    ChannelDocument, Envelope, ReleaseDocument, SignatureCheck, SignedDocument, TrustDocument,
+};
 use orlop_update::RingSignatures;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,6 +47,7 @@ struct SignatureArgs {
 pub fn sign_file(args: &SignFileArgs) -> Result<()> {
     let text = fs::read(&args.file).with_context(|| format!("reading {}", args.file.display()))?;
     let mut envelope = Envelope::read(&text).with_context(|| args.file.display().to_string())?;
+    println!("{}: {}", args.file.display(), described(&envelope)?);
     let message = envelope.signed_bytes();
     let SignatureArgs { bytes, key, key_id, signature } = &args.by;
     if let Some(path) = bytes {
@@ -63,6 +66,24 @@ pub fn sign_file(args: &SignFileArgs) -> Result<()> {
     write_text(&args.file, &envelope.text())?;
     println!("{}: signed by {id}", args.file.display());
     Ok(())
+}
+
+/// What a signature would be for, read from the bytes that are signed: whoever has the key did not write the document.
+///
+/// # Errors
+/// It is no document that a node reads, or one that no node takes.
+pub(super) fn described(envelope: &Envelope) -> Result<String> {
+    let kind = envelope.payload_type.as_str();
+    Ok(if kind == ReleaseDocument::PAYLOAD_TYPE {
+        let release = envelope.document::<ReleaseDocument>()?;
+        let (name, root) = (release.name(), release.root.hash);
+        format!("{name} for {}, generation {}, root hash {root}", release.arch, release.generation)
+    } else if kind == ChannelDocument::PAYLOAD_TYPE {
+        let channel = envelope.document::<ChannelDocument>()?;
+        format!("{}, sequence {}, good until {}", channel.name(), channel.sequence, channel.expires)
+    } else {
+        envelope.document::<TrustDocument>()?.name().to_string()
+    })
 }
 
 fn by_key(trust: &TrustDocument, path: &Path, message: &[u8]) -> Result<(String, Vec<u8>)> {

@@ -21,6 +21,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+#[cfg(test)]
+mod tests;
+
+/// Most root keys: a trust document that replaces one is signed by those of two documents, and an envelope holds 16 signatures.
+const ROOTS_MAX: usize = 8;
+
 /// Arguments of `orlop-image keys`.
 #[derive(Args, Debug)]
 pub struct KeysArgs {
@@ -115,17 +121,27 @@ impl KeyDirectory {
     /// Copies the trust documents below `published`; what is there is not changed.
     ///
     /// # Errors
-    /// Those that are there are of other keys, or one cannot be written.
+    /// Those that are there are of other keys or go on after those of this directory, or one cannot be written.
     pub(super) fn publish_trust(&self, published: &Path) -> Result<()> {
-        for trust in trust_chain(&self.path)? {
+        let chain = trust_chain(&self.path)?;
+        for trust in &chain {
             let [from, to] =
                 [self.path.as_path(), published].map(|directory| directory.join(trust_path(trust.number)));
             let text = fs::read_to_string(&from).with_context(|| format!("reading {}", from.display()))?;
             match fs::read_to_string(&to) {
                 Ok(there) if there == text => {}
                 Ok(_) => bail!("{} is not {}: these are other keys", to.display(), from.display()),
-                Err(_) => write_text(&to, &text)?,
+                Err(e) if e.kind() == ErrorKind::NotFound => write_text(&to, &text)?,
+                Err(e) => return Err(e).with_context(|| format!("reading {}", to.display())),
             }
+        }
+        let newer = published.join(trust_path(chain.last().map_or(1, TrustDocument::next_number)));
+        if newer.exists() {
+            bail!(
+                "{} follows the trust documents in {}: copy it there, nodes may refuse what the keys of an older one sign",
+                newer.display(),
+                self.path.display()
+            );
         }
         Ok(())
     }
@@ -133,24 +149,47 @@ impl KeyDirectory {
     /// Makes all keys and the first trust document.
     ///
     /// # Errors
-    /// There are keys already, or something cannot be written.
+    /// There are keys already, or something cannot be written; then the keys that this call has made are removed.
     pub fn create(&self, roots: usize, threshold: usize) -> Result<TrustDocument> {
         let shown = self.path.display();
-        if self.path.join(trust_path(1)).exists() || self.path.join("release.pem").exists() {
+        let first = self.path.join(trust_path(1));
+        if first.exists() {
             bail!("{shown} has keys already; nodes that know them would never know others");
         }
-        if threshold == 0 || threshold > roots {
-            bail!("{threshold} of {roots} root keys cannot sign");
+        if threshold == 0 || threshold > roots || roots > ROOTS_MAX {
+            bail!(
+                "{threshold} of {roots} root keys cannot sign: at most {ROOTS_MAX} are made, and 1 or more must sign"
+            );
         }
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.path)
             .with_context(|| format!("making {shown}"))?;
+        let mut made = Vec::new();
+        let trust = self.first_trust(roots, threshold, &mut made);
+        // No document names them.
+        if trust.is_err() && !first.exists() {
+            for path in &made {
+                let _ = fs::remove_file(path);
+            }
+        }
+        trust
+    }
+
+    // The private keys that are written are told in `made`.
+    fn first_trust(&self, roots: usize, threshold: usize, made: &mut Vec<PathBuf>) -> Result<TrustDocument> {
         let mut keys = Vec::new();
         let root: Vec<String> = (1..=roots).map(|number| format!("root-{number}")).collect();
         for name in root.iter().map(String::as_str).chain(["release", "channel"]) {
-            keys.push(self.make(name)?);
+            let key = self.make(name).with_context(|| {
+                format!(
+                    "{} may have keys of a call that was cut off: no node knows them",
+                    self.path.display()
+                )
+            })?;
+            made.push(self.path.join(format!("{name}.pem")));
+            keys.push(key);
         }
         let ids = |keys: &[TrustedKey]| keys.iter().map(|key| key.id.clone()).collect();
         let trust = TrustDocument {
@@ -174,27 +213,40 @@ impl KeyDirectory {
     }
 
     /// Makes another key in place of `<name>.pem`, which gets the name `<name>.<number>.replaced`, and the trust document that follows.
+    /// A key that is lost is found by its name.
     ///
     /// # Errors
     /// There is no such key in the newest trust document, too few root keys are here, or something cannot be written.
     pub fn replace(&self, name: &str) -> Result<TrustDocument> {
         let before = newest_trust(&self.path)?;
         let path = self.path.join(format!("{name}.pem"));
-        let key = SigningKey::read(&path)?;
-        let place = before.keys.iter().position(|known| key.is(known));
-        let place =
-            place.with_context(|| format!("{} is no key of trust {}", path.display(), before.number))?;
+        let key = if path.exists() { Some(SigningKey::read(&path)?) } else { None };
+        let place = before.keys.iter().position(|known| match &key {
+            Some(key) => key.is(known),
+            None => is_named(&known.id, name),
+        });
         // The old root key still has to sign.
         let set_aside = self.path.join(format!("{name}.{}.replaced", before.number));
-        if set_aside.exists() {
-            bail!("{} is there already: an earlier replacement has not ended", set_aside.display());
+        let place = place.with_context(|| {
+            let (path, aside) = (path.display(), set_aside.display());
+            format!(
+                "{path} is no key of trust {}; if a replacement was cut off, {aside} is the key: rename it",
+                before.number
+            )
+        })?;
+        if key.is_some() {
+            if set_aside.exists() {
+                bail!("{} is there already: an earlier replacement has not ended", set_aside.display());
+            }
+            fs::rename(&path, &set_aside).with_context(|| format!("renaming {}", path.display()))?;
         }
-        fs::rename(&path, &set_aside).with_context(|| format!("renaming {}", path.display()))?;
         let written = self.replaced(&before, place, name);
-        if written.is_err() {
-            // As before: nobody has seen the new key.
+        // As before, as nobody has seen the new key: but not if the document that names it is there, whatever failed afterwards.
+        if written.is_err() && !self.path.join(trust_path(before.next_number())).exists() {
             let _ = fs::remove_file(&path);
-            fs::rename(&set_aside, &path).with_context(|| format!("renaming {}", set_aside.display()))?;
+            if key.is_some() {
+                fs::rename(&set_aside, &path).with_context(|| format!("renaming {}", set_aside.display()))?;
+            }
         }
         written
     }
@@ -276,78 +328,16 @@ impl KeyDirectory {
     }
 }
 
+// `<name>-<digits of the digest>`, as `make` has it: root-1 is no other key of the name root.
+fn is_named(id: &str, name: &str) -> bool {
+    let digits = id.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+    digits.is_some_and(|digits| !digits.contains('-'))
+}
+
 /// Writes a published text, with its directory.
 pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     }
     Ok(orlop_files::replace(path, text.as_bytes(), 0o644, Durability::Synced)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn made() -> (tempfile::TempDir, KeyDirectory, TrustDocument) {
-        let dir = tempfile::tempdir().expect("a scratch directory");
-        let keys = KeyDirectory::new(&dir.path().join("keys"));
-        let trust = keys.create(3, 2).expect("made");
-        (dir, keys, trust)
-    }
-
-    fn names(directory: &Path) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(directory)
-            .expect("listed")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn keys_are_made_once_with_a_trust_document_that_nodes_take() {
-        let (_dir, keys, trust) = made();
-        let all = ["channel.pem", "release.pem", "root-1.pem", "root-2.pem", "root-3.pem", "trust"];
-        assert_eq!(names(keys.path()), all);
-        assert_eq!(newest_trust(keys.path()).expect("a chain"), trust);
-        assert_eq!([KeyRole::Root, KeyRole::Release].map(|role| trust.keys_of(role).len()), [3, 1]);
-        assert!(keys.create(3, 2).expect_err("keys").to_string().contains("has keys already"));
-        let other = KeyDirectory::new(&keys.path().join("other"));
-        assert!(other.create(2, 3).is_err());
-    }
-
-    #[test]
-    fn every_key_can_be_replaced() {
-        let (_dir, keys, first) = made();
-        for (number, name) in (2..).zip(["release", "channel", "root-1", "root-2", "root-1"]) {
-            let before = newest_trust(keys.path()).expect("a chain");
-            let next = keys.replace(name).expect(name);
-            assert_eq!(next.number, number);
-            assert_eq!(newest_trust(keys.path()).expect("a chain"), next);
-            let kept = next.keys.iter().filter(|key| before.keys.contains(key)).count();
-            assert_eq!(kept, first.keys.len() - 1, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_replacement_without_enough_root_keys_leaves_all_as_it_was() {
-        let (_dir, keys, trust) = made();
-        for name in ["root-1.pem", "root-2.pem"] {
-            fs::remove_file(keys.path().join(name)).expect("removed");
-        }
-        let before = names(keys.path());
-        let refused = keys.replace("release").expect_err("too few").to_string();
-        assert!(refused.contains("has 1 of the 2 keys of role root"), "{refused}");
-        assert_eq!(names(keys.path()), before);
-        assert!(keys.signed(&trust, KeyRole::Release).is_ok(), "the release key is the old one");
-        assert!(keys.replace("nobody").is_err());
-    }
-
-    #[test]
-    fn a_key_of_another_role_does_not_sign() {
-        let (_dir, keys, trust) = made();
-        fs::remove_file(keys.path().join("release.pem")).expect("removed");
-        let refused = keys.signed(&trust, KeyRole::Release).expect_err("no key").to_string();
-        assert!(refused.contains("has 0 of the 1 keys of role release"), "{refused}");
-    }
 }

@@ -40,9 +40,11 @@ impl SigningKey {
             .open(path)
             .with_context(|| format!("making {}", path.display()))?;
         let text = pem(document.as_ref());
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .with_context(|| format!("writing {}", path.display()))?;
+        if let Err(why) = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()) {
+            // Part of a key is none.
+            let _ = fs::remove_file(path);
+            return Err(why).with_context(|| format!("writing {}", path.display()));
+        }
         SigningKey::parse(&text)
     }
 

@@ -1,6 +1,7 @@
 //! Publishing from a small build to a node, and what is wrong with a directory that was changed.
 
 use super::*;
+use crate::arch::Arch;
 use crate::build::VERITY_SALT;
 use crate::format::verity::{BLOCK, Tree};
 use orlop_config::release::{
@@ -35,6 +36,7 @@ fn terms() -> ReleaseTerms {
 
 fn change(add: &[&str]) -> ChannelChange {
     ChannelChange {
+        arch: ARCH,
         add: add.iter().map(|text| (version(text), None)).collect(),
         withdraw: Vec::new(),
         rollout: None,
@@ -71,6 +73,7 @@ impl Fixture {
             root: root_path,
             uki,
             roothash: HexDigest(tree.root),
+            arch: ARCH,
             version: version(text),
             packages: [("zlib1g".to_owned(), "1.3".to_owned())].into(),
         }
@@ -294,6 +297,68 @@ fn other_keys_do_not_publish_over_the_first() {
     assert!(refused.is_err());
 }
 
+/// The channel names the trust document that ends a key, so a source that hides it is found out.
+#[test]
+fn a_channel_names_the_newest_trust_document() {
+    let fixture = Fixture::new();
+    fixture.publish("0.2.0");
+    fixture.keys.replace("release").expect("replaced");
+    let document = change_channel(&fixture.published(), "stable", &fixture.keys, &change(&[]));
+    assert_eq!(document.expect("signed").trust, 2);
+    fs::remove_file(fixture.published().join(trust_path(2))).expect("hidden");
+    let refused = fixture.node("0.1.0").expect_err("hidden").to_string();
+    assert!(refused.contains("it was signed after trust 2"), "{refused}");
+}
+
+/// A release of a replaced key is named and does not hide the others, until it is withdrawn.
+#[test]
+fn a_release_of_a_replaced_key_is_wrong_until_it_is_withdrawn() {
+    let fixture = Fixture::new();
+    fixture.publish("0.2.0");
+    fixture.keys.replace("release").expect("replaced");
+    fixture.publish("0.2.1");
+    fs::write(fixture.release_directory("0.2.1").join("sbom.json"), "{}").expect("written");
+    let wrong = || verify::wrong_files(&fixture.published(), "stable").expect("read");
+    let found = wrong();
+    assert!(found.len() == 2 && found[0].contains("sbom.json"), "{found:?}");
+    assert!(found[1].starts_with("release 0.2.0: ") && found[1].ends_with("or withdraw it"), "{found:?}");
+    let withdrawn =
+        ChannelChange { withdraw: vec![(version("0.2.0"), "its key was stolen".to_owned())], ..change(&[]) };
+    change_channel(&fixture.published(), "stable", &fixture.keys, &withdrawn).expect("signed");
+    assert_eq!(wrong().len(), 1);
+}
+
+/// A machine with keys from before the last replacement would sign what nodes refuse.
+#[test]
+fn an_old_copy_of_the_keys_signs_nothing_more() {
+    let fixture = Fixture::new();
+    fixture.publish("0.2.0");
+    fixture.keys.replace("root-1").expect("replaced");
+    change_channel(&fixture.published(), "stable", &fixture.keys, &change(&[])).expect("signed");
+    fs::remove_file(fixture.keys.path().join(trust_path(2))).expect("an old copy");
+    let refused = change_channel(&fixture.published(), "stable", &fixture.keys, &change(&[]));
+    let refused = refused.expect_err("an old copy").to_string();
+    assert!(refused.contains("2.json follows the trust documents in"), "{refused}");
+}
+
+/// Each architecture has releases of its own in one directory and one channel.
+#[test]
+fn another_architecture_is_published_beside_the_first() {
+    let fixture = Fixture::new();
+    let own = fixture.publish("0.2.0");
+    let other = Arch::ALL.map(|arch| arch.facts().systemd).into_iter().find(|arch| *arch != ARCH);
+    let other = other.expect("there are two");
+    let build = BuildFiles { arch: other, ..fixture.build("0.2.0") };
+    let published = fixture.published();
+    let release = write_release(&build, terms(), &fixture.keys, ReleaseSigning::Here, &published);
+    assert_eq!(release.expect("published").arch, other);
+    let change = ChannelChange { arch: other, ..change(&["0.2.0"]) };
+    let channel = change_channel(&published, "stable", &fixture.keys, &change).expect("offered");
+    let offered: BTreeSet<&str> = channel.releases.iter().map(|release| release.arch.as_str()).collect();
+    assert_eq!(offered, BTreeSet::from([ARCH, other]));
+    assert_eq!(fixture.node("0.1.0").expect("an answer"), SurveyAnswer::Take(own));
+}
+
 /// The release key is on no machine that builds: the bytes to sign go out, and the signature comes back.
 #[test]
 fn a_signature_from_elsewhere_is_checked_and_added() {
@@ -311,6 +376,10 @@ fn a_signature_from_elsewhere_is_checked_and_added() {
 
     let document = fixture.release_directory("0.2.0").join("release.json");
     let mut envelope = Envelope::read(&fs::read(&document).expect("read")).expect("an envelope");
+    let said = detached::described(&envelope).expect("a release");
+    assert!(said.starts_with("release 0.2.0 for ") && said.contains(", generation 1, root hash "), "{said}");
+    let other = Envelope { payload_type: "text/plain".to_owned(), ..envelope.clone() };
+    assert!(detached::described(&other).is_err(), "a key signs no other text");
     let trust = newest_trust(fixture.keys.path()).expect("a chain");
     let key = SigningKey::read(&key_file).expect("a key");
     let id = trust.keys.iter().find(|known| key.is(known)).expect("known").id.clone();

@@ -5,13 +5,13 @@ use super::keys::newest_trust;
 use super::now;
 use crate::format::digest;
 use crate::format::verity::Tree;
+use crate::profile::Dirs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use flate2::read::GzDecoder;
 use orlop_config::release::{
-    ARCH, BLOCK_BYTES, ChannelDocument, NodeRelease, RELEASE_DOCUMENT, ROOT_FILE, ReleaseDocument,
-    ReleaseVersion, UKI_BLOCKS_FILE, UKI_FILE, UtcSecond, VERITY_FILE, channel_path, release_path,
-    trust_path,
+    BLOCK_BYTES, ChannelDocument, NodeRelease, RELEASE_DOCUMENT, ROOT_FILE, ReleaseDocument, ReleaseVersion,
+    UKI_BLOCKS_FILE, UKI_FILE, UtcSecond, VERITY_FILE, channel_path, release_path, trust_path,
 };
 use orlop_update::{
     MountedDirectory, RingSignatures, SurveyAnswer, SurveyRequest, UpdateStore, survey_directory,
@@ -57,14 +57,14 @@ pub struct VerifyArgs {
 ///
 /// # Errors
 /// A document is not taken, or a file cannot be read.
-pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
+pub fn verify(dirs: &Dirs, args: &VerifyArgs) -> Result<ExitCode> {
     let trust = args.trust.clone().unwrap_or_else(|| args.published.join(trust_path(1)));
     let kept = Scratch::make()?;
     let mut store = UpdateStore::open(&kept.0, &trust)?;
     let (refused, now) = (BTreeSet::new(), args.at.map_or_else(now, Ok)?);
     let request = SurveyRequest {
         channel: &args.channel,
-        node: NodeRelease { arch: ARCH, running: args.running, floor: args.floor },
+        node: NodeRelease { arch: dirs.arch.facts().systemd, running: args.running, floor: args.floor },
         seed: args.seed.as_bytes(),
         refused: &refused,
         now: Some(now),
@@ -103,8 +103,8 @@ impl Drop for Scratch {
     }
 }
 
-// Of all releases that the channel offers.
-fn wrong_files(published: &Path, channel: &str) -> Result<Vec<String>> {
+// Of all releases that the channel offers, for every architecture. One whose key was replaced is wrong as well.
+pub(super) fn wrong_files(published: &Path, channel: &str) -> Result<Vec<String>> {
     let trust = newest_trust(published)?;
     let read = |path: String| {
         let path = published.join(path);
@@ -112,12 +112,15 @@ fn wrong_files(published: &Path, channel: &str) -> Result<Vec<String>> {
     };
     let channel = ChannelDocument::read(&trust, channel, &read(channel_path(channel))?, &RingSignatures)?;
     let mut wrong = Vec::new();
-    for offered in
-        channel.releases.iter().filter(|r| r.arch == ARCH && channel.withdrawal(r.version).is_none())
-    {
-        let text = read(release_path(offered.version, ARCH, RELEASE_DOCUMENT))?;
-        let release = ReleaseDocument::read(&trust, offered.version, ARCH, &text, &RingSignatures)?;
-        wrong.extend(check_files(&published.join(release_path(offered.version, ARCH, "")), &release)?);
+    for offered in channel.releases.iter().filter(|r| channel.withdrawal(r.version).is_none()) {
+        let (version, arch) = (offered.version, offered.arch.as_str());
+        let text = read(release_path(version, arch, RELEASE_DOCUMENT))?;
+        match ReleaseDocument::read(&trust, version, arch, &text, &RingSignatures) {
+            Ok(release) => {
+                wrong.extend(check_files(&published.join(release_path(version, arch, "")), &release)?);
+            }
+            Err(why) => wrong.push(format!("{why}; or withdraw it")),
+        }
     }
     Ok(wrong)
 }

@@ -15,6 +15,8 @@ use std::os::unix::fs::FileExt;
 
 /// As much is read at once, bytes.
 const CHUNK: usize = 1 << 20;
+/// As much is cleared for a superblock, bytes.
+const BLOCK: usize = 4096;
 
 /// A part of the original.
 #[derive(Debug)]
@@ -68,6 +70,19 @@ impl DiskCopy<'_> {
             self.file.write_all_at(&zeros, from).map_err(&failed)?;
         }
         self.flush()
+    }
+
+    /// Clears the blocks of 4096 bytes at these places, as far as the target has them.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn clear(&self, places: &[u64]) -> Result<(), InitError> {
+        let zeros = vec![0; BLOCK];
+        let fits = |at: &&u64| at.saturating_add(BLOCK as u64) <= self.bytes;
+        places
+            .iter()
+            .filter(fits)
+            .try_for_each(|at| self.file.write_all_at(&zeros, *at).map_err(self.failed("write")))
     }
 
     /// Copies one part.
@@ -236,6 +251,7 @@ mod tests {
         let copy = DiskCopy { device: "target", file: &file, bytes: 24 * MIB, sector: 512 };
         copy.begin().expect("marked");
         assert_eq!((state(&path), table(&path)), (DiskContent::Unfinished, Err(GptError::None)));
+        copy.clear(&[12 * MIB, 24 * MIB - 512, u64::MAX]).expect("cleared");
         let parts = [part(&from, 1), part(&from, 2)];
         for part in &parts {
             copy.fill(part).expect("copied");
@@ -253,7 +269,8 @@ mod tests {
         let range = usize::try_from(MIB).expect("small")..usize::try_from(9 * MIB).expect("small");
         assert!(old[range.clone()] == new[range]);
         // The third partition stayed behind, and so did what was there.
-        assert!(new[10 << 20..20 << 20].iter().all(|byte| *byte == 0xa5));
+        let cleared = 12 << 20..(12 << 20) + BLOCK;
+        assert!((10 << 20..20 << 20).all(|at| new[at] == if cleared.contains(&at) { 0 } else { 0xa5 }));
         let verify = Command::new("sfdisk").arg("--verify").arg(&path).output().expect("sfdisk");
         assert!(verify.status.success(), "{verify:?}");
     }

@@ -23,7 +23,7 @@ use crate::plan::gpt_copy::CopyIdentity;
 use crate::plan::guid::Guid;
 use crate::plan::install::{
     Candidate, InstallFacts, InstallVerdict, PHASE, TargetMatch, copied, find_target, has_root_of, judge,
-    keeps_its_node, kept,
+    keeps_its_node, kept, old_superblocks,
 };
 use crate::plan::kept::is_medium;
 use crate::plan::source::BYTES_MAX;
@@ -200,6 +200,8 @@ fn write(
 ) -> Result<(), InitError> {
     copy.begin()?;
     forget_partitions(copy.file, target);
+    // What `wipe` has given up must not keep the new node from making its state partition.
+    copy.clear(&old_superblocks(booted.disk))?;
     for part in parts {
         report.info(&format!("install: partition {} of {} MiB", part.number, part.length >> 20));
         copy.fill(part)?;

@@ -28,6 +28,8 @@ const ALIGNMENT: usize = 4096;
 #[derive(Debug)]
 pub struct Arbiter {
     booted: SlotName,
+    /// The other slot holds a version, by its partition's label.
+    other_filled: bool,
     /// `/dev/vda6`.
     record_path: String,
     position: Option<RingPosition>,
@@ -61,7 +63,9 @@ impl Arbiter {
         let record_path = path(disk.boot_record()?.number);
         let booted = disk.slot_name(slot.root.number)?;
         let esp_path = disk.esp(esp).map(|esp| path(esp.number));
-        Some(Arbiter { booted, record_path, position: None, record: None, esp_path, directory: None })
+        let other_filled = slot.other_slot;
+        let (position, record, directory) = (None, None, None);
+        Some(Arbiter { booted, other_filled, record_path, position, record, esp_path, directory })
     }
 
     /// Judges this boot, and writes the record and the ESP.
@@ -87,7 +91,7 @@ impl Arbiter {
             Err(e) => failures.push(chain(&e)),
         }
         let roothash = roothash.to_string();
-        let booted = BootedSlot { name: self.booted, roothash: &roothash };
+        let booted = BootedSlot { name: self.booted, roothash: &roothash, other_filled: self.other_filled };
         let judged = judge(record.as_ref(), &booted, &self.entries());
         Ok(self.carry_out(judged, failures))
     }
@@ -186,6 +190,8 @@ mod tests {
     use super::*;
     use crate::plan::esp::tests::slots;
     use crate::plan::esp_names::EntryState;
+    use crate::plan::gpt::{Copy, Partition, Table};
+    use crate::plan::guid::{TYPE_BOOT_RECORD, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY};
     use orlop_config::slots::SlotState;
     use std::fs;
     use std::path::Path;
@@ -199,7 +205,8 @@ mod tests {
         }
         fs::write(&esp_path, slots(a, b)).expect("ESP");
         let (position, record, directory) = (None, None, None);
-        Arbiter { booted: SlotName::A, record_path, position, record, esp_path: Some(esp_path), directory }
+        let (booted, other_filled, esp_path) = (SlotName::A, true, Some(esp_path));
+        Arbiter { booted, other_filled, record_path, position, record, esp_path, directory }
     }
 
     fn hash(digits: &str) -> RootHash {
@@ -219,6 +226,32 @@ mod tests {
         };
         let directory = EspDirectory::read(read).expect("sound");
         SlotName::ALL.map(|slot| directory.entry(slot).map(|entry| entry.state))
+    }
+
+    #[test]
+    fn a_disk_of_the_first_layout_has_no_arbiter() {
+        let part = |number: u32, type_guid: Guid| {
+            let (partuuid, start) = (Guid::from_u128(u128::from(number)), u64::from(number) << 20);
+            Partition { number, type_guid, partuuid, label: String::new(), start, length: 1 << 20 }
+        };
+        let layout = [TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_ROOT, TYPE_ROOT_VERITY];
+        let partitions: Vec<Partition> = (1u32..).zip(layout).map(|(n, kind)| part(n, kind)).collect();
+        let (root, hash) = (partitions[3].clone(), partitions[4].clone());
+        let slot = Slot { disk: 0, root, hash, other_slot: true };
+        let mut table = Table { disk: Guid::default(), copy: Copy::Primary, partitions };
+        let disk = |table: &Table| Disk {
+            name: "nvme0n1".into(),
+            bytes: 1 << 30,
+            sector: 512,
+            table: Ok(table.clone()),
+            nodes: Vec::new(),
+        };
+        assert!(Arbiter::find(&disk(&table), &slot, None).is_none());
+        table.partitions.push(part(6, TYPE_BOOT_RECORD));
+        let found = Arbiter::find(&disk(&table), &slot, None).expect("a boot record");
+        assert_eq!((found.booted, found.other_filled), (SlotName::B, true));
+        assert_eq!(found.record_path, "/dev/nvme0n1p6");
+        assert_eq!(found.esp_path.as_deref(), Some("/dev/nvme0n1p1"));
     }
 
     #[test]

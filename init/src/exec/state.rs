@@ -12,7 +12,9 @@ use crate::plan::gpt_change::{ChangeError, Editor, NewPartition};
 use crate::plan::guid::{Guid, TYPE_VAR};
 use crate::plan::mounts::{self, PluginDir, SYSROOT};
 use crate::plan::reserve::full_message;
-use crate::plan::state::{BYTES_MIN, COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
+use crate::plan::state::{
+    BYTES_MIN, COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, old_starts, partition_name, plan,
+};
 use crate::plan::step::{BootStep, DiskWrite};
 use crate::plan::{ext4, gpt_relocate};
 use crate::sys::{block, child};
@@ -97,7 +99,8 @@ fn decide(disk: &Disk) -> Plan {
     let state_superblock = disk.state().and_then(|p| superblock(p.start + ext4::SUPERBLOCK_OFFSET));
     let free = free_start(disk);
     let leftover = free.and_then(|start| superblock(start + ext4::SUPERBLOCK_OFFSET));
-    let leftover_copy = free.is_some_and(|start| superblock(start + COPY_OFFSET).is_some());
+    let lost = |start: u64| superblock(start + COPY_OFFSET).is_some();
+    let leftover_copy = disk.state().is_none() && old_starts(disk).into_iter().any(lost);
     plan(&Facts { disk, state_superblock, leftover, leftover_copy })
 }
 

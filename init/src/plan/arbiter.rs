@@ -63,6 +63,8 @@ pub struct BootedSlot<'a> {
     pub name: SlotName,
     /// Its root hash, hex.
     pub roothash: &'a str,
+    /// The disk's partition table says that the other slot holds a version.
+    pub other_filled: bool,
 }
 
 /// A change of the ESP.
@@ -117,8 +119,14 @@ impl Judgement {
 /// Judges a boot. Without a record (none was ever written, or none is readable) the ESP counts.
 #[must_use]
 pub fn judge(record: Option<&BootRecord>, booted: &BootedSlot<'_>, entries: &SlotEntries) -> Judgement {
-    let Some(record) = record.filter(|record| is_of(record, booted)) else { return adopt(booted, entries) };
-    let mut case = SlotCase { record: record.clone(), booted: booted.name, entries, said: Vec::new() };
+    let Some(kept) = record.filter(|record| is_of(record, booted)) else {
+        let mut judged = adopt(booted, entries);
+        if record.is_some() {
+            judged.said.insert(0, "the boot record is of another installation: a new one is made".to_owned());
+        }
+        return judged;
+    };
+    let mut case = SlotCase { record: kept.clone(), booted: booted.name, entries, said: Vec::new() };
     case.settle();
     case.learn(booted);
     let record = &case.record;
@@ -180,15 +188,19 @@ pub fn activate(record: &BootRecord, booted: SlotName, entries: &SlotEntries) ->
 }
 
 /// A disk that was written anew from an image may have the record of the image before.
+/// Or it has that of the same image with a version in the other slot, which is empty now.
 fn is_of(record: &BootRecord, booted: &BootedSlot<'_>) -> bool {
     let known = record.slot(booted.name).roothash.as_str();
-    known.is_empty() || known == booted.roothash
+    let other = record.slot(booted.name.other()).state;
+    let wants_other = matches!(other, SlotState::Staged | SlotState::Trial | SlotState::Good);
+    (known.is_empty() || known == booted.roothash) && (booted.other_filled || !wants_other)
 }
 
 /// A record for a disk that has none.
 fn adopt(booted: &BootedSlot<'_>, entries: &SlotEntries) -> Judgement {
     let (own, other) = (booted.name, booted.name.other());
     let desired = match (entries.state(own), entries.state(other)) {
+        _ if !booted.other_filled => own,
         (Some(EntryState::Good), _) => own,
         (_, Some(EntryState::Good)) => other,
         (Some(EntryState::ToTry | EntryState::Tried), Some(EntryState::Behind)) => other,
@@ -197,6 +209,7 @@ fn adopt(booted: &BootedSlot<'_>, entries: &SlotEntries) -> Judgement {
     let mut record = BootRecord::new(desired);
     for slot in SlotName::ALL.into_iter().filter(|slot| *slot != desired) {
         record.slot_mut(slot).state = match entries.state(slot) {
+            _ if slot == other && !booted.other_filled => SlotState::Empty,
             Some(EntryState::Good | EntryState::Behind) => SlotState::Good,
             Some(EntryState::ToTry | EntryState::Tried) => SlotState::Staged,
             Some(EntryState::Hidden) | None => SlotState::Empty,

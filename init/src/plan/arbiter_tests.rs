@@ -9,7 +9,7 @@ use orlop_config::slots::SlotTrial;
 const HASHES: [&str; 2] = ["aa", "bb"];
 
 fn booted(name: SlotName) -> BootedSlot<'static> {
-    BootedSlot { name, roothash: HASHES[usize::from(name == B)] }
+    BootedSlot { name, roothash: HASHES[usize::from(name == B)], other_filled: true }
 }
 
 fn entries(a: EntryState, b: EntryState) -> SlotEntries {
@@ -72,6 +72,38 @@ fn without_a_record_the_esp_counts() {
     let judged = judge(Some(&old), &booted(A), &entries(Good, Hidden));
     assert_eq!((judged.record.b.state, judged.record.floor, judged.verdict), (SlotState::Empty, 0, GO));
     assert!(judged.clear_choices);
+}
+
+#[test]
+fn a_slot_that_the_disk_does_not_have_is_no_way_out() {
+    let alone = BootedSlot { other_filled: false, ..booted(A) };
+    // The names on the ESP say that B is good: it is hidden, and A goes on.
+    for esp in [entries(Tried, Good), entries(Good, Good), entries(Tried, Behind)] {
+        let judged = judge(None, &alone, &esp);
+        assert_eq!((judged.record.desired, judged.record.b.state), (A, SlotState::Empty), "{esp:?}");
+        assert_eq!(judged.verdict, GO, "{esp:?}");
+        assert!(patches(&judged).contains(&(B, Hidden)), "{esp:?}");
+        assert_eq!(judge_corrupt(&judged.record, A, &esp, ""), None);
+    }
+    // The same image was written over a disk whose slot B had a version, and the record's partition was left out.
+    for state in [SlotState::Staged, SlotState::Trial, SlotState::Good] {
+        let mut old = if state == SlotState::Trial { on_trial(false, 0) } else { record(state) };
+        (old.a.roothash, old.floor) = ("aa".into(), 9);
+        if state == SlotState::Good {
+            old.desired = B;
+        }
+        let judged = judge(Some(&old), &alone, &entries(Good, Hidden));
+        assert_eq!((judged.verdict, judged.clear_choices, patches(&judged)), (GO, true, vec![]), "{state:?}");
+        let now = (judged.record.desired, judged.record.b.state, judged.record.floor);
+        assert_eq!(now, (A, SlotState::Empty, 0), "{state:?}");
+        assert!(judged.said[0].contains("another installation"), "{:?}", judged.said);
+    }
+    // A version that is being written has no label yet, and one that is refused may have lost it: the record stays.
+    for state in [SlotState::Empty, SlotState::Writing, SlotState::Refused] {
+        let old = BootRecord { floor: 9, ..record(state) };
+        let judged = judge(Some(&old), &alone, &entries(Good, Hidden));
+        assert_eq!((judged.verdict, judged.record.floor, judged.record.b.state), (GO, 9, state));
+    }
 }
 
 #[test]

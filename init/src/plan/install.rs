@@ -9,9 +9,9 @@
 use super::disk::{Disk, EMPTY_LABEL};
 use super::disk_content::{DiskContent, EDGE};
 use super::disk_ids::{DiskFacts, names, normal, serial};
-use super::gpt::Partition;
+use super::gpt::{Partition, Table};
 use super::guid::{TYPE_ROOT, TYPE_VAR};
-use super::state::BYTES_MIN;
+use super::state::{BYTES_MIN, COPY_OFFSET, old_starts};
 use orlop_config::node::Install;
 
 /// Ledger name.
@@ -209,6 +209,16 @@ pub fn copied(own: &Disk) -> Vec<&Partition> {
     kept(own).into_iter().filter(|p| p.label != EMPTY_LABEL).collect()
 }
 
+/// Where the superblock of an old state partition and its first copy may be on the target, bytes: a first boot makes
+/// nothing over them.
+#[must_use]
+pub fn old_superblocks(own: &Disk) -> Vec<u64> {
+    let partitions: Vec<Partition> = kept(own).into_iter().cloned().collect();
+    let table = own.table.clone().map(|table| Table { partitions, ..table });
+    let copy = Disk { bytes: u64::MAX, table, ..own.clone() };
+    old_starts(&copy).into_iter().flat_map(|start| [start, start + COPY_OFFSET]).collect()
+}
+
 /// The least size of a target: partitions, state, tables. Bytes.
 #[must_use]
 pub fn bytes_needed(own: &Disk) -> u64 {
@@ -219,7 +229,7 @@ pub fn bytes_needed(own: &Disk) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::disk::STATE_LABEL;
-    use super::super::gpt::{Copy, Table};
+    use super::super::gpt::Copy;
     use super::super::guid::{Guid, TYPE_ESP, TYPE_ROOT_VERITY};
     use super::*;
 
@@ -444,5 +454,11 @@ mod tests {
         let own = own();
         let numbers = |list: Vec<&Partition>| list.iter().map(|p| p.number).collect::<Vec<_>>();
         assert_eq!((numbers(kept(&own)), numbers(copied(&own))), (vec![1, 2, 3, 4, 5], vec![1, 2, 3]));
+        // The state will begin behind them, also where the stick ends there.
+        let mut full = own.clone();
+        full.bytes = 51 * MIB;
+        for disk in [&own, &full] {
+            assert_eq!(old_superblocks(disk), [51 * MIB, 51 * MIB + COPY_OFFSET]);
+        }
     }
 }

@@ -33,7 +33,7 @@ pub struct Facts<'a> {
     pub state_superblock: Option<Superblock>,
     /// Superblock found where a new state partition would start, see `free_start`.
     pub leftover: Option<Superblock>,
-    /// No superblock there, but its first copy where mkfs puts it: a file system whose beginning was lost.
+    /// The first copy of a superblock where mkfs puts it, see `old_starts`: a file system whose beginning was lost.
     pub leftover_copy: bool,
 }
 
@@ -66,6 +66,14 @@ pub fn free_start(disk: &Disk) -> Option<u64> {
     let table = disk.table.as_ref().ok()?;
     let end = table.partitions.iter().map(|p| p.start + p.length).max().unwrap_or(1 << 20);
     Some(end.next_multiple_of(GRAIN)).filter(|start| *start + TAIL < disk.bytes)
+}
+
+/// Where on a disk without a state partition an old one may begin, bytes: where a new one will, and where that of the first
+/// layout did, which has the boot record now.
+#[must_use]
+pub fn old_starts(disk: &Disk) -> Vec<u64> {
+    let first_layout = disk.boot_record().map(|record| record.start);
+    free_start(disk).into_iter().chain(first_layout).collect()
 }
 
 /// Decides.
@@ -147,7 +155,7 @@ pub fn partition_name(disk: &str, number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::gpt::{Copy, Table};
-    use super::super::guid::{TYPE_ROOT, TYPE_VAR};
+    use super::super::guid::{TYPE_BOOT_RECORD, TYPE_ROOT, TYPE_VAR};
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -196,6 +204,24 @@ mod tests {
         assert!(problem.contains("missing from /dev/vda") && problem.contains("nothing was changed"));
         let lost = Facts { disk: &d, state_superblock: None, leftover: None, leftover_copy: true };
         assert!(matches!(plan(&lost), Plan::Refuse { .. }));
+    }
+
+    #[test]
+    fn the_state_of_the_first_layout_began_where_the_boot_record_is() {
+        let mut d = disk(None, 2048 * MIB);
+        assert_eq!(old_starts(&d), [101 * MIB]);
+        let record = Partition {
+            number: 6,
+            type_guid: TYPE_BOOT_RECORD,
+            partuuid: Guid::default(),
+            label: "orlop-boot".into(),
+            start: 101 * MIB,
+            length: MIB,
+        };
+        if let Ok(table) = &mut d.table {
+            table.partitions.push(record);
+        }
+        assert_eq!(old_starts(&d), [102 * MIB, 101 * MIB]);
     }
 
     #[test]

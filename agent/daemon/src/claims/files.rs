@@ -16,9 +16,14 @@ use crate::tasks::actor::Tasks;
 /// Mode of both files, as upstream's.
 const FILE_MODE: u32 = 0o600;
 
-/// The text of a file; `None`: there is no file.
+/// The text of a file; `None`: there is no file, or an empty one, as a power cut leaves it (upstream refuses to start with an
+/// empty checkpoint).
 pub(super) fn read(path: &Path) -> Result<Option<String>, FilesError> {
     match files::read_capped(path, FILE_BYTES_MAX) {
+        Ok(bytes) if bytes.is_empty() => {
+            tracing::warn!(path = %path.display(), "a file of resource claims is empty: the agent starts without it");
+            Ok(None)
+        }
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.class() == Class::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -52,12 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_not_there_is_none() {
+    fn a_file_that_is_not_there_or_empty_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         assert_eq!(read(&path).unwrap(), None);
         write_claims(&path, "x").unwrap();
         assert_eq!(read(&path).unwrap().as_deref(), Some("x"));
+        write_claims(&path, "").unwrap();
+        assert_eq!(read(&path).unwrap(), None, "a power cut left it");
         assert!(read(dir.path()).is_err());
         assert!(write_claims(&dir.path().join("a/b"), "x").is_err());
     }

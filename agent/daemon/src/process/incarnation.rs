@@ -7,6 +7,9 @@
 //! After a clean stop every call has an answer: no fence. After a reboot no call of the old boot is in progress: no
 //! fence. After a crash the connection ended with the process, and the runtime cancels its calls within
 //! [`CANCELLED_CALL_MAX`].
+//!
+//! An empty state file counts as a missing one: only a power cut leaves it, because an agent that is killed leaves the old
+//! text or the new one. So this run is the first one of its boot.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -50,7 +53,7 @@ impl Incarnation {
     /// Later runs read the recorded result.
     ///
     /// # Errors
-    /// The state cannot be written. A damaged file counts as a crash.
+    /// The state cannot be written. A damaged file counts as a crash, an empty one as none.
     pub fn begin(
         root_dir: &Path,
         boot_id: &str,
@@ -59,6 +62,10 @@ impl Incarnation {
     ) -> Result<Incarnation, FilesError> {
         let path = root_dir.join(NAME);
         let last = match files::read_capped(&path, BYTES_MAX) {
+            Ok(bytes) if bytes.is_empty() => {
+                tracing::warn!(path = %path.display(), "the last run's state is empty: a power cut ended its boot");
+                Ok(None)
+            }
             Ok(bytes) => {
                 serde_json::from_slice::<IncarnationRecord>(&bytes).map_err(|e| e.to_string()).map(Some)
             }
@@ -124,8 +131,9 @@ impl Incarnation {
         let state =
             IncarnationRecord { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
         let text = serde_json::to_vec(&state).unwrap_or_default();
-        // Not synced: a power cut ends the boot, and the state with it.
-        match files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable) {
+        // The next boot's first run must find this boot's id in it, also after a power cut. If the cut takes the new name
+        // back, the old text has the id of an earlier boot, which does no harm.
+        match files::write_atomic(&self.path, &text, 0o600, Durability::Contents) {
             // A full disk has no room for a second file, but the first file keeps its block; without this the agent
             // could not even start to report the full disk. A half-written file is a damaged one and counts as a crash.
             Err(error) if overwrite(&self.path, &text).is_ok() => {
@@ -177,6 +185,20 @@ mod tests {
         std::fs::remove_dir_all(temporary).unwrap();
         std::fs::write(root.join(NAME), "{").unwrap();
         assert_eq!(begin("boot-2", 3).fence_until(), fenced(3));
+    }
+
+    #[test]
+    fn what_a_power_cut_leaves_is_no_crash_of_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = |boot: &str| Incarnation::begin(dir.path(), boot, Mono(3), |_, _| None).unwrap();
+        begin("boot-1");
+        std::fs::write(dir.path().join(NAME), "").unwrap();
+        let first = begin("boot-2");
+        assert_eq!((first.fence_until(), first.is_first_of_boot()), (Mono(0), true));
+        assert_eq!(first.last_end(), None);
+        let second = begin("boot-2");
+        assert_eq!(second.fence_until(), Mono(3).after(CANCELLED_CALL_MAX));
+        assert!(!second.is_first_of_boot());
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! In: the configuration, the machine's topology, state files of an earlier agent or of an upstream kubelet. Out: the managers, or the
 //! reason why the agent must not start, in upstream's words. Invariants: a state file that does not fit ends the start, because
 //! the processors of running containers would be given twice otherwise; the first agent of a boot keeps the parts of it that fit,
-//! because no container runs then (upstream ends in this case, too, and waits for an operator); every policy has its state file from
-//! the start, as upstream, so that its readers need no pod first and an upstream kubelet may follow. Upstream:
-//! cmd/kubelet/app/server.go, pkg/kubelet/cm/cpumanager/state, memorymanager/state.
+//! because no container runs then (upstream ends in this case, too, and waits for an operator); an empty state file counts as none,
+//! always: a power cut leaves it, upstream refuses it, and this image has no shell in which an operator could delete it; every policy
+//! has its state file from the start, as upstream, so that its readers need no pod first and an upstream kubelet may follow.
+//! Upstream: cmd/kubelet/app/server.go, pkg/kubelet/cm/cpumanager/state, memorymanager/state.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -148,9 +149,17 @@ struct StateFile {
 }
 
 impl StateFile {
-    /// `None`: there is no file.
+    /// `None`: there is no file, or an empty one.
     fn read<T>(&self, parse: fn(&str, &str) -> Result<T, CheckpointError>) -> anyhow::Result<Option<T>> {
         let bytes = match files::read_capped(&self.path, BYTES_MAX) {
+            // No agent and no kubelet writes an empty state.
+            Ok(bytes) if bytes.is_empty() => {
+                tracing::warn!(
+                    path = %self.path.display(),
+                    "the state file is empty, as a power cut leaves it: the {} starts without a state", self.manager
+                );
+                return Ok(None);
+            }
             Ok(bytes) => bytes,
             Err(error) if error.class() == Class::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -183,10 +192,11 @@ impl StateFile {
         }
     }
 
-    /// Nothing depends on the file of a policy without state, so a failure is only reported and the file is not synced.
+    /// The agent does not need the file of a policy without state, so a failure is only reported. The contents are synced before
+    /// the file gets its name, because an upstream kubelet that follows refuses an empty file.
     fn write(&self, text: &str) {
         let written: Result<(), FilesError> =
-            files::write_atomic(&self.path, text.as_bytes(), FILE_MODE, Durability::Rebuildable);
+            files::write_atomic(&self.path, text.as_bytes(), FILE_MODE, Durability::Contents);
         if let Err(error) = written {
             tracing::warn!(
                 path = %self.path.display(), %error,
@@ -198,6 +208,8 @@ impl StateFile {
 
 #[cfg(test)]
 mod tests {
+    use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
+
     use super::*;
 
     fn file(dir: &tempfile::TempDir, policy: &'static str) -> StateFile {
@@ -247,10 +259,43 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_file_counts_as_none_in_every_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(CPU_STATE);
+        for policy in [CPU_NONE, CPU_STATIC] {
+            let file = file(&dir, policy);
+            for first_of_boot in [true, false] {
+                std::fs::write(&path, "").unwrap();
+                assert!(file.read_or_drop(checkpoint::cpus::read, first_of_boot).unwrap().is_none());
+            }
+        }
+        let none = file(&dir, CPU_NONE);
+        none.write(&checkpoint::cpus::write(CPU_NONE, &CpuState::default()));
+        assert!(none.read_or_drop(checkpoint::cpus::read, false).unwrap().is_some(), "written again");
+    }
+
+    #[test]
+    fn the_agent_starts_with_empty_files_and_writes_them_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let policies =
+            ManagerSettings::new(&KubeletConfiguration::default(), &FeatureGates::default()).unwrap();
+        let start = || states(dir.path(), &policies, false).unwrap();
+        start();
+        let names = [CPU_STATE, MEMORY_STATE];
+        let whole = names.map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap());
+        for name in names {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let read = start();
+        assert!(read.cpus.is_none() && read.memory.is_none());
+        assert_eq!(names.map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap()), whole);
+    }
+
+    #[test]
     fn a_damaged_file_ends_the_start() {
         let dir = tempfile::tempdir().unwrap();
         for damaged in
-            ["", "{", "\u{0}\u{1}", r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1}"#]
+            [" ", "{", "\u{0}\u{1}", r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1}"#]
         {
             std::fs::write(dir.path().join(CPU_STATE), damaged).unwrap();
             assert!(file(&dir, CPU_STATIC).read(checkpoint::cpus::read).is_err(), "{damaged:?}");

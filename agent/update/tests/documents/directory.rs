@@ -1,6 +1,7 @@
 //! A node and a directory: what it takes, what it keeps over restarts, and the attacks on both.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 
 use crate::publisher::{Publisher, at, channel, release, request, version, write};
 use orlop_config::release::{
@@ -118,6 +119,31 @@ fn a_sequence_of_a_stolen_key_ends_with_the_key() {
     publisher.publish(&trust_path(2), &next, &["root-1", "root-2"]);
     publisher.publish(&channel_path("stable"), &channel(6), &["channel-b"]);
     assert_eq!(takes(&publisher), "0.2.0");
+}
+
+/// Attack: a key is stolen, and the source hides the trust document that ends it.
+#[test]
+fn a_hidden_trust_document_is_missed() {
+    let publisher = Publisher::new();
+    let later = ChannelDocument { trust: 2, ..channel(6) };
+    publisher.publish(&channel_path("stable"), &later, &["channel"]);
+    assert_eq!(fault(look(&publisher, &request())), DocumentFault::TrustHidden { known: 1, want: 2 });
+    let next = publisher.trust(2, "release", "channel");
+    publisher.publish(&trust_path(2), &next, &["root-1", "root-2"]);
+    assert_eq!(takes(&publisher), "0.2.0");
+}
+
+/// What is no file would wait for its writer, or fail at each look.
+#[test]
+fn what_is_no_file_among_the_kept_does_not_count() {
+    let publisher = Publisher::new();
+    let kept = [trust_path(2), channel_path("stable")].map(|path| publisher.kept().join(path));
+    let _sockets = kept.map(|path| {
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        UnixListener::bind(path).expect("a socket")
+    });
+    assert_eq!(takes(&publisher), "0.2.0");
+    assert!(publisher.kept().join(channel_path("stable")).is_file());
 }
 
 #[test]

@@ -52,6 +52,7 @@ pub(crate) fn channel(sequence: u64) -> ChannelDocument {
     ChannelDocument {
         product: PRODUCT.to_owned(),
         channel: "stable".to_owned(),
+        trust: 1,
         sequence,
         expires: at("2026-12-31T00:00:00Z"),
         releases: vec![release("0.2.0")],

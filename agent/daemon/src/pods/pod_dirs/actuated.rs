@@ -3,8 +3,8 @@
 //!
 //! In: resources. Out: the same after a restart. Invariants: an allocation is durably on disk before the manager learns
 //! of it; the file of actuated resources survives the agent but is not synced, because containers do not survive a
-//! crash of the machine either; a damaged file is logged, renamed to `<name>.damaged`, and the agent goes on without it
-//! (upstream refuses to start). See [`agent_core::allocation`].
+//! crash of the machine either, and an empty file, as a power cut leaves it, counts as none; a damaged file is logged, renamed to
+//! `<name>.damaged`, and the agent goes on without it (upstream refuses to start). See [`agent_core::allocation`].
 
 use std::path::Path;
 
@@ -159,6 +159,10 @@ impl PodDirs {
 fn read(path: &Path) -> Result<Allocations, DriverError> {
     let bytes = match files::read_capped(path, BYTES_MAX) {
         Err(e) if e.class() == Class::NotFound => return Ok(Allocations::new()),
+        Ok(bytes) if bytes.is_empty() => {
+            tracing::warn!(path = %path.display(), "record of allocations is empty, as a power cut leaves it");
+            return Ok(Allocations::new());
+        }
         read => read?,
     };
     checkpoint::decode(&bytes).or_else(|error| {
@@ -220,11 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_record_counts_as_none() {
+        let at = tempfile::tempdir().unwrap();
+        let first = dirs(at.path());
+        first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
+        for name in [ALLOCATED, ACTUATED] {
+            std::fs::write(at.path().join(name), "").unwrap();
+        }
+        let second = dirs(at.path());
+        let (allocated, actuated) = second.restore_allocations().unwrap();
+        assert!(allocated.is_empty() && actuated.is_empty());
+        assert!(
+            !at.path().join(format!("{ACTUATED}.damaged")).exists(),
+            "nothing is lost that could be looked at"
+        );
+        second.record_actuated(&"u".into(), of("c"), cpu("2")).unwrap();
+        assert_eq!(dirs(at.path()).restore_allocations().unwrap().1.len(), 1);
+    }
+
+    #[test]
     fn a_damaged_record_is_put_aside_and_the_other_one_read() {
         let at = tempfile::tempdir().unwrap();
         let first = dirs(at.path());
         first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
-        for garbage in ["", "{}", "\0\0\0", "{\"data\":\"{}\",\"checksum\":1}"] {
+        for garbage in [" ", "{}", "\0\0\0", "{\"data\":\"{}\",\"checksum\":1}"] {
             std::fs::write(at.path().join(ALLOCATED), garbage).unwrap();
             let (allocated, actuated) = dirs(at.path()).restore_allocations().unwrap();
             assert!(allocated.is_empty() && actuated.len() == 1, "{garbage:?}");

@@ -8,12 +8,14 @@
 pub mod change;
 pub mod record;
 pub mod ring;
+pub mod trial_boot;
 
 pub use change::{ATTEMPTS_MAX, SlotChangeError};
 pub use record::{BootRecord, REASON_CHARS_MAX, RecordError, SlotName, SlotRecord, SlotState, SlotTrial};
 pub use ring::{
     BLOCK_BYTES, BLOCKS, PAYLOAD_BYTES_MAX, RING_BYTES, RingPosition, RingRecord, RingWrite, latest,
 };
+pub use trial_boot::{TRIAL_BOOT_FILE, TrialBoot};
 
 #[cfg(test)]
 mod tests;

@@ -59,7 +59,7 @@ impl SlotName {
         }
     }
 
-    fn parse(text: &str) -> Option<SlotName> {
+    pub(super) fn parse(text: &str) -> Option<SlotName> {
         SlotName::ALL.into_iter().find(|slot| slot.letter() == text)
     }
 }

@@ -14,6 +14,7 @@ pub mod disk_copy;
 pub mod drivers;
 pub mod error;
 pub mod files;
+pub mod guard;
 pub mod handover;
 pub mod host_channel;
 pub mod initrd;
@@ -78,11 +79,12 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Some("configure") => configure::main(),
         Some("resolv") => resolv::main(),
         Some("clock") => clock::main(),
+        Some("guard") => guard::main(),
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
                 io::stderr(),
-                "usage: orlop-init bringup|configure|resolv|clock|ledger (PID 1 of an initramfs boots)"
+                "usage: orlop-init bringup|configure|resolv|clock|guard|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }

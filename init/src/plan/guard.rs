@@ -5,6 +5,8 @@
 //! within [`SILENCE_S`]; no trial lasts longer than [`LONGEST_S`]; nothing but a word of the agent commits. Written words:
 //! docs/agent/updates.md.
 
+use super::step::BootStep;
+use orlop_config::slots::{TRIAL_BOOT_FILE, TrialBoot};
 use serde_json::Value;
 
 /// An agent that has not said anything for so long, after the deadline, is taken for dead, seconds.
@@ -17,6 +19,26 @@ pub const LOOK_S: u64 = 5;
 pub const WORD_BYTES_MAX: u64 = 4096;
 /// The check that failed if the agent never gave a verdict.
 pub const SILENT_AGENT: &str = "agent";
+
+/// Starts the guard's unit with the node's target.
+const LINK: &str = "/run/systemd/system/orlop.target.wants/orlop-trial.service";
+const LINK_DIRECTORY: &str = "/run/systemd/system/orlop.target.wants";
+/// The unit.
+const UNIT: &str = "/usr/lib/systemd/system/orlop-trial.service";
+/// Where the agent leaves its words.
+pub const WORD_DIRECTORY: &str = "/run/orlop/trial";
+
+/// What init does in a boot on trial: the guard starts with the system, whatever else does.
+#[must_use]
+pub fn steps(boot: &TrialBoot) -> Vec<BootStep> {
+    let content = boot.render().into_bytes();
+    vec![
+        BootStep::MakeDir(WORD_DIRECTORY.into()),
+        BootStep::WriteFile { path: TRIAL_BOOT_FILE.into(), mode: 0o644, content },
+        BootStep::MakeDir(LINK_DIRECTORY.into()),
+        BootStep::MakeLink { path: LINK.into(), target: UNIT.into() },
+    ]
+}
 
 /// A word of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +172,26 @@ mod tests {
         let verdict = GuardVerdict::Return { check: check.clone(), words: words.clone() };
         assert_eq!(guard.step(600, word(600, verdict)), GuardStep::Return { check, words });
         assert!(returns(&guard.step(LONGEST_S, word(LONGEST_S, GuardVerdict::Wait)), "no verdict"));
+    }
+
+    #[test]
+    fn a_trial_boot_starts_the_guard() {
+        let boot = TrialBoot {
+            slot: orlop_config::slots::SlotName::B,
+            update: "u".into(),
+            deadline_s: 600,
+            record: "/dev/vda6".into(),
+            esp: None,
+        };
+        let steps = steps(&boot);
+        let written = steps.iter().find_map(|step| match step {
+            BootStep::WriteFile { path, content, .. } if path == TRIAL_BOOT_FILE => Some(content.clone()),
+            _ => None,
+        });
+        let text = String::from_utf8(written.expect("a file")).expect("text");
+        assert_eq!(TrialBoot::parse(&text), Some(boot));
+        let links = |step: &&BootStep| matches!(step, BootStep::MakeLink { path, .. } if path.starts_with(LINK_DIRECTORY));
+        assert_eq!(steps.iter().filter(links).count(), 1);
     }
 
     #[test]

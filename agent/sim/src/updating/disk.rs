@@ -210,7 +210,9 @@ impl Disk {
         rng: &mut Rng,
         cuts: u64,
     ) -> Result<SlotVerdict, Stop> {
-        let judged = judge(Some(&self.record), &BootedSlot { name: slot, roothash }, &self.esp);
+        let other_filled = self.content(slot.other()).is_whole;
+        let booted = BootedSlot { name: slot, roothash, other_filled };
+        let judged = judge(Some(&self.record), &booted, &self.esp);
         self.write_record(&judged.record, rng, cuts)?;
         for patch in &judged.patches {
             self.patch(*patch, rng, cuts)?;

@@ -77,7 +77,7 @@ pub enum WindowError {
     #[error("{0:?} is no time of a day: four digits are expected, as in 02:30")]
     Start(String),
     /// Too short or too long, minutes.
-    #[error("a window has 1 to {WINDOW_MINUTES_MAX} minutes, not {0}")]
+    #[error("a window has 1 to {max} minutes, not {0}", max = WINDOW_MINUTES_MAX)]
     Minutes(u32),
 }
 
@@ -110,7 +110,7 @@ impl UpdateWindow {
         if !(1..=WINDOW_MINUTES_MAX).contains(&minutes) {
             return Err(WindowError::Minutes(minutes));
         }
-        let days = days.iter().map(|day| day.parse()).collect::<Result<BTreeSet<Weekday>, _>>()?;
+        let days = days.iter().map(|day| day.parse::<Weekday>()).collect::<Result<BTreeSet<_>, _>>()?;
         let refused = || WindowError::Start(start.chars().take(20).collect());
         let digits = |text: &str| {
             let is = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
@@ -156,7 +156,7 @@ pub fn next_opening(windows: &[UpdateWindow], now: UtcSecond) -> UtcSecond {
     }
     let today = now.seconds() / DAY;
     let begins = windows.iter().flat_map(|window| {
-        (today..=today + WEEK).filter(|day| window.is_on(*day)).map(|day| window.begins(day))
+        (today..=today + WEEK).filter(move |day| window.is_on(*day)).map(move |day| window.begins(day))
     });
     begins.filter(|at| *at > now.seconds()).min().map_or(now, UtcSecond::new)
 }

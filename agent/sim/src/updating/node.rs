@@ -11,6 +11,7 @@ use agent_core::node_update::report::UpdateShown;
 use agent_core::node_update::semaphore::RebootMap;
 use agent_core::node_update::watch::TrialDecision;
 use agent_core::node_update::{NodeUpdate, UpdateEvent, UpdateOrders, UpdateWork};
+use agent_types::machine::Machine;
 use agent_types::time::{Mono, Now, Wall};
 use orlop_config::slots::SlotName;
 use orlop_init::plan::guard::{GuardVerdict, GuardWord, TrialGuard};

@@ -48,13 +48,13 @@ fn equal_facts_are_green_and_each_lost_check_is_red() {
         assert_eq!(red.iter().map(|red| red.check).collect::<Vec<_>>(), [check]);
         assert_eq!(red[0].words, format!("no {check}"));
         let off = GateRules::default().with(check, CheckRule::Off);
-        assert_eq!(gate(&off, &green(), &without(&[check])), []);
+        assert!(gate(&off, &green(), &without(&[check])).is_empty(), "{check}");
         // What was red before counts only where it is required.
         let before = without(&[check]);
         let required = gate(&GateRules::default().with(check, CheckRule::Required), &before, &before);
         assert_eq!(required.len(), 1, "{check}");
         let as_before = gate(&GateRules::default().with(check, CheckRule::AsBefore), &before, &before);
-        assert_eq!(as_before, []);
+        assert!(as_before.is_empty(), "{check}");
     }
 }
 

@@ -8,7 +8,7 @@ use super::ring::{self, RingPosition, RingWrite};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// A reason is cut to so many characters: the record has to fit into a block.
+/// A reason, and the name of a check, are cut to so many characters: the record has to fit into a block.
 pub const REASON_CHARS_MAX: usize = 160;
 
 /// Why a record is not read or not written.
@@ -361,9 +361,9 @@ fn rendered_slot(slot: &SlotRecord) -> Value {
     set("roothash", slot.roothash.as_str().into());
     set("ukiBytes", slot.uki_bytes.into());
     set("attempts", slot.attempts.into());
-    let reason: String = slot.reason.chars().take(REASON_CHARS_MAX).collect();
-    set("reason", reason.into());
-    set("failedCheck", slot.failed_check.as_str().into());
+    let cut = |text: &str| text.chars().take(REASON_CHARS_MAX).collect::<String>();
+    set("reason", cut(&slot.reason).into());
+    set("failedCheck", cut(&slot.failed_check).into());
     Value::Object(object)
 }
 

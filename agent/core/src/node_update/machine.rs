@@ -21,7 +21,7 @@ use super::{
 /// A step that failed, or that has to wait, is done again after this.
 const RETRY: Duration = Duration::from_secs(10);
 /// A slot of the group is asked for this often.
-const ASK: Duration = Duration::from_secs(30);
+const ASK: Duration = Duration::from_secs(60);
 
 /// The machine; see the module.
 #[derive(Clone, Debug)]

@@ -40,11 +40,16 @@ use releases::{Quality, Release, SlotContent, away, violation};
 const NODES: usize = 3;
 const HOUR_S: u64 = 3600;
 const DAY_S: u64 = 24 * HOUR_S;
-const STORM_S: u64 = 60 * HOUR_S;
+const STORM_S: u64 = 40 * HOUR_S;
 /// Time until every node has to run the last release, after the storm.
 const CALM_S: u64 = 5 * DAY_S;
-/// Time between two looks of gate and guard, seconds.
+/// Time between two looks of gate and guard, seconds: in the first quarter of an hour and in an examination; while a trial is
+/// held; while a check is awaited.
 const LOOK_S: u64 = 20;
+const HOLD_LOOK_S: u64 = 60;
+const AWAITED_LOOK_S: u64 = 300;
+/// The first quarter of an hour, seconds.
+const BOOT_S: u64 = 900;
 /// Events of a run, at most.
 const EVENTS_MAX: u64 = 2_000_000;
 /// Writes of a disk that the power cuts, in a thousand.
@@ -304,7 +309,15 @@ impl World {
             red.insert(check);
         }
         let node = &mut self.nodes[index];
-        node.look_s = self.now + LOOK_S;
+        let examines =
+            node.machine.as_ref().is_some_and(|machine| machine.plan().phase == UpdatePhase::Examine);
+        let is_new = node.trial && self.now.saturating_sub(node.boot_s) < BOOT_S;
+        node.look_s = self.now
+            + match (is_new || examines, node.trial) {
+                (true, _) => LOOK_S,
+                (false, true) => HOLD_LOOK_S,
+                (false, false) => AWAITED_LOOK_S,
+            };
         if node.machine.as_ref().is_some_and(NodeUpdate::wants_gate) {
             node.gate(self.now, &red, self.defect);
         }

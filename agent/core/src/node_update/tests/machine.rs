@@ -9,7 +9,7 @@ use orlop_config::slots::{BootRecord, SlotName, SlotState};
 
 use crate::node_update::check::{CheckName, FailedCheck, TrialFault};
 use crate::node_update::gate::{GateVerdict, RedCheck};
-use crate::node_update::plan::{TRIALS_A_DAY, UpdatePhase, UpdatePlan, resume};
+use crate::node_update::plan::{TRIALS_A_DAY, UpdateEnd, UpdatePhase, UpdatePlan, resume};
 use crate::node_update::report::UpdateShown;
 use crate::node_update::watch::TrialDecision;
 use crate::node_update::windows::UpdateWindow;
@@ -551,4 +551,35 @@ fn an_order_without_its_plan_is_taken_back() {
     assert_eq!((plan.phase, plan.update.as_str()), (UpdatePhase::Withdraw, "u-9"));
     assert_eq!(resume(None, &BootRecord::new(A), A).phase, UpdatePhase::Uncordon);
     assert_eq!(resume(Some(UpdatePlan::default()), &BootRecord::new(A), A).phase, UpdatePhase::Idle);
+}
+
+#[test]
+fn a_plan_leads_back_from_its_file() {
+    let words = || "static-pods: etcd".to_owned();
+    let ends = [
+        UpdateEnd::Open,
+        UpdateEnd::Committed,
+        UpdateEnd::Returned(words()),
+        UpdateEnd::Cut(words()),
+        UpdateEnd::Aborted(words()),
+        UpdateEnd::Refused(words()),
+        UpdateEnd::Doubtful(words()),
+        UpdateEnd::Inconclusive(words()),
+    ];
+    for end in ends {
+        let plan = UpdatePlan {
+            update: "2.0.0-1".into(),
+            version: "2.0.0".into(),
+            phase: UpdatePhase::Uncordon,
+            end,
+            trials: vec![1, 2],
+            awaits: Some("api/cluster".into()),
+            ..UpdatePlan::default()
+        };
+        let text = serde_json::to_string(&plan).expect("JSON");
+        assert_eq!(serde_json::from_str::<UpdatePlan>(&text).expect("a plan"), plan);
+    }
+    let older = serde_json::from_str::<UpdatePlan>(r#"{"phase":"drain","more":1}"#).expect("a plan");
+    assert_eq!((older.phase, older.end), (UpdatePhase::Drain, UpdateEnd::Open));
+    assert!(serde_json::from_str::<UpdatePlan>(r#"{"phase":"dance"}"#).is_err());
 }

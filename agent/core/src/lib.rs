@@ -38,6 +38,7 @@ pub mod lease;
 pub mod mirror_pods;
 pub mod node_shutdown;
 pub mod node_status;
+pub mod node_update;
 pub mod pleg;
 pub mod plugin_registrations;
 pub mod pod_manager;

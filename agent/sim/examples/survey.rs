@@ -11,9 +11,10 @@ use std::ops::Range;
 use agent_sim::pressing::run_pressing;
 use agent_sim::scenario::{Variant, run_and_tell};
 use agent_sim::staging;
+use agent_sim::updating::run_updating;
 
 const USAGE: &str = "usage: survey KIND FIRST LAST, or survey KIND SEED for one seed's trace; KIND is seeds, probing, \
-                     in_place, mounting, ownership, stopping, resizing, placing, claims, devices, or pressing or staging (which have no trace)";
+                     in_place, mounting, ownership, stopping, resizing, placing, claims, devices, or pressing, staging or updating (which have no trace)";
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +25,7 @@ fn main() {
         match name {
             "pressing" => return without_trace(seeds, |seed| run_pressing(seed, None)),
             "staging" => return without_trace(seeds, |seed| staging::run(seed, None)),
+            "updating" => return without_trace(seeds, |seed| run_updating(seed, None)),
             _ => {}
         }
     }

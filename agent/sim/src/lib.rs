@@ -35,6 +35,7 @@ pub mod scenario;
 pub mod staging;
 mod stopping;
 pub mod trace;
+pub mod updating;
 pub mod users;
 mod volumes;
 pub mod world;

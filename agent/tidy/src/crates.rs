@@ -167,6 +167,8 @@ const ROOMS: &[Room] = &[
             "agent-types",
             "agent-volumes",
             "orlop-config",
+            // The arbiter and the guard of its `plan`, which is pure.
+            "orlop-init",
         ],
         must_not_use: IMPURE,
     },

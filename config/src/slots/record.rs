@@ -8,7 +8,7 @@ use super::ring::{self, RingPosition, RingWrite};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// A reason is cut to so many characters: the record has to fit into a block.
+/// A reason, and the name of a check, are cut to so many characters: the record has to fit into a block.
 pub const REASON_CHARS_MAX: usize = 160;
 
 /// Why a record is not read or not written.
@@ -59,7 +59,7 @@ impl SlotName {
         }
     }
 
-    fn parse(text: &str) -> Option<SlotName> {
+    pub(super) fn parse(text: &str) -> Option<SlotName> {
         SlotName::ALL.into_iter().find(|slot| slot.letter() == text)
     }
 }
@@ -133,6 +133,8 @@ pub struct SlotRecord {
     pub attempts: u32,
     /// Why it is refused, or how its last trial ended.
     pub reason: String,
+    /// The check that its last trial failed and that the other slot has not examined yet; empty if there is none.
+    pub failed_check: String,
     /// Fields of other versions.
     pub kept: Map<String, Value>,
 }
@@ -336,6 +338,7 @@ fn slot_record(object: Option<Map<String, Value>>) -> Result<SlotRecord, RecordE
         uki_bytes: fields.number("ukiBytes")?,
         attempts: fields.count("attempts")?,
         reason: fields.text("reason")?,
+        failed_check: fields.text("failedCheck")?,
         kept: fields.0,
     })
 }
@@ -358,8 +361,9 @@ fn rendered_slot(slot: &SlotRecord) -> Value {
     set("roothash", slot.roothash.as_str().into());
     set("ukiBytes", slot.uki_bytes.into());
     set("attempts", slot.attempts.into());
-    let reason: String = slot.reason.chars().take(REASON_CHARS_MAX).collect();
-    set("reason", reason.into());
+    let cut = |text: &str| text.chars().take(REASON_CHARS_MAX).collect::<String>();
+    set("reason", cut(&slot.reason).into());
+    set("failedCheck", cut(&slot.failed_check).into());
     Value::Object(object)
 }
 

@@ -16,6 +16,7 @@ fn record(attempts: u32, reason: &str) -> BootRecord {
         uki_bytes: 14_843_904,
         attempts,
         reason: reason.into(),
+        failed_check: "gateway".into(),
         kept: Map::new(),
     };
     let (slot, from) = (SlotName::B, SlotName::A);

@@ -20,6 +20,7 @@ use super::{
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
 use crate::plan::failure::OtherSlot;
+use crate::plan::guard;
 use crate::plan::kept::{FirstBootRecord, ignored};
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::phase::{OnFailure, Phase};
@@ -159,7 +160,7 @@ impl Boot {
         };
         let judged = arbiter.judge(&args.roothash);
         self.arbiter = Some(arbiter);
-        let SlotOutcome { resets, clear_choices, said, failures, detail } = judged?;
+        let SlotOutcome { resets, trial, clear_choices, said, failures, detail } = judged?;
         if clear_choices {
             match loader::clear_choices(&mut self.drivers) {
                 Ok(cleared) if cleared.is_empty() => {}
@@ -174,6 +175,9 @@ impl Boot {
             stop::reset(&mut self.report, &said.join("; "));
         }
         said.iter().for_each(|line| self.report.line(line));
+        if let Some(trial) = &trial {
+            apply_all(&guard::steps(trial))?;
+        }
         if failures.is_empty() { Ok(detail) } else { Err(InitError::Refused(failures.join("; "))) }
     }
 

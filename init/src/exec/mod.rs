@@ -15,6 +15,7 @@ pub mod drivers;
 pub mod error;
 pub mod files;
 pub mod go_memory;
+pub mod guard;
 pub mod handover;
 pub mod host_channel;
 pub mod initrd;
@@ -79,11 +80,12 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Some("configure") => configure::main(),
         Some("resolv") => resolv::main(),
         Some("clock") => clock::main(),
+        Some("guard") => guard::main(),
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
                 io::stderr(),
-                "usage: orlop-init bringup|configure|resolv|clock|ledger (PID 1 of an initramfs boots)"
+                "usage: orlop-init bringup|configure|resolv|clock|guard|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }

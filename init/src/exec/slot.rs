@@ -6,7 +6,7 @@
 use super::devices::read_at;
 use super::error::InitError;
 use crate::plan::arbiter::{
-    BootedSlot, EspPatch, Judgement, SlotEntries, SlotEntry, SlotVerdict, judge, judge_corrupt,
+    BootedSlot, EspPatch, Judgement, SlotEntries, SlotEntry, SlotVerdict, agree, judge, judge_corrupt,
 };
 use crate::plan::cmdline::RootHash;
 use crate::plan::disk::{Disk, Slot};
@@ -16,7 +16,9 @@ use crate::plan::state::partition_name;
 use crate::plan::step::DiskWrite;
 use nix::libc::{EINVAL, O_DIRECT};
 use orlop_config::error_chain::chain;
-use orlop_config::slots::{BootRecord, RING_BYTES, RingPosition, SlotName, latest};
+use orlop_config::slots::{
+    BootRecord, RING_BYTES, RingPosition, SlotChangeError, SlotName, TrialBoot, latest,
+};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -45,6 +47,8 @@ pub struct Arbiter {
 pub struct SlotOutcome {
     /// The machine has to be reset.
     pub resets: bool,
+    /// The slot is on trial in this boot.
+    pub trial: Option<TrialBoot>,
     /// The loader's variables that choose an entry are to be deleted.
     pub clear_choices: bool,
     /// For a person.
@@ -66,6 +70,59 @@ impl Arbiter {
         let other_filled = slot.other_slot;
         let (position, record, directory) = (None, None, None);
         Some(Arbiter { booted, other_filled, record_path, position, record, esp_path, directory })
+    }
+
+    /// The places of a trial boot, as init has left them for the guard.
+    #[must_use]
+    pub fn of(boot: &TrialBoot) -> Arbiter {
+        let (record_path, esp_path) = (boot.record.clone(), boot.esp.clone());
+        let (position, record, directory) = (None, None, None);
+        // Only a boot is judged by it.
+        let other_filled = true;
+        Arbiter { booted: boot.slot, other_filled, record_path, position, record, esp_path, directory }
+    }
+
+    /// Is the slot on trial, by the record that is on the disk now?
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn is_on_trial(&mut self) -> Result<bool, InitError> {
+        Ok(self.read_record()?.trial_of(self.booted).is_some())
+    }
+
+    /// Changes the record on the running system, and makes the ESP agree. Out: what could not be written of the ESP; the arbiter
+    /// of the next boot makes it agree then.
+    ///
+    /// # Errors
+    /// The record cannot be read or written, or the change is refused. Then nothing has changed.
+    pub fn change(
+        &mut self,
+        change: impl FnOnce(&mut BootRecord) -> Result<(), SlotChangeError>,
+    ) -> Result<Vec<String>, InitError> {
+        let mut record = self.read_record()?;
+        change(&mut record).map_err(|e| InitError::Refused(chain(&e)))?;
+        self.save(&record).map_err(InitError::Refused)?;
+        let mut failures = Vec::new();
+        match self.read_esp() {
+            Ok(directory) => self.directory = Some(directory),
+            Err(e) => failures.push(chain(&e)),
+        }
+        for patch in agree(&record, self.booted, &self.entries()) {
+            failures.extend(self.patch(patch).err());
+        }
+        self.record = Some(record);
+        Ok(failures)
+    }
+
+    /// The record on the disk, and its place.
+    fn read_record(&mut self) -> Result<BootRecord, InitError> {
+        let ring = read_at(&self.record_path, 0, RING_BYTES);
+        let failed = |source| InitError::File { action: "read", path: self.record_path.clone(), source };
+        let ring = ring.map_err(failed)?;
+        let none = || InitError::Refused(format!("{} has no boot record", self.record_path));
+        let found = latest(&ring).ok_or_else(none)?;
+        self.position = Some(found.position);
+        BootRecord::parse(found.payload).map_err(|e| InitError::Refused(chain(&e)))
     }
 
     /// Judges this boot, and writes the record and the ESP.
@@ -123,13 +180,24 @@ impl Arbiter {
         for patch in &judged.patches {
             failures.extend(self.patch(*patch).err());
         }
-        let resets = judged.settled(is_saved) == SlotVerdict::Reset;
+        let verdict = judged.settled(is_saved);
+        let resets = verdict == SlotVerdict::Reset;
+        let trial = match (&judged.record.trial, verdict) {
+            (Some(trial), SlotVerdict::Go { trial: true }) => Some(TrialBoot {
+                slot: self.booted,
+                update: trial.update.clone(),
+                deadline_s: trial.deadline_s,
+                record: self.record_path.clone(),
+                esp: self.esp_path.clone(),
+            }),
+            _ => None,
+        };
         let number = self.position.map_or(0, |position| position.sequence);
         let said: String = judged.said.iter().map(|line| format!("; {line}")).collect();
         let detail = format!("slot {}, boot record {number}{said}", self.booted);
         self.record = Some(judged.record);
         let (clear_choices, said) = (judged.clear_choices, judged.said);
-        SlotOutcome { resets, clear_choices, said, failures, detail }
+        SlotOutcome { resets, trial, clear_choices, said, failures, detail }
     }
 
     fn save(&mut self, record: &BootRecord) -> Result<(), String> {
@@ -267,6 +335,44 @@ mod tests {
             assert_eq!((record.desired, record.unready, record.a.uki_bytes), (SlotName::A, boot, 1500));
         }
         assert_eq!(states(dir.path()), [Some(EntryState::Good), Some(EntryState::Hidden)]);
+    }
+
+    #[test]
+    fn a_trial_boot_is_committed_or_comes_back() {
+        for commits in [true, false] {
+            let dir = tempfile::tempdir().expect("temporary directory");
+            let mut old = arbiter(dir.path(), EntryState::Good, EntryState::Hidden);
+            old.judge(&hash("11")).expect("judged");
+            let mut staged = record(dir.path());
+            (staged.b.state, staged.b.uki_bytes) = (SlotState::Staged, 1500);
+            staged.order_trial(SlotName::A, "u-1", 600).expect("staged");
+            old.save(&staged).expect("saved");
+            // The loader has used the try.
+            let mut tried = arbiter(dir.path(), EntryState::Good, EntryState::Tried);
+            tried.booted = SlotName::B;
+            let outcome = tried.judge(&hash("22")).expect("judged");
+            let boot = outcome.trial.expect("on trial");
+            assert_eq!((boot.slot, boot.update.as_str(), boot.deadline_s), (SlotName::B, "u-1", 600));
+            let mut guarded = Arbiter::of(&boot);
+            assert!(guarded.is_on_trial().expect("read"));
+            let slot = boot.slot;
+            let failures = if commits {
+                guarded.change(|record| record.commit_trial(slot, None))
+            } else {
+                guarded.change(|record| record.return_from_trial(slot, "gateway", "it is silent"))
+            };
+            assert_eq!(failures.expect("changed"), Vec::<String>::new());
+            assert!(!guarded.is_on_trial().expect("read"));
+            let (now, esp) = (record(dir.path()), states(dir.path()));
+            if commits {
+                assert_eq!((now.desired, now.b.state), (SlotName::B, SlotState::Good));
+                assert_eq!(esp, [Some(EntryState::Behind), Some(EntryState::Good)]);
+            } else {
+                assert_eq!((now.desired, now.b.failed_check.as_str()), (SlotName::A, "gateway"));
+                assert_eq!(esp, [Some(EntryState::Good), Some(EntryState::Hidden)]);
+            }
+            assert!(guarded.change(|record| record.commit_trial(slot, None)).is_err());
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub fn reboot_after(seconds: i64) {
 }
 
 /// Waits on a timer. There is no event to wait for: this is the time a person has to read.
-fn wait(seconds: i64) {
+pub(super) fn wait(seconds: i64) {
     let Ok(timer) = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC) else { return };
     let expiration = Expiration::OneShot(TimeSpec::new(seconds, 0));
     if timer.set(expiration, TimerSetTimeFlags::empty()).is_ok() {

@@ -16,8 +16,8 @@ use super::esp_names::EntryState;
 use super::loader_order::is_newer;
 use orlop_config::slots::{BootRecord, SlotName, SlotState};
 
-/// Boots of a version on trial that end without a verdict.
-pub const ATTEMPTS_MAX: u32 = 3;
+pub use orlop_config::slots::ATTEMPTS_MAX;
+
 /// Boots in a row that were never ready, before the other slot is booted once.
 pub const UNREADY_MAX: u32 = 3;
 /// Resets in a row because the loader started another slot than it should; before the last one its variables are deleted.
@@ -160,6 +160,31 @@ pub fn judge_corrupt(
     (record.unready, record.redirects, record.disagreements) = (0, 0, 0);
     case.said.push(format!("slot {booted} is corrupt and is not booted again; slot {other} boots"));
     Some(case.ends(false, SlotVerdict::Reset))
+}
+
+/// The changes of the ESP after the running system has changed the record: a commit, a return, a refusal.
+#[must_use]
+pub fn agree(record: &BootRecord, booted: SlotName, entries: &SlotEntries) -> Vec<EspPatch> {
+    SlotCase { record: record.clone(), booted, entries, said: Vec::new() }.patches()
+}
+
+/// The changes of the ESP that activate the trial of the record: the loader takes its slot once. None if there is no such trial,
+/// or if its UKI or its place in the loader's order is not known.
+#[must_use]
+pub fn activate(record: &BootRecord, booted: SlotName, entries: &SlotEntries) -> Option<Vec<EspPatch>> {
+    let case = SlotCase { record: record.clone(), booted, entries, said: Vec::new() };
+    let slot = record.trial.as_ref()?.slot;
+    if slot == booted || record.desired != booted || !record.is_good(booted) {
+        return None;
+    }
+    case.newer(slot)?;
+    let (entry, bytes) = (entries.get(slot)?, case.uki_bytes(slot)?);
+    // The good one first: a try of an older version needs it to stand behind, where it is still the one that boots.
+    let mut patches = case.patches();
+    if entry.state != EntryState::ToTry {
+        patches.push(EspPatch { slot, state: EntryState::ToTry, bytes });
+    }
+    Some(patches)
 }
 
 /// A disk that was written anew from an image may have the record of the image before.

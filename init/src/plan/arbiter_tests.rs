@@ -205,6 +205,45 @@ fn on_trial_of_an_older_version_the_old_slot_stands_behind() {
 }
 
 #[test]
+fn a_trial_is_activated_and_the_loader_takes_it_once() {
+    for (own, want) in [("1", vec![(B, ToTry)]), ("3", vec![(A, Behind), (B, ToTry)])] {
+        let mut known = on_trial(false, 0);
+        known.a.version = own.into();
+        known.b.uki_bytes = 2000;
+        let mut esp = entries(Good, Hidden);
+        let made = activate(&known, A, &esp).expect("known");
+        assert_eq!(made.iter().map(|p| (p.slot, p.state)).collect::<Vec<_>>(), want);
+        for cut in 0..made.len() {
+            assert_eq!(loaded(&known, &mut after(&esp, &made[..cut]), true), A, "{own} cut after {cut}");
+        }
+        esp = after(&esp, &made);
+        assert_eq!(esp.get(B).map(|entry| entry.bytes), Some(2000));
+        assert_eq!(loaded(&known, &mut esp, true), B);
+        assert_eq!(loaded(&known, &mut esp, true), A);
+        // Nothing to do where it is done.
+        assert_eq!(activate(&known, A, &after(&entries(Good, Hidden), &made)), Some(vec![]));
+    }
+    let known = on_trial(false, 0);
+    assert_eq!(activate(&known, B, &entries(Good, Hidden)), None);
+    assert_eq!(activate(&record(SlotState::Staged), A, &entries(Good, Hidden)), None);
+    let mut blind = on_trial(false, 0);
+    blind.b.uki_bytes = 0;
+    assert_eq!(activate(&blind, A, &entries(Good, Hidden)), None);
+}
+
+#[test]
+fn after_a_commit_and_after_a_return_the_esp_agrees() {
+    let mut known = on_trial(true, 1);
+    known.commit_trial(B, None).expect("on trial");
+    let made = agree(&known, B, &entries(Good, Tried));
+    assert_eq!(made.iter().map(|p| (p.slot, p.state)).collect::<Vec<_>>(), [(B, Good), (A, Behind)]);
+    let mut known = on_trial(true, 1);
+    known.return_from_trial(B, "gateway", "it is silent").expect("on trial");
+    let made = agree(&known, B, &entries(Good, Tried));
+    assert_eq!(made.iter().map(|p| (p.slot, p.state)).collect::<Vec<_>>(), [(B, Hidden)]);
+}
+
+#[test]
 fn the_wrong_slot_is_left_three_times_and_then_goes_on() {
     for state in
         [SlotState::Refused, SlotState::Empty, SlotState::Writing, SlotState::Staged, SlotState::Good]

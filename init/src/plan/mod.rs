@@ -23,6 +23,7 @@ pub mod gpt_change;
 pub mod gpt_copy;
 pub mod gpt_header;
 pub mod gpt_relocate;
+pub mod guard;
 pub mod guid;
 pub mod install;
 pub mod kept;

@@ -167,8 +167,10 @@ fn since(text: &str, now: Timestamp) -> Result<i64, CtlError> {
         _ => 0,
     };
     let number: Option<i64> = text.get(..text.len().saturating_sub(1)).and_then(|digits| digits.parse().ok());
-    let seconds = number.filter(|number| factor > 0 && *number >= 0).and_then(|number| number.checked_mul(factor));
-    let wrong = || CtlError::Usage(format!("--since {text:?} is neither a time nor a duration: 90s, 10m, 2h, 1d"));
+    let seconds =
+        number.filter(|number| factor > 0 && *number >= 0).and_then(|number| number.checked_mul(factor));
+    let wrong =
+        || CtlError::Usage(format!("--since {text:?} is neither a time nor a duration: 90s, 10m, 2h, 1d"));
     Ok(now.as_second().saturating_sub(seconds.ok_or_else(wrong)?).max(0))
 }
 
@@ -206,7 +208,9 @@ mod tests {
 
     #[test]
     fn kinds_have_commas_and_names_follow() {
-        let Verb::Get(args) = parsed(&["get", "services,disks", "a.service", "b"]).verb else { panic!("no get") };
+        let Verb::Get(args) = parsed(&["get", "services,disks", "a.service", "b"]).verb else {
+            panic!("no get")
+        };
         assert_eq!(args.kinds(), ["services", "disks"]);
         assert_eq!(args.names, ["a.service", "b"]);
     }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use orlop_proto::node_api::v1alpha1::logs_client::LogsClient;
 use orlop_proto::node_api::v1alpha1::node_client::NodeClient;
-use orlop_proto::node_api::v1alpha1::{
-    GetRequest, GetResponse, KindsRequest, ListRequest, VersionRequest,
-};
+use orlop_proto::node_api::v1alpha1::{GetRequest, GetResponse, KindsRequest, ListRequest, VersionRequest};
 use serde_json::json;
 use tokio::time::timeout;
 use tonic::{Response, Status};
@@ -111,7 +109,8 @@ async fn get(
 /// Says what the node could not answer.
 fn failures(response: &GetResponse) -> Verdict {
     for failure in &response.failures {
-        let remedy = failure.error.as_ref().map_or(String::new(), |error| format!("; {}", plain(&error.remedy)));
+        let remedy =
+            failure.error.as_ref().map_or(String::new(), |error| format!("; {}", plain(&error.remedy)));
         let line = format!("orlopctl: {}: {}{remedy}", plain(&failure.kind), plain(&failure.message));
         // If stderr is gone, there is no other place for it.
         let _ = writeln!(io::stderr(), "{line}");

@@ -145,6 +145,9 @@ mod tests {
     #[test]
     fn a_refusal_has_reason_remedy_and_page() {
         let text = refused(Code::ResourceExhausted, "TOO_MANY_CALLS").to_string();
-        assert_eq!(text, "a?: no (TOO_MANY_CALLS)\n  remedy: do this\n  more: docs/x.md#y\n  again in: 50 ms");
+        assert_eq!(
+            text,
+            "a?: no (TOO_MANY_CALLS)\n  remedy: do this\n  more: docs/x.md#y\n  again in: 50 ms"
+        );
     }
 }

@@ -92,7 +92,8 @@ async fn hypervisor(path: &Path) -> io::Result<UnixStream> {
     let mut answer = Vec::new();
     // Byte by byte: what follows the line is the node's.
     while !answer.ends_with(b"\n") && answer.len() < ANSWER_MAX {
-        let closed = |_| io::Error::other(format!("the hypervisor has no connection to port {PORT} of its machine"));
+        let closed =
+            |_| io::Error::other(format!("the hypervisor has no connection to port {PORT} of its machine"));
         answer.push(stream.read_u8().await.map_err(closed)?);
     }
     if answer.starts_with(b"OK ") && answer.ends_with(b"\n") {

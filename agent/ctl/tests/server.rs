@@ -164,17 +164,29 @@ fn objects_come_in_each_form() {
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
     let document = json(&output);
     let item = &document["items"][0];
-    assert_eq!((item["kind"].as_str(), item["metadata"]["name"].as_str()), (Some("services"), Some("x.service")));
-    assert_eq!((item["status"]["restarts"].as_u64(), item["metadata"]["bootId"].as_str()), (Some(3), Some("boot-1")));
+    assert_eq!(
+        (item["kind"].as_str(), item["metadata"]["name"].as_str()),
+        (Some("services"), Some("x.service"))
+    );
+    assert_eq!(
+        (item["status"]["restarts"].as_u64(), item["metadata"]["bootId"].as_str()),
+        (Some(3), Some("boot-1"))
+    );
     let table = text(&node.ctl(&["get", "slots,boot"]).stdout);
-    assert!(table.contains("A     vda2       0.4.0    0011\n") && table.contains("init.verity  1.200s"), "{table}");
+    assert!(
+        table.contains("A     vda2       0.4.0    0011\n") && table.contains("init.verity  1.200s"),
+        "{table}"
+    );
     let yaml = text(&node.ctl(&["get", "memory", "-o", "yaml"]).stdout);
     assert!(yaml.contains("totalBytes: 2147483648"), "{yaml}");
     assert_eq!(text(&node.ctl(&["get", "memory,time", "-o", "name"]).stdout), "memory/memory\ntime/clock\n");
     let kinds = text(&node.ctl(&["kinds"]).stdout);
     assert!(kinds.contains("problems   what is wrong, with remedies\n"), "{kinds}");
     let version = json(&node.ctl(&["version", "-o", "json"]));
-    assert_eq!((version["node"]["serverVersion"].as_str(), version["node"]["node"].as_str()), (Some("9.9.9"), Some("edge-7")));
+    assert_eq!(
+        (version["node"]["serverVersion"].as_str(), version["node"]["node"].as_str()),
+        (Some("9.9.9"), Some("edge-7"))
+    );
 }
 
 #[test]

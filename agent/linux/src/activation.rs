@@ -82,7 +82,13 @@ mod tests {
 
     #[test]
     fn sockets_for_another_process_and_none_are_none() {
-        for (pid, fds) in [(None, None), (Some("7"), None), (None, Some("2")), (Some("8"), Some("2")), (Some(""), Some("x"))] {
+        for (pid, fds) in [
+            (None, None),
+            (Some("7"), None),
+            (None, Some("2")),
+            (Some("8"), Some("2")),
+            (Some(""), Some("x")),
+        ] {
             assert_eq!(count(pid, 7, fds).unwrap(), 0, "{pid:?} {fds:?}");
         }
         assert_eq!(count(Some("7"), 7, Some("2")).unwrap(), 2);

@@ -205,7 +205,11 @@ mod tests {
     #[tokio::test]
     async fn a_root_without_files_has_no_facts_and_no_services() {
         let dir = tempfile::tempdir().unwrap();
-        let sources = Sources { root: dir.path().to_owned(), systemctl: "/nowhere/systemctl".into(), ..Sources::default() };
+        let sources = Sources {
+            root: dir.path().to_owned(),
+            systemctl: "/nowhere/systemctl".into(),
+            ..Sources::default()
+        };
         let facts = Collector::new(sources).collect(&[ObjectKind::Services]).await.unwrap();
         assert_eq!((facts.ledger.as_str(), facts.uptime.as_str()), ("", ""));
         assert!(facts.services.unwrap().is_err() && facts.mounts.is_none());

@@ -90,8 +90,11 @@ mod tests {
     #[test]
     fn the_name_is_the_configured_one_or_the_host_s() {
         let named = |node_config: &str| {
-            let facts =
-                Facts { node_config: node_config.to_owned(), hostname: "host\n".to_owned(), ..Facts::default() };
+            let facts = Facts {
+                node_config: node_config.to_owned(),
+                hostname: "host\n".to_owned(),
+                ..Facts::default()
+            };
             facts.node_name()
         };
         assert_eq!(named(r#"{"config":{"node":{"name":"edge-7"}}}"#), "edge-7");
@@ -102,9 +105,13 @@ mod tests {
 
     #[test]
     fn values_of_os_release() {
-        let facts = Facts { os_release: "NAME=\"Orlop\"\nIMAGE_VERSION=0.4.0\n".to_owned(), ..Facts::default() };
+        let facts =
+            Facts { os_release: "NAME=\"Orlop\"\nIMAGE_VERSION=0.4.0\n".to_owned(), ..Facts::default() };
         let value = |key: &str| facts.os_release_value(key);
-        assert_eq!((value("IMAGE_VERSION"), value("NAME"), value("ID")), ("0.4.0".into(), "Orlop".into(), String::new()));
+        assert_eq!(
+            (value("IMAGE_VERSION"), value("NAME"), value("ID")),
+            ("0.4.0".into(), "Orlop".into(), String::new())
+        );
     }
 
     #[test]

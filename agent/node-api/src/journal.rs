@@ -122,7 +122,8 @@ fn message(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(list) if list.iter().all(Value::is_u64) => {
-            let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok()).unwrap_or(b'?');
+            let byte =
+                |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok()).unwrap_or(b'?');
             let bytes: Vec<u8> = list.iter().map(byte).collect();
             String::from_utf8_lossy(&bytes).into_owned()
         }
@@ -134,7 +135,8 @@ fn message(value: &Value) -> String {
 /// Names of units from `journalctl --field=_SYSTEMD_UNIT`, sorted, at most `units_max`.
 #[must_use]
 pub fn units(text: &str, units_max: usize) -> Vec<String> {
-    let mut units: Vec<String> = text.lines().map(str::trim).filter(|name| is_unit(name)).map(str::to_owned).collect();
+    let mut units: Vec<String> =
+        text.lines().map(str::trim).filter(|name| is_unit(name)).map(str::to_owned).collect();
     units.sort_unstable();
     units.dedup();
     units.truncate(units_max);
@@ -161,11 +163,17 @@ mod tests {
         };
         let found = arguments(&all).unwrap();
         let expected = [
-            "--boot=0", "--since=@5", "--grep=--file=/etc/shadow", "--lines=10", "--follow",
-            "--unit=kubelet.service", "--unit=a@b\\x2d.service",
+            "--boot=0",
+            "--since=@5",
+            "--grep=--file=/etc/shadow",
+            "--lines=10",
+            "--follow",
+            "--unit=kubelet.service",
+            "--unit=a@b\\x2d.service",
         ];
         assert_eq!(found[4..], expected);
-        let cursor = ReadRequest { after_cursor: "s=1;i=2".to_owned(), kernel: true, follow: true, ..request() };
+        let cursor =
+            ReadRequest { after_cursor: "s=1;i=2".to_owned(), kernel: true, follow: true, ..request() };
         let found = arguments(&cursor).unwrap();
         assert_eq!(found[4..], ["--after-cursor=s=1;i=2", "--lines=all", "--follow", "_TRANSPORT=kernel"]);
         assert_eq!(arguments(&ReadRequest { boot: -1, ..request() }).unwrap()[4..], ["--boot=-1"]);
@@ -209,7 +217,8 @@ mod tests {
             message: "a".to_owned(),
         };
         assert_eq!(read(full), Some(expected));
-        let message = |value: &str| read(&format!(r#"{{"__CURSOR":"c","MESSAGE":{value}}}"#)).unwrap().message;
+        let message =
+            |value: &str| read(&format!(r#"{{"__CURSOR":"c","MESSAGE":{value}}}"#)).unwrap().message;
         assert_eq!(message("[104, 105, 255]"), "hi\u{fffd}");
         assert_eq!(message(r#"["a", "b"]"#), "a\nb");
         assert_eq!(message("[104, 999]"), "h?");

@@ -128,7 +128,11 @@ pub fn requested(request: &GetRequest) -> Result<Vec<ObjectKind>, Refusal> {
     for name in &request.kinds {
         let Some(kind) = ObjectKind::parse(name) else {
             let shown: String = name.chars().take(64).collect();
-            return Err(Refusal::new(Reason::UnknownKind, format!("kind {shown:?}"), "this node has no such kind"));
+            return Err(Refusal::new(
+                Reason::UnknownKind,
+                format!("kind {shown:?}"),
+                "this node has no such kind",
+            ));
         };
         if !kinds.contains(&kind) {
             kinds.push(kind);
@@ -154,7 +158,10 @@ mod tests {
             assert_eq!(info.name, kind.name());
             assert_eq!(requested(&request(&[kind.name()], 0)).unwrap(), [kind]);
         }
-        assert_eq!(requested(&request(&["time", "node", "time"], 0)).unwrap(), [ObjectKind::Time, ObjectKind::Node]);
+        assert_eq!(
+            requested(&request(&["time", "node", "time"], 0)).unwrap(),
+            [ObjectKind::Time, ObjectKind::Node]
+        );
     }
 
     #[test]

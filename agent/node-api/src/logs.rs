@@ -68,8 +68,16 @@ impl LogReader {
     }
 
     /// The lines of a request.
-    pub(crate) async fn read(&self, collector: &Collector, request: &ReadRequest) -> Result<LogStream, Refusal> {
-        if request.file.is_empty() { self.journal(collector, request) } else { file(collector, request).await }
+    pub(crate) async fn read(
+        &self,
+        collector: &Collector,
+        request: &ReadRequest,
+    ) -> Result<LogStream, Refusal> {
+        if request.file.is_empty() {
+            self.journal(collector, request)
+        } else {
+            file(collector, request).await
+        }
     }
 
     fn journal(&self, collector: &Collector, request: &ReadRequest) -> Result<LogStream, Refusal> {
@@ -114,7 +122,9 @@ impl JournalReader {
         loop {
             let mut text = Vec::new();
             let read = (&mut self.lines).take(LINE_MAX).read_until(b'\n', &mut text).await;
-            read.map_err(|error| Refusal::new(Reason::PartDown, "journal", format!("cannot be read: {error}")))?;
+            read.map_err(|error| {
+                Refusal::new(Reason::PartDown, "journal", format!("cannot be read: {error}"))
+            })?;
             if text.is_empty() {
                 return self.end().await.map(|()| None);
             }
@@ -153,8 +163,10 @@ async fn file(collector: &Collector, request: &ReadRequest) -> Result<LogStream,
     }
     let (directory, path) = (collector.sources().root.join(DIRECTORY), request.file.clone());
     let (text, is_whole) = collector.files().look(move || text_of(directory, &path)).await??;
-    let lines: Vec<Result<LogLine, Status>> =
-        text.lines().map(|line| Ok(LogLine { message: line.to_owned(), priority: 6, ..LogLine::default() })).collect();
+    let lines: Vec<Result<LogLine, Status>> = text
+        .lines()
+        .map(|line| Ok(LogLine { message: line.to_owned(), priority: 6, ..LogLine::default() }))
+        .collect();
     let message = format!("only its first {FILE_MAX} bytes were sent");
     let cut = Refusal::new(Reason::LogTooLong, format!("log file {}", shown(&request.file)), message);
     let end = (!is_whole).then(|| Err(Status::from(cut)));
@@ -163,7 +175,8 @@ async fn file(collector: &Collector, request: &ReadRequest) -> Result<LogStream,
 
 /// The beginning of a file, and whether that is all of it. Blocking.
 fn text_of(directory: PathBuf, path: &str) -> Result<(String, bool), Refusal> {
-    let refused = |reason, message: String| Refusal::new(reason, format!("log file {}", shown(path)), message);
+    let refused =
+        |reason, message: String| Refusal::new(reason, format!("log file {}", shown(path)), message);
     let file: File = match look(&directory, path) {
         Ok(NodeLog::File(file)) => file,
         Ok(NodeLog::Directory(_)) => return Err(refused(Reason::NoSuchLog, "it is a directory".to_owned())),
@@ -172,7 +185,10 @@ fn text_of(directory: PathBuf, path: &str) -> Result<(String, bool), Refusal> {
             return Err(refused(Reason::NoSuchLog, "it is not below /var/log/orlop".to_owned()));
         }
         Err(NodeLogError::Refused(_)) => {
-            return Err(refused(Reason::NoSuchLog, "it leads out of /var/log/orlop, or is no file".to_owned()));
+            return Err(refused(
+                Reason::NoSuchLog,
+                "it leads out of /var/log/orlop, or is no file".to_owned(),
+            ));
         }
     };
     let mut bytes = Vec::new();

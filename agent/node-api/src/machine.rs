@@ -47,7 +47,8 @@ pub(crate) fn disks(root: &Path) -> Vec<(String, DiskStatus)> {
         let device = block.join(&name);
         let size_bytes = number(&device, "size").saturating_mul(SECTOR);
         let is_shown = size_bytes > 0 && !name.starts_with("ram") && !name.starts_with("loop");
-        let partitions = names(&device).into_iter().filter(|part| device.join(part).join("partition").exists());
+        let partitions =
+            names(&device).into_iter().filter(|part| device.join(part).join("partition").exists());
         let status = DiskStatus {
             size_bytes,
             model: value(&device, "device/model"),
@@ -87,7 +88,10 @@ pub(crate) fn mounts(root: &Path) -> Vec<(String, MountStatus)> {
     for mounted in procfs::mounts(&table) {
         let in_memory = mounted.fstype == "tmpfs" && IN_MEMORY.contains(&mounted.target);
         let key = if in_memory { mounted.target } else { mounted.source };
-        if !(in_memory || mounted.source.starts_with("/dev/")) || !seen.insert(key) || found.len() >= DEVICES_MAX {
+        if !(in_memory || mounted.source.starts_with("/dev/"))
+            || !seen.insert(key)
+            || found.len() >= DEVICES_MAX
+        {
             continue;
         }
         found.push((mounted.target.to_owned(), of_mount(&mounted, &below(root, mounted.target))));
@@ -159,7 +163,8 @@ mod tests {
             put(root.path(), &format!("sys/class/net/enp0s2/{file}"), text);
         }
         fs::create_dir_all(root.path().join("sys/class/net/enp0s2/device")).unwrap();
-        symlink("../../bus/drivers/virtio_net", root.path().join("sys/class/net/enp0s2/device/driver")).unwrap();
+        symlink("../../bus/drivers/virtio_net", root.path().join("sys/class/net/enp0s2/device/driver"))
+            .unwrap();
         let found = links(root.path());
         let (name, link) = &found[0];
         assert_eq!((name.as_str(), link.state.as_str(), link.mtu), ("enp0s2", "up", 1500));

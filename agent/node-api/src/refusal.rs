@@ -185,7 +185,10 @@ mod tests {
         assert_eq!(status.message(), "door unix: more than 20 calls a second");
         let detail = decode(status.details()).unwrap();
         assert_eq!((detail.reason.as_str(), detail.retry_after_ms), ("TOO_MANY_CALLS", 1500));
-        assert_eq!((detail.object.as_str(), detail.runbook.as_str()), ("door unix", "docs/node-api.md#too_many_calls"));
+        assert_eq!(
+            (detail.object.as_str(), detail.runbook.as_str()),
+            ("door unix", "docs/node-api.md#too_many_calls")
+        );
         assert!(detail.remedy.contains("again"));
     }
 }

@@ -14,8 +14,8 @@ use futures_util::stream;
 use orlop_proto::node_api::v1alpha1::logs_server::{Logs, LogsServer};
 use orlop_proto::node_api::v1alpha1::node_server::{Node, NodeServer};
 use orlop_proto::node_api::v1alpha1::{
-    GetRequest, GetResponse, KindsRequest, KindsResponse, ListRequest, ListResponse, ReadRequest, VersionInfo,
-    VersionRequest,
+    GetRequest, GetResponse, KindsRequest, KindsResponse, ListRequest, ListResponse, ReadRequest,
+    VersionInfo, VersionRequest,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -301,14 +301,17 @@ mod tests {
     #[tokio::test]
     async fn a_flood_at_one_door_costs_the_other_nothing() {
         let api = api();
-        let ask = |caller: CallPeer| api.call(Some(caller), "Node.Kinds", String::new(), async { Ok::<_, Refusal>(()) });
+        let ask = |caller: CallPeer| {
+            api.call(Some(caller), "Node.Kinds", String::new(), async { Ok::<_, Refusal>(()) })
+        };
         let mut codes = Vec::new();
         for _ in 0..200 {
             codes.push(ask(stranger()).await.unwrap_err().code());
         }
         assert!(codes.contains(&tonic::Code::ResourceExhausted), "{codes:?}");
         let root = Identity { name: "uid 0".to_owned(), role: Role::Operator };
-        let root = CallPeer { door: Door::Unix, peer: Peer::Process { uid: 0, pid: None }, identity: Ok(root) };
+        let root =
+            CallPeer { door: Door::Unix, peer: Peer::Process { uid: 0, pid: None }, identity: Ok(root) };
         assert!(ask(root).await.is_ok());
     }
 

@@ -65,6 +65,8 @@ config_struct! {
         console: Console = Console::default(), "console";
         /// The platform that the node runs on.
         platform: Platform = Platform::default(), "platform";
+        /// The management API.
+        api: Api = Api::default(), "api";
     }
 }
 
@@ -211,6 +213,22 @@ config_struct! {
     pub struct Platform {
         /// The Node object gets the platform's region and zone and the machine's kind as labels at registration.
         labels: bool = false, "labels";
+    }
+}
+
+config_struct! {
+    /// The management API.
+    pub struct Api {
+        /// The socket between a machine and its host.
+        vsock: ApiVsock = ApiVsock::default(), "vsock";
+    }
+}
+
+config_struct! {
+    /// The socket between a machine and its host.
+    pub struct ApiVsock {
+        /// The host of the machine may ask, as an administrator, without a key.
+        trust_host: bool = false, "trustHost";
     }
 }
 

@@ -33,7 +33,8 @@ pub const AREAS: &[Area] = &[
 
 /// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
 /// those of resources in VMs take a quarter of an hour next to other work. Installations and boots from emulated sticks and controllers
-/// take minutes each, arm64 needs an image of its own, and the cases of consoles, networks, platforms, clocks and slots have not passed yet.
+/// take minutes each, arm64 needs an image of its own, and the cases of consoles, management, networks, platforms, clocks and slots
+/// have not passed yet.
 pub const NOT_FIXED: &[(Area, Level)] = &[
     ("addons", Level::L4n),
     ("addons", Level::L4v),

@@ -69,7 +69,11 @@ mod tests {
             api_version: API_VERSION.to_owned(),
             kind: "time".to_owned(),
             metadata: Some(Meta { name: "clock".to_owned(), ..Meta::default() }),
-            status: Some(Status::Time(TimeStatus { now: "2026".to_owned(), ntp_synchronized: true, ..TimeStatus::default() })),
+            status: Some(Status::Time(TimeStatus {
+                now: "2026".to_owned(),
+                ntp_synchronized: true,
+                ..TimeStatus::default()
+            })),
         }
     }
 

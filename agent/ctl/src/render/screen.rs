@@ -12,7 +12,8 @@ const PLACES: [&str; 1] = ["/var"];
 /// The screen.
 pub(crate) fn screen(response: &GetResponse) -> String {
     let mut lines = Vec::new();
-    let statuses = || response.objects.iter().filter_map(|object| Some((name(object), object.status.as_ref()?)));
+    let statuses =
+        || response.objects.iter().filter_map(|object| Some((name(object), object.status.as_ref()?)));
     let slot = statuses().find_map(|(_, status)| match status {
         Status::Slot(slot) if slot.slot.is_empty() => Some(format!("  root {}", slot.partition)),
         Status::Slot(slot) => Some(format!("  slot {} ({})", slot.slot, slot.partition)),
@@ -20,7 +21,8 @@ pub(crate) fn screen(response: &GetResponse) -> String {
     });
     for (name, status) in statuses() {
         if let Status::Node(node) = status {
-            let version = if node.image_version.is_empty() { "(no version)" } else { node.image_version.as_str() };
+            let version =
+                if node.image_version.is_empty() { "(no version)" } else { node.image_version.as_str() };
             let slot = slot.as_deref().unwrap_or_default();
             lines.push(format!("{name}  Orlop {version}{slot}  up {}", seconds(node.uptime_seconds)));
             let addresses =
@@ -37,7 +39,8 @@ pub(crate) fn screen(response: &GetResponse) -> String {
     for (place, status) in statuses() {
         match status {
             Status::Memory(memory) => {
-                let text = format!("{} of {} available", bytes(memory.available_bytes), bytes(memory.total_bytes));
+                let text =
+                    format!("{} of {} available", bytes(memory.available_bytes), bytes(memory.total_bytes));
                 lines.push(row("memory", &text));
             }
             Status::Mount(mount) if PLACES.contains(&place) => lines.push(row(place, &free(mount))),
@@ -72,9 +75,7 @@ fn free(mount: &MountStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use orlop_proto::node_api::v1alpha1::{
-        KindFailure, MemoryStatus, Meta, NodeStatus, Object, SlotStatus,
-    };
+    use orlop_proto::node_api::v1alpha1::{KindFailure, MemoryStatus, Meta, NodeStatus, Object, SlotStatus};
 
     use super::*;
 
@@ -94,8 +95,14 @@ mod tests {
             ..NodeStatus::default()
         };
         let slot = SlotStatus { slot: "A".to_owned(), partition: "vda2".to_owned(), ..SlotStatus::default() };
-        let memory = MemoryStatus { total_bytes: 1 << 31, available_bytes: 1 << 30, ..MemoryStatus::default() };
-        let mount = MountStatus { fstype: "ext4".to_owned(), size_bytes: 1 << 31, available_bytes: 1 << 30, ..MountStatus::default() };
+        let memory =
+            MemoryStatus { total_bytes: 1 << 31, available_bytes: 1 << 30, ..MemoryStatus::default() };
+        let mount = MountStatus {
+            fstype: "ext4".to_owned(),
+            size_bytes: 1 << 31,
+            available_bytes: 1 << 30,
+            ..MountStatus::default()
+        };
         vec![
             object("edge-7", Status::Node(node)),
             object("A", Status::Slot(slot)),

@@ -95,7 +95,8 @@ fn cells(object: &Object) -> Vec<String> {
             vec![link.state.clone(), link.mac.clone(), link.mtu.to_string(), link.driver.clone()]
         }
         Some(Status::Disk(disk)) => {
-            let flags = [(disk.read_only, "ro"), (disk.removable, "removable"), (disk.rotational, "rotational")];
+            let flags =
+                [(disk.read_only, "ro"), (disk.removable, "removable"), (disk.rotational, "rotational")];
             let flags: Vec<&str> = flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).collect();
             vec![bytes(disk.size_bytes), disk.model.clone(), flags.join(","), disk.partitions.join(",")]
         }
@@ -112,7 +113,9 @@ fn cells(object: &Object) -> Vec<String> {
             bytes(memory.swap_total_bytes),
             memory.pressure_some_60s.map_or_else(String::new, |share| format!("{share}%")),
         ],
-        Some(Status::Time(time)) => vec![time.now.clone(), ntp(time.ntp_synchronized, time.ntp_refused).to_owned()],
+        Some(Status::Time(time)) => {
+            vec![time.now.clone(), ntp(time.ntp_synchronized, time.ntp_refused).to_owned()]
+        }
         None => Vec::new(),
     }
 }
@@ -148,7 +151,13 @@ mod tests {
 
     #[test]
     fn each_kind_has_a_table_of_its_own() {
-        let mount = MountStatus { source: "/dev/vda7".to_owned(), fstype: "ext4".to_owned(), size_bytes: 1 << 30, available_bytes: 1 << 29, ..MountStatus::default() };
+        let mount = MountStatus {
+            source: "/dev/vda7".to_owned(),
+            fstype: "ext4".to_owned(),
+            size_bytes: 1 << 30,
+            available_bytes: 1 << 29,
+            ..MountStatus::default()
+        };
         let phase = BootPhase { at_ms: 1204, took_ms: None, detail: "a\u{1b}b".to_owned(), ok: false };
         let text = objects(&[
             object("boot", "init.verity", Status::Boot(phase)),

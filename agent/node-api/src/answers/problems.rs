@@ -90,7 +90,8 @@ fn of_mounts(facts: &Facts, found: &mut Vec<ProblemStatus>) {
             for (place, mount) in mounts.iter().filter(|(_, mount)| is_short(mount)) {
                 let message =
                     format!("{} MiB of {} MiB are free", mount.available_bytes >> 20, mount.size_bytes >> 20);
-                let remedy = "the agent removes unused images by itself (docs/eviction.md); look at what pods write";
+                let remedy =
+                    "the agent removes unused images by itself (docs/eviction.md); look at what pods write";
                 found.push(problem(&format!("file system {place}"), &message, remedy));
             }
         }

@@ -18,7 +18,9 @@ fn services(agent: &str) -> String {
     let others: String = ESSENTIAL
         .iter()
         .skip(1)
-        .map(|(name, _)| format!("Id={name}\nLoadState=loaded\nActiveState=active\nSubState=running\nResult=success\n\n"))
+        .map(|(name, _)| {
+            format!("Id={name}\nLoadState=loaded\nActiveState=active\nSubState=running\nResult=success\n\n")
+        })
         .collect();
     format!("{agent}\n\n{others}Id=\n")
 }
@@ -83,7 +85,8 @@ fn a_healthy_node_has_no_problem_and_every_kind() {
 #[test]
 fn objects_are_found_by_their_names() {
     let response = ask(&healthy(), &["services", "memory"], &["containerd.service", "memory", "no-such"]);
-    let names: Vec<&str> = response.objects.iter().map(|o| o.metadata.as_ref().unwrap().name.as_str()).collect();
+    let names: Vec<&str> =
+        response.objects.iter().map(|o| o.metadata.as_ref().unwrap().name.as_str()).collect();
     assert_eq!(names, ["containerd.service", "memory"]);
     let Some(Status::Memory(memory)) = &response.objects[1].status else { panic!("{response:?}") };
     assert_eq!((memory.total_bytes, memory.available_bytes, memory.swap_free_bytes), (1_024_000, 409_600, 0));
@@ -123,10 +126,18 @@ fn why_the_node_is_not_ready_is_a_problem_with_a_remedy() {
         (with(outside), "cluster", "no token: kubeadm token create"),
         (Facts { services: Some(Err(silent)), ..healthy() }, "systemd", "no answer within 5 s"),
         (Facts { node_addresses: Vec::new(), ..healthy() }, "network", "this machine has no address"),
-        (Facts { degraded: "vda7: bad magic\n".to_owned(), ..healthy() }, "state partition", "vda7: bad magic"),
+        (
+            Facts { degraded: "vda7: bad magic\n".to_owned(), ..healthy() },
+            "state partition",
+            "vda7: bad magic",
+        ),
         (Facts { mounts: short, ..healthy() }, "file system /var", "4 MiB of 100 MiB are free"),
         (Facts { ledger: LEDGER.to_owned(), ..healthy() }, "boot phase bringup.modules", "no module named x"),
-        (Facts { node_config: mistakes.to_owned(), ..healthy() }, "configuration, 1 of 1", "fw_cfg:4: kubelet.maxPods: must be an integer"),
+        (
+            Facts { node_config: mistakes.to_owned(), ..healthy() },
+            "configuration, 1 of 1",
+            "fw_cfg:4: kubelet.maxPods: must be an integer",
+        ),
     ] {
         let found = problems(&facts);
         assert_eq!(found.len(), 1, "{found:?}");
@@ -175,7 +186,11 @@ fn more_objects_than_an_answer_has_are_said() {
 
 #[test]
 fn a_phase_has_its_times() {
-    let response = ask(&Facts { ledger: LEDGER.to_owned(), ..Facts::default() }, &["boot", "slots"], &["init.verity", "B"]);
+    let response = ask(
+        &Facts { ledger: LEDGER.to_owned(), ..Facts::default() },
+        &["boot", "slots"],
+        &["init.verity", "B"],
+    );
     let Some(Status::Boot(phase)) = &response.objects[0].status else { panic!("{response:?}") };
     assert_eq!((phase.at_ms, phase.took_ms, phase.ok), (1200, Some(40), true));
     let Some(Status::Slot(slot)) = &response.objects[1].status else { panic!("{response:?}") };

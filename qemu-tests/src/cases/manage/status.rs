@@ -1,0 +1,135 @@
+//! `orlopctl` on a booted node: healthy; then with agent, containerd and network dead it says why, without any of them. The server
+//! runs only while somebody asks.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use orlop_harness::built;
+use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
+use orlop_harness::cluster::second_disk::SecondDisk;
+use orlop_harness::say;
+use orlop_harness::vm::lab::{Firmware, Lab};
+use orlop_harness::vm::machine::Vm;
+use orlop_harness::vm::shell::Output;
+
+use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, config_with_pod};
+
+const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[ALONE.case(
+    "manage/status",
+    180,
+    "orlopctl says what runs; with agent, containerd and network dead it says why and shows logs; no process without a client",
+    status,
+)];
+
+/// Where the program is in the guest: on the state partition, which has room.
+const PROGRAM: &str = "/var/orlopctl";
+const UNIT: &str = "orlop-node-api.service";
+/// An answer under TCG, with the start of the server.
+const ANSWER: Duration = Duration::from_secs(60);
+
+fn status(cx: &mut CaseContext<'_>) -> Result<()> {
+    let program = built::ctl(&cx.run)?;
+    let disk = SecondDisk::make(&cx.artefacts, &[(program.as_path(), PROGRAM)], &[])?;
+    let mut lab = Lab::new(&cx.run, &cx.artefacts)?;
+    lab.attach(&[disk.file()]);
+    let mut vm = lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
+    vm.await_phase("pod.running", BOOT_LIMIT_S)?;
+    disk.unpack(vm.shell()?)?;
+    let state = vm.shell()?.must(&format!("systemctl show -P ActiveState {UNIT}"))?;
+    ensure!(state.trim() == "inactive", "the server runs without a client: {state}");
+
+    let healthy = ask(&mut vm, "status")?;
+    for line in healthy.text.lines() {
+        say::line(format!("  {line}"));
+    }
+    ensure!(healthy.status == 0, "{}", healthy.text);
+    for words in ["Orlop ", "slot A (vda2)", "addresses  10.0.2.15", "agent      running", "problems   none"]
+    {
+        ensure!(healthy.text.contains(words), "{words:?} is not in: {}", healthy.text);
+    }
+    objects(&mut vm)?;
+    logs(&mut vm)?;
+    memory(&mut vm)?;
+    dead(&mut vm).context("agent, containerd and network are dead")
+}
+
+fn ask(vm: &mut Vm, words: &str) -> Result<Output> {
+    vm.shell()?.run(&format!("{PROGRAM} --timeout 50 {words}"), ANSWER)
+}
+
+fn must(vm: &mut Vm, words: &str) -> Result<String> {
+    let output = ask(vm, words)?;
+    ensure!(output.status == 0, "`orlopctl {words}` ended with {}: {}", output.status, output.text);
+    Ok(output.text)
+}
+
+/// Every kind has an answer from inside the sandbox.
+fn objects(vm: &mut Vm) -> Result<()> {
+    let kinds = must(vm, "kinds -o name")?;
+    let kinds: Vec<&str> = kinds.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    ensure!(kinds.contains(&"problems") && kinds.contains(&"time"), "{kinds:?}");
+    must(vm, &format!("get {}", kinds.join(",")))?;
+    let mounts = must(vm, "get mounts")?;
+    // The sandbox shows it as read-only; PID 1's table does not.
+    let var = mounts.lines().find(|line| line.starts_with("/var ")).context("no /var")?;
+    ensure!(var.trim_end().ends_with(" rw") && var.contains("ext4"), "{mounts}");
+    let disks = must(vm, "get disks")?;
+    ensure!(disks.contains("vda7"), "{disks}");
+    let services = must(vm, "get services kubelet.service -o yaml")?;
+    ensure!(services.contains("active: active"), "{services}");
+    let boot = must(vm, "get boot")?;
+    ensure!(boot.contains("init.verity") && boot.contains("agent.ready"), "{boot}");
+    Ok(())
+}
+
+fn logs(vm: &mut Vm) -> Result<()> {
+    let agent = must(vm, "logs kubelet.service --lines 5")?;
+    ensure!(agent.contains("kubelet.service: "), "{agent}");
+    let kernel = must(vm, "logs --kernel --grep 'Linux version'")?;
+    ensure!(kernel.contains("Linux version"), "{kernel}");
+    let ledger = must(vm, "logs --file boot.json")?;
+    ensure!(ledger.contains("init.verity"), "{ledger}");
+    // Every call is on record, this one's predecessors, too.
+    let audit = must(vm, &format!("logs {UNIT}"))?;
+    for words in ["method=\"Node.Get\"", "method=\"Logs.Read\"", "role=\"operator\"", "verdict=\"OK\""] {
+        ensure!(audit.contains(words), "{words} is not in: {audit}");
+    }
+    Ok(())
+}
+
+fn memory(vm: &mut Vm) -> Result<()> {
+    let cgroup = Path::new("/sys/fs/cgroup/system.slice").join(UNIT);
+    let read = format!("cd {} && cat memory.peak && grep -E '^(anon|file) ' memory.stat", cgroup.display());
+    let amounts = vm.shell()?.must(&read)?;
+    say::line(format!("  memory of the server (peak, anon, file): {}", amounts.replace('\n', " ")));
+    Ok(())
+}
+
+fn dead(vm: &mut Vm) -> Result<()> {
+    let shell = vm.shell()?;
+    shell.must(
+        "systemctl mask --runtime kubelet.service && systemctl stop kubelet.service containerd.service",
+    )?;
+    shell.must("(for d in /sys/class/net/e*; do networkctl down ${d##*/} || exit 1; done)")?;
+    shell.must(&format!("systemctl stop {UNIT}"))?;
+    let began = std::time::Instant::now();
+    let output = ask(vm, "status")?;
+    say::line(format!("  first answer after {:.1} s", began.elapsed().as_secs_f64()));
+    ensure!(output.status == 1, "exit {}: {}", output.status, output.text);
+    for words in [
+        "kubelet.service: the node agent does not run: masked",
+        "containerd.service: the container runtime does not run",
+        "network: this machine has no address",
+    ] {
+        ensure!(output.text.contains(words), "{words:?} is not in: {}", output.text);
+    }
+    let last = must(vm, "logs kubelet.service --lines 3")?;
+    ensure!(last.contains("kubelet.service: "), "{last}");
+    let refused = ask(vm, "get pods")?;
+    ensure!(refused.status == 1 && refused.text.contains("UNKNOWN_KIND"), "{}", refused.text);
+    Ok(())
+}

@@ -160,6 +160,7 @@ fn files(root: &Path) -> Facts {
         ledger: text("run/orlop/boot.json"),
         node_config: text("run/orlop/node-config.json"),
         degraded: text("run/orlop/degraded"),
+        agent_problems: text("run/orlop/agent-problems.json"),
         meminfo: text("proc/meminfo"),
         memory_pressure: text("proc/pressure/memory"),
         ntp_synchronized: root.join("run/systemd/timesync/synchronized").exists(),

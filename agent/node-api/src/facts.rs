@@ -32,6 +32,8 @@ pub struct Facts {
     pub node_config: String,
     /// `/run/orlop/degraded`.
     pub degraded: String,
+    /// `/run/orlop/agent-problems.json`.
+    pub agent_problems: String,
     /// `/proc/meminfo`.
     pub meminfo: String,
     /// `/proc/pressure/memory`.

@@ -3,7 +3,7 @@
 //! In: a snapshot. Out: problems with remedies that are possible on a node without a shell. Invariant: a source that does not answer is
 //! a problem itself.
 
-use agent_core::console::problem::of_configuration;
+use agent_core::console::problem::{of_configuration, parse};
 use agent_core::console::text::clean;
 use orlop_proto::node_api::v1alpha1::object::Status;
 use orlop_proto::node_api::v1alpha1::{MountStatus, ProblemStatus};
@@ -81,6 +81,12 @@ fn of_services(facts: &Facts, found: &mut Vec<ProblemStatus>) {
     let agent = units.get(AGENT).filter(|unit| unit.active == "active");
     if let Some((_, sentence)) = agent.and_then(|unit| unit.status.split_once("; ")) {
         found.push(problem("cluster", sentence, "docs/join.md has each refusal and its end"));
+    }
+    // What a dead agent has left may be over.
+    if agent.is_some() {
+        for shown in parse(&facts.agent_problems) {
+            found.push(problem(&shown.subject, &shown.text, &shown.remedy));
+        }
     }
 }
 

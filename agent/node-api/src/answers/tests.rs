@@ -158,6 +158,18 @@ fn another_service_that_failed_is_a_problem_and_texts_are_printable() {
 }
 
 #[test]
+fn problems_of_pods_are_those_of_an_agent_that_runs() {
+    let file = r#"[{"subject":"static pod default/web, container web","text":"ErrImagePull: no","remedy":"check the name"}]"#;
+    let facts = Facts { agent_problems: file.to_owned(), ..healthy() };
+    let found = problems(&facts);
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].message.as_str(), found[0].remedy.as_str()), ("ErrImagePull: no", "check the name"));
+    let dead = "Id=kubelet.service\nLoadState=loaded\nActiveState=failed\nResult=exit-code\nExecMainStatus=1";
+    let found = problems(&Facts { services: Some(Ok(services(dead))), ..facts });
+    assert_eq!(found.iter().map(|problem| problem.subject.as_str()).collect::<Vec<_>>(), ["kubelet.service"]);
+}
+
+#[test]
 fn what_cannot_be_read_fails_for_itself() {
     let silent = Refusal::new(Reason::PartSilent, "systemd", "no answer within 5 s");
     let facts = Facts { services: Some(Err(silent)), ..Facts::default() };

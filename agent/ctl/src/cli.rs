@@ -1,12 +1,13 @@
 //! The command line, and what it asks for. Pure.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
-use orlop_proto::node_api::SOCKET;
 use orlop_proto::node_api::v1alpha1::ReadRequest;
+use orlop_proto::node_api::{PORT, SOCKET};
 
 use crate::failure::CtlError;
 use crate::target::Target;
@@ -14,6 +15,8 @@ use crate::target::Target;
 const EXAMPLES: &str = "Examples:
   orlopctl status                               on the node itself
   orlopctl --vsock 3 status                     on the machine's host
+  orlopctl --tcp edge-7 --key ops-1.key --node-key SHA256:... status
+  orlopctl key new ops-1.key --name ops-1       prints the line for api.admins
   orlopctl get services,disks
   orlopctl get services kubelet.service -o yaml
   orlopctl logs kubelet -f --since 10m
@@ -32,6 +35,15 @@ pub(crate) struct Cli {
     /// Unix socket of a hypervisor's vsock device (Firecracker, Cloud Hypervisor, vhost-device-vsock)
     #[arg(long, global = true, value_name = "PATH")]
     vsock_socket: Option<PathBuf>,
+    /// The node's name or address in the network, and a port if it is not 10270
+    #[arg(long, global = true, value_name = "HOST[:PORT]", conflicts_with_all = ["socket", "vsock", "vsock_socket"])]
+    tcp: Option<String>,
+    /// File with the key of an administrator, for --tcp
+    #[arg(long, global = true, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Fingerprint of the node's key, for --tcp
+    #[arg(long, global = true, value_name = "SHA256:...", default_value = "")]
+    node_key: String,
     /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value_t = OutputForm::Table)]
     pub(crate) output: OutputForm,
@@ -67,6 +79,28 @@ pub(crate) enum Verb {
     Logs(LogArgs),
     /// Shows the versions of this program and of the node
     Version,
+    /// Makes or shows a key of an administrator
+    #[command(subcommand)]
+    Key(KeyVerb),
+}
+
+/// Keys are made and shown without a node.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyVerb {
+    /// Makes a key in a new file, and prints the line for api.admins of the NodeConfig
+    New(KeyArgs),
+    /// Prints the line for api.admins of the NodeConfig
+    Show(KeyArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// File of the private key
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Name of the administrator
+    #[arg(long, default_value = "admin")]
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]
@@ -115,12 +149,20 @@ pub(crate) struct LogArgs {
 
 impl Cli {
     /// The way to the node.
-    pub(crate) fn target(&self) -> Target {
-        match (&self.socket, self.vsock, &self.vsock_socket) {
+    ///
+    /// # Errors
+    /// `--tcp` without `--key`.
+    pub(crate) fn target(&self) -> Result<Target, CtlError> {
+        if let Some(host) = &self.tcp {
+            let missing = || CtlError::Usage("--tcp needs --key: `orlopctl key new` makes one".to_owned());
+            let key = self.key.clone().ok_or_else(missing)?;
+            return Ok(Target::Tcp { address: address(host), key, pin: self.node_key.clone() });
+        }
+        Ok(match (&self.socket, self.vsock, &self.vsock_socket) {
             (_, Some(cid), _) => Target::Vsock(cid),
             (_, _, Some(path)) => Target::VsockSocket(path.clone()),
             (path, None, None) => Target::Unix(path.clone().unwrap_or_else(|| PathBuf::from(SOCKET))),
-        }
+        })
     }
 
     /// Longest wait.
@@ -152,6 +194,18 @@ impl LogArgs {
             after_cursor: self.after.clone(),
         })
     }
+}
+
+/// Host and port: `edge-7`, `edge-7:443`, `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]:443`.
+fn address(text: &str) -> String {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return match ip {
+            IpAddr::V4(ip) => format!("{ip}:{PORT}"),
+            IpAddr::V6(ip) => format!("[{ip}]:{PORT}"),
+        };
+    }
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if has_port { text.to_owned() } else { format!("{text}:{PORT}") }
 }
 
 /// Seconds since 1970 of a time, or of a duration before `now`.
@@ -202,8 +256,30 @@ mod tests {
             (&["status", "--vsock", "3"][..], Target::Vsock(3)),
             (&["--vsock-socket", "/v", "kinds"][..], Target::VsockSocket(PathBuf::from("/v"))),
         ] {
-            assert_eq!(parsed(words).target(), target, "{words:?}");
+            assert_eq!(parsed(words).target().unwrap(), target, "{words:?}");
         }
+    }
+
+    #[test]
+    fn the_network_needs_a_key_and_has_a_port() {
+        for (host, expected) in [
+            ("edge-7", "edge-7:10270"),
+            ("edge-7:443", "edge-7:443"),
+            ("192.0.2.1", "192.0.2.1:10270"),
+            ("2001:db8::1", "[2001:db8::1]:10270"),
+            ("[2001:db8::1]:443", "[2001:db8::1]:443"),
+            ("[2001:db8::1]", "[2001:db8::1]:10270"),
+        ] {
+            assert_eq!(address(host), expected);
+        }
+        let words = ["--tcp", "edge-7", "--key", "k", "--node-key", "SHA256:x", "status"];
+        let expected = Target::Tcp {
+            address: "edge-7:10270".to_owned(),
+            key: PathBuf::from("k"),
+            pin: "SHA256:x".to_owned(),
+        };
+        assert_eq!(parsed(&words).target().unwrap(), expected);
+        assert_eq!(parsed(&["--tcp", "edge-7", "status"]).target().unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -12,8 +12,9 @@ use serde_json::json;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
-use crate::cli::{Cli, GetArgs, OutputForm, Verb};
+use crate::cli::{Cli, GetArgs, KeyVerb, OutputForm, Verb};
 use crate::failure::CtlError;
+use crate::keys;
 use crate::logs;
 use crate::render::{self, plain, screen, table};
 
@@ -31,7 +32,10 @@ pub(crate) enum Verdict {
 
 /// Runs a command line.
 pub(crate) async fn run(cli: Cli) -> Result<Verdict, CtlError> {
-    let (target, limit, form) = (cli.target(), cli.timeout(), cli.output);
+    if let Verb::Key(verb) = &cli.verb {
+        return key(verb);
+    }
+    let (target, limit, form) = (cli.target()?, cli.timeout(), cli.output);
     match cli.verb {
         Verb::Logs(args) if !args.list => logs::run(&target, limit, form, &args).await,
         Verb::Logs(_) => {
@@ -46,6 +50,16 @@ pub(crate) async fn run(cli: Cli) -> Result<Verdict, CtlError> {
             of_node(&mut client, limit, form, &verb).await
         }
     }
+}
+
+/// Keys need no node.
+fn key(verb: &KeyVerb) -> Result<Verdict, CtlError> {
+    let (args, key) = match verb {
+        KeyVerb::New(args) => (args, keys::make(&args.file)?),
+        KeyVerb::Show(args) => (args, keys::load(&args.file)?),
+    };
+    write(&keys::line(&args.name, &key))?;
+    Ok(Verdict::Fine)
 }
 
 async fn of_node(
@@ -82,7 +96,7 @@ async fn of_node(
             Ok(Verdict::Fine)
         }
         // `run` has taken it.
-        Verb::Logs(_) => Err(CtlError::Usage("logs has no other form".to_owned())),
+        Verb::Logs(_) | Verb::Key(_) => Err(CtlError::Usage("it has no other form".to_owned())),
     }
 }
 

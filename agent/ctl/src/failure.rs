@@ -34,6 +34,19 @@ pub(crate) enum CtlError {
         /// The system's words.
         why: String,
     },
+    /// A key file.
+    #[error("key {0}")]
+    Key(String),
+    /// The node is not the one that was meant, or it is not known yet which key it has.
+    #[error("{target} shows the key {shown}, {}", pinned(.pin))]
+    OtherKey {
+        /// By which way.
+        target: String,
+        /// Fingerprint of its key.
+        shown: String,
+        /// The fingerprint that was expected; empty: none.
+        pin: String,
+    },
     /// No answer in time.
     #[error("{what} has not answered within {} s (`--timeout`)", limit.as_secs())]
     TimedOut {
@@ -57,8 +70,9 @@ impl CtlError {
     /// For scripts.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            CtlError::Usage(_) => USAGE,
+            CtlError::Usage(_) | CtlError::Key(_) => USAGE,
             CtlError::Unreachable { .. } => UNREACHABLE,
+            CtlError::OtherKey { .. } => NOT_ALLOWED,
             CtlError::TimedOut { .. } => TIMED_OUT,
             CtlError::Refused(status) => of_status(status),
             CtlError::NotFound(_) | CtlError::Output(_) => NO,
@@ -82,6 +96,18 @@ fn of_status(status: &Status) -> u8 {
             UNREACHABLE
         }
         _ => NO,
+    }
+}
+
+fn pinned(pin: &str) -> String {
+    match pin {
+        "" => {
+            "and none is expected: compare it with `orlopctl version` on the node, then pass it as --node-key"
+                .to_owned()
+        }
+        pin => {
+            format!("expected is {pin}: was it reinstalled, is it another machine, or is somebody between?")
+        }
     }
 }
 
@@ -134,6 +160,8 @@ mod tests {
             (CtlError::Refused(Status::unimplemented("x")), 1),
             (CtlError::Usage("x".to_owned()), 2),
             (CtlError::NotFound("x".to_owned()), 1),
+            (CtlError::Key("x".to_owned()), 2),
+            (CtlError::OtherKey { target: "t".to_owned(), shown: "s".to_owned(), pin: String::new() }, 4),
             (CtlError::Unreachable { target: "t".to_owned(), why: "w".to_owned() }, 3),
             (CtlError::TimedOut { what: "t".to_owned(), limit: Duration::from_secs(1) }, 5),
         ] {

@@ -7,9 +7,11 @@
 mod cli;
 mod commands;
 mod failure;
+mod keys;
 mod logs;
 mod render;
 mod target;
+mod tls;
 
 use std::io::Write;
 use std::process::ExitCode;

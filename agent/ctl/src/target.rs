@@ -10,14 +10,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use orlop_config::error_chain::chain;
 use orlop_proto::node_api::PORT;
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::failure::CtlError;
+use crate::keys;
+use crate::tls::{HandshakeFailure, secured};
 
 /// Bytes of a hypervisor's answer to a request for a port.
 const ANSWER_MAX: usize = 64;
@@ -31,7 +34,21 @@ pub(crate) enum Target {
     Vsock(u32),
     /// A hypervisor's socket, which leads to a port of its machine.
     VsockSocket(PathBuf),
+    /// The network.
+    Tcp {
+        /// Host and port.
+        address: String,
+        /// File of the administrator's key.
+        key: PathBuf,
+        /// Fingerprint of the node's key; empty: not known.
+        pin: String,
+    },
 }
+
+/// Bytes of a connection.
+trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> NodeStream for T {}
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,6 +56,7 @@ impl fmt::Display for Target {
             Target::Unix(path) => write!(f, "the node at {}", path.display()),
             Target::Vsock(cid) => write!(f, "the machine with the vsock identifier {cid}"),
             Target::VsockSocket(path) => write!(f, "the machine behind {}", path.display()),
+            Target::Tcp { address, .. } => write!(f, "the node at {address}"),
         }
     }
 }
@@ -47,32 +65,53 @@ impl Target {
     /// Connects within `limit`.
     pub(crate) async fn connect(&self, limit: Duration) -> Result<Channel, CtlError> {
         let attempt = async {
-            let stream = self.open(limit).await.map_err(|error| error.to_string())?;
-            let mut stream = Some(TokioIo::new(stream));
+            let mut stream = Some(TokioIo::new(self.open(limit).await?));
             let connector = tower::service_fn(move |_| {
                 let once = stream.take().ok_or_else(|| io::Error::other("the connection is gone"));
                 std::future::ready(once)
             });
-            // The authority is not used on these sockets, but gRPC servers refuse an odd one.
+            // The authority is not used on these connections, but gRPC servers refuse an odd one.
             let endpoint = Endpoint::from_static("http://localhost");
-            endpoint.connect_with_connector(connector).await.map_err(|error| error.to_string())
+            endpoint.connect_with_connector(connector).await.map_err(|error| self.unreachable(&error))
         };
         match timeout(limit, attempt).await {
-            Ok(Ok(channel)) => Ok(channel),
-            Ok(Err(why)) => Err(CtlError::Unreachable { target: self.to_string(), why }),
+            Ok(result) => result,
             Err(_) => Err(CtlError::TimedOut { what: self.to_string(), limit }),
         }
     }
 
-    async fn open(&self, limit: Duration) -> io::Result<UnixStream> {
-        match self {
+    fn unreachable(&self, why: &dyn std::error::Error) -> CtlError {
+        CtlError::Unreachable { target: self.to_string(), why: chain(why) }
+    }
+
+    async fn open(&self, limit: Duration) -> Result<Box<dyn NodeStream>, CtlError> {
+        let stream = match self {
             Target::Unix(path) => UnixStream::connect(path).await,
             Target::Vsock(cid) => {
                 let cid = *cid;
                 let connected = tokio::task::spawn_blocking(move || vsock(cid, limit)).await;
-                UnixStream::from_std(connected.map_err(io::Error::other)??)
+                connected.map_err(io::Error::other).flatten().and_then(UnixStream::from_std)
             }
             Target::VsockSocket(path) => hypervisor(path).await,
+            Target::Tcp { address, key, pin } => return self.network(address, key, pin).await,
+        };
+        let stream = stream.map_err(|error| self.unreachable(&error))?;
+        Ok(Box::new(stream))
+    }
+
+    async fn network(&self, address: &str, key: &Path, pin: &str) -> Result<Box<dyn NodeStream>, CtlError> {
+        let own = keys::load(key)?;
+        let stream = TcpStream::connect(address).await.map_err(|error| self.unreachable(&error))?;
+        // A connection without it is slower.
+        let _ = stream.set_nodelay(true);
+        match secured(stream, &own, pin).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(HandshakeFailure::OtherKey(shown)) => {
+                Err(CtlError::OtherKey { target: self.to_string(), shown, pin: pin.to_owned() })
+            }
+            Err(HandshakeFailure::Failed(why)) => {
+                Err(CtlError::Unreachable { target: self.to_string(), why })
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -44,6 +45,8 @@ fn line(number: u32) -> String {
 struct FakeNode {
     dir: TempDir,
     server: Option<JoinHandle<Result<(), ServeError>>>,
+    /// Its port in the network.
+    address: SocketAddr,
 }
 
 impl FakeNode {
@@ -81,6 +84,8 @@ impl FakeNode {
         fs::write(dir.path().join("lines"), line(1) + &line(2)).unwrap();
         assert!(Command::new("mkfifo").arg(dir.path().join("more")).status().unwrap().success());
         let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = port.local_addr().unwrap();
         let settings = Settings {
             sources: Sources { root, systemctl, journalctl },
             uid: fs::metadata(dir.path()).unwrap().uid() + other,
@@ -89,9 +94,9 @@ impl FakeNode {
         };
         let server = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(serve(settings, vec![OwnedFd::from(listener)]))
+            runtime.block_on(serve(settings, vec![OwnedFd::from(listener), OwnedFd::from(port)]))
         });
-        FakeNode { dir, server: Some(server) }
+        FakeNode { dir, server: Some(server), address }
     }
 
     fn socket(&self) -> PathBuf {
@@ -100,6 +105,34 @@ impl FakeNode {
 
     fn ctl(&self, words: &[&str]) -> Output {
         ctl("--socket", &self.socket(), words).output().unwrap()
+    }
+
+    /// The fingerprint of the node's key, as root on the node reads it.
+    fn pin(&self) -> String {
+        let version = json(&self.ctl(&["version", "-o", "json"]));
+        version["node"]["serverKey"].as_str().unwrap().to_owned()
+    }
+
+    /// A new key, which the configuration has if it is `known`.
+    fn key(&self, name: &str, known: bool) -> PathBuf {
+        let file = self.dir.path().join(name);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
+        let output = command.args(["key", "new", "--name", name]).arg(&file).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        let line = text(&output.stdout);
+        let key = line.split('"').find(|word| word.starts_with("ed25519:")).unwrap();
+        if known {
+            let config = serde_json::json!({"config": {"api": {"admins": [{"name": name, "key": key}]}}});
+            fs::write(self.dir.path().join("root/run/orlop/node-config.json"), config.to_string()).unwrap();
+        }
+        file
+    }
+
+    /// By the network.
+    fn by_tcp(&self, key: &Path, pin: &str, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
+        command.args(["--tcp", &self.address.to_string(), "--node-key", pin, "--key"]).arg(key).args(words);
+        command.stdin(Stdio::null()).output().unwrap()
     }
 
     /// What journalctl was asked, one line for each time.
@@ -337,6 +370,53 @@ fn silent_connections_take_the_places_of_their_door_alone_and_give_them_back() {
     assert!(matches!(code(&refused), 3 | 5), "{}", text(&refused.stderr));
     drop(silent);
     await_that("the places are free again", || node.ctl(&["kinds", "--timeout", "2"]).status.success());
+}
+
+#[test]
+fn an_administrator_asks_by_the_network_while_the_configuration_has_the_key() {
+    let node = FakeNode::start();
+    let (key, pin) = (node.key("ops-1", true), node.pin());
+    let output = node.by_tcp(&key, &pin, &["get", "time", "-o", "name"]);
+    assert_eq!(text(&output.stdout), "time/clock\n", "{}", text(&output.stderr));
+    let lines = node.by_tcp(&key, &pin, &["logs", "--lines", "2"]);
+    assert_eq!(text(&lines.stdout).lines().count(), 2, "{}", text(&lines.stderr));
+    // The line is taken out of the configuration.
+    fs::write(node.dir.path().join("root/run/orlop/node-config.json"), "{}").unwrap();
+    let refused = node.by_tcp(&key, &pin, &["status"]);
+    assert_eq!(code(&refused), 4, "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("UNKNOWN_KEY"), "{}", text(&refused.stderr));
+    assert!(refused.stdout.is_empty());
+}
+
+#[test]
+fn a_node_with_another_key_than_the_pinned_one_learns_nothing() {
+    let node = FakeNode::start();
+    let (key, pin) = (node.key("ops-1", true), node.pin());
+    for wrong in ["", "SHA256:AAAA"] {
+        let output = node.by_tcp(&key, wrong, &["status"]);
+        assert_eq!(code(&output), 4, "{wrong:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(&pin), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn strangers_with_keys_and_silent_ones_keep_no_administrator_out() {
+    let node = FakeNode::start();
+    let stranger = node.key("stranger", false);
+    let (key, pin) = (node.key("ops-1", true), node.pin());
+    let refused = node.by_tcp(&stranger, &pin, &["get", "node"]);
+    assert_eq!(code(&refused), 4, "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("UNKNOWN_KEY") && text(&refused.stderr).contains("api.admins"));
+    let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(node.address).unwrap()).collect();
+    let output = node.by_tcp(&key, &pin, &["get", "time", "-o", "name"]);
+    assert_eq!(text(&output.stdout), "time/clock\n", "{}", text(&output.stderr));
+    drop(silent);
+    // A program that speaks no TLS.
+    let mut other = TcpStream::connect(node.address).unwrap();
+    other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = other.read_to_end(&mut answer);
+    assert!(!answer.windows(4).any(|word| word == b"HTTP"), "{answer:?}");
 }
 
 #[test]

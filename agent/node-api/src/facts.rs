@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use orlop_proto::node_api::v1alpha1::{DiskStatus, LinkStatus, MountStatus};
 
+use crate::guard::AdminKey;
 use crate::refusal::Refusal;
 
 /// The snapshot.
@@ -85,6 +86,17 @@ pub fn trusts_vsock_host(node_config: &str) -> bool {
     document["config"]["api"]["vsock"]["trustHost"] == true
 }
 
+/// The administrators of the effective configuration. A text that cannot be read has none.
+#[must_use]
+pub fn admins(node_config: &str) -> Vec<AdminKey> {
+    let document: serde_json::Value = serde_json::from_str(node_config).unwrap_or_default();
+    let word = |admin: &serde_json::Value, key: &str| admin[key].as_str().map(str::to_owned);
+    let list = document["config"]["api"]["admins"].as_array().map(Vec::as_slice).unwrap_or_default();
+    list.iter()
+        .filter_map(|admin| Some(AdminKey { name: word(admin, "name")?, key: word(admin, "key")? }))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +126,13 @@ mod tests {
             (value("IMAGE_VERSION"), value("NAME"), value("ID")),
             ("0.4.0".into(), "Orlop".into(), String::new())
         );
+    }
+
+    #[test]
+    fn administrators_have_name_and_key() {
+        let text = r#"{"config":{"api":{"admins":[{"name":"a","key":"ed25519:x"},{"name":"b"},7]}}}"#;
+        assert_eq!(admins(text), [AdminKey { name: "a".to_owned(), key: "ed25519:x".to_owned() }]);
+        assert_eq!((admins("{"), admins("{}")), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Invariants: nothing that a peer sends says who it is; each door has its own tokens, so strangers at one door take none of another's.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_types::time::Mono;
@@ -13,6 +14,8 @@ use crate::refusal::{Reason, Refusal};
 
 /// Calls of a door at once, and then one in each period.
 const CALLS: (u32, Duration) = (40, Duration::from_millis(50));
+/// Calls of strangers, the same: they take no token of others.
+const STRANGERS_CALLS: (u32, Duration) = (10, Duration::from_millis(500));
 /// Lines about refused calls of a door at once, and then one in each period.
 const REFUSED_LINES: (u32, Duration) = (5, Duration::from_secs(1));
 /// Lines about connections that were not taken, the same.
@@ -27,6 +30,8 @@ pub enum Door {
     Unix,
     /// The virtual socket of a machine and its host.
     Vsock,
+    /// The network.
+    Tcp,
 }
 
 impl fmt::Display for Door {
@@ -34,6 +39,7 @@ impl fmt::Display for Door {
         f.write_str(match self {
             Door::Unix => "unix",
             Door::Vsock => "vsock",
+            Door::Tcp => "tcp",
         })
     }
 }
@@ -53,6 +59,11 @@ pub enum Peer {
         /// Context identifier.
         cid: u32,
     },
+    /// An address of the network.
+    Network {
+        /// Address and port.
+        address: SocketAddr,
+    },
 }
 
 impl fmt::Display for Peer {
@@ -61,6 +72,7 @@ impl fmt::Display for Peer {
             Peer::Process { uid, pid: Some(pid) } => write!(f, "uid {uid} pid {pid}"),
             Peer::Process { uid, pid: None } => write!(f, "uid {uid}"),
             Peer::Machine { cid } => write!(f, "cid {cid}"),
+            Peer::Network { address } => write!(f, "{address}"),
         }
     }
 }
@@ -120,6 +132,35 @@ pub fn identify(peer: Peer, trust: Trust) -> Result<Identity, Refusal> {
         Peer::Machine { cid: HOST_CID } => refused("this node does not trust the host of its machine"),
         // A process of this machine, by the loopback, or another machine of the host.
         Peer::Machine { .. } => refused("only the host of the machine may ask on vsock"),
+        Peer::Network { .. } => refused("an address is no identity"),
+    }
+}
+
+/// An administrator of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminKey {
+    /// Name.
+    pub name: String,
+    /// `ed25519:` and base64.
+    pub key: String,
+}
+
+/// The identity of a peer that has proved to hold a key. `fingerprint` is that of the key.
+///
+/// # Errors
+/// The configuration does not have the key.
+pub fn identify_key(
+    peer: Peer,
+    key: &str,
+    fingerprint: &str,
+    admins: &[AdminKey],
+) -> Result<Identity, Refusal> {
+    match admins.iter().find(|admin| admin.key == key) {
+        Some(admin) => Ok(Identity { name: admin.name.clone(), role: Role::Admin }),
+        None => {
+            let message = format!("the key {fingerprint} is none of `api.admins`");
+            Err(Refusal::new(Reason::UnknownKey, peer.to_string(), message))
+        }
     }
 }
 
@@ -133,6 +174,7 @@ pub fn is_heard(peer: Peer) -> bool {
 #[derive(Clone, Debug)]
 pub struct DoorLimits {
     calls: TokenBucket,
+    strangers: TokenBucket,
     refused: TokenBucket,
     closed: TokenBucket,
     unsaid: u64,
@@ -142,6 +184,7 @@ impl Default for DoorLimits {
     fn default() -> DoorLimits {
         DoorLimits {
             calls: TokenBucket::new(CALLS.1, CALLS.0),
+            strangers: TokenBucket::new(STRANGERS_CALLS.1, STRANGERS_CALLS.0),
             refused: TokenBucket::new(REFUSED_LINES.1, REFUSED_LINES.0),
             closed: TokenBucket::new(CLOSED_LINES.1, CLOSED_LINES.0),
             unsaid: 0,
@@ -150,17 +193,21 @@ impl Default for DoorLimits {
 }
 
 impl DoorLimits {
-    /// Takes the token of a call.
+    /// Takes the token of a call, of a stranger or of somebody who may ask.
     ///
     /// # Errors
     /// There is none.
-    pub fn admit(&mut self, now: Mono, door: Door) -> Result<(), Refusal> {
-        self.calls.reserve(now, Duration::ZERO).map(drop).map_err(|wait| Refusal {
+    pub fn admit(&mut self, now: Mono, door: Door, is_stranger: bool) -> Result<(), Refusal> {
+        let (bucket, every) = match is_stranger {
+            true => (&mut self.strangers, STRANGERS_CALLS.1),
+            false => (&mut self.calls, CALLS.1),
+        };
+        bucket.reserve(now, Duration::ZERO).map(drop).map_err(|wait| Refusal {
             retry_after: wait,
             ..Refusal::new(
                 Reason::TooManyCalls,
                 format!("door {door}"),
-                format!("more than {} calls a second", 1000 / CALLS.1.as_millis()),
+                format!("more than {} calls a second", 1000 / every.as_millis()),
             )
         })
     }
@@ -210,14 +257,31 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_an_administrator_s_or_a_stranger_s() {
+        let peer = Peer::Network { address: SocketAddr::from(([192, 0, 2, 1], 4711)) };
+        let admins = [AdminKey { name: "ops-1".to_owned(), key: "ed25519:a".to_owned() }];
+        let found = identify_key(peer, "ed25519:a", "SHA256:x", &admins).unwrap();
+        assert_eq!((found.name.as_str(), found.role), ("ops-1", Role::Admin));
+        let refusal = identify_key(peer, "ed25519:b", "SHA256:x", &admins).unwrap_err();
+        assert_eq!(refusal.to_string(), "192.0.2.1:4711: the key SHA256:x is none of `api.admins`");
+        assert_eq!(refusal.reason, Reason::UnknownKey);
+        let trust = Trust { uid: 0, vsock_host: true };
+        assert!(identify(peer, trust).is_err() && is_heard(peer));
+    }
+
+    #[test]
     fn a_burst_of_calls_passes_and_then_twenty_a_second() {
         let mut limits = DoorLimits::default();
         let at = |ms: u64| Mono(1_000_000_000 + ms * 1_000_000);
-        let mut calls = |ms| (0..100).filter(|_| limits.admit(at(ms), Door::Unix).is_ok()).count();
+        let mut calls = |ms| (0..100).filter(|_| limits.admit(at(ms), Door::Unix, false).is_ok()).count();
         assert_eq!((calls(0), calls(49), calls(50), calls(1050)), (40, 0, 1, 20));
-        let refusal = limits.admit(at(1050), Door::Vsock).unwrap_err();
+        let refusal = limits.admit(at(1050), Door::Vsock, false).unwrap_err();
         assert_eq!((refusal.reason, refusal.retry_after), (Reason::TooManyCalls, Duration::from_millis(50)));
         assert_eq!(refusal.to_string(), "door vsock: more than 20 calls a second");
+        // Strangers have tokens of their own.
+        let mut strangers = |ms| (0..100).filter(|_| limits.admit(at(ms), Door::Tcp, true).is_ok()).count();
+        assert_eq!((strangers(1050), strangers(1550)), (10, 1));
+        assert!(limits.admit(at(2000), Door::Tcp, false).is_ok());
     }
 
     #[test]

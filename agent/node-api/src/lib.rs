@@ -1,7 +1,7 @@
 //! orlop-node-api: the node management API, a process of its own. It answers when the agent, containerd, the network or /var is dead.
 //!
 //! ```text
-//! systemd (socket) ─► doors ─► server ─┬─► collect ─► Facts ─► answers ─► objects
+//! systemd (sockets) ─► doors ─► server ─┬─► collect ─► Facts ─► answers ─► objects
 //!                     guard ──┘        └─► logs ─► journalctl (journal), /var/log/orlop
 //! ```
 //! In: connections, files below the root directory, `systemctl`, `journalctl`. Out: gRPC of `orlop_proto::node_api`, a record of each
@@ -14,6 +14,7 @@
 pub mod answers;
 mod blocking;
 pub mod collect;
+mod connection;
 mod doors;
 pub mod facts;
 pub mod guard;
@@ -21,8 +22,10 @@ pub mod journal;
 pub mod kinds;
 mod logs;
 mod machine;
+mod network_door;
 pub mod refusal;
 pub mod server;
+pub mod tls;
 
 pub use collect::Sources;
 pub use server::{ServeError, Settings, serve};

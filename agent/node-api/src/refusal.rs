@@ -17,6 +17,8 @@ const PAGE: &str = "docs/node-api.md";
 pub enum Reason {
     /// The peer may not ask.
     NotTrusted,
+    /// The key of the peer is not in the configuration.
+    UnknownKey,
     /// The request names a kind that this node does not have.
     UnknownKind,
     /// A value of the request cannot be.
@@ -39,8 +41,9 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::NotTrusted,
+        Reason::UnknownKey,
         Reason::UnknownKind,
         Reason::BadRequest,
         Reason::TooManyCalls,
@@ -57,6 +60,7 @@ impl Reason {
     pub const fn word(self) -> &'static str {
         match self {
             Reason::NotTrusted => "NOT_TRUSTED",
+            Reason::UnknownKey => "UNKNOWN_KEY",
             Reason::UnknownKind => "UNKNOWN_KIND",
             Reason::BadRequest => "BAD_REQUEST",
             Reason::TooManyCalls => "TOO_MANY_CALLS",
@@ -73,7 +77,7 @@ impl Reason {
     #[must_use]
     pub const fn code(self) -> Code {
         match self {
-            Reason::NotTrusted => Code::Unauthenticated,
+            Reason::NotTrusted | Reason::UnknownKey => Code::Unauthenticated,
             Reason::UnknownKind | Reason::BadRequest => Code::InvalidArgument,
             Reason::TooManyCalls | Reason::TooManyStreams | Reason::TooManyObjects => Code::ResourceExhausted,
             Reason::PartDown => Code::Unavailable,
@@ -89,6 +93,9 @@ impl Reason {
         match self {
             Reason::NotTrusted => {
                 "set `api.vsock.trustHost: true` in the NodeConfig, or ask as root on the node's unix socket"
+            }
+            Reason::UnknownKey => {
+                "add the key to `api.admins` of the NodeConfig; `orlopctl key show` prints it"
             }
             Reason::UnknownKind => "`orlopctl kinds` lists the kinds of this node",
             Reason::BadRequest => "correct the request",

@@ -4,19 +4,22 @@
 //! the log with who, by which door, what and the verdict (refused ones at a bounded rate, with the number of those left out); a call
 //! without an identity does no work.
 
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_linux::clock::boottime;
 use agent_types::lock::Lock;
-use futures_util::stream;
+use futures_util::stream::{self, BoxStream};
 use orlop_proto::node_api::v1alpha1::logs_server::{Logs, LogsServer};
 use orlop_proto::node_api::v1alpha1::node_server::{Node, NodeServer};
 use orlop_proto::node_api::v1alpha1::{
     GetRequest, GetResponse, KindsRequest, KindsResponse, ListRequest, ListResponse, ReadRequest,
     VersionInfo, VersionRequest,
 };
+use socket2::{Domain, Socket};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tonic::transport::Server;
@@ -24,11 +27,14 @@ use tonic::{Request, Response, Status};
 
 use crate::answers;
 use crate::collect::{Collector, Sources};
-use crate::doors::{CallPeer, DoorDeps, connections};
+use crate::connection::{CallPeer, Connection};
+use crate::doors::{self, DoorDeps};
 use crate::guard::{Door, DoorLimits, Peer};
 use crate::kinds::{self, ObjectKind};
 use crate::logs::{LogReader, LogStream};
+use crate::network_door;
 use crate::refusal::Refusal;
+use crate::tls::{ServerTls, TlsError, server_tls};
 
 /// Calls at once on one connection.
 const CALLS_MAX: usize = 16;
@@ -64,7 +70,10 @@ pub enum ServeError {
     NoSocket,
     /// A passed socket cannot be used.
     #[error("use a passed socket")]
-    Socket(#[source] std::io::Error),
+    Socket(#[source] io::Error),
+    /// There is no TLS for the network.
+    #[error("open the port")]
+    Tls(#[source] TlsError),
     /// gRPC ended.
     #[error("serve")]
     Serve(#[source] tonic::transport::Error),
@@ -82,16 +91,9 @@ pub async fn serve(settings: Settings, sockets: Vec<OwnedFd>) -> Result<(), Serv
     let (open, connected) = watch::channel(0);
     let gate = Arc::new(Gate::default());
     let deps = DoorDeps { root: sources.root.clone(), uid, gate: gate.clone(), open };
-    let mut doors = Vec::new();
-    for socket in sockets {
-        doors.push(connections(socket, deps.clone()).map_err(ServeError::Socket)?);
-    }
-    let api = NodeApi(Arc::new(ApiParts {
-        collector: Collector::new(sources),
-        logs: LogReader::new(),
-        gate,
-        version,
-    }));
+    let collector = Collector::new(sources);
+    let (doors, server_key) = open_doors(sockets, &deps, &collector).await?;
+    let api = NodeApi(Arc::new(ApiParts { collector, logs: LogReader::new(), gate, version, server_key }));
     Server::builder()
         .concurrency_limit_per_connection(CALLS_MAX)
         .max_concurrent_streams(STREAMS_MAX)
@@ -103,6 +105,47 @@ pub async fn serve(settings: Settings, sockets: Vec<OwnedFd>) -> Result<(), Serv
         .serve_with_incoming_shutdown(stream::select_all(doors), without_clients(connected, idle))
         .await
         .map_err(ServeError::Serve)
+}
+
+/// Where the server's key in the network is, below the root directory.
+const KEY: &str = "var/lib/orlop/api/key";
+
+/// Connections of a door.
+type DoorConnections = BoxStream<'static, io::Result<Connection>>;
+
+/// A door for each socket, and the fingerprint of the server's key if one of them is in the network.
+async fn open_doors(
+    sockets: Vec<OwnedFd>,
+    deps: &DoorDeps,
+    collector: &Collector,
+) -> Result<(Vec<DoorConnections>, String), ServeError> {
+    let (mut opened, mut server_key) = (Vec::new(), String::new());
+    for socket in sockets.into_iter().map(Socket::from) {
+        let domain = socket.local_addr().map_err(ServeError::Socket)?.domain();
+        let door = if domain == Domain::IPV4 || domain == Domain::IPV6 {
+            let ServerTls { config, fingerprint } = network_tls(deps, collector).await?;
+            tracing::info!(key = %fingerprint, "the port in the network is open");
+            server_key = fingerprint;
+            network_door::connections(socket, config, deps.clone())
+        } else {
+            doors::connections(socket, deps.clone())
+        };
+        opened.push(door.map_err(ServeError::Socket)?);
+    }
+    Ok((opened, server_key))
+}
+
+/// A state partition that does not answer keeps nobody out: the key is in memory then.
+async fn network_tls(deps: &DoorDeps, collector: &Collector) -> Result<ServerTls, ServeError> {
+    let file = deps.root.join(KEY);
+    let made = match collector.files().look(move || server_tls(&file)).await {
+        Ok(made) => made,
+        Err(refusal) => {
+            tracing::warn!(%refusal, "the server's key cannot be read");
+            server_tls(Path::new(""))
+        }
+    };
+    made.map_err(ServeError::Tls)
 }
 
 /// Ends when no client has been connected for `idle`.
@@ -131,6 +174,7 @@ pub(crate) struct Gate {
     // Held for a moment only.
     unix: Lock<DoorLimits>,
     vsock: Lock<DoorLimits>,
+    tcp: Lock<DoorLimits>,
 }
 
 impl Gate {
@@ -138,11 +182,12 @@ impl Gate {
         match door {
             Door::Unix => &self.unix,
             Door::Vsock => &self.vsock,
+            Door::Tcp => &self.tcp,
         }
     }
 
     fn admit(&self, caller: &CallPeer) -> Result<(), Refusal> {
-        self.limits(caller.door).lock().admit(boottime(), caller.door)?;
+        self.limits(caller.door).lock().admit(boottime(), caller.door, caller.identity.is_err())?;
         caller.identity.clone().map(drop)
     }
 
@@ -176,6 +221,8 @@ struct ApiParts {
     logs: LogReader,
     gate: Arc<Gate>,
     version: String,
+    /// Fingerprint of the key in the network.
+    server_key: String,
 }
 
 /// The services; clones are the same server.
@@ -217,7 +264,7 @@ impl Node for NodeApi {
     async fn version(&self, request: Request<VersionRequest>) -> Result<Response<VersionInfo>, Status> {
         let work = async {
             let facts = self.0.collector.collect(&[]).await?;
-            Ok::<_, Refusal>(answers::version(&self.0.version, &facts))
+            Ok::<_, Refusal>(answers::version(&self.0.version, &self.0.server_key, &facts))
         };
         self.call(caller(&request), "Node.Version", String::new(), work).await
     }
@@ -282,6 +329,7 @@ mod tests {
             logs: LogReader::new(),
             gate: Arc::default(),
             version: "1".to_owned(),
+            server_key: String::new(),
         };
         NodeApi(Arc::new(parts))
     }

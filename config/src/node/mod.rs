@@ -34,7 +34,7 @@ pub use scalar::Scalar;
 pub use secret::{MASK, Secret};
 pub use static_pod::StaticPod;
 pub use types::{
-    API_VERSION, Api, ApiVsock, CloudProvider, Console, Install, Join, KIND, Kernel, KubeletPatch, Mirrors,
-    Node, NodeConfig, Platform, Proxy, Registries, Time, Trust,
+    API_VERSION, Api, ApiAdmin, ApiVsock, CloudProvider, Console, Install, Join, KIND, Kernel, KubeletPatch,
+    Mirrors, Node, NodeConfig, Platform, Proxy, Registries, Time, Trust,
 };
 pub(crate) use validate::validate_join;

@@ -219,8 +219,20 @@ config_struct! {
 config_struct! {
     /// The management API.
     pub struct Api {
+        /// Who may ask by the network, each by a key; none: the port is closed.
+        admins: Vec<ApiAdmin> = Vec::new(), "admins";
         /// The socket between a machine and its host.
         vsock: ApiVsock = ApiVsock::default(), "vsock";
+    }
+}
+
+config_struct! {
+    /// An administrator of the node.
+    pub struct ApiAdmin {
+        /// Name in the records of calls.
+        name: String = String::new(), "name", required;
+        /// Public key, `ed25519:` and base64, as `orlopctl key new` prints it.
+        key: String = String::new(), "key", required;
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) fn version(own: &str, node: &VersionInfo) -> String {
         ("image", node.image_version.as_str()),
         ("server", node.server_version.as_str()),
         ("API", node.api_version.as_str()),
+        ("server key", node.server_key.as_str()),
         ("kernel", node.kernel.as_str()),
         ("architecture", node.architecture.as_str()),
         ("boot", node.boot_id.as_str()),

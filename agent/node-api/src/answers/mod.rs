@@ -86,9 +86,9 @@ fn object(kind: ObjectKind, name: String, status: Status, facts: &Facts) -> Obje
     }
 }
 
-/// What runs here.
+/// What runs here. `server_key` is the fingerprint of the key in the network, if the port is open.
 #[must_use]
-pub fn version(server_version: &str, facts: &Facts) -> VersionInfo {
+pub fn version(server_version: &str, server_key: &str, facts: &Facts) -> VersionInfo {
     VersionInfo {
         api_version: API_VERSION.to_owned(),
         server_version: server_version.to_owned(),
@@ -97,6 +97,7 @@ pub fn version(server_version: &str, facts: &Facts) -> VersionInfo {
         boot_id: facts.boot_id.trim().to_owned(),
         kernel: facts.kernel.trim().to_owned(),
         architecture: std::env::consts::ARCH.to_owned(),
+        server_key: server_key.to_owned(),
     }
 }
 

@@ -78,8 +78,9 @@ fn a_healthy_node_has_no_problem_and_every_kind() {
         assert_eq!((object.api_version.as_str(), meta.boot_id.as_str()), (API_VERSION, "boot-1"));
         assert!(!meta.name.is_empty() && object.status.is_some(), "{object:?}");
     }
-    let info = version("9.9.9", &facts);
+    let info = version("9.9.9", "SHA256:k", &facts);
     assert_eq!((info.server_version.as_str(), info.node.as_str()), ("9.9.9", "edge-7"));
+    assert_eq!(info.server_key, "SHA256:k");
 }
 
 #[test]

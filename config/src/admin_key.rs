@@ -26,7 +26,7 @@ pub fn render(key: &[u8]) -> String {
 /// The key of these 32 bytes; `None` for another number of bytes.
 #[must_use]
 pub fn of_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
-    let key = [&START, bytes].concat();
+    let key = [&START[..], bytes].concat();
     is_key(&key).then_some(key)
 }
 

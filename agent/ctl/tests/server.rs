@@ -69,6 +69,7 @@ impl FakeNode {
             ("run/orlop/node-config.json", "{\"config\":{},\"problems\":[]}"),
             ("var/log/orlop/boot.json", LEDGER),
             ("var/log/secret", "secret\n"),
+            ("var/lib/orlop/api/about", "the server keeps its key here\n"),
         ] {
             let file = root.join(path);
             fs::create_dir_all(file.parent().unwrap()).unwrap();

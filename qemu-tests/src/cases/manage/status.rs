@@ -2,6 +2,7 @@
 //! runs only while somebody asks.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -21,22 +22,26 @@ const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 pub const CASES: &[Case] = &[ALONE.case(
     "manage/status",
     180,
-    "orlopctl says what runs; with agent, containerd and network dead it says why and shows logs; no process without a client",
+    "orlopctl says what runs, also by TCP with a key; with agent, containerd and network dead it says why and shows logs; no process without a client",
     status,
 )];
 
 /// Where the program is in the guest: on the state partition, which has room.
 const PROGRAM: &str = "/var/orlopctl";
+/// The key of the administrator, in the guest.
+const KEY: &str = "/var/ops-1.key";
 const UNIT: &str = "orlop-node-api.service";
 /// An answer under TCG, with the start of the server.
 const ANSWER: Duration = Duration::from_secs(60);
 
 fn status(cx: &mut CaseContext<'_>) -> Result<()> {
     let program = built::ctl(&cx.run)?;
-    let disk = SecondDisk::make(&cx.artefacts, &[(program.as_path(), PROGRAM)], &[])?;
+    let (key, admin) = administrator(&program, &cx.artefacts)?;
+    let disk = SecondDisk::make(&cx.artefacts, &[(program.as_path(), PROGRAM)], &[(&key, KEY)])?;
+    let config = format!("{}api:\n  admins:\n  {admin}", config_with_pod());
     let mut lab = Lab::new(&cx.run, &cx.artefacts)?;
     lab.attach(&[disk.file()]);
-    let mut vm = lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
+    let mut vm = lab.boot(Firmware::Direct, Some(&config))?;
     vm.await_phase("pod.running", BOOT_LIMIT_S)?;
     disk.unpack(vm.shell()?)?;
     let state = vm.shell()?.must(&format!("systemctl show -P ActiveState {UNIT}"))?;
@@ -53,6 +58,7 @@ fn status(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     objects(&mut vm)?;
     logs(&mut vm)?;
+    network(&mut vm)?;
     memory(&mut vm)?;
     dead(&mut vm).context("agent, containerd and network are dead")
 }
@@ -98,6 +104,35 @@ fn logs(vm: &mut Vm) -> Result<()> {
     for words in ["method=\"Node.Get\"", "method=\"Logs.Read\"", "role=\"operator\"", "verdict=\"OK\""] {
         ensure!(audit.contains(words), "{words} is not in: {audit}");
     }
+    Ok(())
+}
+
+/// A key of an administrator, and its line for the configuration.
+fn administrator(program: &Path, artefacts: &Path) -> Result<(String, String)> {
+    let file = artefacts.join("ops-1.key");
+    let made = Command::new(program).args(["key", "new", "--name", "ops-1"]).arg(&file).output();
+    let made = made.with_context(|| format!("run {}", program.display()))?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let key = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok((key, String::from_utf8_lossy(&made.stdout).into_owned()))
+}
+
+/// By TCP: the node's key is kept, an administrator is one, a key of nobody is none.
+fn network(vm: &mut Vm) -> Result<()> {
+    let version = must(vm, "version")?;
+    let pin =
+        version.lines().find_map(|line| line.strip_prefix("server key")).context("no server key")?.trim();
+    ensure!(pin.starts_with("SHA256:"), "{version}");
+    let kept = vm.shell()?.must("stat -c %a /var/lib/orlop/api/key")?;
+    ensure!(kept.trim() == "600", "the node's key has mode {kept}");
+    let by_tcp = |key: &str| format!("--tcp 127.0.0.1 --key {key} --node-key {pin} get time -o name");
+    let answer = must(vm, &by_tcp(KEY))?;
+    ensure!(answer.trim() == "time/clock", "{answer}");
+    must(vm, "key new /var/nobody.key")?;
+    let refused = ask(vm, &by_tcp("/var/nobody.key"))?;
+    ensure!(refused.status == 4 && refused.text.contains("UNKNOWN_KEY"), "{}", refused.text);
+    let audit = must(vm, &format!("logs {UNIT} --grep UNKNOWN_KEY"))?;
+    ensure!(audit.contains("stranger") && audit.contains("127.0.0.1:"), "{audit}");
     Ok(())
 }
 

@@ -133,6 +133,8 @@ impl NetworkDoor {
     fn connection(&self, stream: TlsStream<TcpStream>, address: SocketAddr) -> Option<Connection> {
         let shown = stream.get_ref().1.peer_certificates().and_then(|keys| keys.first());
         let key = shown.map(|key| AsRef::<[u8]>::as_ref(key).to_vec()).unwrap_or_default();
+        // A socket of both families shows IPv4 addresses inside of IPv6's.
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let peer = Peer::Network { address };
         let known = admins(&node_config(&self.deps.root));
         let identity = identify_key(peer, &admin_key::render(&key), &fingerprint(&key), &known);

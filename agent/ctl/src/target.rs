@@ -124,7 +124,7 @@ fn vsock(cid: u32, limit: Duration) -> io::Result<StdUnixStream> {
     Ok(StdUnixStream::from(OwnedFd::from(socket)))
 }
 
-/// Asks a hypervisor for the port: `CONNECT <port>`, answered by `OK <number>` (Firecracker: docs/vsock.md).
+/// Asks a hypervisor for the port: `CONNECT <port>`, answered by `OK <number>`, as Firecracker documents for its vsock device.
 async fn hypervisor(path: &Path) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path).await?;
     stream.write_all(format!("CONNECT {PORT}\n").as_bytes()).await?;

@@ -32,7 +32,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let devices = protox::compile(["deviceplugin/v1beta1/deviceplugin.proto"], ["proto"])?;
     // Maps in order: the bytes of an answer go into a checkpoint with a checksum.
     tonic_prost_build::configure().btree_map(".v1beta1").compile_fds(devices)?;
+    node_api()?;
     dra()
+}
+
+/// The node management API. Clients show its objects as JSON, so messages serialise.
+fn node_api() -> Result<(), Box<dyn Error>> {
+    const PACKAGE: &str = ".orlop.node.v1alpha1";
+    let node = protox::compile(["orlop/node/v1alpha1/node.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .type_attribute(PACKAGE, "#[derive(serde::Serialize)]")
+        .type_attribute(PACKAGE, "#[serde(rename_all = \"camelCase\")]")
+        // The object's kind says which status it has.
+        .type_attribute(".orlop.node.v1alpha1.Object.status", "#[serde(untagged)]")
+        .compile_fds(node)?;
+    Ok(())
 }
 
 /// DRA drivers. Their packages have the files of other packages: `v1alpha1` is one of the pod resources API, too.

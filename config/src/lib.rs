@@ -3,6 +3,7 @@
 //! alike: texts of /proc, chains of errors, FNV-1a, CRC-32. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
+pub mod admin_key;
 pub mod base64;
 pub mod crc32;
 pub mod credential_provider;

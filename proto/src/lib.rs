@@ -2,7 +2,8 @@
 //! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole; of gRPC's health checking protocol
 //! ([`grpc_health::v1`]) what a probe asks; the kubelet's own pod resources API ([`pod_resources`]); plugin registration
 //! ([`plugin_registration`]), device plugins ([`device_plugin`]) and DRA drivers ([`dra`], [`dra_health`]), whole; of
-//! CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is mounted for one pod.
+//! CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is mounted for one pod. [`node_api`] is
+//! Orlop's own: the node management API.
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
 //! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
@@ -110,6 +111,38 @@ pub mod grpc_health {
     #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
     pub mod v1 {
         tonic::include_proto!("grpc.health.v1");
+    }
+}
+
+/// The node management API (docs/node-api.md).
+pub mod node_api {
+    use prost::Message as _;
+
+    /// `apiVersion` of its objects.
+    pub const API_VERSION: &str = "orlop.node/v1alpha1";
+    /// Its port, on vsock.
+    pub const PORT: u32 = 10270;
+    /// Its unix socket.
+    pub const SOCKET: &str = "/run/orlop/api.sock";
+
+    /// The bytes of a refusal's detail.
+    #[must_use]
+    pub fn encode(detail: &v1alpha1::ErrorDetail) -> Vec<u8> {
+        detail.encode_to_vec()
+    }
+
+    /// The detail with these bytes.
+    ///
+    /// # Errors
+    /// The bytes are no such message.
+    pub fn decode(bytes: &[u8]) -> Result<v1alpha1::ErrorDetail, prost::DecodeError> {
+        v1alpha1::ErrorDetail::decode(bytes)
+    }
+
+    /// Package `orlop.node.v1alpha1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1alpha1 {
+        tonic::include_proto!("orlop.node.v1alpha1");
     }
 }
 

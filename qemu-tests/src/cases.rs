@@ -10,6 +10,7 @@ pub mod console;
 pub mod defence;
 pub mod join;
 pub mod lifecycle;
+pub mod manage;
 pub mod net;
 pub mod places;
 pub mod provision;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         places::bios::CASES,
         console::banner::CASES,
         console::faults::CASES,
+        manage::status::CASES,
         defence::cgroups::CASES,
         lifecycle::runtime_control::CASES,
         lifecycle::cri_contract::CASES,

@@ -50,11 +50,13 @@ fn filter(verbosity: u32) -> &'static str {
     match verbosity {
         0..2 => {
             "warn,orlop_agent=info,agent_core=info,agent_cri=info,agent_linux=info,agent_server=info,\
-             agent_provision=info,orlop_update=info"
+             agent_provision=info,orlop_update=info,\
+             orlop_node_api=info"
         }
         2..6 => {
             "warn,orlop_agent=debug,agent_core=debug,agent_cri=debug,agent_linux=debug,agent_server=debug,\
-             agent_provision=debug,orlop_update=debug"
+             agent_provision=debug,orlop_update=debug,\
+             orlop_node_api=debug"
         }
         6.. => "trace,h2=info,hyper=info",
     }

@@ -13,6 +13,7 @@ use orlop_agent::logging;
 use orlop_agent::node::console::is_appliance;
 use orlop_agent::process::cli::{self, Command};
 use orlop_agent::process::node::run_dir;
+use orlop_agent::process::node_api;
 use orlop_agent::process::provision;
 use orlop_agent::process::run::{self, Environment};
 use orlop_agent::process::update;
@@ -23,15 +24,12 @@ use orlop_agent::tasks::pools;
 const REASON_CHARS_MAX: usize = 800;
 
 fn main() -> ExitCode {
-    if provision::is_named(std::env::args_os().next().as_deref()) {
-        return match provision::start() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                // The service manager keeps it, and starts the program again.
-                let _ = writeln!(std::io::stderr(), "{}: {error:#}", provision::NAME);
-                ExitCode::FAILURE
-            }
-        };
+    let name = std::env::args_os().next();
+    if provision::is_named(name.as_deref()) {
+        return ended(provision::NAME, provision::start());
+    }
+    if node_api::is_named(name.as_deref()) {
+        return ended(node_api::NAME, node_api::start());
     }
     if update::is_named(std::env::args_os().next().as_deref()) {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -58,6 +56,14 @@ fn main() -> ExitCode {
             Err(error) => fail(&error),
         },
     }
+}
+
+/// The end of one of the binary's other programs.
+fn ended(name: &str, result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // The service manager keeps it, and starts the program again.
+    let _ = writeln!(std::io::stderr(), "{name}: {error:#}");
+    ExitCode::FAILURE
 }
 
 fn start(settings: Settings) -> anyhow::Result<()> {

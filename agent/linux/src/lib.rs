@@ -2,9 +2,10 @@
 //! small trait. Decisions live in agent-core; what is here reads, writes and waits, and names the operation
 //! and the object when that fails. See docs/agent/README.md.
 //!
-//! Unsafe code lives in [`heap`] alone.
+//! Unsafe code lives in [`heap`] and [`activation`] alone.
 #![deny(unsafe_code)]
 
+pub mod activation;
 pub mod boot_ledger;
 mod cgroup_dir;
 pub mod cgroup_stats;

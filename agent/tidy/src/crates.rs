@@ -125,6 +125,18 @@ const ROOMS: &[Room] = &[
         must_not_use: &["libc", "rustix", "inotify", "tonic", "axum"],
     },
     Room {
+        name: "orlop-node-api",
+        directory: "agent/node-api",
+        may_use: &["agent-core", "agent-linux", "agent-types", "orlop-config", "orlop-proto"],
+        must_not_use: &["libc", "rustix", "inotify", "axum", "hyper"],
+    },
+    Room {
+        name: "orlopctl",
+        directory: "agent/ctl",
+        may_use: &["orlop-config", "orlop-proto"],
+        must_not_use: &["nix", "libc", "rustix", "inotify", "axum", "anyhow"],
+    },
+    Room {
         name: "orlop-netlink",
         directory: "agent/netlink",
         may_use: &[],
@@ -152,6 +164,7 @@ const ROOMS: &[Room] = &[
             "agent-provision",
             "agent-server",
             "orlop-config",
+            "orlop-node-api",
             "orlop-proto",
             "orlop-update",
         ],
@@ -277,6 +290,8 @@ fn judge(room: &Room, dependency: &Value) -> Option<String> {
             && (name == room.name || TESTS_MAY_USE.contains(&name));
         // The fake API server over TLS is the client's, and stands in for the API server that the node's API asks.
         let for_tests = for_tests || (in_tests && (room.name, name) == ("agent-server", "agent-apiserver"));
+        // The command line is asked against the server itself.
+        let for_tests = for_tests || (in_tests && (room.name, name) == ("orlopctl", "orlop-node-api"));
         let allowed = for_tests || room.may_use.contains(&name);
         return (!allowed)
             .then(|| format!("{} may not use {name}; it may use: {}", room.name, room.may_use.join(", ")));
@@ -332,6 +347,9 @@ mod tests {
             ("agent-server", "agent-apiserver", "null", false),
             ("agent-server", "agent-apiserver", "\"dev\"", true),
             ("orlop-agent", "agent-server", "null", true),
+            ("orlopctl", "orlop-node-api", "null", false),
+            ("orlopctl", "orlop-node-api", "\"dev\"", true),
+            ("orlop-node-api", "agent-server", "null", false),
             ("orlop-agent", "agent-sim", "null", false),
             ("orlop-agent", "agent-sim", "\"dev\"", true),
             ("orlop-agent", "orlop-image", "null", false),

@@ -34,7 +34,7 @@ pub use scalar::Scalar;
 pub use secret::{MASK, Secret};
 pub use static_pod::StaticPod;
 pub use types::{
-    API_VERSION, CloudProvider, Console, Install, Join, KIND, Kernel, KubeletPatch, Mirrors, Node,
-    NodeConfig, Platform, Proxy, Registries, Time, Trust, Update, UpdateDrives, UpdatePolicy,
+    API_VERSION, Api, ApiAdmin, ApiVsock, CloudProvider, Console, Install, Join, KIND, Kernel, KubeletPatch,
+    Mirrors, Node, NodeConfig, Platform, Proxy, Registries, Time, Trust, Update, UpdateDrives, UpdatePolicy,
 };
 pub(crate) use validate::validate_join;

@@ -85,7 +85,8 @@ fn every_field_has_the_documented_default() {
         "files": [],
         "console": { "podOutput": false },
         "platform": { "labels": false },
-        "update": { "source": "", "channel": "stable", "policy": "manual", "version": "", "usb": "allow" }
+        "update": { "source": "", "channel": "stable", "policy": "manual", "version": "", "usb": "allow" },
+        "api": { "admins": [], "vsock": { "trustHost": false } }
     });
     assert_eq!(serde_json::to_value(NodeConfig::default()).expect("JSON"), want);
     let mut known: Vec<&str> = want.as_object().expect("a map").keys().map(String::as_str).collect();

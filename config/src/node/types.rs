@@ -67,6 +67,8 @@ config_struct! {
         platform: Platform = Platform::default(), "platform";
         /// Where releases come from, and what the node does with them.
         update: Update = Update::default(), "update";
+        /// The management API.
+        api: Api = Api::default(), "api";
     }
 }
 
@@ -249,6 +251,34 @@ config_enum! {
         Allow = "allow",
         /// Nothing.
         Ignore = "ignore",
+    }
+}
+
+config_struct! {
+    /// The management API.
+    pub struct Api {
+        /// Who may ask by the network, each by a key; none: the port is closed.
+        admins: Vec<ApiAdmin> = Vec::new(), "admins";
+        /// The socket between a machine and its host.
+        vsock: ApiVsock = ApiVsock::default(), "vsock";
+    }
+}
+
+config_struct! {
+    /// An administrator of the node.
+    pub struct ApiAdmin {
+        /// Name in the records of calls.
+        name: String = String::new(), "name", required;
+        /// Public key, `ed25519:` and base64, as `orlopctl key new` prints it.
+        key: String = String::new(), "key", required;
+    }
+}
+
+config_struct! {
+    /// The socket between a machine and its host.
+    pub struct ApiVsock {
+        /// The host of the machine may ask, as an administrator, without a key.
+        trust_host: bool = false, "trustHost";
     }
 }
 

@@ -94,6 +94,7 @@ pub fn var_layout(plugins: PluginDir) -> Vec<BootStep> {
     [
         "cache",
         "lib/kubelet/volumeplugins",
+        "lib/orlop/api",
         "lib/orlop/cni/net.d",
         "lib/orlop/containerd/certs.d",
         "lib/orlop/etc/ceph",

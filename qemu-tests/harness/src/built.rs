@@ -1,4 +1,4 @@
-//! Programs of this workspace that cases run: the agent, and the contract suites that are examples of their crates.
+//! Programs of this workspace that cases run: the agent, orlopctl, and the contract suites that are examples of their crates.
 //!
 //! In the profile of development they are built as `cargo test --workspace` builds them, with the features of the
 //! whole workspace: a package built alone has fewer, which compiles its dependencies once more and takes minutes.
@@ -31,6 +31,7 @@ impl Built {
                 "--quiet",
                 "--workspace",
                 "--bin=orlop-agent",
+                "--bin=orlopctl",
                 "--example=api-contract",
                 "--example=cri-contract",
             ],
@@ -70,6 +71,14 @@ pub fn agent(run: &Arc<Run>, release: bool) -> Result<PathBuf> {
     let released = release || profile()?.ends_with("release");
     let built = if released { Built::ReleasedAgent } else { Built::Workspace };
     there(built.ensure(run)?.join("orlop-agent"))
+}
+
+/// The command line of the node management API.
+///
+/// # Errors
+/// If it does not build.
+pub fn ctl(run: &Arc<Run>) -> Result<PathBuf> {
+    there(Built::Workspace.ensure(run)?.join("orlopctl"))
 }
 
 /// An example of any crate, by its name.

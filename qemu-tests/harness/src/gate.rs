@@ -20,6 +20,7 @@ pub const AREAS: &[Area] = &[
     "defence",
     "join",
     "lifecycle",
+    "manage",
     "net",
     "places",
     "provision",
@@ -32,12 +33,13 @@ pub const AREAS: &[Area] = &[
 
 /// Areas without a case of this level in the fixed set. A run from nothing has no time to compile what cases of the add-ons need, and
 /// those of resources in VMs take a quarter of an hour next to other work. Installations and boots from emulated sticks and controllers
-/// take minutes each, arm64 needs an image of its own, and the cases of consoles, networks, platforms, clocks and slots take minutes, too.
+/// take minutes each, arm64 needs an image of its own, and the cases of consoles, management, networks, platforms, clocks and slots take minutes, too.
 pub const NOT_FIXED: &[(Area, Level)] = &[
     ("addons", Level::L4n),
     ("addons", Level::L4v),
     ("arm64", Level::L4v),
     ("console", Level::L4v),
+    ("manage", Level::L4v),
     ("net", Level::L4n),
     ("net", Level::L4v),
     ("places", Level::L4v),
@@ -91,6 +93,7 @@ pub const UNTRIED: &[&str] = &[
     "addons/services-vm-ipvs",
     "arm64/boot",
     "boot/containerd",
+    "manage/status",
     "places/ahci",
     "places/ide",
     "places/lsi",
@@ -155,6 +158,8 @@ const PLACES: &[(&str, &[Area])] = &[
     ("README.md", &[]),
     ("agent/apiserver/", &["join", "api"]),
     ("agent/cni/", &["join", "boot", "addons"]),
+    ("agent/ctl/", &["manage"]),
+    ("agent/node-api/", &["manage"]),
     ("agent/core/src/admission/", &["join", "defence"]),
     ("agent/core/src/allocation/", &["join"]),
     ("agent/core/src/certs/", &["join", "api"]),
@@ -270,6 +275,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("qemu-tests/src/cases/defence", &["defence"]),
     ("qemu-tests/src/cases/join", &["join"]),
     ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
+    ("qemu-tests/src/cases/manage", &["manage"]),
     ("qemu-tests/src/cases/net", &["net"]),
     ("qemu-tests/src/cases/places", &["places"]),
     ("qemu-tests/src/cases/provision", &["provision"]),

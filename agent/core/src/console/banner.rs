@@ -42,18 +42,27 @@ impl NodeTitle {
     }
 }
 
-/// `slot A (vda2), root hash 0123456789ab` from the ledger's detail of `init.verity`. Empty for another text.
+/// The root that was booted, by the ledger's detail of `init.verity`: its slot (`A` or `B`; empty for a partition that is none), the
+/// partition and the root hash. `None` for another text.
 #[must_use]
-pub fn root_of(verity: &str) -> String {
-    let Some((partition, hash)) = verity.split_once(" root hash ") else { return String::new() };
+pub fn booted_root(verity: &str) -> Option<(&'static str, &str, &str)> {
+    let (partition, hash) = verity.split_once(" root hash ")?;
     let partition = partition.rsplit('/').next().unwrap_or(partition);
     // docs/architecture.md, "Disk": the roots are partitions 2 and 4.
     let slot = match partition.chars().next_back() {
-        Some('2') => "slot A",
-        Some('4') => "slot B",
-        _ => "root",
+        Some('2') => "A",
+        Some('4') => "B",
+        _ => "",
     };
-    format!("{slot} ({partition}), root hash {}", hash.get(..12).unwrap_or(hash))
+    Some((slot, partition, hash))
+}
+
+/// `slot A (vda2), root hash 0123456789ab` from the ledger's detail of `init.verity`. Empty for another text.
+#[must_use]
+pub fn root_of(verity: &str) -> String {
+    let Some((slot, partition, hash)) = booted_root(verity) else { return String::new() };
+    let place = if slot.is_empty() { "root".to_owned() } else { format!("slot {slot}") };
+    format!("{place} ({partition}), root hash {}", hash.get(..12).unwrap_or(hash))
 }
 
 /// The node's place in a cluster.

@@ -144,6 +144,13 @@ impl Console {
         }
     }
 
+    /// Present problems of these sources that were written, the most important first.
+    pub fn present(&self, sources: &'static [ProblemSource]) -> impl Iterator<Item = &ConsoleProblem> {
+        let courses = self.problems.iter().filter(|((source, _), _)| sources.contains(source));
+        let present = courses.filter(|(_, course)| course.gone.is_none() && course.written.is_some());
+        present.map(|(_, course)| &course.present)
+    }
+
     fn replace(&mut self, now: Mono, source: ProblemSource, all: Vec<ConsoleProblem>) {
         for ((of, subject), course) in &mut self.problems {
             if *of == source && course.gone.is_none() && !all.iter().any(|p| p.subject == *subject) {

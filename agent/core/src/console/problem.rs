@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent_types::ids::PodKey;
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, PodStatus};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::text::clean;
@@ -88,6 +89,43 @@ impl ConsoleProblem {
         let separator = if self.remedy.is_empty() { "" } else { "; " };
         format!("{}: {}{separator}{}", self.subject, self.text, self.remedy)
     }
+}
+
+/// The agent's present problems with pods, below init's run-time directory: for the management API, which is another process
+/// (docs/node-api.md).
+pub const FILE: &str = "agent-problems.json";
+
+/// A problem as that file has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownProblem {
+    /// The object.
+    pub subject: String,
+    /// What is wrong.
+    pub text: String,
+    /// What a person can do; empty if the text says it.
+    #[serde(default)]
+    pub remedy: String,
+}
+
+impl From<&ConsoleProblem> for ShownProblem {
+    fn from(problem: &ConsoleProblem) -> ShownProblem {
+        let ConsoleProblem { subject, text, remedy, .. } = problem;
+        ShownProblem { subject: subject.clone(), text: text.clone(), remedy: (*remedy).to_owned() }
+    }
+}
+
+/// The text of the file.
+#[must_use]
+pub fn render(problems: &[ShownProblem]) -> String {
+    let mut text = serde_json::to_string_pretty(problems).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// The problems of the file. A text that is no such file has none.
+#[must_use]
+pub fn parse(text: &str) -> Vec<ShownProblem> {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 const MANIFEST: &str = "correct the pod in staticPods of the NodeConfig and reboot";
@@ -265,6 +303,17 @@ mod tests {
         assert!(of_configuration(&bare)[0].line().starts_with("configuration, 1 of 1: init: full; "));
         for nothing in ["", "{", "[]", "{\"problems\": 1}"] {
             assert!(of_configuration(nothing).is_empty(), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn the_file_of_problems_is_read_as_it_was_written() {
+        let problem = of_manifest("web.yaml", "no \"kind\"\u{1b}");
+        let shown = [ShownProblem::from(&problem)];
+        assert_eq!((shown[0].subject.as_str(), shown[0].remedy.as_str()), ("manifest web.yaml", MANIFEST));
+        assert_eq!(parse(&render(&shown)), shown);
+        for other in ["", "{", "{}", "[1]"] {
+            assert_eq!(parse(other), [], "{other}");
         }
     }
 

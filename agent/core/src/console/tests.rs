@@ -198,3 +198,20 @@ fn pods_that_break_leave_the_node_s_own_troubles_their_places() {
     let first = lines.iter().find(|line| line.starts_with("   problem: "));
     assert_eq!(first.map(String::as_str), Some("   problem: Configuration: no token"), "{lines:?}");
 }
+
+#[test]
+fn present_problems_are_those_that_were_written_and_are_not_gone() {
+    const PODS: &[ProblemSource] = &[ProblemSource::StaticPods];
+    let mut world = World::new(ClusterPlace::Standalone);
+    let of_pods = |problems| ConsoleEvent::Problems(ProblemSource::StaticPods, problems);
+    let shown = |world: &World| -> Vec<String> {
+        world.console.present(PODS).map(|problem| problem.subject.clone()).collect()
+    };
+    world.step(of_pods(vec![problem("a", "x"), waiting("b", "pull")]));
+    world.say(vec![problem("cluster", "x")]);
+    assert_eq!(shown(&world), ["a"], "b may be on its way, and the cluster is another source");
+    world.until(WAITS_FOR.as_secs() + 1);
+    assert_eq!(shown(&world), ["a", "b"]);
+    world.step(of_pods(vec![waiting("b", "pull")]));
+    assert_eq!(shown(&world), ["b"]);
+}

@@ -3,6 +3,7 @@
 //! ```text
 //! cluster problems, state, addresses, Node, manifests, static pods ─► Console ─► lines ─┐
 //! pods' output (`console.podOutput`) ────────────────────────────────────────────────────┴─► queue ─► /dev/kmsg ─► consoles
+//!                                                      └─► problems with pods ─► agent-problems.json ─► management API
 //! ```
 //! Decisions are in [`agent_core::console`]. Invariants: an agent that orlop-init did not boot writes nothing: the kernel's log
 //! is another system's; a console that is slow delays no owner, its lines wait in a bounded queue and are dropped when it is
@@ -13,8 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::console::banner::{ClusterPlace, NodeTitle, root_of};
-use agent_core::console::problem::{self, ConsoleProblem, ProblemSource};
+use agent_core::console::problem::{self, ConsoleProblem, ProblemSource, ShownProblem};
 use agent_core::console::{Console, ConsoleEvent, ConsoleLines, LineLevel};
+use agent_linux::files::{Durability, write_atomic};
 use agent_linux::kernel_log::{self, KernelLogWriter};
 use agent_linux::network;
 use agent_types::pod::is_static;
@@ -35,6 +37,10 @@ use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 const QUEUE_MAX: usize = 512;
 /// Addresses are looked up again after this without a hint, and no sooner than the second one after a hint.
 const ADDRESSES_EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
+/// Sources of the problems that only the agent knows; the management API reads the others where they are.
+const OF_PODS: &[ProblemSource] = &[ProblemSource::Manifests, ProblemSource::StaticPods];
+/// Their file is written no sooner than this after the last time.
+const PROBLEMS_EVERY: Duration = Duration::from_secs(1);
 /// The kernel's level of pods' output (KERN_INFO).
 const LEVEL_OUTPUT: u8 = 6;
 
@@ -140,13 +146,15 @@ pub fn start(deps: Deps, tasks: &Tasks) -> NodeConsole {
     tasks.start(follow_cluster(deps.cluster_problems.clone(), console.own.clone()));
     tasks.start(follow_state(deps.state.clone(), console.own.clone()));
     tasks.start(follow_addresses(console.own.clone(), tasks.clone()));
-    tasks.start(console.clone().begin(deps, inbox));
+    let (problems, present) = watch::channel(Vec::new());
+    tasks.start(keep_problems(deps.run_dir.join(problem::FILE), present, tasks.clone()));
+    tasks.start(console.clone().begin(deps, problems, inbox));
     console
 }
 
 impl NodeConsole {
     /// Reads what init has left, then starts the machine. Events wait in the mailbox meanwhile.
-    async fn begin(self, deps: Deps, inbox: Inbox<ConsoleEvent>) {
+    async fn begin(self, deps: Deps, problems: watch::Sender<Vec<ShownProblem>>, inbox: Inbox<ConsoleEvent>) {
         let (run_dir, name) = (deps.run_dir, deps.node_name);
         let read = self.tasks.blocking(move || (title(name, &run_dir), configuration(&run_dir))).await;
         let Some((title, configuration)) = read else { return };
@@ -154,7 +162,8 @@ impl NodeConsole {
         let member = ClusterPlace::Member { ready: false };
         let cluster = if deps.in_cluster { member } else { ClusterPlace::Standalone };
         let state = *deps.state.borrow();
-        self.tasks.own(Console::new(title, state, cluster), ConsoleShell(deps.writer), inbox);
+        let shell = ConsoleShell { writer: deps.writer, problems };
+        self.tasks.own(Console::new(title, state, cluster), shell, inbox);
         self.own.send(ConsoleEvent::Tick);
     }
 
@@ -170,7 +179,11 @@ impl NodeConsole {
 }
 
 /// The machine's surroundings.
-struct ConsoleShell(ConsoleWriter);
+struct ConsoleShell {
+    writer: ConsoleWriter,
+    /// Problems with pods.
+    problems: watch::Sender<Vec<ShownProblem>>,
+}
 
 impl Shell for ConsoleShell {
     type Machine = Console;
@@ -185,9 +198,39 @@ impl Shell for ConsoleShell {
             LineLevel::Notice => 5,
         };
         for line in action.lines {
-            if !self.0.write(level, line) {
+            if !self.writer.write(level, line) {
                 tracing::warn!("a line for the consoles was lost: they are too slow");
             }
+        }
+    }
+
+    fn after(&mut self, _now: Now, console: &Console) -> bool {
+        let present: Vec<ShownProblem> = console.present(OF_PODS).map(ShownProblem::from).collect();
+        self.problems.send_if_modified(|last| {
+            let changed = *last != present;
+            *last = present;
+            changed
+        });
+        true
+    }
+}
+
+/// Keeps the file of problems as they are now.
+async fn keep_problems(path: PathBuf, mut problems: watch::Receiver<Vec<ShownProblem>>, tasks: Tasks) {
+    loop {
+        let (path, text) = (path.clone(), problem::render(&problems.borrow_and_update()));
+        let written =
+            tasks.blocking(move || write_atomic(&path, text.as_bytes(), 0o644, Durability::Rebuildable));
+        match written.await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(error = chain(&error), "the management API does not show problems of pods");
+            }
+            None => return,
+        }
+        tasks.wait_until(tasks.now().mono.after(PROBLEMS_EVERY)).await;
+        if problems.changed().await.is_err() {
+            return;
         }
     }
 }
@@ -392,6 +435,17 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(!text.contains('\u{1b}') && !text.contains("no server"), "{text}");
+        let file = dir.path().join(problem::FILE);
+        let kept = || problem::parse(&std::fs::read_to_string(&file).unwrap_or_default());
+        for _ in 0..200 {
+            if !kept().is_empty() {
+                break;
+            }
+            tasks.wait_until(tasks.now().mono.after(Duration::from_secs(1))).await;
+            tasks.blocking(|| ()).await.unwrap();
+        }
+        let kept: Vec<String> = kept().into_iter().map(|problem| problem.subject).collect();
+        assert_eq!(kept, ["static pod default/web-n, container c"]);
         drop(ready_view);
         tasks.stop().cancel();
     }

@@ -12,6 +12,10 @@ pub struct Environment {
     pub watchdog_usec: Option<String>,
     /// `WATCHDOG_PID`.
     pub watchdog_pid: Option<String>,
+    /// `LISTEN_PID`.
+    pub listen_pid: Option<String>,
+    /// `LISTEN_FDS`.
+    pub listen_fds: Option<String>,
     /// `JOURNAL_STREAM` is set: stderr goes to the journal.
     pub under_journald: bool,
     /// `DISABLE_HTTP2` is set: use HTTP/1.1 for the API server.
@@ -27,6 +31,8 @@ impl Environment {
             notify_socket: get("NOTIFY_SOCKET"),
             watchdog_usec: get("WATCHDOG_USEC"),
             watchdog_pid: get("WATCHDOG_PID"),
+            listen_pid: get("LISTEN_PID"),
+            listen_fds: get("LISTEN_FDS"),
             under_journald: std::env::var_os("JOURNAL_STREAM").is_some(),
             disable_http2: std::env::var_os("DISABLE_HTTP2").is_some_and(|value| !value.is_empty()),
         }

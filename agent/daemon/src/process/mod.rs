@@ -10,6 +10,7 @@ mod environment;
 pub mod heap_trim;
 pub mod incarnation;
 pub mod node;
+pub mod node_api;
 mod node_plan;
 mod pods;
 pub mod provision;

@@ -14,6 +14,8 @@ pub const JOIN_FILE: &str = "/run/orlop/join.yaml";
 pub const POD_NETWORK_FILE: &str = "/run/orlop/containerd/pod-network.toml";
 /// What it makes that from; in the image.
 const POD_NETWORK_TEMPLATE: &str = "/usr/share/orlop/pod-network.conflist";
+/// Opens the management API's port; absent without administrators.
+const API_PORT_FILE: &str = "/run/systemd/system/sockets.target.d/10-orlop-api.conf";
 /// Size of the swap file, bytes; absent without one.
 pub const SWAP_FILE: &str = "/run/orlop/swap";
 /// `update` of the configuration as JSON, for the updater; absent if it is the default.
@@ -73,6 +75,10 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     if config.update != Update::default() {
         let text = serde_json::to_string(&config.update).unwrap_or_default();
         files.push(file(UPDATE_FILE, 0o644, text + "\n"));
+    }
+    if !config.api.admins.is_empty() {
+        let wants = "[Unit]\nWants=orlop-node-api-tcp.socket\n".to_owned();
+        files.push(file(API_PORT_FILE, 0o644, wants));
     }
     files.extend(environment_files(effective));
     files.extend(networks(config));

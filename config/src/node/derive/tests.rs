@@ -64,6 +64,14 @@ fn a_node_that_was_told_nothing() {
 }
 
 #[test]
+fn the_port_of_the_management_api_is_open_with_an_administrator() {
+    let admin = "api: {admins: [{name: a, key: 'ed25519:MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE='}]}";
+    let files = run_files(&effective(admin), MACHINE_ID);
+    let opens = file(&files, "/run/systemd/system/sockets.target.d/10-orlop-api.conf");
+    assert_eq!((opens.text.as_str(), opens.mode), ("[Unit]\nWants=orlop-node-api-tcp.socket\n", 0o644));
+}
+
+#[test]
 fn the_agents_file_reads_back_to_the_same_configuration() {
     for body in [
         "",

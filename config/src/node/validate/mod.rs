@@ -3,6 +3,7 @@
 //! In: a merged configuration. Out: every broken rule. Rules that only a complete set of sources can meet (a server
 //! without a token) are in [`outlook()`], because sources complete each other.
 
+mod api;
 mod clashes;
 mod files;
 mod install;
@@ -83,6 +84,7 @@ pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> 
     rules.static_pods(config);
     rules.files(config);
     rules.update(&config.update);
+    rules.api(&config.api);
     // Problems of the agent's configuration stand where its keys do.
     let (kubelet, problems) = derive::kubelet(config, source);
     rules.credential_providers(config, &kubelet);

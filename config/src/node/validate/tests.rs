@@ -291,6 +291,17 @@ fn each_rule_has_two_sides() {
         ),
         ("console: {podOutput: true}", "console: {podOutput: 1}", "must be true or false"),
         (
+            "api: {admins: [{name: ops-1, key: 'ed25519:MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE='}]}",
+            "api: {admins: [{name: ops-1, key: 'MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE='}]}",
+            "as `orlopctl key new` prints it",
+        ),
+        (
+            "api: {admins: []}",
+            "api: {admins: [{name: a b, key: 'ed25519:MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE='}]}",
+            "another one for each administrator",
+        ),
+        ("api: {admins: []}", "api: {admins: [{name: ops-1}]}", "is missing"),
+        (
             "files: [{path: /etc/kubernetes/pki/ca.crt, content: x, mode: '0644', uid: 4294967294, gid: 7}]",
             "files: [{path: /etc/kubernetes/manifests/a.yaml, content: x}]",
             "must be below /var/lib/orlop/files or /etc/kubernetes (but not in its manifests)",

@@ -1,0 +1,86 @@
+//! Keys of administrators: made once, kept in a file of their owner alone, shown as the NodeConfig wants them.
+//!
+//! Invariant: a key file is never written over, and the private key is in no output. Form: PKCS #8 in PEM (RFC 5958, RFC 7468).
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use orlop_config::{admin_key, base64};
+use ring::digest::{SHA256, digest};
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+
+use crate::failure::CtlError;
+
+const BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
+const END: &str = "-----END PRIVATE KEY-----";
+
+/// A key with its private half.
+pub(crate) struct OwnKey {
+    /// PKCS #8.
+    pub(crate) private: Vec<u8>,
+    /// SubjectPublicKeyInfo.
+    pub(crate) public: Vec<u8>,
+}
+
+/// Makes a key and keeps it in a file that does not exist yet.
+pub(crate) fn make(file: &Path) -> Result<OwnKey, CtlError> {
+    let failed = |why: String| CtlError::Key(format!("{}: {why}", file.display()));
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+    let pkcs8 = pkcs8.map_err(|_| failed("the system has no random numbers".to_owned()))?;
+    let text = format!("{BEGIN}\n{}\n{END}\n", base64::encode(pkcs8.as_ref()));
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    let written = opened.and_then(|mut opened| opened.write_all(text.as_bytes()));
+    written.map_err(|error| failed(error.to_string()))?;
+    load(file)
+}
+
+/// Reads a key.
+pub(crate) fn load(file: &Path) -> Result<OwnKey, CtlError> {
+    let text = fs::read_to_string(file).map_err(|e| CtlError::Key(format!("{}: {e}", file.display())))?;
+    parse(&text)
+        .ok_or_else(|| CtlError::Key(format!("{}: it has no key of `orlopctl key new`", file.display())))
+}
+
+fn parse(text: &str) -> Option<OwnKey> {
+    let (_, rest) = text.split_once(BEGIN)?;
+    let private = base64::decode(rest.split_once(END)?.0)?;
+    let pair = Ed25519KeyPair::from_pkcs8(&private).ok()?;
+    let public = admin_key::of_bytes(pair.public_key().as_ref())?;
+    Some(OwnKey { private, public })
+}
+
+/// The line for `api.admins` of the NodeConfig.
+pub(crate) fn line(name: &str, key: &OwnKey) -> String {
+    format!("- {{name: \"{name}\", key: \"{}\"}}\n", admin_key::render(&key.public))
+}
+
+/// The short name of a public key.
+pub(crate) fn fingerprint(key: &[u8]) -> String {
+    admin_key::fingerprint(digest(&SHA256, key).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_kept_for_its_owner_and_never_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let made = make(&file).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(load(&file).unwrap().public, made.public);
+        let text = line("ops-1", &made);
+        assert!(text.starts_with("- {name: \"ops-1\", key: \"ed25519:MCow"), "{text}");
+        assert!(!text.contains(&base64::encode(&made.private)));
+        assert!(make(&file).is_err(), "the file is there");
+        assert_eq!(load(&file).unwrap().public, made.public);
+        fs::write(&file, "text").unwrap();
+        assert_eq!(load(&file).map(drop).unwrap_err().exit_code(), 2);
+    }
+}

@@ -1,0 +1,124 @@
+//! `logs`: lines as they come. A reader that follows goes on after a lost connection, where it was.
+//!
+//! Invariant: the cursor of the last shown line is the next request's, so a reboot of the node costs no line and shows none twice.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use orlop_proto::node_api::v1alpha1::logs_client::LogsClient;
+use orlop_proto::node_api::v1alpha1::{LogLine, ReadRequest};
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::transport::Channel;
+
+use crate::cli::{LogArgs, OutputForm};
+use crate::commands::{Verdict, show, within, write};
+use crate::failure::CtlError;
+use crate::render::plain;
+use crate::target::Target;
+
+/// Pause between two tries to reach a node that went away.
+const RETRY: Duration = Duration::from_secs(2);
+/// A node that has been away for so long is not waited for.
+const AWAY_MAX: Duration = Duration::from_secs(600);
+
+/// Shows the lines.
+pub(crate) async fn run(
+    target: &Target,
+    limit: Duration,
+    form: OutputForm,
+    args: &LogArgs,
+) -> Result<Verdict, CtlError> {
+    let mut request = args.request(Timestamp::now())?;
+    let mut channel = target.connect(limit).await?;
+    loop {
+        match stream(channel, limit, form, &mut request).await {
+            Ok(()) => return Ok(Verdict::Fine),
+            Err(error) if args.follow && error.is_lost_connection() => {
+                let _ = std::io::Write::write_all(
+                    &mut std::io::stderr(),
+                    format!("orlopctl: the connection is lost; waiting for {target}\n").as_bytes(),
+                );
+                channel = again(target, limit).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A new connection, once the node is back.
+async fn again(target: &Target, limit: Duration) -> Result<Channel, CtlError> {
+    let until = Instant::now() + AWAY_MAX;
+    loop {
+        let error = match target.connect(limit).await {
+            Ok(channel) => return Ok(channel),
+            Err(error) => error,
+        };
+        if Instant::now() >= until {
+            return Err(error);
+        }
+        sleep_until(Instant::now() + RETRY).await;
+    }
+}
+
+/// Shows lines until the stream ends; the request then begins after the last one.
+async fn stream(
+    channel: Channel,
+    limit: Duration,
+    form: OutputForm,
+    request: &mut ReadRequest,
+) -> Result<(), CtlError> {
+    let mut client = LogsClient::new(channel);
+    let mut lines = within(limit, "the node", client.read(request.clone())).await?;
+    loop {
+        let next = if request.follow {
+            lines.message().await
+        } else {
+            let silent = |_| CtlError::TimedOut { what: "the node's log".to_owned(), limit };
+            timeout(limit, lines.message()).await.map_err(silent)?
+        };
+        let Some(line) = next.map_err(CtlError::Refused)? else { return Ok(()) };
+        show_line(form, &line)?;
+        if !line.cursor.is_empty() {
+            (request.after_cursor, request.lines) = (line.cursor, 0);
+        }
+    }
+}
+
+fn show_line(form: OutputForm, line: &LogLine) -> Result<(), CtlError> {
+    let document = serde_json::to_value(line).unwrap_or_default();
+    match form {
+        OutputForm::Json => write(&format!("{document}\n")),
+        OutputForm::Yaml => show(form, &document, String::new).and_then(|()| write("---\n")),
+        OutputForm::Table | OutputForm::Name => write(&text(line)),
+    }
+}
+
+/// A line for people. A line of a file has neither time nor source.
+fn text(line: &LogLine) -> String {
+    let message = plain(&line.message);
+    if line.time_us == 0 {
+        return format!("{message}\n");
+    }
+    let time = i64::try_from(line.time_us).ok().and_then(|us| Timestamp::from_microsecond(us).ok());
+    let time = time.map_or_else(|| line.time_us.to_string(), |time| format!("{time:.3}"));
+    format!("{time} {}: {message}\n", plain(&line.source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_time_source_and_a_printable_message() {
+        let line = LogLine {
+            time_us: 1_700_000_000_123_456,
+            source: "kubelet.service".to_owned(),
+            message: "a\u{1b}[2J\tb".to_owned(),
+            ..LogLine::default()
+        };
+        assert_eq!(text(&line), "2023-11-14T22:13:20.123Z kubelet.service: a?[2J\tb\n");
+        assert_eq!(text(&LogLine { message: "{".to_owned(), ..LogLine::default() }), "{\n");
+        let odd = LogLine { time_us: u64::MAX, ..LogLine::default() };
+        assert!(text(&odd).starts_with("18446744073709551615 "));
+    }
+}

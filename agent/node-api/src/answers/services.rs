@@ -1,0 +1,74 @@
+//! Services of systemd, as `systemctl show` prints them. Pure.
+
+use std::collections::BTreeMap;
+
+use orlop_proto::node_api::v1alpha1::ServiceStatus;
+use orlop_proto::node_api::v1alpha1::object::Status;
+
+use super::NamedObjects;
+use crate::facts::Facts;
+use crate::refusal::Refusal;
+
+/// Properties that are asked for.
+pub const PROPERTIES: &str =
+    "Id,LoadState,ActiveState,SubState,Result,StatusText,MainPID,NRestarts,MemoryCurrent,ExecMainStatus";
+
+/// Services without which the node is no node, each with what it is; in the order in which a person asks about them.
+pub const ESSENTIAL: [(&str, &str); 6] = [
+    ("kubelet.service", "the node agent"),
+    ("containerd.service", "the container runtime"),
+    ("systemd-networkd.service", "the network"),
+    ("systemd-journald.service", "the journal"),
+    ("dbus-broker.service", "the system bus"),
+    ("systemd-logind.service", "orderly shutdowns"),
+];
+
+/// Units by their names. A property that is not there is empty or 0.
+#[must_use]
+pub fn parse(text: &str) -> BTreeMap<String, ServiceStatus> {
+    let mut units = BTreeMap::new();
+    for block in text.split("\n\n") {
+        let value = |key: &str| {
+            block.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+        };
+        let number = |key: &str| -> u64 { value(key).parse().unwrap_or(0) };
+        let name = value("Id");
+        if name.is_empty() {
+            continue;
+        }
+        let status = ServiceStatus {
+            load: value("LoadState").to_owned(),
+            active: value("ActiveState").to_owned(),
+            sub: value("SubState").to_owned(),
+            result: value("Result").to_owned(),
+            status: value("StatusText").to_owned(),
+            main_pid: number("MainPID"),
+            restarts: number("NRestarts"),
+            // `[not set]`, or the largest number.
+            memory_bytes: value("MemoryCurrent").parse().ok().filter(|bytes: &u64| *bytes != u64::MAX),
+            exit_status: value("ExecMainStatus").parse().unwrap_or(0),
+        };
+        units.insert(name.to_owned(), status);
+    }
+    units
+}
+
+/// Why a unit does not run, in systemd's words.
+#[must_use]
+pub fn words(unit: &ServiceStatus) -> String {
+    if unit.load != "loaded" {
+        return unit.load.clone();
+    }
+    let ended = match unit.result.as_str() {
+        "" | "success" => String::new(),
+        "exit-code" => format!(" (exit status {})", unit.exit_status),
+        result => format!(" ({result})"),
+    };
+    format!("{}{ended}", unit.active)
+}
+
+pub(super) fn objects(facts: &Facts) -> Result<NamedObjects, Refusal> {
+    let text = facts.services.clone().unwrap_or_else(|| Ok(String::new()))?;
+    let units = parse(&text).into_iter().filter(|(_, unit)| unit.load != "not-found");
+    Ok(units.map(|(name, unit)| (name, Status::Service(unit))).collect())
+}

@@ -1,0 +1,131 @@
+//! One connection of any door, and the places of a door.
+//!
+//! Invariants: a door has a bounded number of connections at once; who says nothing within [`FIRST_BYTES_MAX`] loses its place.
+
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::transport::server::Connected;
+
+use crate::guard::{Door, Identity, Peer};
+use crate::refusal::Refusal;
+
+/// HTTP/2 begins with so many bytes (RFC 9113, section 3.4).
+const PREFACE: usize = 24;
+/// A connection says them within this.
+const FIRST_BYTES_MAX: Duration = Duration::from_secs(10);
+
+/// Who a call is from.
+#[derive(Clone, Debug)]
+pub(crate) struct CallPeer {
+    pub(crate) door: Door,
+    pub(crate) peer: Peer,
+    pub(crate) identity: Result<Identity, Refusal>,
+}
+
+/// The places of a door; clones are the same places.
+#[derive(Clone, Debug)]
+pub(crate) struct DoorPlaces {
+    taken: Arc<AtomicUsize>,
+    max: usize,
+    /// Connections of all doors.
+    open: watch::Sender<usize>,
+}
+
+impl DoorPlaces {
+    pub(crate) fn new(max: usize, open: watch::Sender<usize>) -> DoorPlaces {
+        DoorPlaces { taken: Arc::default(), max, open }
+    }
+
+    /// A place, if there is one.
+    pub(crate) fn take(&self) -> Option<TakenPlace> {
+        if self.taken.fetch_add(1, Ordering::SeqCst) >= self.max {
+            self.taken.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        self.open.send_modify(|count| *count += 1);
+        Some(TakenPlace(self.clone()))
+    }
+}
+
+/// A place of a door, and one of all connections.
+pub(crate) struct TakenPlace(DoorPlaces);
+
+impl Drop for TakenPlace {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::SeqCst);
+        self.0.open.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+/// Bytes of a connection.
+pub(crate) trait DoorStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> DoorStream for T {}
+
+/// One connection.
+pub(crate) struct Connection {
+    stream: Box<dyn DoorStream>,
+    caller: CallPeer,
+    /// Bytes of the preface that have not come yet, and until when they may.
+    missing: usize,
+    deadline: Pin<Box<Sleep>>,
+    _place: TakenPlace,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: impl DoorStream, caller: CallPeer, place: TakenPlace) -> Connection {
+        Connection {
+            stream: Box::new(stream),
+            caller,
+            missing: PREFACE,
+            deadline: Box::pin(sleep_until(Instant::now() + FIRST_BYTES_MAX)),
+            _place: place,
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = CallPeer;
+
+    fn connect_info(&self) -> CallPeer {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.missing > 0 && self.deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(ErrorKind::TimedOut.into()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.missing = self.missing.saturating_sub(buffer.filled().len() - before);
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

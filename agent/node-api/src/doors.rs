@@ -1,0 +1,122 @@
+//! The ways in on the machine: listening sockets of systemd as connections with an identity.
+//!
+//! ```text
+//! unix, vsock ─► accept ─► peer by the kernel ─► guard ─┬─► Connection ─► gRPC
+//!                                                       └─► closed: no place, or nobody that is heard
+//! ```
+//! Invariants: a door has [`CONNECTIONS_MAX`] connections at once; errors of accept, which a lack of descriptors causes, end nothing;
+//! identity comes from the kernel alone.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use socket2::{SockAddr, Socket};
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::collect::node_config;
+use crate::connection::{CallPeer, Connection, DoorPlaces};
+use crate::facts::trusts_vsock_host;
+use crate::guard::{Door, Peer, Trust, identify, is_heard};
+use crate::server::Gate;
+
+/// Connections of one door at once, of peers that may ask.
+pub(crate) const CONNECTIONS_MAX: usize = 16;
+/// Time until the next try after a failed accept: descriptors become free meanwhile.
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
+
+/// What all doors share.
+#[derive(Clone)]
+pub(crate) struct DoorDeps {
+    /// The root directory, for the configuration.
+    pub(crate) root: PathBuf,
+    /// The user that is believed on the unix socket.
+    pub(crate) uid: u32,
+    /// Says what was not taken.
+    pub(crate) gate: Arc<Gate>,
+    /// Connections of all doors.
+    pub(crate) open: watch::Sender<usize>,
+}
+
+/// The connections of a unix or vsock socket, without an end.
+///
+/// # Errors
+/// The socket cannot be used.
+pub(crate) fn connections(
+    socket: Socket,
+    deps: DoorDeps,
+) -> io::Result<BoxStream<'static, io::Result<Connection>>> {
+    socket.set_nonblocking(true)?;
+    let is_vsock = socket.local_addr()?.as_vsock_address().is_some();
+    let door = if is_vsock { Door::Vsock } else { Door::Unix };
+    let places = DoorPlaces::new(CONNECTIONS_MAX, deps.open.clone());
+    let state = (AsyncFd::new(socket)?, deps, places);
+    let taken = stream::unfold(state, move |(listener, deps, places)| async move {
+        let connection = loop {
+            let (socket, address) = match accept(&listener).await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::error!(%door, %error, "no connection is accepted; the next try is in 5 s");
+                    sleep_until(Instant::now() + RETRY).await;
+                    continue;
+                }
+            };
+            match connection(door, socket, &address, &deps, &places) {
+                Ok(Some(connection)) => break connection,
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%door, %error, "a connection cannot be used"),
+            }
+        };
+        Some((Ok(connection), (listener, deps, places)))
+    });
+    Ok(taken.boxed())
+}
+
+async fn accept(listener: &AsyncFd<Socket>) -> io::Result<(Socket, SockAddr)> {
+    loop {
+        let mut ready = listener.readable().await?;
+        match ready.try_io(|inner| inner.get_ref().accept()) {
+            Ok(accepted) => return accepted,
+            // Another process took it, or it is gone.
+            Err(_would_block) => {}
+        }
+    }
+}
+
+/// `None` if it is closed at once.
+fn connection(
+    door: Door,
+    socket: Socket,
+    address: &SockAddr,
+    deps: &DoorDeps,
+    places: &DoorPlaces,
+) -> io::Result<Option<Connection>> {
+    socket.set_nonblocking(true)?;
+    // Streams of both families are read and written alike; nothing below asks for an address of the unix family.
+    let stream = UnixStream::from_std(StdUnixStream::from(OwnedFd::from(socket)))?;
+    let peer = match address.as_vsock_address() {
+        Some((cid, _)) => Peer::Machine { cid },
+        None => {
+            let credentials = stream.peer_cred()?;
+            Peer::Process { uid: credentials.uid(), pid: credentials.pid() }
+        }
+    };
+    if !is_heard(peer) {
+        deps.gate.say_closed(door, peer, "only the host of the machine is heard");
+        return Ok(None);
+    }
+    let Some(place) = places.take() else {
+        deps.gate.say_closed(door, peer, "there are as many connections as the door takes");
+        return Ok(None);
+    };
+    let vsock_host = door == Door::Vsock && trusts_vsock_host(&node_config(&deps.root));
+    let identity = identify(peer, Trust { uid: deps.uid, vsock_host });
+    Ok(Some(Connection::new(stream, CallPeer { door, peer, identity }, place)))
+}

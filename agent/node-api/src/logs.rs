@@ -1,0 +1,206 @@
+//! Logs: the journal by journalctl, and files below `/var/log/orlop`.
+//!
+//! ```text
+//! journalctl ─► pipe ─► one line at a time ─► gRPC stream ─► client
+//! ```
+//! Invariants: a client that reads slowly makes journalctl wait, so no line is lost and none is kept in memory; at most
+//! [`STREAMS_MAX`] programs run, and each ends with its client; a file is read up to a bound, and what is left out is said.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use agent_linux::node_logs::{NodeLog, NodeLogError, look};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use orlop_proto::node_api::v1alpha1::{ListResponse, LogLine, ReadRequest};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+use crate::collect::Collector;
+use crate::journal;
+use crate::refusal::{Reason, Refusal};
+
+/// Readers of the journal at once.
+pub(crate) const STREAMS_MAX: usize = 8;
+/// A longer line of journalctl ends the stream, bytes: its fields have at most 4 KiB each.
+const LINE_MAX: u64 = 256 << 10;
+/// Bytes of a file that are sent.
+const FILE_MAX: u64 = 4 << 20;
+/// Words of a failed program that are kept, bytes.
+const WORDS_MAX: u64 = 2048;
+/// Units and files of a list.
+const NAMES_MAX: usize = 500;
+/// The directory of files.
+const DIRECTORY: &str = "var/log/orlop";
+
+/// Lines of a log.
+pub(crate) type LogStream = BoxStream<'static, Result<LogLine, Status>>;
+
+/// Gives logs.
+#[derive(Debug)]
+pub(crate) struct LogReader {
+    streams: Arc<Semaphore>,
+}
+
+impl LogReader {
+    pub(crate) fn new() -> LogReader {
+        LogReader { streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
+    }
+
+    /// Units of the journal and files of the node.
+    pub(crate) async fn list(&self, collector: &Collector) -> Result<ListResponse, Refusal> {
+        let mut command = Command::new(&collector.sources().journalctl);
+        command.args(["--no-pager", "--quiet", "--field=_SYSTEMD_UNIT"]);
+        let units = journal::units(&collector.output("journal", command).await?, NAMES_MAX);
+        let directory = collector.sources().root.join(DIRECTORY);
+        let found = collector.files().look(move || look(&directory, "")).await?;
+        let mut files = match found {
+            Ok(NodeLog::Directory(names)) => names,
+            // A node that has written none.
+            Ok(NodeLog::File(_)) | Err(_) => Vec::new(),
+        };
+        files.truncate(NAMES_MAX);
+        Ok(ListResponse { units, files })
+    }
+
+    /// The lines of a request.
+    pub(crate) async fn read(
+        &self,
+        collector: &Collector,
+        request: &ReadRequest,
+    ) -> Result<LogStream, Refusal> {
+        if request.file.is_empty() {
+            self.journal(collector, request)
+        } else {
+            file(collector, request).await
+        }
+    }
+
+    fn journal(&self, collector: &Collector, request: &ReadRequest) -> Result<LogStream, Refusal> {
+        let arguments = journal::arguments(request)?;
+        let Ok(place) = self.streams.clone().try_acquire_owned() else {
+            let message = format!("{STREAMS_MAX} readers are there already");
+            return Err(Refusal::new(Reason::TooManyStreams, "journal", message));
+        };
+        let down = |message: String| Refusal::new(Reason::PartDown, "journal", message);
+        let mut command = Command::new(&collector.sources().journalctl);
+        command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| down(format!("journalctl cannot be started: {error}")))?;
+        let stdout = child.stdout.take().ok_or_else(|| down("journalctl has no output".to_owned()))?;
+        let reader = JournalReader { child, lines: BufReader::new(stdout), _place: place };
+        // The stream ends after its first refusal.
+        let lines = stream::unfold(Some(reader), |reader: Option<JournalReader>| async move {
+            let mut reader = reader?;
+            match reader.next().await {
+                Ok(Some(line)) => Some((Ok(line), Some(reader))),
+                Ok(None) => None,
+                Err(refusal) => Some((Err(Status::from(refusal)), None)),
+            }
+        });
+        Ok(lines.boxed())
+    }
+}
+
+/// One journalctl.
+struct JournalReader {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl JournalReader {
+    /// The next line; `None` at the end.
+    async fn next(&mut self) -> Result<Option<LogLine>, Refusal> {
+        loop {
+            let mut text = Vec::new();
+            let read = (&mut self.lines).take(LINE_MAX).read_until(b'\n', &mut text).await;
+            read.map_err(|error| {
+                Refusal::new(Reason::PartDown, "journal", format!("cannot be read: {error}"))
+            })?;
+            if text.is_empty() {
+                return self.end().await.map(|()| None);
+            }
+            if text.len() as u64 >= LINE_MAX {
+                let message = format!("a line is longer than {LINE_MAX} bytes");
+                return Err(Refusal::new(Reason::LogTooLong, "journal", message));
+            }
+            if let Some(line) = journal::line(&text) {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    /// How journalctl ended. It fails without words where a pattern matches nothing.
+    async fn end(&mut self) -> Result<(), Refusal> {
+        let mut words = Vec::new();
+        if let Some(stderr) = self.child.stderr.take() {
+            // Words that cannot be read are no words.
+            let _ = stderr.take(WORDS_MAX).read_to_end(&mut words).await;
+        }
+        let words = String::from_utf8_lossy(&words).trim().to_owned();
+        let failed = !matches!(self.child.wait().await, Ok(status) if status.success());
+        if failed && !words.is_empty() {
+            return Err(Refusal::new(Reason::PartDown, "journal", words));
+        }
+        Ok(())
+    }
+}
+
+/// A file below the directory, as lines.
+async fn file(collector: &Collector, request: &ReadRequest) -> Result<LogStream, Refusal> {
+    let others = ReadRequest { file: String::new(), ..request.clone() };
+    if others != ReadRequest::default() {
+        let message = "a file is read whole: no other field of the request applies to it";
+        return Err(Refusal::new(Reason::BadRequest, "log request", message));
+    }
+    let (directory, path) = (collector.sources().root.join(DIRECTORY), request.file.clone());
+    let (text, is_whole) = collector.files().look(move || text_of(directory, &path)).await??;
+    let lines: Vec<Result<LogLine, Status>> = text
+        .lines()
+        .map(|line| Ok(LogLine { message: line.to_owned(), priority: 6, ..LogLine::default() }))
+        .collect();
+    let message = format!("only its first {FILE_MAX} bytes were sent");
+    let cut = Refusal::new(Reason::LogTooLong, format!("log file {}", shown(&request.file)), message);
+    let end = (!is_whole).then(|| Err(Status::from(cut)));
+    Ok(stream::iter(lines.into_iter().chain(end)).boxed())
+}
+
+/// The beginning of a file, and whether that is all of it. Blocking.
+fn text_of(directory: PathBuf, path: &str) -> Result<(String, bool), Refusal> {
+    let refused =
+        |reason, message: String| Refusal::new(reason, format!("log file {}", shown(path)), message);
+    let file: File = match look(&directory, path) {
+        Ok(NodeLog::File(file)) => file,
+        Ok(NodeLog::Directory(_)) => return Err(refused(Reason::NoSuchLog, "it is a directory".to_owned())),
+        Err(NodeLogError::Io { source, .. }) => return Err(refused(Reason::PartDown, source.to_string())),
+        Err(NodeLogError::NotFound(_)) => {
+            return Err(refused(Reason::NoSuchLog, "it is not below /var/log/orlop".to_owned()));
+        }
+        Err(NodeLogError::Refused(_)) => {
+            return Err(refused(
+                Reason::NoSuchLog,
+                "it leads out of /var/log/orlop, or is no file".to_owned(),
+            ));
+        }
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| refused(Reason::PartDown, error.to_string()))?;
+    let is_whole = bytes.len() as u64 <= FILE_MAX;
+    bytes.truncate(usize::try_from(FILE_MAX).unwrap_or(usize::MAX));
+    Ok((String::from_utf8_lossy(&bytes).into_owned(), is_whole))
+}
+
+/// A name of a stranger for a message.
+fn shown(name: &str) -> String {
+    let start: String = name.chars().take(128).collect();
+    format!("{start:?}")
+}

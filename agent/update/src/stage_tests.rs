@@ -79,7 +79,7 @@ async fn a_visible_slot_is_hidden_before_it_is_written() {
 #[tokio::test]
 async fn what_cannot_become_a_slot_changes_nothing() {
     type Change = fn(&Node, &mut ReleaseDocument);
-    let changes: [(&str, Change); 6] = [
+    let changes: [(&str, Change); 8] = [
         ("root of 0.2.0 needs 2 MiB, slot B has 1: write this disk anew", |_, release| {
             release.root.blocks = 257
         }),
@@ -99,6 +99,16 @@ async fn what_cannot_become_a_slot_changes_nothing() {
                 node.write(node.starts[0] + link, &99u32.to_le_bytes());
             },
         ),
+        ("0.2.0 has the root of slot A, which runs", |_, release| {
+            // The PARTUUID of the running root.
+            release.root.hash.0[..16].fill(2);
+        }),
+        ("its partition table is damaged", |node, _| {
+            let file = fs::File::options().write(true).open(&node.disk).expect("open");
+            let length = fs::metadata(&node.disk).expect("there").len();
+            // The disk has become longer: the second copy is not at its end.
+            file.set_len(length + MIB).expect("longer");
+        }),
         ("slot B is to be tried", |node, _| {
             node.set_record(|record| record.b.state = SlotState::Trial);
         }),

@@ -77,10 +77,23 @@ impl SlotPlaces {
         Ok(places)
     }
 
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> [&Partition; 6] {
+        let SlotPlaces { source, target, esp, record, .. } = self;
+        [&source.root, &source.tree, &target.root, &target.tree, esp, record]
+    }
+
+    /// Has the running slot this root hash? Then the other one must not get it: init would not know which of them it boots.
+    #[must_use]
+    pub fn runs(&self, hash: &[u8; 32]) -> bool {
+        let own = [self.source.root.partuuid, self.source.tree.partuuid];
+        slot_guids(hash).iter().any(|guid| own.contains(guid))
+    }
+
     /// No two of them share bytes.
     fn check(&self) -> Result<(), PlaceFault> {
-        let SlotPlaces { source, target, esp, record, .. } = self;
-        let all = [&source.root, &source.tree, &target.root, &target.tree, esp, record];
+        let all = self.all();
         for (n, one) in all.iter().enumerate() {
             let overlaps = |other: &&&Partition| {
                 one.start < other.start.saturating_add(other.length)
@@ -163,6 +176,10 @@ mod tests {
             assert_eq!([places.target.root.number, places.target.tree.number], target);
             assert_eq!([places.source.root.number, places.source.tree.number], [root, tree]);
             assert_eq!((places.esp.number, places.record.number), (1, 6));
+            let mut hash = [0; 32];
+            assert!(!places.runs(&hash));
+            hash[15] = u8::try_from(root).expect("small");
+            assert!(places.runs(&hash));
         }
     }
 

@@ -28,7 +28,7 @@ use super::source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiec
 const AGENT: &str = concat!("orlop/", env!("CARGO_PKG_VERSION"));
 /// Connecting, asking and reading a document take at most this long together.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A server that gives a file more slowly is left, bytes in a second; the limit of a document comes on top.
+/// A server that gives a part of a file more slowly is asked anew, bytes in a second; the limit of a document comes on top.
 const RATE_MIN: u64 = 16 << 10;
 /// Port of https.
 const PORT: u16 = 443;
@@ -200,21 +200,16 @@ impl HttpsDirectory {
         let silent = || SourceError::Silent { url: url.to_owned(), seconds: self.limit.as_secs() };
         let asked = timeout(self.limit, self.ask(path, url, Some(range))).await;
         let mut answer = asked.unwrap_or_else(|_| Err(silent()))?;
-        let mut at = match answer.response.status().as_u16() {
+        let from = match answer.response.status().as_u16() {
             206 => answer.range_start(url, range)?,
             // A server without ranges gives the whole file.
             200 => 0,
             404 | 410 => return Err(SourceError::NoSuchFile(url.to_owned())),
             status => return Err(SourceError::Status { url: url.to_owned(), status }),
         };
-        loop {
-            let piece = timeout(self.limit, answer.piece(url)).await.unwrap_or_else(|_| Err(silent()))?;
-            let Some(data) = piece else { return Ok(()) };
-            if take(at, &data).is_break() {
-                return Ok(());
-            }
-            at += data.len() as u64;
-        }
+        let limit = self.limit.saturating_add(Duration::from_secs(range.to.saturating_sub(from) / RATE_MIN));
+        let slow = || SourceError::Silent { url: url.to_owned(), seconds: limit.as_secs() };
+        timeout(limit, answer.body(url, from, self.limit, take)).await.unwrap_or_else(|_| Err(slow()))
     }
 }
 
@@ -251,6 +246,26 @@ impl HttpAnswer {
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
             }
+        }
+    }
+
+    /// Gives the body on, from byte `from` of the file, until no more is wanted; each piece comes within `limit`.
+    async fn body(
+        &mut self,
+        url: &str,
+        from: u64,
+        limit: Duration,
+        take: &mut TakePiece<'_>,
+    ) -> Result<(), SourceError> {
+        let silent = || SourceError::Silent { url: url.to_owned(), seconds: limit.as_secs() };
+        let mut at = from;
+        loop {
+            let piece = timeout(limit, self.piece(url)).await.unwrap_or_else(|_| Err(silent()))?;
+            let Some(data) = piece else { return Ok(()) };
+            if take(at, &data).is_break() {
+                return Ok(());
+            }
+            at = at.saturating_add(data.len() as u64);
         }
     }
 
@@ -299,10 +314,7 @@ impl DocumentSource for HttpsDirectory {
 impl ByteSource for HttpsDirectory {
     async fn bytes(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
         let url = format!("{}/{path}", self.base);
-        // A server without ranges begins at the file's first byte.
-        let limit = self.limit.saturating_add(Duration::from_secs(range.to / RATE_MIN));
-        let late = || SourceError::Silent { url: url.clone(), seconds: limit.as_secs() };
-        timeout(limit, self.give(path, &url, range, take)).await.unwrap_or_else(|_| Err(late()))
+        self.give(path, &url, range, take).await
     }
 }
 

@@ -207,7 +207,7 @@ impl HttpsDirectory {
             404 | 410 => return Err(SourceError::NoSuchFile(url.to_owned())),
             status => return Err(SourceError::Status { url: url.to_owned(), status }),
         };
-        let limit = self.limit.saturating_add(Duration::from_secs(range.to.saturating_sub(from) / RATE_MIN));
+        let limit = body_limit(self.limit, from, range.to);
         let slow = || SourceError::Silent { url: url.to_owned(), seconds: limit.as_secs() };
         timeout(limit, answer.body(url, from, self.limit, take)).await.unwrap_or_else(|_| Err(slow()))
     }
@@ -281,6 +281,11 @@ impl HttpAnswer {
             }
         }
     }
+}
+
+/// Time for the bytes `from` to `to` of a file: a server that gives a part has it for that part, and not for all before it.
+fn body_limit(limit: Duration, from: u64, to: u64) -> Duration {
+    limit.saturating_add(Duration::from_secs(to.saturating_sub(from) / RATE_MIN))
 }
 
 /// The first byte of a `Content-Range` (`bytes 0-99/1000`).
@@ -376,6 +381,14 @@ mod tests {
         ] {
             assert_eq!(range_start(text), want, "{text}");
         }
+    }
+
+    #[test]
+    fn a_part_has_the_time_of_a_part() {
+        let (limit, from) = (Duration::from_secs(30), 500 << 20);
+        assert_eq!(body_limit(limit, from, from + (4 << 20)), Duration::from_secs(30 + 256));
+        assert_eq!(body_limit(limit, 0, from), Duration::from_secs(30 + 32_000));
+        assert_eq!(body_limit(limit, 5, 0), limit);
     }
 
     #[test]

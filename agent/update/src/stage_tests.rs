@@ -157,28 +157,33 @@ async fn a_damaged_running_slot_spoils_nothing() {
     node.check_target(&release);
 }
 
-/// The process dies at each of its writes and syncs: slot A boots as before, and the next call ends as if nothing had been.
+/// The process dies at each of its writes and syncs, with a good slot B and with an empty one: slot A boots as before, the record stays
+/// this installation's, and the next call ends as if nothing had been.
 #[test]
 fn any_cut_leaves_the_running_slot_and_the_next_call_ends() {
-    for nth in 0.. {
-        let node = Node::new();
-        node.show_b();
-        let (source, release) = node.publish();
-        let disk = node.slots();
-        let act = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-            runtime.block_on(stage(&source, &release, &disk, &mut |_| {}))
-        };
-        let (first, call) = refusing(node.dir.path(), nth, Refusal::FromThenOn, act);
-        let Some(call) = call else {
-            first.expect("nothing was refused");
-            assert!(nth > 20, "{nth} calls");
-            break;
-        };
-        assert!(first.is_err(), "{call}");
-        node.check_boot();
-        act().unwrap_or_else(|e| panic!("after {call}: {e}"));
-        node.check_boot();
-        node.check_target(&release);
+    for is_filled in [true, false] {
+        for nth in 0.. {
+            let node = Node::new();
+            if is_filled {
+                node.show_b();
+            }
+            let (source, release) = node.publish();
+            let disk = node.slots();
+            let act = || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+                runtime.block_on(stage(&source, &release, &disk, &mut |_| {}))
+            };
+            let (first, call) = refusing(node.dir.path(), nth, Refusal::FromThenOn, act);
+            let Some(call) = call else {
+                first.expect("nothing was refused");
+                assert!(nth > 20, "{nth} calls");
+                break;
+            };
+            assert!(first.is_err(), "{call}");
+            node.check_boot();
+            act().unwrap_or_else(|e| panic!("after {call}: {e}"));
+            node.check_boot();
+            node.check_target(&release);
+        }
     }
 }

@@ -29,7 +29,7 @@ const LINE_CHARS_MAX: usize = 800;
 /// The kernel's levels of an error and of what a person waits for.
 const LEVEL_ERROR: u8 = 3;
 const LEVEL_NOTICE: u8 = 5;
-/// Exit code of a request that did not begin because another one runs (EX_TEMPFAIL); `orlop-update-stick.service` asks again.
+/// Exit code of a request that did not begin because another one runs (EX_TEMPFAIL).
 pub const EXIT_BUSY: u8 = 75;
 
 /// Whether a process with this argument 0 is this program.

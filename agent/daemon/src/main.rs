@@ -34,8 +34,7 @@ fn main() -> ExitCode {
     if update::is_named(std::env::args_os().next().as_deref()) {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         return match update::start(&arguments, std::env::var_os("SSL_CERT_DIR")) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
+            Ok(code) => ExitCode::from(code),
             Err(error) => {
                 let _ = writeln!(std::io::stderr(), "{}: {error:#}", update::NAME);
                 ExitCode::FAILURE

@@ -4,9 +4,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use orlop_config::release::DOCUMENT_BYTES_MAX;
 
 use super::source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiece};
@@ -45,7 +46,7 @@ impl MountedDirectory {
 
     fn read(&self, path: &str) -> Result<Option<Vec<u8>>, SourceError> {
         let Some(file) = self.find(path)? else { return Ok(None) };
-        let bytes = read_bounded(&file).map_err(|e| failed(&file, e))?;
+        let bytes = open_file(&file).and_then(bounded).map_err(|e| failed(&file, e))?;
         if bytes.len() > DOCUMENT_BYTES_MAX {
             let place = file.display().to_string();
             return Err(SourceError::TooLarge { place, bytes_max: DOCUMENT_BYTES_MAX });
@@ -62,7 +63,7 @@ impl MountedDirectory {
     fn give(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
         let named = || self.root.join(path);
         let file = self.find(path)?.ok_or_else(|| SourceError::NoSuchFile(named().display().to_string()))?;
-        let (opened, mut at) = (File::open(&file).map_err(|e| failed(&file, e))?, range.from);
+        let (opened, mut at) = (open_file(&file).map_err(|e| failed(&file, e))?, range.from);
         let mut memory = vec![0; PIECE];
         while at < range.to {
             let wanted = usize::try_from(range.to - at).unwrap_or(PIECE).min(PIECE);
@@ -117,10 +118,21 @@ pub(crate) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(ErrorKind::InvalidInput.into());
     }
+    bounded(File::open(path)?)
+}
+
+fn bounded(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(DOCUMENT_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    file.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Opens a file whose links were followed already. A drive may change under the node: what has become a link or a pipe meanwhile is
+/// neither followed nor waited for.
+fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
 }
 
 #[cfg(test)]
@@ -150,6 +162,21 @@ mod tests {
         for path in ["trust/2.json", "trust/5.json", "../outside"] {
             assert!(matches!(stick.read(path), Err(SourceError::NoFile { .. })), "{path}");
         }
+    }
+
+    #[test]
+    fn what_has_become_a_link_or_a_pipe_is_not_opened() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        fs::write(dir.path().join("a"), "one").expect("written");
+        symlink("a", dir.path().join("b")).expect("linked");
+        let pipe = dir.path().join("c");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        assert!(open_file(&dir.path().join("a")).is_ok());
+        // A pipe without a writer: without the flag this would not end.
+        for path in ["b", "c"] {
+            assert!(open_file(&dir.path().join(path)).is_err(), "{path}");
+        }
+        assert!(matches!(MountedDirectory::new(dir.path()).read("c"), Err(SourceError::NoFile { .. })));
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub enum DiskFault {
         "the running root is not on the two partitions of a slot: this machine was not booted from an image"
     )]
     NoSlot,
+    /// The kernel knows another partition table than the one that is on the disk.
+    #[error("{0} is not where the disk's partition table has it: boot this node once more")]
+    OtherTable(String),
     /// Its disk is not seen.
     #[error("{0} is not among the disks")]
     NoDisk(String),
@@ -97,10 +100,18 @@ impl SlotDisk {
     /// # Errors
     /// The root does not stand on a slot, or the disk has not all partitions.
     pub fn running() -> Result<SlotDisk, DiskFault> {
-        let (name, root, tree) = under_root(Path::new("/sys/class/block")).ok_or(DiskFault::NoSlot)?;
+        let class = Path::new("/sys/class/block");
+        let (name, root, tree) = under_root(class).ok_or(DiskFault::NoSlot)?;
         let disk = devices::scan().into_iter().find(|disk| disk.name == name);
         let disk = disk.ok_or_else(|| DiskFault::NoDisk(name.clone()))?;
         let places = SlotPlaces::find(&disk, root, tree)?;
+        // The places are the table's, and what is written are the kernel's partitions.
+        for partition in places.all() {
+            let node = partition_name(&name, partition.number);
+            if !is_at(&class.join(&node), partition) {
+                return Err(DiskFault::OtherTable(node));
+            }
+        }
         let path = Path::new("/dev").join(&name);
         Ok(SlotDisk { places, disk: path, disk_bytes: disk.bytes, sector: disk.sector, has_nodes: true })
     }
@@ -218,8 +229,11 @@ impl SlotDisk {
         Ok(SlotEsp { directory, running: esp.running, target })
     }
 
-    /// Gives the written slot's partitions the identity of the release, so that init finds them by its root hash.
-    pub(crate) fn identify(&self, release: &ReleaseDocument) -> Result<(), DiskFault> {
+    /// The writes that give the written slot's partitions the identity of the release. Nothing is written here.
+    ///
+    /// # Errors
+    /// The table cannot be changed.
+    pub(crate) fn identity(&self, release: &ReleaseDocument) -> Result<Vec<DiskWrite>, DiskFault> {
         let text = self.disk.display().to_string();
         let read = |offset: u64, length: usize| devices::read_at(&text, offset, length).ok();
         let mut table = Editor::read(self.disk_bytes, self.sector, read).map_err(DiskFault::Table)?;
@@ -230,8 +244,13 @@ impl SlotDisk {
             table.identify(number, guid).map_err(DiskFault::Table)?;
             table.relabel(number, label).map_err(DiskFault::Table)?;
         }
+        Ok(table.writes())
+    }
+
+    /// Gives the written slot's partitions the identity of the release, so that init finds them by its root hash.
+    pub(crate) fn identify(&self, release: &ReleaseDocument) -> Result<(), DiskFault> {
         let disk = AreaPlace { path: self.disk.clone(), offset: 0, length: self.disk_bytes };
-        for write in table.writes() {
+        for write in self.identity(release)? {
             self.write_through(disk.clone(), &write)?;
         }
         Ok(())
@@ -279,6 +298,15 @@ fn under_root(class: &Path) -> Option<(String, u32, u32)> {
     None
 }
 
+/// Has the kernel a partition where the table has it? sysfs counts in 512 bytes, whatever the disk's sector is.
+fn is_at(sys: &Path, partition: &Partition) -> bool {
+    let bytes = |file: &str| {
+        let text = fs::read_to_string(sys.join(file)).ok()?;
+        text.trim().parse::<u64>().ok()?.checked_mul(512)
+    };
+    (bytes("start"), bytes("size")) == (Some(partition.start), Some(partition.length))
+}
+
 /// The disk of a partition: the directory in which sysfs has it.
 fn disk_of(class: &Path, partition: &str) -> Option<String> {
     let real = fs::canonicalize(class.join(partition)).ok()?;
@@ -288,7 +316,28 @@ fn disk_of(class: &Path, partition: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orlop_init::plan::guid::{Guid, TYPE_ROOT};
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn the_kernel_has_a_partition_where_the_table_has_it() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let partition = Partition {
+            number: 4,
+            type_guid: TYPE_ROOT,
+            partuuid: Guid([4; 16]),
+            label: String::new(),
+            start: 1 << 20,
+            length: 8192,
+        };
+        assert!(!is_at(dir.path(), &partition), "no such partition");
+        for (start, size, same) in [("2048", "16", true), ("2056", "16", false), ("2048", "24", false)] {
+            for (file, number) in [("start", start), ("size", size)] {
+                fs::write(dir.path().join(file), format!("{number}\n")).expect("written");
+            }
+            assert_eq!(is_at(dir.path(), &partition), same, "{start} {size}");
+        }
+    }
 
     #[test]
     fn sysfs_leads_to_the_slot() {

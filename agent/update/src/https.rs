@@ -28,7 +28,7 @@ use super::source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiec
 const AGENT: &str = concat!("orlop/", env!("CARGO_PKG_VERSION"));
 /// Connecting, asking and reading a document take at most this long together.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A server that gives a file more slowly is left, bytes in a second; the limit of a document comes on top.
+/// A server that gives a part of a file more slowly is asked anew, bytes in a second; the limit of a document comes on top.
 const RATE_MIN: u64 = 16 << 10;
 /// Port of https.
 const PORT: u16 = 443;
@@ -200,21 +200,16 @@ impl HttpsDirectory {
         let silent = || SourceError::Silent { url: url.to_owned(), seconds: self.limit.as_secs() };
         let asked = timeout(self.limit, self.ask(path, url, Some(range))).await;
         let mut answer = asked.unwrap_or_else(|_| Err(silent()))?;
-        let mut at = match answer.response.status().as_u16() {
+        let from = match answer.response.status().as_u16() {
             206 => answer.range_start(url, range)?,
             // A server without ranges gives the whole file.
             200 => 0,
             404 | 410 => return Err(SourceError::NoSuchFile(url.to_owned())),
             status => return Err(SourceError::Status { url: url.to_owned(), status }),
         };
-        loop {
-            let piece = timeout(self.limit, answer.piece(url)).await.unwrap_or_else(|_| Err(silent()))?;
-            let Some(data) = piece else { return Ok(()) };
-            if take(at, &data).is_break() {
-                return Ok(());
-            }
-            at += data.len() as u64;
-        }
+        let limit = body_limit(self.limit, from, range.to);
+        let slow = || SourceError::Silent { url: url.to_owned(), seconds: limit.as_secs() };
+        timeout(limit, answer.body(url, from, self.limit, take)).await.unwrap_or_else(|_| Err(slow()))
     }
 }
 
@@ -254,6 +249,26 @@ impl HttpAnswer {
         }
     }
 
+    /// Gives the body on, from byte `from` of the file, until no more is wanted; each piece comes within `limit`.
+    async fn body(
+        &mut self,
+        url: &str,
+        from: u64,
+        limit: Duration,
+        take: &mut TakePiece<'_>,
+    ) -> Result<(), SourceError> {
+        let silent = || SourceError::Silent { url: url.to_owned(), seconds: limit.as_secs() };
+        let mut at = from;
+        loop {
+            let piece = timeout(limit, self.piece(url)).await.unwrap_or_else(|_| Err(silent()))?;
+            let Some(data) = piece else { return Ok(()) };
+            if take(at, &data).is_break() {
+                return Ok(());
+            }
+            at = at.saturating_add(data.len() as u64);
+        }
+    }
+
     /// First byte of a partial answer: the one that was asked for.
     fn range_start(&self, url: &str, range: ByteRange) -> Result<u64, SourceError> {
         let found = self.response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
@@ -266,6 +281,11 @@ impl HttpAnswer {
             }
         }
     }
+}
+
+/// Time for the bytes `from` to `to` of a file: a server that gives a part has it for that part, and not for all before it.
+fn body_limit(limit: Duration, from: u64, to: u64) -> Duration {
+    limit.saturating_add(Duration::from_secs(to.saturating_sub(from) / RATE_MIN))
 }
 
 /// The first byte of a `Content-Range` (`bytes 0-99/1000`).
@@ -299,10 +319,7 @@ impl DocumentSource for HttpsDirectory {
 impl ByteSource for HttpsDirectory {
     async fn bytes(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
         let url = format!("{}/{path}", self.base);
-        // A server without ranges begins at the file's first byte.
-        let limit = self.limit.saturating_add(Duration::from_secs(range.to / RATE_MIN));
-        let late = || SourceError::Silent { url: url.clone(), seconds: limit.as_secs() };
-        timeout(limit, self.give(path, &url, range, take)).await.unwrap_or_else(|_| Err(late()))
+        self.give(path, &url, range, take).await
     }
 }
 
@@ -364,6 +381,14 @@ mod tests {
         ] {
             assert_eq!(range_start(text), want, "{text}");
         }
+    }
+
+    #[test]
+    fn a_part_has_the_time_of_a_part() {
+        let (limit, from) = (Duration::from_secs(30), 500 << 20);
+        assert_eq!(body_limit(limit, from, from + (4 << 20)), Duration::from_secs(30 + 256));
+        assert_eq!(body_limit(limit, 0, from), Duration::from_secs(30 + 32_000));
+        assert_eq!(body_limit(limit, 5, 0), limit);
     }
 
     #[test]

@@ -78,6 +78,12 @@ pub async fn stage(
         return Ok(StagedRelease { slot, was_staged: true, root: none, uki: none });
     }
     check_sizes(release, &disk.places.target, slot)?;
+    if disk.places.runs(&release.root.hash.0) {
+        let version = release.version.to_string();
+        return Err(StageError::SameRoot { version, slot: disk.places.running });
+    }
+    // It is written at the end, and must be able to be.
+    disk.identity(release)?;
     let esp = disk.esp()?;
     // First no loader sees it, then the record says so, then a byte of it changes.
     let esp = disk.hide(esp)?;

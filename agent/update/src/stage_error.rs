@@ -61,6 +61,14 @@ pub enum StageError {
         /// What the record says.
         state: SlotState,
     },
+    /// The release has the root that runs.
+    #[error("{version} has the root of slot {slot}, which runs: build the release from a root of its own")]
+    SameRoot {
+        /// Version.
+        version: String,
+        /// The slot that runs.
+        slot: SlotName,
+    },
     /// The slot is too small.
     #[error(
         "{what} of {version} needs {} MiB, slot {slot} has {}: write this disk anew",

@@ -15,7 +15,8 @@ use orlop_init::plan::arbiter::{BootedSlot, SlotEntries, SlotEntry, SlotVerdict,
 use orlop_init::plan::disk::EMPTY_LABEL;
 use orlop_init::plan::esp::{EspDirectory, UKI_CHAIN_BYTES};
 use orlop_init::plan::esp_names::{ENTRY, EntryState, file_name, long_entries, short_name};
-use orlop_init::plan::gpt::{crc32, read_table};
+use orlop_init::plan::gpt::{Table, crc32, read_table};
+use orlop_init::plan::gpt_change::Editor;
 use orlop_init::plan::guid::{Guid, TYPE_BOOT_RECORD, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
 
 use super::directory::MountedDirectory;
@@ -134,6 +135,11 @@ impl Node {
         self.write(self.starts[5] + write.offset, &write.bytes);
     }
 
+    pub(crate) fn table(&self) -> Table {
+        let bytes = fs::metadata(&self.disk).expect("there").len();
+        read_table(bytes, 512, |offset, length| Some(self.read(offset, length))).expect("sound")
+    }
+
     /// A digest of each MiB.
     pub(crate) fn digests(&self) -> Vec<[u8; 32]> {
         let length = fs::metadata(&self.disk).expect("there").len();
@@ -150,6 +156,10 @@ impl Node {
         let (_, write) = self.names().renamed(SlotName::B, EntryState::Behind, 5000).expect("a write");
         self.write(self.starts[0] + write.offset, &write.bytes);
         self.set_record(|record| record.b.state = SlotState::Good);
+        let bytes = fs::metadata(&self.disk).expect("there").len();
+        let mut table = Editor::read(bytes, 512, |at, length| Some(self.read(at, length))).expect("sound");
+        table.relabel(4, "orlop_0.0.9").expect("there");
+        table.writes().iter().for_each(|write| self.write(write.offset, &write.bytes));
     }
 
     /// What a boot of this disk does: slot A goes on.
@@ -158,9 +168,12 @@ impl Node {
         let entry = |slot| names.entry(slot).map(|e| SlotEntry { state: e.state, bytes: e.bytes });
         let entries = SlotEntries { a: entry(SlotName::A), b: entry(SlotName::B) };
         assert_eq!(entries.a, Some(SlotEntry { state: EntryState::Good, bytes: UKI_A }));
-        let booted = BootedSlot { name: SlotName::A, roothash: "11" };
+        // As init finds it: a label that is missing makes it forget the record.
+        let other_filled = self.table().partitions[3].label != EMPTY_LABEL;
+        let booted = BootedSlot { name: SlotName::A, roothash: "11", other_filled };
         let judged = judge(Some(&record), &booted, &entries);
         assert_eq!(judged.verdict, SlotVerdict::Go { trial: false });
+        assert!(judged.said.iter().all(|words| !words.contains("another installation")), "{:?}", judged.said);
         assert_eq!((record.desired, record.a.state), (SlotName::A, SlotState::Good));
         let ([root, _], [uki, _]) = (roots(), ukis());
         assert!(self.read(self.starts[1], root.len()) == root, "root of slot A");
@@ -212,8 +225,7 @@ impl Node {
         assert!(self.read(self.starts[3], root.len()) == root, "root");
         assert!(self.read(self.starts[4], tree.len()) == tree, "tree");
         assert!(self.read(self.starts[0] + cluster(FIRST_A + CHAIN), uki.len()) == uki, "UKI");
-        let bytes = fs::metadata(&self.disk).expect("there").len();
-        let table = read_table(bytes, 512, |offset, length| Some(self.read(offset, length))).expect("sound");
+        let table = self.table();
         let hash = release.root.hash.to_string();
         for (number, half, label) in [(4, &hash[..32], "orlop_0.2.0"), (5, &hash[32..], "orlop_0.2.0_verity")]
         {

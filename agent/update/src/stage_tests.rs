@@ -79,7 +79,7 @@ async fn a_visible_slot_is_hidden_before_it_is_written() {
 #[tokio::test]
 async fn what_cannot_become_a_slot_changes_nothing() {
     type Change = fn(&Node, &mut ReleaseDocument);
-    let changes: [(&str, Change); 6] = [
+    let changes: [(&str, Change); 8] = [
         ("root of 0.2.0 needs 2 MiB, slot B has 1: write this disk anew", |_, release| {
             release.root.blocks = 257
         }),
@@ -99,6 +99,16 @@ async fn what_cannot_become_a_slot_changes_nothing() {
                 node.write(node.starts[0] + link, &99u32.to_le_bytes());
             },
         ),
+        ("0.2.0 has the root of slot A, which runs", |_, release| {
+            // The PARTUUID of the running root.
+            release.root.hash.0[..16].fill(2);
+        }),
+        ("its partition table is damaged", |node, _| {
+            let file = fs::File::options().write(true).open(&node.disk).expect("open");
+            let length = fs::metadata(&node.disk).expect("there").len();
+            // The disk has become longer: the second copy is not at its end.
+            file.set_len(length + MIB).expect("longer");
+        }),
         ("slot B is to be tried", |node, _| {
             node.set_record(|record| record.b.state = SlotState::Trial);
         }),
@@ -147,28 +157,33 @@ async fn a_damaged_running_slot_spoils_nothing() {
     node.check_target(&release);
 }
 
-/// The process dies at each of its writes and syncs: slot A boots as before, and the next call ends as if nothing had been.
+/// The process dies at each of its writes and syncs, with a good slot B and with an empty one: slot A boots as before, the record stays
+/// this installation's, and the next call ends as if nothing had been.
 #[test]
 fn any_cut_leaves_the_running_slot_and_the_next_call_ends() {
-    for nth in 0.. {
-        let node = Node::new();
-        node.show_b();
-        let (source, release) = node.publish();
-        let disk = node.slots();
-        let act = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-            runtime.block_on(stage(&source, &release, &disk, &mut |_| {}))
-        };
-        let (first, call) = refusing(node.dir.path(), nth, Refusal::FromThenOn, act);
-        let Some(call) = call else {
-            first.expect("nothing was refused");
-            assert!(nth > 20, "{nth} calls");
-            break;
-        };
-        assert!(first.is_err(), "{call}");
-        node.check_boot();
-        act().unwrap_or_else(|e| panic!("after {call}: {e}"));
-        node.check_boot();
-        node.check_target(&release);
+    for is_filled in [true, false] {
+        for nth in 0.. {
+            let node = Node::new();
+            if is_filled {
+                node.show_b();
+            }
+            let (source, release) = node.publish();
+            let disk = node.slots();
+            let act = || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+                runtime.block_on(stage(&source, &release, &disk, &mut |_| {}))
+            };
+            let (first, call) = refusing(node.dir.path(), nth, Refusal::FromThenOn, act);
+            let Some(call) = call else {
+                first.expect("nothing was refused");
+                assert!(nth > 20, "{nth} calls");
+                break;
+            };
+            assert!(first.is_err(), "{call}");
+            node.check_boot();
+            act().unwrap_or_else(|e| panic!("after {call}: {e}"));
+            node.check_boot();
+            node.check_target(&release);
+        }
     }
 }

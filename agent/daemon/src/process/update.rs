@@ -29,6 +29,8 @@ const LINE_CHARS_MAX: usize = 800;
 /// The kernel's levels of an error and of what a person waits for.
 const LEVEL_ERROR: u8 = 3;
 const LEVEL_NOTICE: u8 = 5;
+/// Exit code of a request that did not begin because another one runs (EX_TEMPFAIL).
+pub const EXIT_BUSY: u8 = 75;
 
 /// Whether a process with this argument 0 is this program.
 #[must_use]
@@ -62,18 +64,29 @@ fn command(arguments: &[String]) -> anyhow::Result<UpdateCommand> {
     Ok(UpdateCommand::Ask(request))
 }
 
-/// Runs it. `further_authorities` is `SSL_CERT_DIR`. False if what was asked for has failed, with the reason shown.
+/// Runs it. `further_authorities` is `SSL_CERT_DIR`. The exit code: 1 if what was asked for has failed, with the reason shown;
+/// [`EXIT_BUSY`] if another request runs.
 ///
 /// # Errors
 /// The arguments are none of its own, the updater is not there, or the process cannot be set up.
-pub fn start(arguments: &[String], further_authorities: Option<OsString>) -> anyhow::Result<bool> {
+pub fn start(arguments: &[String], further_authorities: Option<OsString>) -> anyhow::Result<u8> {
     match command(arguments)? {
-        UpdateCommand::Serve => answer(further_authorities).map(|()| true),
+        UpdateCommand::Serve => answer(further_authorities).map(|()| 0),
         UpdateCommand::Ask(request) => {
             let last = ask(Path::new(SOCKET), &request, show).with_context(|| format!("ask {SOCKET}"))?;
-            Ok(last.state != UpdateState::Failed)
+            Ok(exit_code(last.state))
         }
-        UpdateCommand::AllowsDrives => allows_drives(Path::new(derive::UPDATE_FILE)),
+        UpdateCommand::AllowsDrives => {
+            allows_drives(Path::new(derive::UPDATE_FILE)).map(|allows| u8::from(!allows))
+        }
+    }
+}
+
+fn exit_code(last: UpdateState) -> u8 {
+    match last {
+        UpdateState::Failed => 1,
+        UpdateState::Busy => EXIT_BUSY,
+        _ => 0,
     }
 }
 
@@ -164,6 +177,20 @@ mod tests {
         }
         for bad in ["boot", "take 0.2", "take 0.2.0 now", "--help", "check check"] {
             assert!(command(&words(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn units_tell_failures_from_a_busy_updater() {
+        for (last, code) in [
+            (UpdateState::Staged, 0),
+            (UpdateState::UpToDate, 0),
+            (UpdateState::Idle, 0),
+            (UpdateState::Waits, 0),
+            (UpdateState::Failed, 1),
+            (UpdateState::Busy, 75),
+        ] {
+            assert_eq!(exit_code(last), code, "{last:?}");
         }
     }
 

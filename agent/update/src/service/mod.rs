@@ -5,8 +5,8 @@
 //!          ▲                                                │                        │
 //!          └──────────────── UpdateReport, line by line ◄───┴──── watch ◄────────────┘
 //! ```
-//! Invariants: a request that runs is not ended by its asker; a source that has lied or was away is left for 10 min; the process
-//! ends when it has nothing to do. Who asks is trusted with asking only: what is taken is signed.
+//! Invariants: a request that runs is not ended by its asker, but one of a server by a drive; a source that has lied or was away is
+//! left for 10 min; the process ends when it has nothing to do. Who asks is trusted with asking only: what is taken is signed.
 
 pub mod client;
 mod job;

@@ -51,7 +51,7 @@ pub async fn serve(
     // A connection has one request.
     let (orders, mut waiting) = mpsc::channel::<JobOrder>(CONNECTIONS_MAX);
     let mut connections = JoinSet::new();
-    let mut updater = Updater { paths, reports, job: None, left: BTreeMap::new() };
+    let mut updater = Updater { paths, reports, job: None, asks_server: false, left: BTreeMap::new() };
     let mut idle_since = Instant::now();
     loop {
         let is_idle = updater.job.is_none() && connections.is_empty();
@@ -92,6 +92,8 @@ struct Updater {
     paths: UpdaterPaths,
     reports: watch::Sender<UpdateReport>,
     job: Option<JobFuture>,
+    /// The job, or the last one, has a server as its source.
+    asks_server: bool,
     /// Sources that are left: until when, and why.
     left: BTreeMap<String, (Instant, String)>,
 }
@@ -99,7 +101,10 @@ struct Updater {
 impl Updater {
     /// Starts a request; a report if it does not start.
     fn start(&mut self, request: UpdateRequest, now: Instant) -> Option<UpdateReport> {
-        if self.job.is_some() {
+        // Who stands there with a drive does not wait for a server, which may be as slow as it likes. A request that is dropped leaves
+        // what a power cut leaves.
+        let yields = request == UpdateRequest::Stick && self.asks_server;
+        if self.job.is_some() && !yields {
             let running = self.reports.borrow().message.clone();
             return Some(UpdateReport::new(UpdateState::Busy, format!("another request runs: {running}")));
         }
@@ -110,6 +115,7 @@ impl Updater {
         if let Some(report) = self.is_left(&plan, now) {
             return Some(report);
         }
+        self.asks_server = matches!(plan.source, PlannedSource::Https(_));
         self.reports.send_replace(UpdateReport::new(UpdateState::Looking, "begins"));
         self.job = Some(Box::pin(run(self.paths.clone(), plan, self.reports.clone())));
         None
@@ -317,7 +323,8 @@ mod tests {
     fn a_source_is_left_for_ten_minutes() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let (reports, _) = watch::channel(UpdateReport::new(UpdateState::Idle, ""));
-        let mut updater = Updater { paths: paths(dir.path()), reports, job: None, left: BTreeMap::new() };
+        let (paths, left) = (paths(dir.path()), BTreeMap::new());
+        let mut updater = Updater { paths, reports, job: None, asks_server: false, left };
         let now = Instant::now();
         let report = UpdateReport::new(UpdateState::Failed, "block 3 does not match its hash");
         updater.finish(JobEnd { report, leaves: Some("https://127.0.0.1:1/o".to_owned()) }, now);
@@ -333,5 +340,11 @@ mod tests {
         let busy = updater.start(UpdateRequest::Check, now + LEFT).expect("not started");
         assert_eq!(busy.state, UpdateState::Busy);
         assert_eq!(updater.idle_until(now), now + IDLE);
+        // A drive does not wait for a server; nothing else takes its place, and it takes that of no drive.
+        assert!(updater.start(UpdateRequest::Stick, now + LEFT).is_none());
+        for request in [UpdateRequest::Stick, UpdateRequest::Check, UpdateRequest::Take { version: None }] {
+            let busy = updater.start(request, now + LEFT).expect("not started");
+            assert_eq!(busy.state, UpdateState::Busy, "{request:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 use orlop_config::slots::SlotName;
 use orlop_init::plan::disk::Disk;
 use orlop_init::plan::gpt::Partition;
-use orlop_init::plan::guid::{Guid, TYPE_ROOT_VERITY};
+use orlop_init::plan::guid::{Guid, TYPE_ESP, TYPE_ROOT_VERITY};
 
 /// Why the slots are not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +22,9 @@ pub enum PlaceFault {
         /// What is missing.
         what: &'static str,
     },
+    /// init takes the one that was booted, which this table does not tell.
+    #[error("{0} has several ESPs: remove those that this system does not boot from")]
+    SeveralEsps(String),
     /// Two of them share bytes.
     #[error("partitions {0} and {1} of the disk overlap: nothing is written")]
     Overlap(u32, u32),
@@ -70,6 +73,9 @@ impl SlotPlaces {
             tree: by_number(tree).ok_or_else(|| missing("verity partition of the running slot"))?.clone(),
         };
         let target = SlotPartitions { root: target_root.clone(), tree: target_tree.clone() };
+        if table.partitions.iter().filter(|p| p.type_guid == TYPE_ESP).count() > 1 {
+            return Err(PlaceFault::SeveralEsps(disk.name.clone()));
+        }
         let esp = disk.esp(None).ok_or_else(|| missing("ESP"))?.clone();
         let record = disk.boot_record().ok_or_else(|| missing("boot record"))?.clone();
         let places = SlotPlaces { running, source, target, esp, record };
@@ -77,10 +83,23 @@ impl SlotPlaces {
         Ok(places)
     }
 
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> [&Partition; 6] {
+        let SlotPlaces { source, target, esp, record, .. } = self;
+        [&source.root, &source.tree, &target.root, &target.tree, esp, record]
+    }
+
+    /// Has the running slot this root hash? Then the other one must not get it: init would not know which of them it boots.
+    #[must_use]
+    pub fn runs(&self, hash: &[u8; 32]) -> bool {
+        let own = [self.source.root.partuuid, self.source.tree.partuuid];
+        slot_guids(hash).iter().any(|guid| own.contains(guid))
+    }
+
     /// No two of them share bytes.
     fn check(&self) -> Result<(), PlaceFault> {
-        let SlotPlaces { source, target, esp, record, .. } = self;
-        let all = [&source.root, &source.tree, &target.root, &target.tree, esp, record];
+        let all = self.all();
         for (n, one) in all.iter().enumerate() {
             let overlaps = |other: &&&Partition| {
                 one.start < other.start.saturating_add(other.length)
@@ -124,7 +143,7 @@ pub fn slot_labels(version: &str) -> [String; 2] {
 mod tests {
     use super::*;
     use orlop_init::plan::gpt::{Copy, Table};
-    use orlop_init::plan::guid::{TYPE_BOOT_RECORD, TYPE_ESP, TYPE_ROOT, TYPE_VAR};
+    use orlop_init::plan::guid::{TYPE_BOOT_RECORD, TYPE_ROOT, TYPE_VAR};
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -163,6 +182,10 @@ mod tests {
             assert_eq!([places.target.root.number, places.target.tree.number], target);
             assert_eq!([places.source.root.number, places.source.tree.number], [root, tree]);
             assert_eq!((places.esp.number, places.record.number), (1, 6));
+            let mut hash = [0; 32];
+            assert!(!places.runs(&hash));
+            hash[15] = u8::try_from(root).expect("small");
+            assert!(places.runs(&hash));
         }
     }
 
@@ -176,6 +199,8 @@ mod tests {
         assert!(matches!(SlotPlaces::find(&disk(), 7, 3), Err(PlaceFault::Missing { .. })));
         let overlapping = edit(|partitions| partitions[3].start -= MIB);
         assert_eq!(SlotPlaces::find(&overlapping, 2, 3), Err(PlaceFault::Overlap(3, 4)));
+        let second = edit(|partitions| partitions[6].type_guid = TYPE_ESP);
+        assert_eq!(SlotPlaces::find(&second, 2, 3), Err(PlaceFault::SeveralEsps("vda".into())));
         let endless = edit(|partitions| partitions[0].length = u64::MAX);
         assert_eq!(SlotPlaces::find(&endless, 2, 3), Err(PlaceFault::Overlap(2, 1)));
     }

@@ -28,6 +28,9 @@ pub enum SlotObstacle {
     /// A trial has no verdict yet.
     #[error("slot {0} is to be tried, and the trial has no verdict yet: it may not be written")]
     Trial(SlotName),
+    /// A trial has failed, and the running slot has not made the same check yet.
+    #[error("slot {0} has failed its trial, and slot {other} has not made the same check yet: it may not be written", other = .0.other())]
+    Unexamined(SlotName),
     /// The other slot boots once.
     #[error("slot {0} is to boot once: it may not be written")]
     Redirected(SlotName),
@@ -48,6 +51,9 @@ pub fn slot_to_write(record: &BootRecord, running: SlotName) -> Result<SlotName,
     let target = running.other();
     if record.trial.is_some() || record.slot(target).state == SlotState::Trial {
         return Err(SlotObstacle::Trial(target));
+    }
+    if !record.slot(target).failed_check.is_empty() {
+        return Err(SlotObstacle::Unexamined(target));
     }
     match record.redirect {
         Some(slot) => Err(SlotObstacle::Redirected(slot)),
@@ -86,6 +92,7 @@ pub fn writing(record: &BootRecord, slot: SlotName, release: &ReleaseDocument) -
     // The arbiter shows no entry whose length is not known.
     (written.uki_bytes, written.attempts) = (0, 0);
     written.reason.clear();
+    written.failed_check.clear();
     next
 }
 
@@ -154,6 +161,13 @@ pub(crate) mod tests {
             let mut record = good.clone();
             record.redirect = Some(other);
             assert_eq!(slot_to_write(&record, running), Err(SlotObstacle::Redirected(other)));
+            let mut record = good.clone();
+            record.slot_mut(other).state = SlotState::Staged;
+            record.slot_mut(other).failed_check = "gateway".to_owned();
+            let fault = slot_to_write(&record, running).expect_err("not examined");
+            assert_eq!(fault, SlotObstacle::Unexamined(other));
+            let words = format!("slot {other} has failed its trial, and slot {running} has not made");
+            assert!(fault.to_string().starts_with(&words), "{fault}");
         }
     }
 
@@ -179,7 +193,7 @@ pub(crate) mod tests {
         /// BOOTABLE, at each moment: the arbiter of the next boot goes on in the old slot, and shows no slot that is written.
         #[test]
         fn the_arbiter_boots_the_old_slot_and_hides_the_other(
-            before in 0..SlotState::ALL.len(), entry in state(), steps in 0usize..3
+            before in 0..SlotState::ALL.len(), entry in state(), steps in 0usize..3, label in any::<bool>()
         ) {
             let mut record = BootRecord::new(SlotName::A);
             record.a.roothash = "11".repeat(32);
@@ -197,7 +211,10 @@ pub(crate) mod tests {
                 b: Some(SlotEntry { state: entry, bytes: 4096 }),
             };
             let roothash = record.a.roothash.clone();
-            let judged = judge(Some(&record), &BootedSlot { name: SlotName::A, roothash: &roothash }, &entries);
+            // The label comes before `staged`, and may be there before it.
+            let other_filled = label || steps > 1 || steps == 0 && before > 0;
+            let booted = BootedSlot { name: SlotName::A, roothash: &roothash, other_filled };
+            let judged = judge(Some(&record), &booted, &entries);
             prop_assert_eq!(judged.verdict, SlotVerdict::Go { trial: false });
             prop_assert_eq!(judged.record.desired, SlotName::A);
             if steps > 0 {
@@ -205,7 +222,8 @@ pub(crate) mod tests {
                 prop_assert!(hidden || entry == EntryState::Hidden);
             }
             // And should the loader have started the slot that is written: back.
-            let astray = BootedSlot { name: SlotName::B, roothash: &judged.record.b.roothash };
+            let astray =
+                BootedSlot { name: SlotName::B, roothash: &judged.record.b.roothash, other_filled: true };
             if steps > 0 {
                 let judged = judge(Some(&record), &astray, &entries);
                 prop_assert_eq!(judged.verdict, SlotVerdict::Reset);

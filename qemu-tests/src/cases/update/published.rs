@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use orlop_config::release::{HexDigest, ReleaseDocument, ReleaseVersion, UtcSecond};
+use orlop_config::release::{ARCH, HexDigest, ReleaseDocument, ReleaseVersion, UtcSecond};
 use orlop_harness::cluster::pki::Authority;
 use orlop_harness::vm::lab::Image;
 use orlop_image::build::VERITY_SALT;
@@ -63,13 +63,14 @@ pub(super) fn publish(scratch: &Path, changed: u64) -> Result<Published> {
     let keys = KeyDirectory::new(&scratch.join("keys"));
     keys.create(3, 2)?;
     let roothash = HexDigest(tree.root);
-    let build =
-        BuildFiles { root: root.clone(), uki: uki.clone(), roothash, version, packages: BTreeMap::new() };
+    let (root_file, uki_file, packages) = (root.clone(), uki.clone(), BTreeMap::new());
+    let build = BuildFiles { root: root_file, uki: uki_file, roothash, arch: ARCH, version, packages };
     let terms = ReleaseTerms { generation: 1, revokes: None, min_version: None };
     let release = write_release(&build, terms, &keys, ReleaseSigning::Here, &dir)?;
     // The clock of this machine; nodes without NTP do not look at it.
     let now = u64::try_from(jiff::Timestamp::now().as_second())?;
     let change = ChannelChange {
+        arch: ARCH,
         add: vec![(version, None)],
         withdraw: Vec::new(),
         rollout: None,

@@ -29,7 +29,7 @@ const OUTPUT_MAX: u64 = 1 << 20;
 const WORDS_MAX: u64 = 2048;
 /// Programs at once.
 const PROGRAMS_MAX: usize = 2;
-/// Threads for files, and for file systems that may hang.
+/// Threads for files, for those of `/var`, and for file systems that may hang.
 const THREADS: usize = 2;
 
 /// Where the node is looked at; tests have others.
@@ -58,6 +58,7 @@ impl Default for Sources {
 pub(crate) struct Collector {
     sources: Sources,
     files: BlockingSource,
+    state: BlockingSource,
     mounts: BlockingSource,
     programs: Semaphore,
 }
@@ -67,6 +68,7 @@ impl Collector {
         Collector {
             sources,
             files: BlockingSource::new("files of the node", THREADS),
+            state: BlockingSource::new("files of /var", THREADS),
             mounts: BlockingSource::new("file systems", THREADS),
             programs: Semaphore::new(PROGRAMS_MAX),
         }
@@ -114,9 +116,9 @@ impl Collector {
         &self.sources
     }
 
-    /// The thread of files.
-    pub(crate) fn files(&self) -> &BlockingSource {
-        &self.files
+    /// The threads for files of `/var`: a state partition that hangs costs no other file.
+    pub(crate) fn state(&self) -> &BlockingSource {
+        &self.state
     }
 }
 

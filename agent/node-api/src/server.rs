@@ -138,7 +138,7 @@ async fn open_doors(
 /// A state partition that does not answer keeps nobody out: the key is in memory then.
 async fn network_tls(deps: &DoorDeps, collector: &Collector) -> Result<ServerTls, ServeError> {
     let file = deps.root.join(KEY);
-    let made = match collector.files().look(move || server_tls(&file)).await {
+    let made = match collector.state().look(move || server_tls(&file)).await {
         Ok(made) => made,
         Err(refusal) => {
             tracing::warn!(%refusal, "the server's key cannot be read");

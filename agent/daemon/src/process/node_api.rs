@@ -20,8 +20,8 @@ use crate::logging;
 pub const NAME: &str = "orlop-node-api";
 /// The process ends when no client has been there for so long; systemd starts it again for the next one.
 const IDLE: Duration = Duration::from_secs(300);
-/// Threads for what may block: two for files, two for file systems, and one spare.
-const BLOCKING_THREADS: usize = 5;
+/// Threads for what may block: two for files, two for those of /var, two for file systems, and one spare.
+const BLOCKING_THREADS: usize = 7;
 /// The user that may ask on the unix socket: root, as which the unit runs.
 const UID: u32 = 0;
 

@@ -10,19 +10,19 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use agent_linux::node_logs::{NodeLog, NodeLogError, look_without_links};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use orlop_proto::node_api::v1alpha1::{ListResponse, LogLine, ReadRequest};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{ChildStdout, Command};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use crate::collect::Collector;
 use crate::journal;
+use crate::program::Program;
 use crate::refusal::{Reason, Refusal};
 
 /// Readers of the journal and of files at once.
@@ -56,7 +56,7 @@ impl LogReader {
     pub(crate) async fn list(&self, collector: &Collector) -> Result<ListResponse, Refusal> {
         let mut command = Command::new(&collector.sources().journalctl);
         command.args(["--no-pager", "--quiet", "--field=_SYSTEMD_UNIT"]);
-        let units = journal::units(&collector.output("journal", command).await?, NAMES_MAX);
+        let units = journal::units(&collector.journal(command).await?, NAMES_MAX);
         let directory = collector.sources().root.join(DIRECTORY);
         let listed = move || look_without_links(&directory, "", NAMES_MAX);
         let found = collector.state().look(listed).await?;
@@ -115,14 +115,11 @@ impl LogReader {
         let place = self.place()?;
         let down = |message: String| Refusal::new(Reason::PartDown, "journal", message);
         let mut command = Command::new(&collector.sources().journalctl);
-        command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| down(format!("journalctl cannot be started: {error}")))?;
-        let stdout = child.stdout.take().ok_or_else(|| down("journalctl has no output".to_owned()))?;
-        let reader = JournalReader { child, lines: BufReader::new(stdout), _place: place };
+        command.args(arguments);
+        let started = Program::start(command, place);
+        let mut program = started.map_err(|error| down(format!("journalctl cannot be started: {error}")))?;
+        let stdout = program.stdout().ok_or_else(|| down("journalctl has no output".to_owned()))?;
+        let reader = JournalReader { program, lines: BufReader::new(stdout) };
         // The stream ends after its first refusal.
         let lines = stream::unfold(Some(reader), |reader: Option<JournalReader>| async move {
             let mut reader = reader?;
@@ -138,9 +135,8 @@ impl LogReader {
 
 /// One journalctl.
 struct JournalReader {
-    child: Child,
+    program: Program,
     lines: BufReader<ChildStdout>,
-    _place: OwnedSemaphorePermit,
 }
 
 impl JournalReader {
@@ -168,12 +164,12 @@ impl JournalReader {
     /// How journalctl ended. It fails without words where a pattern matches nothing.
     async fn end(&mut self) -> Result<(), Refusal> {
         let mut words = Vec::new();
-        if let Some(stderr) = self.child.stderr.take() {
+        if let Some(stderr) = self.program.stderr() {
             // Words that cannot be read are no words.
             let _ = stderr.take(WORDS_MAX).read_to_end(&mut words).await;
         }
         let words = String::from_utf8_lossy(&words).trim().to_owned();
-        let failed = !matches!(self.child.wait().await, Ok(status) if status.success());
+        let failed = !matches!(self.program.wait().await, Ok(status) if status.success());
         if failed && !words.is_empty() {
             return Err(Refusal::new(Reason::PartDown, "journal", words));
         }

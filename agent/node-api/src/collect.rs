@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use agent_linux::files::read_capped;
 use agent_linux::network;
+use orlop_config::error_chain::chain;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -89,7 +90,9 @@ impl Collector {
         }
         if kinds.iter().any(|kind| kind.needs_mounts()) {
             let root = self.sources.root.clone();
-            facts.mounts = Some(self.mounts.look(move || machine::mounts(&root)).await);
+            let found = self.mounts.look(move || machine::mounts(&root)).await;
+            let unread = |error| Refusal::new(Reason::PartDown, "file systems", chain(&error));
+            facts.mounts = Some(found.and_then(|found| found.map_err(unread)));
         }
         Ok(facts)
     }

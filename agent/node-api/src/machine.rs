@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use agent_linux::files::{read_capped, visible_names};
+use agent_linux::files::{FilesError, read_capped, visible_names};
 use nix::sys::statvfs::statvfs;
 use orlop_config::procfs;
 use orlop_proto::node_api::v1alpha1::{DiskStatus, LinkStatus, MountStatus};
@@ -80,9 +80,12 @@ pub(crate) fn links(root: &Path) -> Vec<(String, LinkStatus)> {
 
 /// File systems of local devices, each at its first place, and the node's own in memory. `statvfs` may hang; those of FUSE, which a
 /// process of a pod may serve, are not asked: one that stands still would cost the sizes of all.
-pub(crate) fn mounts(root: &Path) -> Vec<(String, MountStatus)> {
+///
+/// # Errors
+/// PID 1's table cannot be read, or is longer than [`TABLE_MAX`].
+pub(crate) fn mounts(root: &Path) -> Result<Vec<(String, MountStatus)>, FilesError> {
     // PID 1's: the sandbox of this process shows the same file systems as read-only.
-    let table = read_capped(&root.join("proc/1/mounts"), TABLE_MAX).unwrap_or_default();
+    let table = read_capped(&root.join("proc/1/mounts"), TABLE_MAX)?;
     let table = String::from_utf8_lossy(&table).into_owned();
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -97,7 +100,7 @@ pub(crate) fn mounts(root: &Path) -> Vec<(String, MountStatus)> {
         }
         found.push((mounted.target.to_owned(), of_mount(&mounted, &below(root, mounted.target))));
     }
-    found
+    Ok(found)
 }
 
 fn below(root: &Path, path: &str) -> PathBuf {
@@ -185,7 +188,8 @@ mod tests {
              /dev/vda7 /var/lib/kubelet/pods/1 ext4 rw 0 0\ntmpfs /var/lib/kubelet/pods/1/volumes/x tmpfs rw 0 0\n\
              proc /proc proc rw 0 0\n",
         );
-        let found = mounts(root.path());
+        assert!(mounts(root.path()).is_ok() && mounts(&root.path().join("none")).is_err());
+        let found = mounts(root.path()).unwrap();
         let places: Vec<&str> = found.iter().map(|(place, _)| place.as_str()).collect();
         assert_eq!(places, ["/", "/var", "/run", "/fuse"]);
         assert!(found[0].1.read_only && !found[1].1.read_only);

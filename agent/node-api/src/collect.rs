@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_linux::files::read_capped;
+use agent_linux::files::{FilesError, read_capped};
 use agent_linux::network;
 use orlop_config::error_chain::chain;
 use tokio::io::AsyncReadExt;
@@ -91,7 +91,7 @@ impl Collector {
         if kinds.iter().any(|kind| kind.needs_mounts()) {
             let root = self.sources.root.clone();
             let found = self.mounts.look(move || machine::mounts(&root)).await;
-            let unread = |error| Refusal::new(Reason::PartDown, "file systems", chain(&error));
+            let unread = |error: FilesError| Refusal::new(Reason::PartDown, "file systems", chain(&error));
             facts.mounts = Some(found.and_then(|found| found.map_err(unread)));
         }
         Ok(facts)

@@ -37,7 +37,7 @@ pub fn is_named(argument: Option<&OsStr>) -> bool {
 /// systemd passed no socket, or the process cannot be set up.
 pub fn start() -> anyhow::Result<()> {
     let environment = Environment::of_process();
-    logging::init(&Logging::default(), environment.under_journald)?;
+    logging::init_lossy(&Logging::default(), environment.under_journald)?;
     let passed = activation::take(environment.listen_pid.as_deref(), environment.listen_fds.as_deref());
     let sockets = passed.context("take the sockets of the service manager")?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,8 +1,8 @@
 //! The process: doors, services, the record of each call, the end without clients.
 //!
 //! In: settings, sockets. Out: gRPC until no client has been there for [`Settings::idle`]. Invariants: every call has one record in
-//! the log with who, by which door, what and the verdict (refused ones at a bounded rate, with the number of those left out; what journald does not read is lost); a call
-//! without an identity does no work.
+//! the log with who, by which door, what and the verdict (refused ones at a bounded rate, with the number of those left out; what
+//! journald does not read is lost, and counted); a call without an identity does no work.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -16,7 +16,7 @@ use crate::cli::{Cli, GetArgs, KeyVerb, OutputForm, Verb};
 use crate::failure::CtlError;
 use crate::keys;
 use crate::logs;
-use crate::render::{self, plain, screen, table};
+use crate::render::{self, escaped, plain, screen, table};
 
 /// Kinds of the screen.
 const SCREEN_KINDS: [&str; 5] = ["node", "slots", "problems", "memory", "mounts"];
@@ -147,8 +147,8 @@ pub(crate) fn show(
     text: impl FnOnce() -> String,
 ) -> Result<(), CtlError> {
     match form {
-        OutputForm::Json => write(&format!("{document:#}\n")),
-        OutputForm::Yaml => write(&orlop_config::yaml_emit::emit(document)),
+        OutputForm::Json => write(&escaped(&format!("{document:#}\n"))),
+        OutputForm::Yaml => write(&escaped(&orlop_config::yaml_emit::emit(document))),
         OutputForm::Table | OutputForm::Name => write(&text()),
     }
 }

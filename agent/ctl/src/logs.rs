@@ -13,10 +13,10 @@ use tonic::transport::Channel;
 use crate::cli::{LogArgs, OutputForm};
 use crate::commands::{Verdict, show, within, write};
 use crate::failure::CtlError;
-use crate::render::plain;
+use crate::render::{escaped, plain};
 use crate::target::Target;
 
-/// Pause between two tries to reach a node that went away.
+/// Pause before each try to reach a node that went away.
 const RETRY: Duration = Duration::from_secs(2);
 /// A node that has been away for so long is not waited for.
 const AWAY_MAX: Duration = Duration::from_secs(600);
@@ -49,6 +49,8 @@ pub(crate) async fn run(
 async fn again(target: &Target, limit: Duration) -> Result<Channel, CtlError> {
     let until = Instant::now() + AWAY_MAX;
     loop {
+        // A node may take each connection and lose it at once.
+        sleep_until(Instant::now() + RETRY).await;
         let error = match target.connect(limit).await {
             Ok(channel) => return Ok(channel),
             Err(error) => error,
@@ -56,7 +58,6 @@ async fn again(target: &Target, limit: Duration) -> Result<Channel, CtlError> {
         if Instant::now() >= until {
             return Err(error);
         }
-        sleep_until(Instant::now() + RETRY).await;
     }
 }
 
@@ -69,6 +70,9 @@ async fn stream(
 ) -> Result<(), CtlError> {
     let mut client = LogsClient::new(channel);
     let mut lines = within(limit, "the node", client.read(request.clone())).await?;
+    // journalctl looks for the last lines with a pattern from the end, and shows them in that order.
+    let may_be_backwards = !request.follow && request.lines > 0 && !request.grep.is_empty();
+    let mut kept = Vec::new();
     loop {
         let next = if request.follow {
             lines.message().await
@@ -76,7 +80,13 @@ async fn stream(
             let silent = |_| CtlError::TimedOut { what: "the node's log".to_owned(), limit };
             timeout(limit, lines.message()).await.map_err(silent)?
         };
-        let Some(line) = next.map_err(CtlError::Refused)? else { return Ok(()) };
+        let Some(line) = next.map_err(CtlError::Refused)? else {
+            return forwards(kept).iter().try_for_each(|line| show_line(form, line));
+        };
+        if may_be_backwards {
+            kept.push(line);
+            continue;
+        }
         show_line(form, &line)?;
         if !line.cursor.is_empty() {
             (request.after_cursor, request.lines) = (line.cursor, 0);
@@ -84,10 +94,18 @@ async fn stream(
     }
 }
 
+/// The lines with the oldest first.
+fn forwards(mut lines: Vec<LogLine>) -> Vec<LogLine> {
+    if lines.first().map(|line| line.time_us) > lines.last().map(|line| line.time_us) {
+        lines.reverse();
+    }
+    lines
+}
+
 fn show_line(form: OutputForm, line: &LogLine) -> Result<(), CtlError> {
     let document = serde_json::to_value(line).unwrap_or_default();
     match form {
-        OutputForm::Json => write(&format!("{document}\n")),
+        OutputForm::Json => write(&escaped(&format!("{document}\n"))),
         OutputForm::Yaml => show(form, &document, String::new).and_then(|()| write("---\n")),
         OutputForm::Table | OutputForm::Name => write(&text(line)),
     }
@@ -107,6 +125,17 @@ fn text(line: &LogLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_line_is_the_first() {
+        let lines = |times: &[u64]| -> Vec<LogLine> {
+            times.iter().map(|time_us| LogLine { time_us: *time_us, ..LogLine::default() }).collect()
+        };
+        for shown in [&[1, 2, 2, 3][..], &[3, 2, 2, 1]] {
+            assert_eq!(forwards(lines(shown)), lines(&[1, 2, 2, 3]));
+        }
+        assert_eq!(forwards(Vec::new()), []);
+    }
 
     #[test]
     fn a_line_has_time_source_and_a_printable_message() {

@@ -57,7 +57,8 @@ impl FakeNode {
     /// `other` is added to the user that the server believes.
     fn with(other: u32, idle: Duration) -> FakeNode {
         let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("root");
+        // No part of the path may be a link.
+        let root = fs::canonicalize(dir.path()).unwrap().join("root");
         for (path, text) in [
             ("usr/lib/os-release", "PRETTY_NAME=\"Orlop 0.4\"\nIMAGE_VERSION=0.4.0\n"),
             ("proc/sys/kernel/hostname", "edge-7\n"),

@@ -5,9 +5,11 @@
 
 use std::sync::OnceLock;
 
+use agent_linux::lossy_stderr::LossyStderr;
 use anyhow::Context;
 use orlop_config::kubelet::enums::LogFormat;
 use orlop_config::kubelet::nested::Logging;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::time::SystemTime;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -21,8 +23,23 @@ static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 /// # Errors
 /// There is a log already.
 pub fn init(logging: &Logging, under_journald: bool) -> anyhow::Result<()> {
+    open(logging, under_journald, std::io::stderr)
+}
+
+/// The same for a process that answers also while journald does not read: lines are lost then, and counted.
+///
+/// # Errors
+/// There is a log already.
+pub fn init_lossy(logging: &Logging, under_journald: bool) -> anyhow::Result<()> {
+    open(logging, under_journald, || LossyStderr)
+}
+
+fn open<W>(logging: &Logging, under_journald: bool, writer: W) -> anyhow::Result<()>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let (level, handle) = reload::Layer::new(EnvFilter::new(filter(logging.verbosity)));
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_target(false);
+    let lines = fmt::layer().with_writer(writer).with_ansi(false).with_target(false);
     let lines = match (&logging.format, under_journald) {
         (LogFormat::Json, _) => lines.json().flatten_event(true).with_timer(SystemTime).boxed(),
         (LogFormat::Text, true) => lines.compact().without_time().boxed(),
@@ -38,7 +55,7 @@ pub fn init(logging: &Logging, under_journald: bool) -> anyhow::Result<()> {
 /// Changes the verbosity from now on.
 ///
 /// # Errors
-/// The log was not opened by [`init`].
+/// The log was not opened by [`init`] or [`init_lossy`].
 pub fn set_verbosity(verbosity: u32) -> anyhow::Result<()> {
     let level = LEVEL.get().context("this process has opened no log")?;
     level.reload(EnvFilter::new(filter(verbosity))).context("change the log's level")?;

@@ -30,6 +30,7 @@ pub mod log_follow;
 pub mod log_rotation;
 pub mod logind;
 pub mod loop_device;
+pub mod lossy_stderr;
 pub mod machine;
 pub mod machine_topology;
 pub mod network;

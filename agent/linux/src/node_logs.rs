@@ -7,11 +7,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
 /// What a path leads to.
@@ -47,13 +47,30 @@ pub enum NodeLogError {
 /// # Errors
 /// See [`NodeLogError`].
 pub fn look(root: &Path, path: &str) -> Result<NodeLog, NodeLogError> {
+    look_in(open(root, directory(), Mode::empty()), path, usize::MAX)
+}
+
+/// As [`look`], for a directory that others may move: `root` itself must be one, and no part of it a link. A directory has at most
+/// `names_max` names.
+///
+/// # Errors
+/// See [`NodeLogError`]; a `root` with a link is refused.
+pub fn look_without_links(root: &Path, path: &str, names_max: usize) -> Result<NodeLog, NodeLogError> {
+    let how = OpenHow::new().flags(directory()).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    look_in(openat2(AT_FDCWD, root, how), path, names_max)
+}
+
+fn directory() -> OFlag {
+    OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
+}
+
+fn look_in(root: nix::Result<OwnedFd>, path: &str, names_max: usize) -> Result<NodeLog, NodeLogError> {
     let failed = |source: io::Error| match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENOTDIR) => NodeLogError::NotFound(path.to_owned()),
         Some(Errno::ELOOP | Errno::EXDEV) => NodeLogError::Refused(path.to_owned()),
         _ => NodeLogError::Io { path: path.to_owned(), source },
     };
-    let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let root_fd = open(root, directory, Mode::empty()).map_err(|e| failed(e.into()))?;
+    let root_fd = root.map_err(|e| failed(e.into()))?;
     let root = place(root_fd.as_raw_fd()).map_err(failed)?;
     let how =
         OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
@@ -67,7 +84,7 @@ pub fn look(root: &Path, path: &str) -> Result<NodeLog, NodeLogError> {
     let itself = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     match kind {
         SFlag::S_IFREG => Ok(NodeLog::File(File::open(itself).map_err(failed)?)),
-        SFlag::S_IFDIR => Ok(NodeLog::Directory(names(&itself).map_err(failed)?)),
+        SFlag::S_IFDIR => Ok(NodeLog::Directory(names(&itself, names_max).map_err(failed)?)),
         _ => Err(NodeLogError::Refused(path.to_owned())),
     }
 }
@@ -104,9 +121,9 @@ fn cleaned(path: &str) -> PathBuf {
     if parts.is_empty() { PathBuf::from(".") } else { parts.iter().collect() }
 }
 
-fn names(directory: &Path) -> io::Result<Vec<String>> {
+fn names(directory: &Path, names_max: usize) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(directory)? {
+    for entry in fs::read_dir(directory)?.take(names_max) {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         names.push(if entry.file_type()?.is_dir() { format!("{name}/") } else { name });
@@ -152,6 +169,20 @@ mod tests {
             Err(NodeLogError::Refused(_)) => Err("refused".to_owned()),
             Err(other) => Err(other.to_string()),
         }
+    }
+
+    #[test]
+    fn a_directory_that_was_moved_is_not_looked_at() {
+        let dir = tree();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let refused = |path: &Path| matches!(look_without_links(path, "x", 9), Err(NodeLogError::Refused(_)));
+        symlink(root.join("log-of-others"), root.join("moved")).unwrap();
+        symlink(&root, root.join("around")).unwrap();
+        assert!(refused(&root.join("moved")) && refused(&root.join("around/log-of-others")));
+        let found = look_without_links(&root.join("log-of-others"), "x", 9);
+        assert!(matches!(found, Ok(NodeLog::File(_))), "{found:?}");
+        let listed = look_without_links(&root.join("log"), "", 2);
+        assert!(matches!(&listed, Ok(NodeLog::Directory(names)) if names.len() == 2), "{listed:?}");
     }
 
     #[test]

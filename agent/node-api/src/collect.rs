@@ -1,14 +1,15 @@
 //! Takes the snapshot: files below a root directory, the network, `systemctl show`.
 //!
-//! In: kinds. Out: [`Facts`]. Invariants: files are read up to a bound; `systemctl` has five seconds, 1 MiB of output and one process
-//! at a time for two callers; what hangs costs its own source (`blocking`). Why `systemctl` and not the bus: it asks PID 1 on
+//! In: kinds. Out: [`Facts`]. Invariants: files are read up to a bound; a program has five seconds, 1 MiB of output, and one of two
+//! places of its kind; what hangs costs its own source (`blocking`, `program`). Why `systemctl` and not the bus: it asks PID 1 on
 //! its own socket, so it answers while the bus is dead (agent/linux/src/service_manager.rs says why not zbus on that socket).
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::Arc;
 
-use agent_linux::files::read_capped;
+use agent_linux::files::{FilesError, read_capped};
 use agent_linux::network;
+use orlop_config::error_chain::chain;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -19,6 +20,7 @@ use crate::blocking::{ANSWER_MAX, BlockingSource};
 use crate::facts::Facts;
 use crate::kinds::ObjectKind;
 use crate::machine;
+use crate::program::Program;
 use crate::refusal::{Reason, Refusal};
 
 /// Longer files are not read, bytes: ledger and configuration of a node have a tenth of it.
@@ -27,9 +29,9 @@ const FILE_MAX: u64 = 1 << 20;
 const OUTPUT_MAX: u64 = 1 << 20;
 /// Words of a failed program that are kept, bytes.
 const WORDS_MAX: u64 = 2048;
-/// Programs at once.
+/// Programs of one kind at once.
 const PROGRAMS_MAX: usize = 2;
-/// Threads for files, and for file systems that may hang.
+/// Threads for files, for those of `/var`, and for file systems that may hang.
 const THREADS: usize = 2;
 
 /// Where the node is looked at; tests have others.
@@ -58,8 +60,10 @@ impl Default for Sources {
 pub(crate) struct Collector {
     sources: Sources,
     files: BlockingSource,
+    state: BlockingSource,
     mounts: BlockingSource,
-    programs: Semaphore,
+    systemctl: Arc<Semaphore>,
+    journalctl: Arc<Semaphore>,
 }
 
 impl Collector {
@@ -67,8 +71,10 @@ impl Collector {
         Collector {
             sources,
             files: BlockingSource::new("files of the node", THREADS),
+            state: BlockingSource::new("files of /var", THREADS),
             mounts: BlockingSource::new("file systems", THREADS),
-            programs: Semaphore::new(PROGRAMS_MAX),
+            systemctl: Arc::new(Semaphore::new(PROGRAMS_MAX)),
+            journalctl: Arc::new(Semaphore::new(PROGRAMS_MAX)),
         }
     }
 
@@ -84,7 +90,9 @@ impl Collector {
         }
         if kinds.iter().any(|kind| kind.needs_mounts()) {
             let root = self.sources.root.clone();
-            facts.mounts = Some(self.mounts.look(move || machine::mounts(&root)).await);
+            let found = self.mounts.look(move || machine::mounts(&root)).await;
+            let unread = |error: FilesError| Refusal::new(Reason::PartDown, "file systems", chain(&error));
+            facts.mounts = Some(found.and_then(|found| found.map_err(unread)));
         }
         Ok(facts)
     }
@@ -93,20 +101,12 @@ impl Collector {
         let mut command = Command::new(&self.sources.systemctl);
         command.args(["show", "--no-pager", "--no-ask-password", "--property", PROPERTIES, "--"]);
         command.args(ESSENTIAL.iter().map(|(unit, _)| *unit)).arg("*.service");
-        self.output("systemd", command).await
+        answer(&self.systemctl, "systemd", command).await
     }
 
-    /// What a program prints. `object` is what it asks.
-    pub(crate) async fn output(&self, object: &'static str, command: Command) -> Result<String, Refusal> {
-        let run = async {
-            let _place = self.programs.acquire().await;
-            printed(command).await.map_err(|message| Refusal::new(Reason::PartDown, object, message))
-        };
-        let silent = |_| {
-            let message = format!("no answer within {} s", ANSWER_MAX.as_secs());
-            Refusal::new(Reason::PartSilent, object, message)
-        };
-        timeout(ANSWER_MAX, run).await.map_err(silent)?
+    /// What journalctl prints.
+    pub(crate) async fn journal(&self, command: Command) -> Result<String, Refusal> {
+        answer(&self.journalctl, "journal", command).await
     }
 
     /// Where the node is looked at.
@@ -114,29 +114,41 @@ impl Collector {
         &self.sources
     }
 
-    /// The thread of files.
-    pub(crate) fn files(&self) -> &BlockingSource {
-        &self.files
+    /// The threads for files of `/var`: a state partition that hangs costs no other file.
+    pub(crate) fn state(&self) -> &BlockingSource {
+        &self.state
     }
 }
 
-async fn printed(mut command: Command) -> Result<String, String> {
-    // Its words are compared.
-    command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.kill_on_drop(true).spawn().map_err(|e| format!("cannot be asked: {e}"))?;
+/// What a program prints. `object` is what it asks.
+async fn answer(places: &Arc<Semaphore>, object: &'static str, command: Command) -> Result<String, Refusal> {
+    let run = async {
+        let place = places.clone().acquire_owned().await.map_err(|e| e.to_string())?;
+        printed(Program::start(command, place).map_err(|e| format!("cannot be asked: {e}"))?).await
+    };
+    match timeout(ANSWER_MAX, run).await {
+        Ok(printed) => printed.map_err(|message| Refusal::new(Reason::PartDown, object, message)),
+        Err(_) => {
+            let message = format!("no answer within {} s", ANSWER_MAX.as_secs());
+            Err(Refusal::new(Reason::PartSilent, object, message))
+        }
+    }
+}
+
+async fn printed(mut program: Program) -> Result<String, String> {
     let (mut bytes, mut words) = (Vec::new(), Vec::new());
-    if let Some(stdout) = child.stdout.take() {
+    if let Some(stdout) = program.stdout() {
         let read = stdout.take(OUTPUT_MAX + 1).read_to_end(&mut bytes).await;
         read.map_err(|e| format!("cannot be read: {e}"))?;
     }
     if bytes.len() as u64 > OUTPUT_MAX {
         return Err(format!("the answer is longer than {OUTPUT_MAX} bytes"));
     }
-    if let Some(stderr) = child.stderr.take() {
+    if let Some(stderr) = program.stderr() {
         let read = stderr.take(WORDS_MAX).read_to_end(&mut words).await;
         read.map_err(|e| format!("cannot be read: {e}"))?;
     }
-    let status = child.wait().await.map_err(|e| format!("cannot be waited for: {e}"))?;
+    let status = program.wait().await.map_err(|e| format!("cannot be waited for: {e}"))?;
     if !status.success() {
         return Err(format!("{status}: {}", String::from_utf8_lossy(&words).trim()));
     }
@@ -192,14 +204,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_s_words_are_its_answer_or_the_refusal() {
-        let collector = Collector::new(Sources::default());
-        assert_eq!(collector.output("x", shell("echo a")).await.unwrap(), "a\n");
-        let failed = collector.output("x", shell("echo why >&2; exit 3")).await.unwrap_err();
+        let places = Arc::new(Semaphore::new(1));
+        assert_eq!(answer(&places, "x", shell("echo a")).await.unwrap(), "a\n");
+        let failed = answer(&places, "x", shell("echo why >&2; exit 3")).await.unwrap_err();
         assert_eq!(failed.reason, Reason::PartDown);
         assert!(failed.message.contains("exit status: 3") && failed.message.contains("why"), "{failed}");
-        let endless = collector.output("x", shell("while :; do echo line; done")).await.unwrap_err();
+        let endless = answer(&places, "x", shell("while :; do echo line; done")).await.unwrap_err();
         assert!(endless.message.contains("longer"), "{endless}");
-        let absent = collector.output("x", Command::new("/nowhere/program")).await.unwrap_err();
+        let absent = answer(&places, "x", Command::new("/nowhere/program")).await.unwrap_err();
         assert_eq!(absent.reason, Reason::PartDown);
     }
 

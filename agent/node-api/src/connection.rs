@@ -1,6 +1,7 @@
 //! One connection of any door, and the places of a door.
 //!
-//! Invariants: a door has a bounded number of connections at once; who says nothing within [`FIRST_BYTES_MAX`] loses its place.
+//! Invariants: a door has a bounded number of connections at once; who says nothing within [`FIRST_BYTES_MAX`] loses its place; a
+//! stranger, who gets refusals only, loses it after that time in any case.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use crate::refusal::Refusal;
 
 /// HTTP/2 begins with so many bytes (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
-/// A connection says them within this.
+/// A connection says them within this. One of a stranger ends then.
 const FIRST_BYTES_MAX: Duration = Duration::from_secs(10);
 
 /// Who a call is from.
@@ -92,6 +93,13 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Whether its time is over; wakes the caller's task then.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        (self.missing > 0 || self.caller.identity.is_err()) && self.deadline.as_mut().poll(cx).is_ready()
+    }
+}
+
 impl Connected for Connection {
     type ConnectInfo = CallPeer;
 
@@ -106,7 +114,7 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.missing > 0 && self.deadline.as_mut().poll(cx).is_ready() {
+        if self.is_over(cx) {
             return Poll::Ready(Err(ErrorKind::TimedOut.into()));
         }
         let before = buffer.filled().len();
@@ -118,6 +126,10 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        // Who reads nothing is not asked for more either.
+        if self.is_over(cx) {
+            return Poll::Ready(Err(ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -127,5 +139,43 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::guard::Role;
+    use crate::refusal::Reason;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_and_a_stranger_s_end_and_another_stays() {
+        let (open, connected) = watch::channel(0);
+        let places = DoorPlaces::new(1, open);
+        let root = || Ok(Identity { name: "uid 0".to_owned(), role: Role::Operator });
+        let stranger = || Err(Refusal::new(Reason::NotTrusted, "uid 1", "no"));
+        for (identity, speaks, ends) in [
+            (root(), false, true),
+            (root(), true, false),
+            (stranger(), true, true),
+            (stranger(), false, true),
+        ] {
+            let (near, mut far) = tokio::io::duplex(64);
+            let caller = CallPeer { door: Door::Unix, peer: Peer::Process { uid: 1, pid: None }, identity };
+            let mut connection = Connection::new(near, caller, places.take().unwrap());
+            assert!(places.take().is_none());
+            if speaks {
+                far.write_all(&[0; PREFACE]).await.unwrap();
+                let mut preface = [0; PREFACE];
+                connection.read_exact(&mut preface).await.unwrap();
+            }
+            let more = timeout(FIRST_BYTES_MAX * 2, connection.read_u8()).await;
+            assert_eq!(matches!(more, Ok(Err(_))), ends, "{more:?}");
+            assert_eq!(connection.write_all(b"x").await.is_err(), ends);
+        }
+        assert_eq!(*connected.borrow(), 0);
     }
 }

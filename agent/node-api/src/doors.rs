@@ -7,7 +7,7 @@
 //! Invariants: a door has [`CONNECTIONS_MAX`] connections at once; errors of accept, which a lack of descriptors causes, end nothing;
 //! identity comes from the kernel alone.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
@@ -62,6 +62,7 @@ pub(crate) fn connections(
         let connection = loop {
             let (socket, address) = match accept(&listener).await {
                 Ok(accepted) => accepted,
+                Err(error) if is_of_peer(&error) => continue,
                 Err(error) => {
                     tracing::error!(%door, %error, "no connection is accepted; the next try is in 5 s");
                     sleep_until(Instant::now() + RETRY).await;
@@ -88,6 +89,22 @@ async fn accept(listener: &AsyncFd<Socket>) -> io::Result<(Socket, SockAddr)> {
             Err(_would_block) => {}
         }
     }
+}
+
+/// Whether a connection is gone that was in the queue (accept(2) reports its error): the next one is taken at once. Peers cause such
+/// errors; what the node lacks takes its time.
+pub(crate) fn is_of_peer(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::Interrupted
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NotConnected
+            | ErrorKind::TimedOut
+    )
 }
 
 /// `None` if it is closed at once.
@@ -119,4 +136,22 @@ fn connection(
     let vsock_host = door == Door::Vsock && trusts_vsock_host(&node_config(&deps.root));
     let identity = identify(peer, Trust { uid: deps.uid, vsock_host });
     Ok(Some(Connection::new(stream, CallPeer { door, peer, identity }, place)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_gone_stops_no_door() {
+        let of = |errno: Errno| is_of_peer(&io::Error::from(errno));
+        for errno in [Errno::ECONNABORTED, Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH] {
+            assert!(of(errno), "{errno}");
+        }
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EINVAL] {
+            assert!(!of(errno), "{errno}");
+        }
+    }
 }

@@ -23,6 +23,7 @@ pub mod kinds;
 mod logs;
 mod machine;
 mod network_door;
+mod program;
 pub mod refusal;
 pub mod server;
 pub mod tls;

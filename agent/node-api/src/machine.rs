@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use agent_linux::files::{read_capped, visible_names};
+use agent_linux::files::{FilesError, read_capped, visible_names};
 use nix::sys::statvfs::statvfs;
 use orlop_config::procfs;
 use orlop_proto::node_api::v1alpha1::{DiskStatus, LinkStatus, MountStatus};
@@ -78,10 +78,14 @@ pub(crate) fn links(root: &Path) -> Vec<(String, LinkStatus)> {
     names(&net).into_iter().map(of).collect()
 }
 
-/// File systems of local devices, each at its first place, and the node's own in memory. `statvfs` may hang.
-pub(crate) fn mounts(root: &Path) -> Vec<(String, MountStatus)> {
+/// File systems of local devices, each at its first place, and the node's own in memory. `statvfs` may hang; those of FUSE, which a
+/// process of a pod may serve, are not asked: one that stands still would cost the sizes of all.
+///
+/// # Errors
+/// PID 1's table cannot be read, or is longer than [`TABLE_MAX`].
+pub(crate) fn mounts(root: &Path) -> Result<Vec<(String, MountStatus)>, FilesError> {
     // PID 1's: the sandbox of this process shows the same file systems as read-only.
-    let table = read_capped(&root.join("proc/1/mounts"), TABLE_MAX).unwrap_or_default();
+    let table = read_capped(&root.join("proc/1/mounts"), TABLE_MAX)?;
     let table = String::from_utf8_lossy(&table).into_owned();
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -96,7 +100,7 @@ pub(crate) fn mounts(root: &Path) -> Vec<(String, MountStatus)> {
         }
         found.push((mounted.target.to_owned(), of_mount(&mounted, &below(root, mounted.target))));
     }
-    found
+    Ok(found)
 }
 
 fn below(root: &Path, path: &str) -> PathBuf {
@@ -105,7 +109,8 @@ fn below(root: &Path, path: &str) -> PathBuf {
 
 fn of_mount(mounted: &procfs::Mounted<'_>, place: &Path) -> MountStatus {
     // A place that cannot be looked at has no sizes.
-    let (size_bytes, available_bytes) = statvfs(place).map_or((0, 0), |stat| {
+    let stat = if mounted.fstype.starts_with("fuse") { None } else { statvfs(place).ok() };
+    let (size_bytes, available_bytes) = stat.map_or((0, 0), |stat| {
         let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
         (bytes(stat.blocks()), bytes(stat.blocks_available()))
     });
@@ -175,19 +180,21 @@ mod tests {
     fn a_device_has_one_mount_and_pods_memory_none() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("var")).unwrap();
+        fs::create_dir(root.path().join("fuse")).unwrap();
         put(
             root.path(),
             "proc/1/mounts",
-            "/dev/mapper/root / erofs ro 0 0\n/dev/vda7 /var ext4 rw,relatime 0 0\ntmpfs /run tmpfs rw 0 0\n\
+            "/dev/mapper/root / erofs ro 0 0\n/dev/vda7 /var ext4 rw,relatime 0 0\ntmpfs /run tmpfs rw 0 0\n/dev/fuse /fuse fuse.x rw 0 0\n\
              /dev/vda7 /var/lib/kubelet/pods/1 ext4 rw 0 0\ntmpfs /var/lib/kubelet/pods/1/volumes/x tmpfs rw 0 0\n\
              proc /proc proc rw 0 0\n",
         );
-        let found = mounts(root.path());
+        assert!(mounts(root.path()).is_ok() && mounts(&root.path().join("none")).is_err());
+        let found = mounts(root.path()).unwrap();
         let places: Vec<&str> = found.iter().map(|(place, _)| place.as_str()).collect();
-        assert_eq!(places, ["/", "/var", "/run"]);
+        assert_eq!(places, ["/", "/var", "/run", "/fuse"]);
         assert!(found[0].1.read_only && !found[1].1.read_only);
         assert!(found[1].1.size_bytes >= found[1].1.available_bytes && found[1].1.size_bytes > 0);
-        // There is no such directory below this root.
-        assert_eq!(found[2].1.size_bytes, 0);
+        // There is no such directory below this root, and nobody asks FUSE.
+        assert_eq!((found[2].1.size_bytes, found[3].1.size_bytes), (0, 0));
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,20 +25,28 @@ use tokio_rustls::server::TlsStream;
 
 use crate::collect::node_config;
 use crate::connection::{CallPeer, Connection, DoorPlaces};
-use crate::doors::{CONNECTIONS_MAX, DoorDeps, RETRY};
+use crate::doors::{CONNECTIONS_MAX, DoorDeps, RETRY, is_of_peer};
 use crate::facts::admins;
 use crate::guard::{Door, Peer, identify_key};
 use crate::tls::fingerprint;
 
 /// A handshake takes so long at most.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Handshakes at once, of all addresses and of one.
+/// Handshakes at once, of all sources and of one.
 const HANDSHAKES_MAX: (usize, usize) = (64, 4);
 /// Connections of keys that the configuration does not have: each is worth one refusal.
 const STRANGERS_MAX: usize = 4;
 
 /// A handshake: its number, its address, and the stream if it ended well.
 type Handshake = BoxFuture<'static, (u64, SocketAddr, Option<TlsStream<TcpStream>>)>;
+
+/// What counts as one source: an IPv4 address, or a network of 64 bits, in which a machine takes as many IPv6 addresses as it likes.
+fn source_of(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64))),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
 
 /// The door.
 struct NetworkDoor {
@@ -51,6 +59,8 @@ struct NetworkDoor {
     /// The same handshakes, the oldest first.
     begun: VecDeque<(u64, IpAddr, AbortHandle)>,
     number: u64,
+    /// Nothing is accepted until then.
+    paused: Option<Instant>,
 }
 
 /// The connections of a TCP socket, without an end.
@@ -72,6 +82,7 @@ pub(crate) fn connections(
         handshakes: FuturesUnordered::new(),
         begun: VecDeque::new(),
         number: 0,
+        paused: None,
     };
     let taken = stream::unfold(door, |mut door| async move {
         let connection = door.next().await;
@@ -83,15 +94,21 @@ pub(crate) fn connections(
 impl NetworkDoor {
     async fn next(&mut self) -> Connection {
         loop {
+            let paused = self.paused;
             tokio::select! {
                 // Cancel-safe: a connection that is not taken stays in the queue.
-                accepted = self.listener.accept() => match accepted {
+                accepted = self.listener.accept(), if paused.is_none() => match accepted {
                     Ok((stream, address)) => self.begin(stream, address),
+                    Err(error) if is_of_peer(&error) => {}
                     Err(error) => {
                         tracing::error!(%error, "no connection is accepted by TCP; the next try is in 5 s");
-                        sleep_until(Instant::now() + RETRY).await;
+                        self.paused = Some(Instant::now() + RETRY);
                     }
                 },
+                // Cancel-safe: the time stays. Handshakes go on meanwhile.
+                () = sleep_until(paused.unwrap_or_else(Instant::now)), if paused.is_some() => {
+                    self.paused = None;
+                }
                 // Cancel-safe: it only takes what has ended.
                 Some((number, address, stream)) = self.handshakes.next(), if !self.handshakes.is_empty() => {
                     self.begun.retain(|(other, _, _)| *other != number);
@@ -105,7 +122,7 @@ impl NetworkDoor {
 
     /// Begins a handshake; an older one goes if there are too many.
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
-        let source = address.ip().to_canonical();
+        let source = source_of(address);
         let of_source = self.begun.iter().filter(|(_, ip, _)| *ip == source).count();
         let displaced = if of_source >= HANDSHAKES_MAX.1 {
             self.begun.iter().position(|(_, ip, _)| *ip == source)
@@ -148,5 +165,23 @@ impl NetworkDoor {
             return None;
         };
         Some(Connection::new(stream, CallPeer { door: Door::Tcp, peer, identity }, place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_machine_are_one_source() {
+        for (address, source) in [
+            ("192.0.2.7:5", "192.0.2.7"),
+            ("[::ffff:192.0.2.7]:5", "192.0.2.7"),
+            ("[2001:db8:1:2:3:4:5:6]:5", "2001:db8:1:2::"),
+            ("[2001:db8:1:2::1]:5", "2001:db8:1:2::"),
+            ("[2001:db8:1:3::1]:5", "2001:db8:1:3::"),
+        ] {
+            assert_eq!(source_of(address.parse().unwrap()), source.parse::<IpAddr>().unwrap(), "{address}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The process: doors, services, the record of each call, the end without clients.
 //!
 //! In: settings, sockets. Out: gRPC until no client has been there for [`Settings::idle`]. Invariants: every call has one record in
-//! the log with who, by which door, what and the verdict (refused ones at a bounded rate, with the number of those left out); a call
-//! without an identity does no work.
+//! the log with who, by which door, what and the verdict (refused ones at a bounded rate, with the number of those left out; what
+//! journald does not read is lost, and counted); a call without an identity does no work.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -138,7 +138,7 @@ async fn open_doors(
 /// A state partition that does not answer keeps nobody out: the key is in memory then.
 async fn network_tls(deps: &DoorDeps, collector: &Collector) -> Result<ServerTls, ServeError> {
     let file = deps.root.join(KEY);
-    let made = match collector.files().look(move || server_tls(&file)).await {
+    let made = match collector.state().look(move || server_tls(&file)).await {
         Ok(made) => made,
         Err(refusal) => {
             tracing::warn!(%refusal, "the server's key cannot be read");

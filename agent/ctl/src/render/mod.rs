@@ -1,6 +1,7 @@
 //! Forms of output. Pure.
 //!
-//! Invariant: text for people has no control characters of a node's, a pod's or a stranger's texts: a terminal obeys them.
+//! Invariant: no output has control characters of a node's, a pod's or a stranger's texts, and none that change the direction of what
+//! is shown: a terminal obeys them.
 
 pub(crate) mod amounts;
 pub(crate) mod screen;
@@ -15,10 +16,28 @@ pub(crate) fn plain(text: &str) -> String {
     let shown = |c: char| match c {
         '\t' => '\t',
         '\n' => ' ',
-        c if c.is_control() => '?',
+        c if c.is_control() || is_direction(c) => '?',
         c => c,
     };
     text.chars().map(shown).collect()
+}
+
+/// A character that changes the order in which a terminal shows others (Unicode UAX #9), or ends their line.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A JSON text, or a YAML text with JSON's strings, in which also those control characters are escaped that JSON lets stand.
+pub(crate) fn escaped(document: &str) -> String {
+    let mut text = String::with_capacity(document.len());
+    for c in document.chars() {
+        if (c.is_control() && c != '\n') || is_direction(c) {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
+    text
 }
 
 /// The objects and failures of an answer as one document.
@@ -91,6 +110,15 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_a_terminal() {
-        assert_eq!(plain("a\u{1b}[2J\nb\tc\u{9b}é"), "a?[2J b\tc?é");
+        assert_eq!(plain("a\u{1b}[2J\nb\tc\u{9b}é\u{202e}"), "a?[2J b\tc?é?");
+        let document = json!({"a": "\u{1b}[2J\n\u{9b}é\u{202e}\u{7f}"});
+        for text in
+            [format!("{document}\n"), format!("{document:#}"), orlop_config::yaml_emit::emit(&document)]
+        {
+            let text = escaped(&text);
+            assert!(text.contains("\\n\\u009bé\\u202e\\u007f") && text.contains("\\u001b[2J"), "{text}");
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        }
+        assert_eq!(serde_json::from_str::<Value>(&escaped(&document.to_string())).unwrap(), document);
     }
 }

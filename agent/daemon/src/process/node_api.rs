@@ -20,8 +20,8 @@ use crate::logging;
 pub const NAME: &str = "orlop-node-api";
 /// The process ends when no client has been there for so long; systemd starts it again for the next one.
 const IDLE: Duration = Duration::from_secs(300);
-/// Threads for what may block: two for files, two for file systems, and one spare.
-const BLOCKING_THREADS: usize = 5;
+/// Threads for what may block: two for files, two for those of /var, two for file systems, and one spare.
+const BLOCKING_THREADS: usize = 7;
 /// The user that may ask on the unix socket: root, as which the unit runs.
 const UID: u32 = 0;
 
@@ -37,7 +37,7 @@ pub fn is_named(argument: Option<&OsStr>) -> bool {
 /// systemd passed no socket, or the process cannot be set up.
 pub fn start() -> anyhow::Result<()> {
     let environment = Environment::of_process();
-    logging::init(&Logging::default(), environment.under_journald)?;
+    logging::init_lossy(&Logging::default(), environment.under_journald)?;
     let passed = activation::take(environment.listen_pid.as_deref(), environment.listen_fds.as_deref());
     let sockets = passed.context("take the sockets of the service manager")?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -37,7 +37,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 fn status(cx: &mut CaseContext<'_>) -> Result<()> {
     let program = built::ctl(&cx.run)?;
     let (key, admin) = administrator(&program, &cx.artefacts)?;
-    let disk = SecondDisk::make(&cx.artefacts, &[(program.as_path(), PROGRAM)], &[(&key, KEY)])?;
+    let disk = SecondDisk::make(&cx.artefacts, &[(program.as_path(), PROGRAM)], &[(key.as_str(), KEY)])?;
     let config = format!("{}api:\n  admins:\n  {admin}", config_with_pod());
     let mut lab = Lab::new(&cx.run, &cx.artefacts)?;
     lab.attach(&[disk.file()]);

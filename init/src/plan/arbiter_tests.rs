@@ -33,7 +33,8 @@ fn on_trial(started: bool, attempts: u32) -> BootRecord {
     let mut record = record(SlotState::Trial);
     record.b.attempts = attempts;
     let (update, deadline_s, kept) = (String::new(), 600, serde_json::Map::new());
-    record.trial = Some(SlotTrial { slot: B, from: A, update, deadline_s, started, kept });
+    let (slot, from, was_good) = (B, A, false);
+    record.trial = Some(SlotTrial { slot, from, update, deadline_s, started, was_good, kept });
     record
 }
 

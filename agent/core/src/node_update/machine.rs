@@ -22,6 +22,8 @@ use super::{
 const RETRY: Duration = Duration::from_secs(10);
 /// A slot of the group is asked for this often.
 const ASK: Duration = Duration::from_secs(60);
+/// A reboot that was asked for has happened after this, or the update is put off: pods have their grace period before it.
+const REBOOT_MAX: Duration = Duration::from_secs(3600);
 
 /// The machine; see the module.
 #[derive(Clone, Debug)]
@@ -37,7 +39,8 @@ pub struct NodeUpdate {
     last_step: u64,
     in_flight: Option<(u64, UpdateWork)>,
     retry_at: Option<Mono>,
-    draining: Option<Mono>,
+    /// When the drain, or the reboot, was first asked for.
+    asked_since: Option<Mono>,
     watch: TrialWatch,
     /// The checks that were red at the last gate.
     red: Option<BTreeSet<CheckName>>,
@@ -50,6 +53,11 @@ pub struct NodeUpdate {
 
 fn seconds(now: Now) -> u64 {
     u64::try_from(now.wall.0 / 1_000_000_000).unwrap_or(0)
+}
+
+/// Time since the boot: CLOCK_BOOTTIME begins with it.
+fn up(now: Now) -> Duration {
+    now.mono.since(Mono(0))
 }
 
 impl NodeUpdate {
@@ -69,7 +77,7 @@ impl NodeUpdate {
             last_step: 0,
             in_flight: None,
             retry_at: None,
-            draining: None,
+            asked_since: None,
             watch,
             red: None,
             examination: None,
@@ -100,7 +108,7 @@ impl NodeUpdate {
     fn go(&mut self, phase: UpdatePhase) {
         self.plan.phase = phase;
         self.is_dirty = true;
-        (self.retry_at, self.draining, self.examination) = (None, None, None);
+        (self.retry_at, self.asked_since, self.examination) = (None, None, None);
         self.waits.clear();
     }
 
@@ -146,9 +154,11 @@ impl NodeUpdate {
         let is_same = self.plan.version == other.version;
         let is_given_up = is_same && self.plan.doubts >= DOUBTS_MAX;
         // A pause is one of the version that failed.
-        let is_due = !is_same || seconds(now) >= self.plan.not_before && self.awaited_passes();
+        let (now_s, up) = (seconds(now), up(now));
+        let is_paused = is_same && !self.plan.is_pause_over(now_s, up, &self.config.pauses);
+        let is_due = !is_paused && (!is_same || self.awaited_passes());
         let by_itself = self.config.is_automatic && !is_given_up && is_due;
-        let is_rare = self.plan.trials_of(&other.version, seconds(now)) < TRIALS_A_DAY;
+        let is_rare = self.plan.trials_of(&other.version, now_s, up) < TRIALS_A_DAY;
         ((is_named || by_itself) && is_rare).then(|| other.version.clone())
     }
 
@@ -192,7 +202,11 @@ impl NodeUpdate {
         let may_reboot = self.may_reboot(now);
         let update = self.plan.update.clone();
         match self.plan.phase {
-            UpdatePhase::Permit | UpdatePhase::Cordon | UpdatePhase::Drain | UpdatePhase::Arm
+            UpdatePhase::Permit
+            | UpdatePhase::Cordon
+            | UpdatePhase::Drain
+            | UpdatePhase::Confirm
+            | UpdatePhase::Arm
                 if !may_reboot =>
             {
                 let why = if self.orders.is_paused { "updates are paused" } else { "the window is over" };
@@ -213,17 +227,30 @@ impl NodeUpdate {
                     return false;
                 }
             },
-            UpdatePhase::Cordon if !self.config.drain.is_enabled => self.arm(now),
+            UpdatePhase::Cordon if !self.config.drain.is_enabled => self.go(UpdatePhase::Confirm),
             UpdatePhase::Cordon => self.ask(UpdateWork::Cordon { update }, out),
             UpdatePhase::Drain => {
-                self.draining.get_or_insert(now.mono);
+                self.asked_since.get_or_insert(now.mono);
                 self.ask(UpdateWork::Drain, out);
             }
+            UpdatePhase::Confirm => match self.config.coordination {
+                Coordination::Shared => self.ask(UpdateWork::TakeSlot { update }, out),
+                Coordination::Permit if self.orders.permit.as_deref() != Some(update.as_str()) => {
+                    self.abort("the permit was taken back".to_owned());
+                }
+                Coordination::None | Coordination::Permit => self.arm(now),
+            },
             UpdatePhase::Arm => {
                 let deadline = self.config.limits.deadline;
                 self.ask(UpdateWork::Arm { update, deadline }, out);
             }
-            UpdatePhase::Reboot => self.ask(UpdateWork::Reboot, out),
+            UpdatePhase::Reboot if self.waited(now) >= REBOOT_MAX => {
+                self.abort("the node did not reboot within an hour".to_owned());
+            }
+            UpdatePhase::Reboot => {
+                self.asked_since.get_or_insert(now.mono);
+                self.ask(UpdateWork::Reboot, out);
+            }
             UpdatePhase::Withdraw => self.ask(UpdateWork::Withdraw, out),
             UpdatePhase::Uncordon => self.ask(UpdateWork::Uncordon, out),
             UpdatePhase::Examine => return self.examine(now, out),
@@ -274,8 +301,17 @@ impl NodeUpdate {
     }
 
     fn arm(&mut self, now: Now) {
+        // Each death of the agent before the order is written leads here again.
+        if self.plan.trials_of(&self.plan.version, seconds(now), up(now)) >= TRIALS_A_DAY {
+            return self.abort(format!("{TRIALS_A_DAY} trials were begun within a day"));
+        }
         self.plan.trials.push(seconds(now));
         self.go(UpdatePhase::Arm);
+    }
+
+    /// Time since the present step was first asked for.
+    fn waited(&self, now: Now) -> Duration {
+        self.asked_since.map_or(Duration::ZERO, |since| now.mono.since(since))
     }
 
     fn finish(&mut self, now: Now) {
@@ -324,8 +360,7 @@ impl NodeUpdate {
         out: &mut Outbox<UpdateAction>,
     ) {
         if self.is_on_trial() {
-            // CLOCK_BOOTTIME begins with the boot.
-            let decision = self.watch.observe(now.mono.since(Mono(0)), verdict);
+            let decision = self.watch.observe(up(now), verdict);
             self.waits = match &decision {
                 TrialDecision::Hold { words } => words.clone(),
                 _ => String::new(),
@@ -352,6 +387,7 @@ impl NodeUpdate {
     }
 
     fn answered(&mut self, now: Now, work: UpdateWork, result: WorkResult, out: &mut Outbox<UpdateAction>) {
+        let is_refused = matches!(result, WorkResult::Wait(_));
         let words = match result {
             WorkResult::Done => return self.done(now, work),
             WorkResult::Wait(words) | WorkResult::Failed(words) => words,
@@ -359,13 +395,14 @@ impl NodeUpdate {
                 format!("pod {pod} cannot be evicted: {budget}")
             }
         };
-        if matches!(work, UpdateWork::Arm { .. }) {
+        // A slot that somebody has given to another node meanwhile is not waited for with an empty node.
+        let is_lost = self.plan.phase == UpdatePhase::Confirm && is_refused;
+        if is_lost || matches!(work, UpdateWork::Arm { .. }) {
             return self.abort(words);
         }
-        let waited = self.draining.map_or(Duration::ZERO, |since| now.mono.since(since));
-        if work == UpdateWork::Drain && waited >= self.config.drain.timeout {
+        if work == UpdateWork::Drain && self.waited(now) >= self.config.drain.timeout {
             if self.config.drain.goes_on {
-                return self.arm(now);
+                return self.go(UpdatePhase::Confirm);
             }
             out.push(UpdateAction::Event(UpdateNotice::drain_blocked(&self.plan, &words)));
             return self.abort(words);
@@ -379,9 +416,10 @@ impl NodeUpdate {
         self.retry_at = None;
         match work {
             UpdateWork::Save(saved) => self.is_dirty = *saved != self.plan,
+            UpdateWork::TakeSlot { .. } if self.plan.phase == UpdatePhase::Confirm => self.arm(now),
             UpdateWork::TakeSlot { .. } => self.go(UpdatePhase::Cordon),
             UpdateWork::Cordon { .. } => self.go(UpdatePhase::Drain),
-            UpdateWork::Drain => self.arm(now),
+            UpdateWork::Drain => self.go(UpdatePhase::Confirm),
             UpdateWork::Arm { .. } => {
                 self.plan.reboots = self.plan.reboots.saturating_add(1);
                 self.go(UpdatePhase::Reboot);
@@ -389,11 +427,8 @@ impl NodeUpdate {
             // The machine ends with the boot.
             UpdateWork::Reboot => self.retry_at = Some(now.mono.after(RETRY)),
             UpdateWork::Withdraw => self.go(UpdatePhase::Uncordon),
-            UpdateWork::Uncordon => match self.plan.end {
-                UpdateEnd::Returned(_) | UpdateEnd::Cut(_) => self.go(UpdatePhase::Examine),
-                _ => self.go(UpdatePhase::Release),
-            },
-            UpdateWork::Settle { .. } => self.go(UpdatePhase::Release),
+            UpdateWork::Uncordon => self.go(UpdatePhase::Release),
+            UpdateWork::Settle { .. } => self.go(UpdatePhase::Uncordon),
             UpdateWork::GiveBack { .. } => self.finish(now),
         }
     }

@@ -4,6 +4,8 @@
 //! Invariants: the boot record is the truth and the plan only a memory: without a plan nothing is committed or refused that the
 //! record does not say; each phase may be repeated.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use orlop_config::slots::{BootRecord, SlotName, SlotState};
@@ -19,6 +21,8 @@ pub const DOUBTS_MAX: u32 = 3;
 /// Reboots for one trial that ended in the old slot without it.
 pub const REBOOTS_MAX: u32 = 2;
 const DAY_S: u64 = 24 * 3600;
+/// A clock that runs for so long since the boot has been set, if anything sets it.
+const CLOCK_SET: Duration = Duration::from_secs(3600);
 
 /// Where an update is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,18 +39,20 @@ pub enum UpdatePhase {
     Cordon,
     /// Evicts the pods.
     Drain,
+    /// Asks whether it still has its slot of the group or its permit.
+    Confirm,
     /// Writes the baseline, orders the trial in the boot record, and shows the slot to the loader.
     Arm,
     /// Reboots.
     Reboot,
     /// Takes an order back.
     Withdraw,
-    /// Lets pods in again.
-    Uncordon,
     /// The old slot makes the check that failed in the new one.
     Examine,
     /// The boot record gets what was found.
     Settle,
+    /// Lets pods in again.
+    Uncordon,
     /// Gives the slot of its group back.
     Release,
 }
@@ -112,13 +118,22 @@ pub struct UpdatePlan {
 }
 
 impl UpdatePlan {
-    /// Trials of a version in the last day. Times after `now` count: the clock was set back.
+    /// Trials of a version in the last day. Times after `now` count: the clock was set back, or is not set yet. Those of more than
+    /// a day after it do not once the node is `up` for an hour: the clock was wrong then.
     #[must_use]
-    pub fn trials_of(&self, version: &str, now_s: u64) -> usize {
+    pub fn trials_of(&self, version: &str, now_s: u64, up: Duration) -> usize {
         if self.version != version {
             return 0;
         }
-        self.trials.iter().filter(|at| at.saturating_add(DAY_S) > now_s).count()
+        let counts = |at: u64| at.saturating_add(DAY_S) > now_s && !is_wrong(at, now_s, DAY_S, up);
+        self.trials.iter().filter(|at| counts(**at)).count()
+    }
+
+    /// The pause after the last update is over, `up` after the boot.
+    #[must_use]
+    pub fn is_pause_over(&self, now_s: u64, up: Duration, pauses: &UpdatePauses) -> bool {
+        let longest = pauses.retry_s.max(pauses.abort_s).max(pauses.doubt_s);
+        now_s >= self.not_before || is_wrong(self.not_before, now_s, longest, up)
     }
 
     /// Begins an update.
@@ -184,6 +199,11 @@ impl Default for UpdatePauses {
     }
 }
 
+/// This time is so far in the future that it was written with a wrong clock. A clock that is not set yet says nothing.
+fn is_wrong(at_s: u64, now_s: u64, most_s: u64, up: Duration) -> bool {
+    up >= CLOCK_SET && at_s > now_s.saturating_add(most_s)
+}
+
 /// The plan with which the machine goes on in this boot. None kept: it was lost, or there never was one.
 #[must_use]
 pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -> UpdatePlan {
@@ -222,11 +242,11 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
     }
     let has_failed = !other.failed_check.is_empty();
     let is_settling =
-        matches!(plan.phase, UpdatePhase::Uncordon | UpdatePhase::Examine | UpdatePhase::Settle);
+        matches!(plan.phase, UpdatePhase::Examine | UpdatePhase::Settle | UpdatePhase::Uncordon);
     if has_failed && !is_settling {
         let words = format!("{} {}: {}", other.version, other.failed_check, other.reason);
         let version = other.version.clone();
-        return UpdatePlan { version, ..plan }.goes(UpdatePhase::Uncordon, UpdateEnd::Returned(words));
+        return UpdatePlan { version, ..plan }.goes(UpdatePhase::Examine, UpdateEnd::Returned(words));
     }
     let words = format!("{}: {}", other.version, other.reason);
     match plan.phase {
@@ -235,14 +255,10 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
             plan.goes(UpdatePhase::Uncordon, UpdateEnd::Refused(words))
         }
         UpdatePhase::Arm | UpdatePhase::Reboot if !other.reason.is_empty() => {
-            plan.goes(UpdatePhase::Uncordon, UpdateEnd::Cut(words))
+            plan.goes(UpdatePhase::Examine, UpdateEnd::Cut(words))
         }
-        // Never ordered. All before it is done again: the node may have been let go meanwhile.
-        UpdatePhase::Arm | UpdatePhase::Reboot => {
-            let mut plan = plan.goes(UpdatePhase::Permit, UpdateEnd::Open);
-            plan.trials.pop();
-            plan
-        }
+        // Never ordered. The node may have lost its turn meanwhile.
+        UpdatePhase::Arm | UpdatePhase::Reboot => plan.goes(UpdatePhase::Confirm, UpdateEnd::Open),
         _ => plan,
     }
 }

@@ -154,7 +154,7 @@ fn reason(phase: UpdatePhase) -> Option<&'static str> {
         UpdatePhase::Idle => None,
         UpdatePhase::Window => Some("WaitingForWindow"),
         UpdatePhase::Permit => Some("WaitingForPermit"),
-        UpdatePhase::Cordon | UpdatePhase::Drain => Some("Draining"),
+        UpdatePhase::Cordon | UpdatePhase::Drain | UpdatePhase::Confirm => Some("Draining"),
         UpdatePhase::Arm | UpdatePhase::Reboot => Some("Rebooting"),
         UpdatePhase::Withdraw | UpdatePhase::Uncordon | UpdatePhase::Settle | UpdatePhase::Release => {
             Some("Finishing")

@@ -523,3 +523,20 @@ fn with_systemd_boot_the_desired_slot_comes_back() {
         }
     }
 }
+
+#[test]
+fn a_way_back_that_the_power_cuts_stays_one() {
+    for (started, was_good, want) in [
+        (true, true, SlotState::Good),
+        (true, false, SlotState::Staged),
+        // It did not even run init.
+        (false, true, SlotState::Staged),
+    ] {
+        let mut record = on_trial(started, 1);
+        if let Some(trial) = &mut record.trial {
+            trial.was_good = was_good;
+        }
+        let judged = judge(Some(&record), &booted(A), &entries(Good, Tried));
+        assert_eq!((judged.record.b.state, judged.verdict), (want, GO), "{started} {was_good}");
+    }
+}

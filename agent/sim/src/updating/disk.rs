@@ -81,7 +81,7 @@ impl Disk {
         let Ok(write) = record.write(self.position) else { return };
         let at = usize::try_from(write.offset).unwrap_or(0);
         for (sector, bytes) in write.bytes.chunks(SECTOR).enumerate() {
-            if mask >> (sector % 8) & 1 == 1 {
+            if (mask >> (sector % 8)) & 1 == 1 {
                 let from = at + sector * SECTOR;
                 self.ring[from..from + SECTOR].copy_from_slice(bytes);
             }

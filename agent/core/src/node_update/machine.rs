@@ -10,7 +10,7 @@ use orlop_config::slots::{ATTEMPTS_MAX, BootRecord, SlotName, SlotState};
 
 use super::check::{CheckName, FailedCheck};
 use super::gate::GateVerdict;
-use super::plan::{DOUBTS_MAX, TRIALS_A_DAY, UpdateEnd, UpdatePhase, UpdatePlan, resume};
+use super::plan::{DOUBTS_MAX, TRIALS_A_DAY, UpdateEnd, UpdatePhase, UpdatePlan, is_home, resume};
 use super::report::{PERMIT, UpdateNotice, UpdateShown};
 use super::watch::{Examination, ExaminationEnd, TrialDecision, TrialWatch};
 use super::windows::{is_open, next_opening};
@@ -139,7 +139,7 @@ impl NodeUpdate {
     /// The version of the other slot, if its trial may begin now.
     fn next_version(&self, now: Now) -> Option<String> {
         let record = self.record.as_ref()?;
-        let at_home = record.desired == self.booted && record.is_good(self.booted) && record.trial.is_none();
+        let at_home = is_home(record, self.booted) && record.trial.is_none();
         let other = record.slot(self.booted.other());
         let is_named = self.orders.update_to.as_deref() == Some(other.version.as_str());
         let can_be_tried = match other.state {
@@ -168,6 +168,24 @@ impl NodeUpdate {
         self.red.as_ref().is_some_and(|red| !red.contains(&failed.check))
     }
 
+    /// Another slot than the home slot only ends what it can.
+    fn may_work(&self) -> bool {
+        let ends = matches!(
+            self.plan.phase,
+            UpdatePhase::Idle | UpdatePhase::Withdraw | UpdatePhase::Uncordon | UpdatePhase::Release
+        );
+        self.record.as_ref().is_some_and(|record| ends || is_home(record, self.booted))
+    }
+
+    /// The other slot still has the version of the plan: the updater may have replaced it.
+    fn is_staged(&self) -> bool {
+        let other = self.record.as_ref().map(|record| record.slot(self.booted.other()));
+        other.is_some_and(|other| {
+            let is_whole = matches!(other.state, SlotState::Staged | SlotState::Trial | SlotState::Good);
+            is_whole && other.version == self.plan.version
+        })
+    }
+
     fn may_reboot(&self, now: Now) -> bool {
         !self.orders.is_paused && is_open(&self.config.windows, UtcSecond::new(seconds(now)))
     }
@@ -191,7 +209,7 @@ impl NodeUpdate {
         while self.in_flight.is_none() {
             if self.is_dirty {
                 self.ask(UpdateWork::Save(Box::new(self.plan.clone())), out);
-            } else if self.is_on_trial() || !self.work(now, out) {
+            } else if self.is_on_trial() || !self.may_work() || !self.work(now, out) {
                 return;
             }
         }
@@ -202,6 +220,16 @@ impl NodeUpdate {
         let may_reboot = self.may_reboot(now);
         let update = self.plan.update.clone();
         match self.plan.phase {
+            UpdatePhase::Window
+            | UpdatePhase::Permit
+            | UpdatePhase::Cordon
+            | UpdatePhase::Drain
+            | UpdatePhase::Confirm
+            | UpdatePhase::Arm
+                if !self.is_staged() =>
+            {
+                self.abort(format!("version {} is not in the other slot any more", self.plan.version));
+            }
             UpdatePhase::Permit
             | UpdatePhase::Cordon
             | UpdatePhase::Drain

@@ -204,6 +204,12 @@ fn is_wrong(at_s: u64, now_s: u64, most_s: u64, up: Duration) -> bool {
     up >= CLOCK_SET && at_s > now_s.saturating_add(most_s)
 }
 
+/// This slot is the one that the node boots, and it is good. In another one nothing begins, and nothing is found out: it is on
+/// trial, it has ended its trial and the node is about to return, or the loader has gone astray.
+pub(super) fn is_home(record: &BootRecord, booted: SlotName) -> bool {
+    record.desired == booted && record.is_good(booted)
+}
+
 /// The plan with which the machine goes on in this boot. None kept: it was lost, or there never was one.
 #[must_use]
 pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -> UpdatePlan {
@@ -222,6 +228,9 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
         }
         // Ordered, and not begun: again, unless this is not the plan's, or the loader does not take it.
         let is_own = is_tried && plan.update == trial.update;
+        if plan.phase == UpdatePhase::Withdraw {
+            return plan;
+        }
         let update = trial.update.clone();
         return match (is_own, plan.reboots >= REBOOTS_MAX) {
             (true, false) => UpdatePlan { phase: UpdatePhase::Arm, ..plan },
@@ -235,9 +244,23 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
             }
         };
     }
-    let is_good = record.desired == booted && record.is_good(booted);
+    if !is_home(record, booted) {
+        return match plan.phase {
+            _ if is_lost => plan.goes(UpdatePhase::Uncordon, UpdateEnd::Open),
+            UpdatePhase::Window
+            | UpdatePhase::Permit
+            | UpdatePhase::Cordon
+            | UpdatePhase::Drain
+            | UpdatePhase::Confirm => {
+                let words = format!("slot {booted} runs, which is not the one that the node boots");
+                plan.goes(UpdatePhase::Withdraw, UpdateEnd::Aborted(words))
+            }
+            // The home slot goes on with it.
+            _ => plan,
+        };
+    }
     let tried = matches!(plan.phase, UpdatePhase::Arm | UpdatePhase::Reboot);
-    if tried && is_good && record.slot(booted).version == plan.version {
+    if tried && record.slot(booted).version == plan.version {
         return plan.goes(UpdatePhase::Uncordon, UpdateEnd::Committed);
     }
     let has_failed = !other.failed_check.is_empty();

@@ -550,6 +550,10 @@ fn an_order_without_its_plan_is_taken_back() {
     record.order_trial(A, "u-9", 600).expect("staged");
     let plan = resume(None, &record, A);
     assert_eq!((plan.phase, plan.update.as_str()), (UpdatePhase::Withdraw, "u-9"));
+    // One that is being taken back says why all the time.
+    let end = UpdateEnd::Aborted("the window is over".into());
+    let plan = UpdatePlan { phase: UpdatePhase::Withdraw, end, ..plan };
+    assert_eq!(resume(Some(plan.clone()), &record, A), plan);
     assert_eq!(resume(None, &BootRecord::new(A), A).phase, UpdatePhase::Uncordon);
     assert_eq!(resume(Some(UpdatePlan::default()), &BootRecord::new(A), A).phase, UpdatePhase::Idle);
 }
@@ -678,4 +682,45 @@ fn a_clock_that_was_wrong_puts_nothing_off_for_years() {
     assert!(plan.is_pause_over(START, hours, &pauses));
     let soon = UpdatePlan { not_before: START + 3600, ..plan };
     assert!(!soon.is_pause_over(START, hours, &pauses));
+}
+
+#[test]
+fn a_version_that_the_updater_replaces_is_not_tried_under_another_name() {
+    let mut replaced = machine(config());
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    let step = until(&mut replaced, START, none(), drains).expect("it drains");
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.b.version = "2.1.0".into();
+    stepped(&mut replaced, START, UpdateEvent::Record(Box::new(record)));
+    let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    let step = until(&mut replaced, START, answer, uncordons).expect("it lets pods in");
+    // The new one is tried at once.
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert!(until(&mut replaced, START, answer, drains).is_some());
+    assert_eq!(replaced.plan().version, "2.1.0");
+}
+
+#[test]
+fn a_slot_that_has_ended_its_trial_does_nothing_before_the_reboot() {
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.order_trial(A, "u-1", 600).expect("staged");
+    let kept = UpdatePlan {
+        update: "u-1".into(),
+        version: "2.0.0".into(),
+        phase: UpdatePhase::Reboot,
+        ..UpdatePlan::default()
+    };
+    let mut tried = NodeUpdate::new(config(), B, Some(kept.clone()));
+    stepped(&mut tried, START, UpdateEvent::Record(Box::new(record.clone())));
+    assert!(tried.is_on_trial());
+    record.return_from_trial(B, "gateway", "it is silent").expect("on trial");
+    let all = |_: &UpdateWork| true;
+    assert_eq!(until(&mut tried, START, UpdateEvent::Record(Box::new(record)), all), None);
+    assert_eq!(tried.plan(), &kept);
+    // The loader has taken the other slot in the middle of an update.
+    let mut astray = BootRecord::new(A);
+    astray.b.state = SlotState::Good;
+    let plan = resume(Some(UpdatePlan { phase: UpdatePhase::Drain, ..kept }), &astray, B);
+    assert_eq!(plan.phase, UpdatePhase::Withdraw);
 }

@@ -117,6 +117,11 @@ impl NodeUpdate {
         self.go(UpdatePhase::Withdraw);
     }
 
+    fn put_off(&mut self, words: String) {
+        self.plan.end = UpdateEnd::PutOff(words);
+        self.go(UpdatePhase::Withdraw);
+    }
+
     fn learn(&mut self, record: BootRecord, out: &mut Outbox<UpdateAction>) {
         let was_on_trial = self.is_on_trial();
         let is_first = self.record.is_none();
@@ -228,7 +233,7 @@ impl NodeUpdate {
             | UpdatePhase::Arm
                 if !self.is_staged() =>
             {
-                self.abort(format!("version {} is not in the other slot any more", self.plan.version));
+                self.put_off(format!("version {} is not in the other slot any more", self.plan.version));
             }
             UpdatePhase::Permit
             | UpdatePhase::Cordon
@@ -238,7 +243,7 @@ impl NodeUpdate {
                 if !may_reboot =>
             {
                 let why = if self.orders.is_paused { "updates are paused" } else { "the window is over" };
-                self.abort(why.to_owned());
+                self.put_off(why.to_owned());
             }
             UpdatePhase::Idle => return self.begin(now, out),
             UpdatePhase::Window if may_reboot => self.go(UpdatePhase::Permit),
@@ -264,7 +269,7 @@ impl NodeUpdate {
             UpdatePhase::Confirm => match self.config.coordination {
                 Coordination::Shared => self.ask(UpdateWork::TakeSlot { update }, out),
                 Coordination::Permit if self.orders.permit.as_deref() != Some(update.as_str()) => {
-                    self.abort("the permit was taken back".to_owned());
+                    self.put_off("the permit was taken back".to_owned());
                 }
                 Coordination::None | Coordination::Permit => self.arm(now),
             },
@@ -425,7 +430,10 @@ impl NodeUpdate {
         };
         // A slot that somebody has given to another node meanwhile is not waited for with an empty node.
         let is_lost = self.plan.phase == UpdatePhase::Confirm && is_refused;
-        if is_lost || matches!(work, UpdateWork::Arm { .. }) {
+        if is_lost {
+            return self.put_off(words);
+        }
+        if matches!(work, UpdateWork::Arm { .. }) {
             return self.abort(words);
         }
         if work == UpdateWork::Drain && self.waited(now) >= self.config.drain.timeout {

@@ -70,8 +70,10 @@ pub enum UpdateEnd {
     Returned(String),
     /// The trial ended without a verdict.
     Cut(String),
-    /// It never came to a trial.
+    /// It never came to a trial, because of a fault.
     Aborted(String),
+    /// It never came to a trial, because somebody or something else came first. It begins again when it may.
+    PutOff(String),
     /// The version is at fault, and is not taken again unless somebody names it.
     Refused(String),
     /// The check passes in the old slot, and may have failed because of the cluster.
@@ -154,7 +156,7 @@ impl UpdatePlan {
         let end = std::mem::take(&mut self.end);
         (self.phase, self.reboots) = (UpdatePhase::Idle, 0);
         match end {
-            UpdateEnd::Open => {}
+            UpdateEnd::Open | UpdateEnd::PutOff(_) => {}
             UpdateEnd::Committed => {
                 (self.doubts, self.not_before, self.awaits) = (0, 0, None);
                 self.failure.clear();
@@ -253,7 +255,7 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
             | UpdatePhase::Drain
             | UpdatePhase::Confirm => {
                 let words = format!("slot {booted} runs, which is not the one that the node boots");
-                plan.goes(UpdatePhase::Withdraw, UpdateEnd::Aborted(words))
+                plan.goes(UpdatePhase::Withdraw, UpdateEnd::PutOff(words))
             }
             // The home slot goes on with it.
             _ => plan,

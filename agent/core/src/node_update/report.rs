@@ -73,7 +73,7 @@ impl UpdateNotice {
     pub fn of_end(plan: &UpdatePlan) -> Option<UpdateNotice> {
         let warning = |reason, words: &String| Some(UpdateNotice::new(EventKind::Warning, reason, words));
         match &plan.end {
-            UpdateEnd::Open | UpdateEnd::Aborted(_) => None,
+            UpdateEnd::Open | UpdateEnd::Aborted(_) | UpdateEnd::PutOff(_) => None,
             UpdateEnd::Committed => {
                 let message = format!("version {} is committed", plan.version);
                 Some(UpdateNotice::new(EventKind::Normal, "UpdateCommitted", &message))

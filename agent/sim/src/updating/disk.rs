@@ -19,10 +19,10 @@ pub(super) const UKI_BYTES: u32 = 1000;
 /// Resets of one boot, at most: three because the loader takes the wrong slot, one redirection, trials that die, cuts.
 const RESETS_MAX: u32 = 16;
 
-/// The power was cut.
+/// Why a node's work ends in the middle.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The machine boots again.
+    /// The power was cut: the machine boots again.
     PowerCut,
     /// An invariant is broken.
     Broken(Violation),

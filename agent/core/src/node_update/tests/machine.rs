@@ -501,7 +501,12 @@ fn windows_permits_and_pauses_are_waited_for() {
     let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("pods end".into()) };
     stepped(&mut paused, START, answer);
     let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
-    assert!(until(&mut paused, START + 11, UpdateEvent::Tick, uncordons).is_some());
+    let step = until(&mut paused, START + 11, UpdateEvent::Tick, uncordons).expect("it lets pods in");
+    // That is no failure, and it begins again once it may.
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert_eq!(until(&mut paused, START + 11, answer, drains), None);
+    assert_eq!((paused.plan().phase, paused.plan().failure.as_str()), (UpdatePhase::Idle, ""));
+    assert!(until(&mut paused, START + 12, none(), drains).is_some());
 }
 
 #[test]
@@ -567,6 +572,7 @@ fn a_plan_leads_back_from_its_file() {
         UpdateEnd::Returned(words()),
         UpdateEnd::Cut(words()),
         UpdateEnd::Aborted(words()),
+        UpdateEnd::PutOff(words()),
         UpdateEnd::Refused(words()),
         UpdateEnd::Doubtful(words()),
         UpdateEnd::Inconclusive(words()),
@@ -604,7 +610,7 @@ fn a_turn_that_is_lost_in_the_drain_is_not_waited_for_with_an_empty_node() {
     let step = until(&mut lost, START + 61, UpdateEvent::Tick, takes).expect("it asks again");
     let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("held by another".into()) };
     assert!(until(&mut lost, START + 61, answer, gives).is_some());
-    assert_eq!(lost.plan().end, UpdateEnd::Aborted("held by another".into()));
+    assert_eq!(lost.plan().end, UpdateEnd::PutOff("held by another".into()));
     assert!(lost.plan().trials.is_empty());
 
     let mut revoked = machine(UpdateConfig { coordination: Coordination::Permit, ..config() });

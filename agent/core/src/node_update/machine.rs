@@ -164,7 +164,8 @@ impl NodeUpdate {
         let is_due = !is_paused && (!is_same || self.awaited_passes());
         let by_itself = self.config.is_automatic && !is_given_up && is_due;
         let is_rare = self.plan.trials_of(&other.version, now_s, up) < TRIALS_A_DAY;
-        ((is_named || by_itself) && is_rare).then(|| other.version.clone())
+        let is_held = is_same && !self.plan.is_abort_over(now_s, up, &self.config.pauses);
+        ((is_named || by_itself) && is_rare && !is_held).then(|| other.version.clone())
     }
 
     /// The check that failed in both slots passes now.

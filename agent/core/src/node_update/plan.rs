@@ -111,8 +111,11 @@ pub struct UpdatePlan {
     pub trials: Vec<u64>,
     /// Failures of this version that may have been the cluster's.
     pub doubts: u32,
-    /// Nothing begins before this time, seconds since 1970.
+    /// The version does not begin by itself before this time, seconds since 1970.
     pub not_before: u64,
+    /// It does not begin at all before this time, after an update that never came to its trial: a named version whose drain is
+    /// blocked would evict pods without end.
+    pub aborted_until: u64,
     /// The check that failed in both slots: the version is tried again once it passes.
     pub awaits: Option<String>,
     /// What the condition `UpdateFailed` says; empty if nothing failed.
@@ -136,6 +139,12 @@ impl UpdatePlan {
     pub fn is_pause_over(&self, now_s: u64, up: Duration, pauses: &UpdatePauses) -> bool {
         let longest = pauses.retry_s.max(pauses.abort_s).max(pauses.doubt_s);
         now_s >= self.not_before || is_wrong(self.not_before, now_s, longest, up)
+    }
+
+    /// The pause after an update that never came to its trial is over.
+    #[must_use]
+    pub fn is_abort_over(&self, now_s: u64, up: Duration, pauses: &UpdatePauses) -> bool {
+        now_s >= self.aborted_until || is_wrong(self.aborted_until, now_s, pauses.abort_s, up)
     }
 
     /// Begins an update.
@@ -173,6 +182,7 @@ impl UpdatePlan {
             }
             UpdateEnd::Aborted(words) => {
                 self.not_before = now_s.saturating_add(pauses.abort_s);
+                self.aborted_until = self.not_before;
                 self.failure = words;
             }
         }

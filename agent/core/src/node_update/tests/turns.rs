@@ -148,3 +148,21 @@ fn a_slot_that_has_ended_its_trial_does_nothing_before_the_reboot() {
     let plan = resume(Some(UpdatePlan { phase: UpdatePhase::Drain, ..kept }), &astray, B);
     assert_eq!(plan.phase, UpdatePhase::Withdraw);
 }
+
+#[test]
+fn a_named_version_whose_drain_is_blocked_has_a_pause_as_well() {
+    let update_to = Some("2.0.0".to_owned());
+    let named =
+        || UpdateEvent::Orders(UpdateOrders { update_to: update_to.clone(), ..UpdateOrders::default() });
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
+    let mut blocked = machine(config());
+    let step = until(&mut blocked, START, named(), drains).expect("it drains");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("pods terminate".into()) };
+    let step = until(&mut blocked, START + 600, answer, uncordons).expect("it gives up");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert_eq!(until(&mut blocked, START + 600, answer, drains), None);
+    assert_eq!(blocked.plan().phase, UpdatePhase::Idle);
+    assert_eq!(until(&mut blocked, START + 4199, named(), drains), None);
+    assert!(until(&mut blocked, START + 4200, named(), drains).is_some());
+}

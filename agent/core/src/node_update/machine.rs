@@ -196,6 +196,27 @@ impl NodeUpdate {
         !self.orders.is_paused && is_open(&self.config.windows, UtcSecond::new(seconds(now)))
     }
 
+    /// Why an update that has not rebooted the node yet is put off.
+    fn obstacle(&self, now: Now) -> Option<String> {
+        match self.plan.phase {
+            UpdatePhase::Window
+            | UpdatePhase::Permit
+            | UpdatePhase::Cordon
+            | UpdatePhase::Drain
+            | UpdatePhase::Confirm
+            | UpdatePhase::Arm => {}
+            _ => return None,
+        }
+        if !self.is_staged() {
+            return Some(format!("version {} is not in the other slot any more", self.plan.version));
+        }
+        if self.plan.phase == UpdatePhase::Window || self.may_reboot(now) {
+            return None;
+        }
+        let why = if self.orders.is_paused { "updates are paused" } else { "the window is over" };
+        Some(why.to_owned())
+    }
+
     fn ask(&mut self, work: UpdateWork, out: &mut Outbox<UpdateAction>) {
         self.last_step += 1;
         self.in_flight = Some((self.last_step, work.clone()));
@@ -223,31 +244,14 @@ impl NodeUpdate {
 
     /// Does what the phase asks for; false if it has to wait.
     fn work(&mut self, now: Now, out: &mut Outbox<UpdateAction>) -> bool {
-        let may_reboot = self.may_reboot(now);
+        if let Some(words) = self.obstacle(now) {
+            self.put_off(words);
+            return true;
+        }
         let update = self.plan.update.clone();
         match self.plan.phase {
-            UpdatePhase::Window
-            | UpdatePhase::Permit
-            | UpdatePhase::Cordon
-            | UpdatePhase::Drain
-            | UpdatePhase::Confirm
-            | UpdatePhase::Arm
-                if !self.is_staged() =>
-            {
-                self.put_off(format!("version {} is not in the other slot any more", self.plan.version));
-            }
-            UpdatePhase::Permit
-            | UpdatePhase::Cordon
-            | UpdatePhase::Drain
-            | UpdatePhase::Confirm
-            | UpdatePhase::Arm
-                if !may_reboot =>
-            {
-                let why = if self.orders.is_paused { "updates are paused" } else { "the window is over" };
-                self.put_off(why.to_owned());
-            }
             UpdatePhase::Idle => return self.begin(now, out),
-            UpdatePhase::Window if may_reboot => self.go(UpdatePhase::Permit),
+            UpdatePhase::Window if self.may_reboot(now) => self.go(UpdatePhase::Permit),
             UpdatePhase::Window => return self.wait_for_window(now, out),
             UpdatePhase::Permit => match self.config.coordination {
                 Coordination::None => self.go(UpdatePhase::Cordon),

@@ -256,20 +256,11 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
             }
         };
     }
+    if is_lost && !is_home(record, booted) {
+        return plan.goes(UpdatePhase::Uncordon, UpdateEnd::Open);
+    }
     if !is_home(record, booted) {
-        return match plan.phase {
-            _ if is_lost => plan.goes(UpdatePhase::Uncordon, UpdateEnd::Open),
-            UpdatePhase::Window
-            | UpdatePhase::Permit
-            | UpdatePhase::Cordon
-            | UpdatePhase::Drain
-            | UpdatePhase::Confirm => {
-                let words = format!("slot {booted} runs, which is not the one that the node boots");
-                plan.goes(UpdatePhase::Withdraw, UpdateEnd::PutOff(words))
-            }
-            // The home slot goes on with it.
-            _ => plan,
-        };
+        return astray(plan, booted);
     }
     let tried = matches!(plan.phase, UpdatePhase::Arm | UpdatePhase::Reboot);
     if tried && record.slot(booted).version == plan.version {
@@ -294,6 +285,22 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
         }
         // Never ordered. The node may have lost its turn meanwhile.
         UpdatePhase::Arm | UpdatePhase::Reboot => plan.goes(UpdatePhase::Confirm, UpdateEnd::Open),
+        _ => plan,
+    }
+}
+
+/// The plan in a slot that is not the home slot, and not on trial.
+fn astray(plan: UpdatePlan, booted: SlotName) -> UpdatePlan {
+    match plan.phase {
+        UpdatePhase::Window
+        | UpdatePhase::Permit
+        | UpdatePhase::Cordon
+        | UpdatePhase::Drain
+        | UpdatePhase::Confirm => {
+            let words = format!("slot {booted} runs, which is not the one that the node boots");
+            plan.goes(UpdatePhase::Withdraw, UpdateEnd::PutOff(words))
+        }
+        // The home slot goes on with it.
         _ => plan,
     }
 }

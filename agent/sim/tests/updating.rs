@@ -96,7 +96,7 @@ fn floor_mono_can_fail() {
 
 #[test]
 fn permit_can_fail() {
-    caught(UpdatingDefect::IgnoresConflicts, "PERMIT");
+    caught(UpdatingDefect::TakesNoForYes, "PERMIT");
 }
 
 #[test]

@@ -64,20 +64,22 @@ impl BootRecord {
         if !matches!(state, SlotState::Staged | SlotState::Good) {
             return Err(SlotChangeError::NotToBeTried { slot, state });
         }
+        let was_good = state == SlotState::Good;
         let tried = self.slot_mut(slot);
         tried.state = SlotState::Trial;
         tried.failed_check.clear();
         tried.reason.clear();
         let (update, started, kept) = (update.to_owned(), false, Map::new());
-        self.trial = Some(SlotTrial { slot, from: booted, update, deadline_s, started, kept });
+        self.trial = Some(SlotTrial { slot, from: booted, update, deadline_s, started, was_good, kept });
         Ok(())
     }
 
-    /// Takes back an order of a trial that has not begun.
+    /// Takes back an order of a trial that has not begun: the slot is what it was before.
     pub fn withdraw_trial(&mut self, booted: SlotName) {
         let begun = self.trial.as_ref().is_none_or(|trial| trial.started || trial.slot == booted);
         if let Some(trial) = self.trial.take_if(|_| !begun) {
-            self.slot_mut(trial.slot).state = SlotState::Staged;
+            self.slot_mut(trial.slot).state =
+                if trial.was_good { SlotState::Good } else { SlotState::Staged };
         }
     }
 
@@ -133,13 +135,14 @@ impl BootRecord {
         Ok(())
     }
 
-    /// Decides about the version in the slot that does not run, after its trial: refused, or to be tried again.
+    /// Decides about the version in the slot that does not run, after its trial: refused, or to be tried again. A slot that holds
+    /// something else by now is not decided about, and the check that failed there is of no interest any more.
     pub fn settle_trial(&mut self, booted: SlotName, refused: Option<&str>) {
         let slot = self.slot_mut(booted.other());
+        slot.failed_check.clear();
         if slot.state != SlotState::Staged {
             return;
         }
-        slot.failed_check.clear();
         if let Some(reason) = refused {
             slot.state = SlotState::Refused;
             reason.clone_into(&mut slot.reason);
@@ -203,6 +206,12 @@ mod tests {
         let mut record = on_trial();
         record.withdraw_trial(A);
         assert_eq!((record.trial.is_none(), record.b.state), (true, SlotState::Staged));
+        // The version before stays good.
+        let mut record = staged();
+        record.b.state = SlotState::Good;
+        record.order_trial(A, "u-1", 600).expect("good");
+        record.withdraw_trial(A);
+        assert_eq!((record.trial.is_none(), record.b.state), (true, SlotState::Good));
         let mut record = on_trial();
         record.withdraw_trial(B);
         assert!(record.trial.is_some());
@@ -243,9 +252,9 @@ mod tests {
         assert_eq!((record.b.state, record.b.failed_check.as_str()), (SlotState::Refused, ""));
         assert!(record.b.reason.starts_with("gateway"));
         // Nothing but a staged slot is decided about.
-        record.b.state = SlotState::Good;
+        (record.b.state, record.b.failed_check) = (SlotState::Good, "gateway".into());
         record.settle_trial(A, Some("x"));
-        assert_eq!(record.b.state, SlotState::Good);
+        assert_eq!((record.b.state, record.b.failed_check.as_str()), (SlotState::Good, ""));
     }
 
     #[test]

@@ -152,6 +152,8 @@ pub struct SlotTrial {
     pub deadline_s: u32,
     /// init has run in the slot on trial.
     pub started: bool,
+    /// The slot was good when the trial was ordered: the way back to the version before.
+    pub was_good: bool,
     /// Fields of other versions.
     pub kept: Map<String, Value>,
 }
@@ -348,8 +350,8 @@ fn slot_trial(object: Map<String, Value>) -> Result<SlotTrial, RecordError> {
     let mut slot = |name| fields.slot(name)?.ok_or(RecordError::Field(name));
     let (slot, from) = (slot("slot")?, slot("from")?);
     let (update, deadline_s) = (fields.text("update")?, fields.count("deadline")?);
-    let started = fields.flag("started")?;
-    Ok(SlotTrial { slot, from, update, deadline_s, started, kept: fields.0 })
+    let (started, was_good) = (fields.flag("started")?, fields.flag("wasGood")?);
+    Ok(SlotTrial { slot, from, update, deadline_s, started, was_good, kept: fields.0 })
 }
 
 fn rendered_slot(slot: &SlotRecord) -> Value {
@@ -375,5 +377,6 @@ fn rendered_trial(trial: &SlotTrial) -> Value {
     set("update", trial.update.as_str().into());
     set("deadline", trial.deadline_s.into());
     set("started", trial.started.into());
+    set("wasGood", trial.was_good.into());
     Value::Object(object)
 }

@@ -21,7 +21,8 @@ fn record(attempts: u32, reason: &str) -> BootRecord {
     };
     let (slot, from) = (SlotName::B, SlotName::A);
     let (update, deadline_s, started) = ("u-1".into(), 600, attempts > 0);
-    record.trial = Some(SlotTrial { slot, from, update, deadline_s, started, kept: Map::new() });
+    let (was_good, kept) = (attempts > 1, Map::new());
+    record.trial = Some(SlotTrial { slot, from, update, deadline_s, started, was_good, kept });
     record
 }
 

@@ -10,7 +10,9 @@ use super::error::InitError;
 use super::slot::Arbiter;
 use super::sources::read_at_most;
 use super::stop;
-use crate::plan::guard::{GuardStep, GuardWord, LOOK_S, TrialGuard, WORD_BYTES_MAX, WORD_DIRECTORY, parse};
+use crate::plan::guard::{
+    GuardStep, GuardWord, LOOK_S, TrialGuard, TrialStanding, WORD_BYTES_MAX, WORD_DIRECTORY, parse,
+};
 use orlop_config::error_chain::chain;
 use orlop_config::slots::{SlotName, TRIAL_BOOT_FILE, TrialBoot};
 use std::path::Path;
@@ -34,17 +36,21 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let mut arbiter = Arbiter::of(&boot);
-    match arbiter.is_on_trial() {
-        Ok(true) => {}
-        Ok(false) => return ExitCode::SUCCESS,
-        // Watched all the same: the old slot has to come back.
-        Err(e) => console.say(Level::Error, &chain(&e)),
+    if let Some(code) = ended(&mut console, &mut arbiter, boot.slot) {
+        return code;
     }
     let mut guard = TrialGuard::new(u64::from(boot.deadline_s));
     let mut refused = 0;
     loop {
         let said = word(&Path::new(WORD_DIRECTORY).join("verdict.json"));
-        match guard.step(boottime_ms() / 1000, said) {
+        let step = guard.step(boottime_ms() / 1000, said);
+        // A write that seemed to fail may have reached the disk; and a good slot is never left.
+        if !matches!(step, GuardStep::Wait(_))
+            && let Some(code) = ended(&mut console, &mut arbiter, boot.slot)
+        {
+            return code;
+        }
+        match step {
             GuardStep::Wait(seconds) => stop::wait(i64::try_from(seconds).unwrap_or(1)),
             GuardStep::Commit => match commit(&mut arbiter, boot.slot) {
                 Ok(line) => {
@@ -65,6 +71,23 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What is done about a trial that has ended already: by this guard before it died, or by a write that seemed to fail.
+fn ended(console: &mut Console, arbiter: &mut Arbiter, slot: SlotName) -> Option<ExitCode> {
+    match arbiter.standing() {
+        Ok(TrialStanding::OnTrial) => None,
+        Ok(TrialStanding::Committed) => Some(ExitCode::SUCCESS),
+        Ok(TrialStanding::Over) => {
+            console.say(Level::Error, &format!("the trial of slot {slot} is over; the other slot boots"));
+            Some(restart())
+        }
+        // Watched all the same: the old slot has to come back.
+        Err(e) => {
+            console.say(Level::Error, &chain(&e));
+            None
+        }
+    }
+}
+
 fn trial_boot(path: &Path) -> Option<TrialBoot> {
     TrialBoot::parse(&String::from_utf8(read_at_most(path, BOOT_BYTES_MAX).ok()?).ok()?)
 }
@@ -79,7 +102,7 @@ fn commit(arbiter: &mut Arbiter, slot: SlotName) -> Result<String, InitError> {
     Ok(format!("slot {slot} is good from now on{more}"))
 }
 
-/// Writes why, and reboots. Returns only if the kernel refuses.
+/// Writes why, and reboots. Returns only if the kernel refuses: then systemd starts the guard again.
 fn go_back(
     console: &mut Console,
     arbiter: &mut Arbiter,
@@ -94,10 +117,19 @@ fn go_back(
         // The loader's try is used: the other slot boots, and its arbiter notes that no verdict came.
         Err(e) => console.say(Level::Error, &chain(&e)),
     }
-    let mut reboot = Command::new("/usr/bin/systemctl");
-    // systemd says what it cannot do; what does not stop in time is ended below.
-    let _ = reboot.args(["--no-block", "reboot"]).stdin(Stdio::null()).status();
+    restart()
+}
+
+/// Reboots in order, and then at any rate. Returns only if the kernel refuses.
+fn restart() -> ExitCode {
+    // systemd says what it cannot do. Nobody waits for an answer, which a systemd that hangs does not give.
+    let asked =
+        Command::new("/usr/bin/systemctl").args(["--no-block", "reboot"]).stdin(Stdio::null()).spawn();
     stop::reboot_after(REBOOT_MAX_S);
+    if let Ok(mut asked) = asked {
+        let _ = asked.kill();
+        let _ = asked.wait();
+    }
     ExitCode::FAILURE
 }
 

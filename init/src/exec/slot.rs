@@ -11,6 +11,7 @@ use crate::plan::arbiter::{
 use crate::plan::cmdline::RootHash;
 use crate::plan::disk::{Disk, Slot};
 use crate::plan::esp::{EspDirectory, EspError};
+use crate::plan::guard::TrialStanding;
 use crate::plan::guid::Guid;
 use crate::plan::state::partition_name;
 use crate::plan::step::DiskWrite;
@@ -82,12 +83,12 @@ impl Arbiter {
         Arbiter { booted: boot.slot, other_filled, record_path, position, record, esp_path, directory }
     }
 
-    /// Is the slot on trial, by the record that is on the disk now?
+    /// Is the slot still on trial, by the record that is on the disk now?
     ///
     /// # Errors
     /// The record cannot be read.
-    pub fn is_on_trial(&mut self) -> Result<bool, InitError> {
-        Ok(self.read_record()?.trial_of(self.booted).is_some())
+    pub fn standing(&mut self) -> Result<TrialStanding, InitError> {
+        Ok(TrialStanding::of(&self.read_record()?, self.booted))
     }
 
     /// Changes the record on the running system, and makes the ESP agree. Out: what could not be written of the ESP; the arbiter
@@ -354,7 +355,7 @@ mod tests {
             let boot = outcome.trial.expect("on trial");
             assert_eq!((boot.slot, boot.update.as_str(), boot.deadline_s), (SlotName::B, "u-1", 600));
             let mut guarded = Arbiter::of(&boot);
-            assert!(guarded.is_on_trial().expect("read"));
+            assert_eq!(guarded.standing().expect("read"), TrialStanding::OnTrial);
             let slot = boot.slot;
             let failures = if commits {
                 guarded.change(|record| record.commit_trial(slot, None))
@@ -362,7 +363,8 @@ mod tests {
                 guarded.change(|record| record.return_from_trial(slot, "gateway", "it is silent"))
             };
             assert_eq!(failures.expect("changed"), Vec::<String>::new());
-            assert!(!guarded.is_on_trial().expect("read"));
+            let end = if commits { TrialStanding::Committed } else { TrialStanding::Over };
+            assert_eq!(guarded.standing().expect("read"), end);
             let (now, esp) = (record(dir.path()), states(dir.path()));
             if commits {
                 assert_eq!((now.desired, now.b.state), (SlotName::B, SlotState::Good));

@@ -339,7 +339,7 @@ impl SlotCase<'_> {
     /// A trial is over when the loader has used its try and the old slot runs again.
     fn end_trial(&mut self) {
         let Some(trial) = &self.record.trial else { return };
-        let (slot, started) = (trial.slot, trial.started);
+        let (slot, started, was_good) = (trial.slot, trial.started, trial.was_good);
         // Hidden: not activated yet. To be tried: not started yet.
         if matches!(self.entries.state(slot), None | Some(EntryState::Hidden | EntryState::ToTry)) {
             return;
@@ -347,7 +347,8 @@ impl SlotCase<'_> {
         self.record.trial = None;
         let in_order = !self.record.boot_open;
         let tried = self.record.slot_mut(slot);
-        tried.state = SlotState::Staged;
+        // A version that was good, and has run init again, is not worse for a power cut.
+        tried.state = if started && was_good { SlotState::Good } else { SlotState::Staged };
         let reason = match (started, in_order) {
             (false, _) => {
                 tried.attempts = tried.attempts.saturating_add(1);

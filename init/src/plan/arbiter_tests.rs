@@ -33,7 +33,8 @@ fn on_trial(started: bool, attempts: u32) -> BootRecord {
     let mut record = record(SlotState::Trial);
     record.b.attempts = attempts;
     let (update, deadline_s, kept) = (String::new(), 600, serde_json::Map::new());
-    record.trial = Some(SlotTrial { slot: B, from: A, update, deadline_s, started, kept });
+    let (slot, from, was_good) = (B, A, false);
+    record.trial = Some(SlotTrial { slot, from, update, deadline_s, started, was_good, kept });
     record
 }
 
@@ -520,5 +521,22 @@ fn with_systemd_boot_the_desired_slot_comes_back() {
                 assert_eq!((slot, esp.state(A)), (A, Some(Good)), "{record:?} {a:?} {b:?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_way_back_that_the_power_cuts_stays_one() {
+    for (started, was_good, want) in [
+        (true, true, SlotState::Good),
+        (true, false, SlotState::Staged),
+        // It did not even run init.
+        (false, true, SlotState::Staged),
+    ] {
+        let mut record = on_trial(started, 1);
+        if let Some(trial) = &mut record.trial {
+            trial.was_good = was_good;
+        }
+        let judged = judge(Some(&record), &booted(A), &entries(Good, Tried));
+        assert_eq!((judged.record.b.state, judged.verdict), (want, GO), "{started} {was_good}");
     }
 }

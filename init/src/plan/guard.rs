@@ -6,7 +6,7 @@
 //! docs/agent/updates.md.
 
 use super::step::BootStep;
-use orlop_config::slots::{TRIAL_BOOT_FILE, TrialBoot};
+use orlop_config::slots::{BootRecord, SlotName, TRIAL_BOOT_FILE, TrialBoot};
 use serde_json::Value;
 
 /// An agent that has not said anything for so long, after the deadline, is taken for dead, seconds.
@@ -38,6 +38,31 @@ pub fn steps(boot: &TrialBoot) -> Vec<BootStep> {
         BootStep::MakeDir(LINK_DIRECTORY.into()),
         BootStep::MakeLink { path: LINK.into(), target: UNIT.into() },
     ]
+}
+
+/// What the boot record says about the slot that began this boot on trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialStanding {
+    /// It is on trial.
+    OnTrial,
+    /// It is good: nobody has to watch it, and nothing may end this boot.
+    Committed,
+    /// Its trial is over without a commit: the other slot has to boot.
+    Over,
+}
+
+impl TrialStanding {
+    /// Of this slot, by this record.
+    #[must_use]
+    pub fn of(record: &BootRecord, slot: SlotName) -> TrialStanding {
+        if record.trial_of(slot).is_some() {
+            TrialStanding::OnTrial
+        } else if record.is_good(slot) {
+            TrialStanding::Committed
+        } else {
+            TrialStanding::Over
+        }
+    }
 }
 
 /// A word of the agent.
@@ -175,9 +200,23 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_on_trial_is_committed_or_its_trial_is_over() {
+        let mut record = BootRecord::new(SlotName::A);
+        record.b.state = orlop_config::slots::SlotState::Staged;
+        record.order_trial(SlotName::A, "u", 600).expect("staged");
+        assert_eq!(TrialStanding::of(&record, SlotName::B), TrialStanding::OnTrial);
+        assert_eq!(TrialStanding::of(&record, SlotName::A), TrialStanding::Committed);
+        let mut back = record.clone();
+        back.return_from_trial(SlotName::B, "gateway", "").expect("on trial");
+        assert_eq!(TrialStanding::of(&back, SlotName::B), TrialStanding::Over);
+        record.commit_trial(SlotName::B, None).expect("on trial");
+        assert_eq!(TrialStanding::of(&record, SlotName::B), TrialStanding::Committed);
+    }
+
+    #[test]
     fn a_trial_boot_starts_the_guard() {
         let boot = TrialBoot {
-            slot: orlop_config::slots::SlotName::B,
+            slot: SlotName::B,
             update: "u".into(),
             deadline_s: 600,
             record: "/dev/vda6".into(),

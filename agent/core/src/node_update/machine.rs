@@ -10,7 +10,7 @@ use orlop_config::slots::{ATTEMPTS_MAX, BootRecord, SlotName, SlotState};
 
 use super::check::{CheckName, FailedCheck};
 use super::gate::GateVerdict;
-use super::plan::{DOUBTS_MAX, TRIALS_A_DAY, UpdateEnd, UpdatePhase, UpdatePlan, resume};
+use super::plan::{DOUBTS_MAX, TRIALS_A_DAY, UpdateEnd, UpdatePhase, UpdatePlan, is_home, resume};
 use super::report::{PERMIT, UpdateNotice, UpdateShown};
 use super::watch::{Examination, ExaminationEnd, TrialDecision, TrialWatch};
 use super::windows::{is_open, next_opening};
@@ -22,6 +22,8 @@ use super::{
 const RETRY: Duration = Duration::from_secs(10);
 /// A slot of the group is asked for this often.
 const ASK: Duration = Duration::from_secs(60);
+/// A reboot that was asked for has happened after this, or the update is put off: pods have their grace period before it.
+const REBOOT_MAX: Duration = Duration::from_secs(3600);
 
 /// The machine; see the module.
 #[derive(Clone, Debug)]
@@ -37,7 +39,8 @@ pub struct NodeUpdate {
     last_step: u64,
     in_flight: Option<(u64, UpdateWork)>,
     retry_at: Option<Mono>,
-    draining: Option<Mono>,
+    /// When the drain, or the reboot, was first asked for.
+    asked_since: Option<Mono>,
     watch: TrialWatch,
     /// The checks that were red at the last gate.
     red: Option<BTreeSet<CheckName>>,
@@ -50,6 +53,11 @@ pub struct NodeUpdate {
 
 fn seconds(now: Now) -> u64 {
     u64::try_from(now.wall.0 / 1_000_000_000).unwrap_or(0)
+}
+
+/// Time since the boot: CLOCK_BOOTTIME begins with it.
+fn up(now: Now) -> Duration {
+    now.mono.since(Mono(0))
 }
 
 impl NodeUpdate {
@@ -69,7 +77,7 @@ impl NodeUpdate {
             last_step: 0,
             in_flight: None,
             retry_at: None,
-            draining: None,
+            asked_since: None,
             watch,
             red: None,
             examination: None,
@@ -100,12 +108,17 @@ impl NodeUpdate {
     fn go(&mut self, phase: UpdatePhase) {
         self.plan.phase = phase;
         self.is_dirty = true;
-        (self.retry_at, self.draining, self.examination) = (None, None, None);
+        (self.retry_at, self.asked_since, self.examination) = (None, None, None);
         self.waits.clear();
     }
 
     fn abort(&mut self, words: String) {
         self.plan.end = UpdateEnd::Aborted(words);
+        self.go(UpdatePhase::Withdraw);
+    }
+
+    fn put_off(&mut self, words: String) {
+        self.plan.end = UpdateEnd::PutOff(words);
         self.go(UpdatePhase::Withdraw);
     }
 
@@ -131,7 +144,7 @@ impl NodeUpdate {
     /// The version of the other slot, if its trial may begin now.
     fn next_version(&self, now: Now) -> Option<String> {
         let record = self.record.as_ref()?;
-        let at_home = record.desired == self.booted && record.is_good(self.booted) && record.trial.is_none();
+        let at_home = is_home(record, self.booted) && record.trial.is_none();
         let other = record.slot(self.booted.other());
         let is_named = self.orders.update_to.as_deref() == Some(other.version.as_str());
         let can_be_tried = match other.state {
@@ -146,10 +159,13 @@ impl NodeUpdate {
         let is_same = self.plan.version == other.version;
         let is_given_up = is_same && self.plan.doubts >= DOUBTS_MAX;
         // A pause is one of the version that failed.
-        let is_due = !is_same || seconds(now) >= self.plan.not_before && self.awaited_passes();
+        let (now_s, up) = (seconds(now), up(now));
+        let is_paused = is_same && !self.plan.is_pause_over(now_s, up, &self.config.pauses);
+        let is_due = !is_paused && (!is_same || self.awaited_passes());
         let by_itself = self.config.is_automatic && !is_given_up && is_due;
-        let is_rare = self.plan.trials_of(&other.version, seconds(now)) < TRIALS_A_DAY;
-        ((is_named || by_itself) && is_rare).then(|| other.version.clone())
+        let is_rare = self.plan.trials_of(&other.version, now_s, up) < TRIALS_A_DAY;
+        let is_held = is_same && !self.plan.is_abort_over(now_s, up, &self.config.pauses);
+        ((is_named || by_itself) && is_rare && !is_held).then(|| other.version.clone())
     }
 
     /// The check that failed in both slots passes now.
@@ -158,8 +174,47 @@ impl NodeUpdate {
         self.red.as_ref().is_some_and(|red| !red.contains(&failed.check))
     }
 
+    /// Another slot than the home slot only ends what it can.
+    fn may_work(&self) -> bool {
+        let ends = matches!(
+            self.plan.phase,
+            UpdatePhase::Idle | UpdatePhase::Withdraw | UpdatePhase::Uncordon | UpdatePhase::Release
+        );
+        self.record.as_ref().is_some_and(|record| ends || is_home(record, self.booted))
+    }
+
+    /// The other slot still has the version of the plan: the updater may have replaced it.
+    fn is_staged(&self) -> bool {
+        let other = self.record.as_ref().map(|record| record.slot(self.booted.other()));
+        other.is_some_and(|other| {
+            let is_whole = matches!(other.state, SlotState::Staged | SlotState::Trial | SlotState::Good);
+            is_whole && other.version == self.plan.version
+        })
+    }
+
     fn may_reboot(&self, now: Now) -> bool {
         !self.orders.is_paused && is_open(&self.config.windows, UtcSecond::new(seconds(now)))
+    }
+
+    /// Why an update that has not rebooted the node yet is put off.
+    fn obstacle(&self, now: Now) -> Option<String> {
+        match self.plan.phase {
+            UpdatePhase::Window
+            | UpdatePhase::Permit
+            | UpdatePhase::Cordon
+            | UpdatePhase::Drain
+            | UpdatePhase::Confirm
+            | UpdatePhase::Arm => {}
+            _ => return None,
+        }
+        if !self.is_staged() {
+            return Some(format!("version {} is not in the other slot any more", self.plan.version));
+        }
+        if self.plan.phase == UpdatePhase::Window || self.may_reboot(now) {
+            return None;
+        }
+        let why = if self.orders.is_paused { "updates are paused" } else { "the window is over" };
+        Some(why.to_owned())
     }
 
     fn ask(&mut self, work: UpdateWork, out: &mut Outbox<UpdateAction>) {
@@ -181,7 +236,7 @@ impl NodeUpdate {
         while self.in_flight.is_none() {
             if self.is_dirty {
                 self.ask(UpdateWork::Save(Box::new(self.plan.clone())), out);
-            } else if self.is_on_trial() || !self.work(now, out) {
+            } else if self.is_on_trial() || !self.may_work() || !self.work(now, out) {
                 return;
             }
         }
@@ -189,17 +244,14 @@ impl NodeUpdate {
 
     /// Does what the phase asks for; false if it has to wait.
     fn work(&mut self, now: Now, out: &mut Outbox<UpdateAction>) -> bool {
-        let may_reboot = self.may_reboot(now);
+        if let Some(words) = self.obstacle(now) {
+            self.put_off(words);
+            return true;
+        }
         let update = self.plan.update.clone();
         match self.plan.phase {
-            UpdatePhase::Permit | UpdatePhase::Cordon | UpdatePhase::Drain | UpdatePhase::Arm
-                if !may_reboot =>
-            {
-                let why = if self.orders.is_paused { "updates are paused" } else { "the window is over" };
-                self.abort(why.to_owned());
-            }
             UpdatePhase::Idle => return self.begin(now, out),
-            UpdatePhase::Window if may_reboot => self.go(UpdatePhase::Permit),
+            UpdatePhase::Window if self.may_reboot(now) => self.go(UpdatePhase::Permit),
             UpdatePhase::Window => return self.wait_for_window(now, out),
             UpdatePhase::Permit => match self.config.coordination {
                 Coordination::None => self.go(UpdatePhase::Cordon),
@@ -213,17 +265,30 @@ impl NodeUpdate {
                     return false;
                 }
             },
-            UpdatePhase::Cordon if !self.config.drain.is_enabled => self.arm(now),
+            UpdatePhase::Cordon if !self.config.drain.is_enabled => self.go(UpdatePhase::Confirm),
             UpdatePhase::Cordon => self.ask(UpdateWork::Cordon { update }, out),
             UpdatePhase::Drain => {
-                self.draining.get_or_insert(now.mono);
+                self.asked_since.get_or_insert(now.mono);
                 self.ask(UpdateWork::Drain, out);
             }
+            UpdatePhase::Confirm => match self.config.coordination {
+                Coordination::Shared => self.ask(UpdateWork::TakeSlot { update }, out),
+                Coordination::Permit if self.orders.permit.as_deref() != Some(update.as_str()) => {
+                    self.put_off("the permit was taken back".to_owned());
+                }
+                Coordination::None | Coordination::Permit => self.arm(now),
+            },
             UpdatePhase::Arm => {
                 let deadline = self.config.limits.deadline;
                 self.ask(UpdateWork::Arm { update, deadline }, out);
             }
-            UpdatePhase::Reboot => self.ask(UpdateWork::Reboot, out),
+            UpdatePhase::Reboot if self.waited(now) >= REBOOT_MAX => {
+                self.abort("the node did not reboot within an hour".to_owned());
+            }
+            UpdatePhase::Reboot => {
+                self.asked_since.get_or_insert(now.mono);
+                self.ask(UpdateWork::Reboot, out);
+            }
             UpdatePhase::Withdraw => self.ask(UpdateWork::Withdraw, out),
             UpdatePhase::Uncordon => self.ask(UpdateWork::Uncordon, out),
             UpdatePhase::Examine => return self.examine(now, out),
@@ -274,8 +339,17 @@ impl NodeUpdate {
     }
 
     fn arm(&mut self, now: Now) {
+        // Each death of the agent before the order is written leads here again.
+        if self.plan.trials_of(&self.plan.version, seconds(now), up(now)) >= TRIALS_A_DAY {
+            return self.abort(format!("{TRIALS_A_DAY} trials were begun within a day"));
+        }
         self.plan.trials.push(seconds(now));
         self.go(UpdatePhase::Arm);
+    }
+
+    /// Time since the present step was first asked for.
+    fn waited(&self, now: Now) -> Duration {
+        self.asked_since.map_or(Duration::ZERO, |since| now.mono.since(since))
     }
 
     fn finish(&mut self, now: Now) {
@@ -324,8 +398,7 @@ impl NodeUpdate {
         out: &mut Outbox<UpdateAction>,
     ) {
         if self.is_on_trial() {
-            // CLOCK_BOOTTIME begins with the boot.
-            let decision = self.watch.observe(now.mono.since(Mono(0)), verdict);
+            let decision = self.watch.observe(up(now), verdict);
             self.waits = match &decision {
                 TrialDecision::Hold { words } => words.clone(),
                 _ => String::new(),
@@ -352,6 +425,7 @@ impl NodeUpdate {
     }
 
     fn answered(&mut self, now: Now, work: UpdateWork, result: WorkResult, out: &mut Outbox<UpdateAction>) {
+        let is_refused = matches!(result, WorkResult::Wait(_));
         let words = match result {
             WorkResult::Done => return self.done(now, work),
             WorkResult::Wait(words) | WorkResult::Failed(words) => words,
@@ -359,13 +433,17 @@ impl NodeUpdate {
                 format!("pod {pod} cannot be evicted: {budget}")
             }
         };
+        // A slot that somebody has given to another node meanwhile is not waited for with an empty node.
+        let is_lost = self.plan.phase == UpdatePhase::Confirm && is_refused;
+        if is_lost {
+            return self.put_off(words);
+        }
         if matches!(work, UpdateWork::Arm { .. }) {
             return self.abort(words);
         }
-        let waited = self.draining.map_or(Duration::ZERO, |since| now.mono.since(since));
-        if work == UpdateWork::Drain && waited >= self.config.drain.timeout {
+        if work == UpdateWork::Drain && self.waited(now) >= self.config.drain.timeout {
             if self.config.drain.goes_on {
-                return self.arm(now);
+                return self.go(UpdatePhase::Confirm);
             }
             out.push(UpdateAction::Event(UpdateNotice::drain_blocked(&self.plan, &words)));
             return self.abort(words);
@@ -379,9 +457,10 @@ impl NodeUpdate {
         self.retry_at = None;
         match work {
             UpdateWork::Save(saved) => self.is_dirty = *saved != self.plan,
+            UpdateWork::TakeSlot { .. } if self.plan.phase == UpdatePhase::Confirm => self.arm(now),
             UpdateWork::TakeSlot { .. } => self.go(UpdatePhase::Cordon),
             UpdateWork::Cordon { .. } => self.go(UpdatePhase::Drain),
-            UpdateWork::Drain => self.arm(now),
+            UpdateWork::Drain => self.go(UpdatePhase::Confirm),
             UpdateWork::Arm { .. } => {
                 self.plan.reboots = self.plan.reboots.saturating_add(1);
                 self.go(UpdatePhase::Reboot);
@@ -389,11 +468,8 @@ impl NodeUpdate {
             // The machine ends with the boot.
             UpdateWork::Reboot => self.retry_at = Some(now.mono.after(RETRY)),
             UpdateWork::Withdraw => self.go(UpdatePhase::Uncordon),
-            UpdateWork::Uncordon => match self.plan.end {
-                UpdateEnd::Returned(_) | UpdateEnd::Cut(_) => self.go(UpdatePhase::Examine),
-                _ => self.go(UpdatePhase::Release),
-            },
-            UpdateWork::Settle { .. } => self.go(UpdatePhase::Release),
+            UpdateWork::Uncordon => self.go(UpdatePhase::Release),
+            UpdateWork::Settle { .. } => self.go(UpdatePhase::Uncordon),
             UpdateWork::GiveBack { .. } => self.finish(now),
         }
     }

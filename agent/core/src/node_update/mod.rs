@@ -1,8 +1,8 @@
 //! node_update: from a staged version to its commit or its return, and the order in which the nodes of a cluster go.
 //!
 //! ```text
-//! staged → window → permit → cordon → evict → arm → reboot → (trial) → commit ─────────────────► uncordon → permit back
-//!                                                              └─► return ─► uncordon → examine → settle ──┘
+//! staged → window → permit → cordon → evict → confirm → arm → reboot → (trial) → commit ──► uncordon → permit back
+//!                                                                        └─► return ─► examine → settle ──┘
 //! ```
 //! # For the shell
 //! Read the boot record and the plan, create [`NodeUpdate`], and send [`UpdateEvent::Record`] first, again after each change of
@@ -132,7 +132,7 @@ pub enum UpdateEvent {
 pub enum UpdateWork {
     /// Write the plan durably.
     Save(Box<UpdatePlan>),
-    /// Take a slot of the group ([`semaphore::take`]); `Wait` if there is none.
+    /// Take a slot of the group ([`semaphore::take`]), `Done` if the node has it already; `Wait` if there is none.
     TakeSlot {
         /// Identifier of the update.
         update: String,

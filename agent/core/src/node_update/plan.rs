@@ -4,6 +4,8 @@
 //! Invariants: the boot record is the truth and the plan only a memory: without a plan nothing is committed or refused that the
 //! record does not say; each phase may be repeated.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use orlop_config::slots::{BootRecord, SlotName, SlotState};
@@ -19,6 +21,8 @@ pub const DOUBTS_MAX: u32 = 3;
 /// Reboots for one trial that ended in the old slot without it.
 pub const REBOOTS_MAX: u32 = 2;
 const DAY_S: u64 = 24 * 3600;
+/// A clock that runs for so long since the boot has been set, if anything sets it.
+const CLOCK_SET: Duration = Duration::from_secs(3600);
 
 /// Where an update is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,18 +39,20 @@ pub enum UpdatePhase {
     Cordon,
     /// Evicts the pods.
     Drain,
+    /// Asks whether it still has its slot of the group or its permit.
+    Confirm,
     /// Writes the baseline, orders the trial in the boot record, and shows the slot to the loader.
     Arm,
     /// Reboots.
     Reboot,
     /// Takes an order back.
     Withdraw,
-    /// Lets pods in again.
-    Uncordon,
     /// The old slot makes the check that failed in the new one.
     Examine,
     /// The boot record gets what was found.
     Settle,
+    /// Lets pods in again.
+    Uncordon,
     /// Gives the slot of its group back.
     Release,
 }
@@ -64,8 +70,10 @@ pub enum UpdateEnd {
     Returned(String),
     /// The trial ended without a verdict.
     Cut(String),
-    /// It never came to a trial.
+    /// It never came to a trial, because of a fault.
     Aborted(String),
+    /// It never came to a trial, because somebody or something else came first. It begins again when it may.
+    PutOff(String),
     /// The version is at fault, and is not taken again unless somebody names it.
     Refused(String),
     /// The check passes in the old slot, and may have failed because of the cluster.
@@ -103,8 +111,11 @@ pub struct UpdatePlan {
     pub trials: Vec<u64>,
     /// Failures of this version that may have been the cluster's.
     pub doubts: u32,
-    /// Nothing begins before this time, seconds since 1970.
+    /// The version does not begin by itself before this time, seconds since 1970.
     pub not_before: u64,
+    /// It does not begin at all before this time, after an update that never came to its trial: a named version whose drain is
+    /// blocked would evict pods without end.
+    pub aborted_until: u64,
     /// The check that failed in both slots: the version is tried again once it passes.
     pub awaits: Option<String>,
     /// What the condition `UpdateFailed` says; empty if nothing failed.
@@ -112,13 +123,28 @@ pub struct UpdatePlan {
 }
 
 impl UpdatePlan {
-    /// Trials of a version in the last day. Times after `now` count: the clock was set back.
+    /// Trials of a version in the last day. Times after `now` count: the clock was set back, or is not set yet. Those of more than
+    /// a day after it do not once the node is `up` for an hour: the clock was wrong then.
     #[must_use]
-    pub fn trials_of(&self, version: &str, now_s: u64) -> usize {
+    pub fn trials_of(&self, version: &str, now_s: u64, up: Duration) -> usize {
         if self.version != version {
             return 0;
         }
-        self.trials.iter().filter(|at| at.saturating_add(DAY_S) > now_s).count()
+        let counts = |at: u64| at.saturating_add(DAY_S) > now_s && !is_wrong(at, now_s, DAY_S, up);
+        self.trials.iter().filter(|at| counts(**at)).count()
+    }
+
+    /// The pause after the last update is over, `up` after the boot.
+    #[must_use]
+    pub fn is_pause_over(&self, now_s: u64, up: Duration, pauses: &UpdatePauses) -> bool {
+        let longest = pauses.retry_s.max(pauses.abort_s).max(pauses.doubt_s);
+        now_s >= self.not_before || is_wrong(self.not_before, now_s, longest, up)
+    }
+
+    /// The pause after an update that never came to its trial is over.
+    #[must_use]
+    pub fn is_abort_over(&self, now_s: u64, up: Duration, pauses: &UpdatePauses) -> bool {
+        now_s >= self.aborted_until || is_wrong(self.aborted_until, now_s, pauses.abort_s, up)
     }
 
     /// Begins an update.
@@ -139,7 +165,7 @@ impl UpdatePlan {
         let end = std::mem::take(&mut self.end);
         (self.phase, self.reboots) = (UpdatePhase::Idle, 0);
         match end {
-            UpdateEnd::Open => {}
+            UpdateEnd::Open | UpdateEnd::PutOff(_) => {}
             UpdateEnd::Committed => {
                 (self.doubts, self.not_before, self.awaits) = (0, 0, None);
                 self.failure.clear();
@@ -156,6 +182,7 @@ impl UpdatePlan {
             }
             UpdateEnd::Aborted(words) => {
                 self.not_before = now_s.saturating_add(pauses.abort_s);
+                self.aborted_until = self.not_before;
                 self.failure = words;
             }
         }
@@ -184,6 +211,17 @@ impl Default for UpdatePauses {
     }
 }
 
+/// This time is so far in the future that it was written with a wrong clock. A clock that is not set yet says nothing.
+fn is_wrong(at_s: u64, now_s: u64, most_s: u64, up: Duration) -> bool {
+    up >= CLOCK_SET && at_s > now_s.saturating_add(most_s)
+}
+
+/// This slot is the one that the node boots, and it is good. In another one nothing begins, and nothing is found out: it is on
+/// trial, it has ended its trial and the node is about to return, or the loader has gone astray.
+pub(super) fn is_home(record: &BootRecord, booted: SlotName) -> bool {
+    record.desired == booted && record.is_good(booted)
+}
+
 /// The plan with which the machine goes on in this boot. None kept: it was lost, or there never was one.
 #[must_use]
 pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -> UpdatePlan {
@@ -202,6 +240,9 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
         }
         // Ordered, and not begun: again, unless this is not the plan's, or the loader does not take it.
         let is_own = is_tried && plan.update == trial.update;
+        if plan.phase == UpdatePhase::Withdraw {
+            return plan;
+        }
         let update = trial.update.clone();
         return match (is_own, plan.reboots >= REBOOTS_MAX) {
             (true, false) => UpdatePlan { phase: UpdatePhase::Arm, ..plan },
@@ -215,18 +256,23 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
             }
         };
     }
-    let is_good = record.desired == booted && record.is_good(booted);
+    if is_lost && !is_home(record, booted) {
+        return plan.goes(UpdatePhase::Uncordon, UpdateEnd::Open);
+    }
+    if !is_home(record, booted) {
+        return astray(plan, booted);
+    }
     let tried = matches!(plan.phase, UpdatePhase::Arm | UpdatePhase::Reboot);
-    if tried && is_good && record.slot(booted).version == plan.version {
+    if tried && record.slot(booted).version == plan.version {
         return plan.goes(UpdatePhase::Uncordon, UpdateEnd::Committed);
     }
     let has_failed = !other.failed_check.is_empty();
     let is_settling =
-        matches!(plan.phase, UpdatePhase::Uncordon | UpdatePhase::Examine | UpdatePhase::Settle);
+        matches!(plan.phase, UpdatePhase::Examine | UpdatePhase::Settle | UpdatePhase::Uncordon);
     if has_failed && !is_settling {
         let words = format!("{} {}: {}", other.version, other.failed_check, other.reason);
         let version = other.version.clone();
-        return UpdatePlan { version, ..plan }.goes(UpdatePhase::Uncordon, UpdateEnd::Returned(words));
+        return UpdatePlan { version, ..plan }.goes(UpdatePhase::Examine, UpdateEnd::Returned(words));
     }
     let words = format!("{}: {}", other.version, other.reason);
     match plan.phase {
@@ -235,14 +281,26 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
             plan.goes(UpdatePhase::Uncordon, UpdateEnd::Refused(words))
         }
         UpdatePhase::Arm | UpdatePhase::Reboot if !other.reason.is_empty() => {
-            plan.goes(UpdatePhase::Uncordon, UpdateEnd::Cut(words))
+            plan.goes(UpdatePhase::Examine, UpdateEnd::Cut(words))
         }
-        // Never ordered. All before it is done again: the node may have been let go meanwhile.
-        UpdatePhase::Arm | UpdatePhase::Reboot => {
-            let mut plan = plan.goes(UpdatePhase::Permit, UpdateEnd::Open);
-            plan.trials.pop();
-            plan
+        // Never ordered. The node may have lost its turn meanwhile.
+        UpdatePhase::Arm | UpdatePhase::Reboot => plan.goes(UpdatePhase::Confirm, UpdateEnd::Open),
+        _ => plan,
+    }
+}
+
+/// The plan in a slot that is not the home slot, and not on trial.
+fn astray(plan: UpdatePlan, booted: SlotName) -> UpdatePlan {
+    match plan.phase {
+        UpdatePhase::Window
+        | UpdatePhase::Permit
+        | UpdatePhase::Cordon
+        | UpdatePhase::Drain
+        | UpdatePhase::Confirm => {
+            let words = format!("slot {booted} runs, which is not the one that the node boots");
+            plan.goes(UpdatePhase::Withdraw, UpdateEnd::PutOff(words))
         }
+        // The home slot goes on with it.
         _ => plan,
     }
 }

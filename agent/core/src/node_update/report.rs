@@ -73,7 +73,7 @@ impl UpdateNotice {
     pub fn of_end(plan: &UpdatePlan) -> Option<UpdateNotice> {
         let warning = |reason, words: &String| Some(UpdateNotice::new(EventKind::Warning, reason, words));
         match &plan.end {
-            UpdateEnd::Open | UpdateEnd::Aborted(_) => None,
+            UpdateEnd::Open | UpdateEnd::Aborted(_) | UpdateEnd::PutOff(_) => None,
             UpdateEnd::Committed => {
                 let message = format!("version {} is committed", plan.version);
                 Some(UpdateNotice::new(EventKind::Normal, "UpdateCommitted", &message))
@@ -154,7 +154,7 @@ fn reason(phase: UpdatePhase) -> Option<&'static str> {
         UpdatePhase::Idle => None,
         UpdatePhase::Window => Some("WaitingForWindow"),
         UpdatePhase::Permit => Some("WaitingForPermit"),
-        UpdatePhase::Cordon | UpdatePhase::Drain => Some("Draining"),
+        UpdatePhase::Cordon | UpdatePhase::Drain | UpdatePhase::Confirm => Some("Draining"),
         UpdatePhase::Arm | UpdatePhase::Reboot => Some("Rebooting"),
         UpdatePhase::Withdraw | UpdatePhase::Uncordon | UpdatePhase::Settle | UpdatePhase::Release => {
             Some("Finishing")

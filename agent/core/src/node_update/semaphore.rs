@@ -136,6 +136,10 @@ pub fn take(map: &RebootMap, ask: &PermitRequest<'_>) -> PermitDecision {
         since: ask.since.to_owned(),
         kept: Map::new(),
     };
+    // Let go: failures are counted anew.
+    if group.failures >= group.max_failures {
+        group.failures = 0;
+    }
     if let Some(own) = group.holders.iter_mut().find(|holder| holder.node == ask.node) {
         if own.uid == ask.uid && own.update == ask.update {
             return PermitDecision::Held;

@@ -3,4 +3,5 @@
 mod gate;
 mod machine;
 mod semaphore;
+mod turns;
 mod windows;

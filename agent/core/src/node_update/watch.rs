@@ -52,10 +52,15 @@ pub enum TrialDecision {
     },
 }
 
-/// The watch over one trial boot.
+/// An agent that starts late in a trial gets so many soaks, until it has made all checks.
+const START_SOAKS: u32 = 2;
+
+/// The watch over one trial boot. A new agent begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialWatch {
     limits: TrialLimits,
+    /// The first look.
+    began: Option<Duration>,
     green_since: Option<Duration>,
     /// When the cluster was away last.
     away: Option<Duration>,
@@ -65,11 +70,12 @@ impl TrialWatch {
     /// A watch that has seen nothing.
     #[must_use]
     pub fn new(limits: TrialLimits) -> TrialWatch {
-        TrialWatch { limits, green_since: None, away: None }
+        TrialWatch { limits, began: None, green_since: None, away: None }
     }
 
     /// Decides, `up` after the boot.
     pub fn observe(&mut self, up: Duration, verdict: &GateVerdict) -> TrialDecision {
+        let began = *self.began.get_or_insert(up);
         let (failed, words) = match verdict {
             GateVerdict::Green => {
                 let since = *self.green_since.get_or_insert(up);
@@ -85,7 +91,10 @@ impl TrialWatch {
             hold_max.max(deadline)
         } else {
             // A cluster that comes back gives the node as long as a boot does.
-            self.away.map_or(deadline, |away| away.saturating_add(deadline))
+            let limit = self.away.map_or(deadline, |away| away.saturating_add(deadline));
+            // An agent that dies again and again does not hold the trial for ever.
+            let start = began.saturating_add(self.limits.soak.saturating_mul(START_SOAKS));
+            limit.max(start.min(hold_max.max(deadline)))
         };
         if up >= limit {
             TrialDecision::Return { failed, words }

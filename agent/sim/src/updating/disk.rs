@@ -19,10 +19,10 @@ pub(super) const UKI_BYTES: u32 = 1000;
 /// Resets of one boot, at most: three because the loader takes the wrong slot, one redirection, trials that die, cuts.
 const RESETS_MAX: u32 = 16;
 
-/// The power was cut.
+/// Why a node's work ends in the middle.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The machine boots again.
+    /// The power was cut: the machine boots again.
     PowerCut,
     /// An invariant is broken.
     Broken(Violation),
@@ -81,7 +81,7 @@ impl Disk {
         let Ok(write) = record.write(self.position) else { return };
         let at = usize::try_from(write.offset).unwrap_or(0);
         for (sector, bytes) in write.bytes.chunks(SECTOR).enumerate() {
-            if mask >> (sector % 8) & 1 == 1 {
+            if (mask >> (sector % 8)) & 1 == 1 {
                 let from = at + sector * SECTOR;
                 self.ring[from..from + SECTOR].copy_from_slice(bytes);
             }

@@ -30,9 +30,8 @@ impl Fleet {
     }
 
     /// Writes the ConfigMap if it is still the one that was read.
-    fn put(&mut self, map: &RebootMap, defect: Option<UpdatingDefect>) -> bool {
-        let is_current = map.resource_version == self.map.resource_version;
-        if !is_current && defect != Some(UpdatingDefect::IgnoresConflicts) {
+    fn put(&mut self, map: &RebootMap) -> bool {
+        if map.resource_version != self.map.resource_version {
             return false;
         }
         self.version += 1;
@@ -55,8 +54,11 @@ impl Fleet {
         };
         match decision {
             PermitDecision::Held => WorkResult::Done,
+            PermitDecision::Wait(_) if back.is_none() && defect == Some(UpdatingDefect::TakesNoForYes) => {
+                WorkResult::Done
+            }
             PermitDecision::Wait(words) => WorkResult::Wait(words),
-            PermitDecision::Write(map) if self.put(&map, defect) => WorkResult::Done,
+            PermitDecision::Write(map) if self.put(&map) => WorkResult::Done,
             PermitDecision::Write(_) => WorkResult::Failed("the object has been modified".to_owned()),
         }
     }
@@ -78,7 +80,7 @@ impl Fleet {
         group["failures"] = json!(0);
         let mut map = self.map.clone();
         map.data.insert(GROUP.to_owned(), group.to_string());
-        self.put(&map, None);
+        self.put(&map);
     }
 
     /// Names of the nodes that hold a slot.

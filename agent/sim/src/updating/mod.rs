@@ -61,8 +61,8 @@ pub enum UpdatingDefect {
     LosesTheReason,
     /// A commit lowers the floor (FLOOR-MONO).
     LowersTheFloor,
-    /// The ConfigMap is written over newer ones (PERMIT).
-    IgnoresConflicts,
+    /// A node goes on without a slot of its group (PERMIT).
+    TakesNoForYes,
     /// The node stays cordoned (UNCORDON).
     ForgetsTheCordon,
 }

@@ -181,6 +181,9 @@ impl World {
         );
         let result = match work {
             _ if is_away && needs_api => WorkResult::Failed("the API server is away".to_owned()),
+            UpdateWork::TakeSlot { .. } | UpdateWork::GiveBack { .. } if read.is_none() => {
+                WorkResult::Failed("the API server was away".to_owned())
+            }
             UpdateWork::Save(mut plan) => {
                 if defect == Some(UpdatingDefect::ForgetsTrials) {
                     plan.trials.clear();

@@ -169,10 +169,12 @@ fn a_trial_returns_at_its_deadline_and_holds_for_a_cluster() {
     let returns = |decision: TrialDecision| matches!(decision, TrialDecision::Return { .. });
     for fault in [TrialFault::Slot, TrialFault::Unclear] {
         let mut watch = TrialWatch::new(TrialLimits::default());
+        assert_eq!(watch.observe(at(30), &red(fault)), TrialDecision::Wait);
         assert_eq!(watch.observe(at(599), &red(fault)), TrialDecision::Wait);
         assert!(returns(watch.observe(at(600), &red(fault))));
     }
     let mut watch = TrialWatch::new(TrialLimits::default());
+    assert_eq!(watch.observe(at(30), &red(TrialFault::Cluster)), TrialDecision::Wait);
     assert_eq!(watch.observe(at(599), &red(TrialFault::Cluster)), TrialDecision::Wait);
     let hold = TrialDecision::Hold { words: "why".into() };
     assert_eq!(watch.observe(at(600), &red(TrialFault::Cluster)), hold);
@@ -182,6 +184,21 @@ fn a_trial_returns_at_its_deadline_and_holds_for_a_cluster() {
     assert_eq!(back.observe(at(21_610), &red(TrialFault::Slot)), TrialDecision::Wait);
     assert!(returns(back.observe(at(22_199), &red(TrialFault::Slot))));
     assert!(returns(watch.observe(at(21_600), &red(TrialFault::Cluster))));
+}
+
+#[test]
+fn an_agent_that_starts_late_may_make_its_checks_first() {
+    let returns = |decision: TrialDecision| matches!(decision, TrialDecision::Return { .. });
+    // In a hold, long after the deadline.
+    let mut watch = TrialWatch::new(TrialLimits::default());
+    assert_eq!(watch.observe(at(9000), &red(TrialFault::Slot)), TrialDecision::Wait);
+    assert_eq!(watch.observe(at(9119), &red(TrialFault::Slot)), TrialDecision::Wait);
+    assert!(returns(watch.clone().observe(at(9120), &red(TrialFault::Slot))));
+    assert_eq!(watch.observe(at(9120), &GateVerdict::Green), TrialDecision::Wait);
+    assert_eq!(watch.observe(at(9180), &GateVerdict::Green), TrialDecision::Commit);
+    // Not for ever.
+    let mut watch = TrialWatch::new(TrialLimits::default());
+    assert!(returns(watch.observe(at(21_600), &red(TrialFault::Slot))));
 }
 
 #[test]

@@ -18,15 +18,15 @@ use crate::node_update::{
     UpdateWork, WorkResult,
 };
 
-const A: SlotName = SlotName::A;
-const B: SlotName = SlotName::B;
-const DAY: u64 = 24 * 3600;
+pub(super) const A: SlotName = SlotName::A;
+pub(super) const B: SlotName = SlotName::B;
+pub(super) const DAY: u64 = 24 * 3600;
 /// 30 November 2026, a Monday.
-const START: u64 = 1_795_996_800;
+pub(super) const START: u64 = 1_795_996_800;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+pub(super) enum Trouble {
     Nothing,
     /// A static pod does not start under the new version.
     Version,
@@ -39,20 +39,20 @@ enum Trouble {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Death {
+pub(super) enum Death {
     Agent,
     Power,
 }
 
 #[derive(Clone, Debug)]
-struct Model {
+pub(super) struct Model {
     trouble: Trouble,
     deaths: Vec<(usize, Death)>,
     moments: usize,
     now: u64,
     boot: u64,
     booted: SlotName,
-    record: BootRecord,
+    pub(super) record: BootRecord,
     kept: Option<UpdatePlan>,
     is_shown: bool,
     cordoned: bool,
@@ -67,12 +67,12 @@ struct Model {
 /// The agent or the machine has died.
 struct Died;
 
-fn config() -> UpdateConfig {
+pub(super) fn config() -> UpdateConfig {
     UpdateConfig { is_automatic: true, coordination: Coordination::Shared, ..UpdateConfig::default() }
 }
 
 impl Model {
-    fn new(trouble: Trouble, deaths: &[(usize, Death)]) -> Model {
+    pub(super) fn new(trouble: Trouble, deaths: &[(usize, Death)]) -> Model {
         let mut record = BootRecord::new(A);
         (record.a.version, record.b.version) = ("1.0.0".into(), "2.0.0".into());
         record.b.state = SlotState::Staged;
@@ -376,7 +376,7 @@ fn a_lost_plan_commits_and_refuses_nothing() {
     }
 }
 
-fn stepped(machine: &mut NodeUpdate, now: u64, event: UpdateEvent) -> Vec<UpdateAction> {
+pub(super) fn stepped(machine: &mut NodeUpdate, now: u64, event: UpdateEvent) -> Vec<UpdateAction> {
     let time = Now {
         mono: Mono((now - START + 100) * 1_000_000_000),
         wall: Wall(i64::try_from(now * 1_000_000_000).expect("this century")),
@@ -387,7 +387,7 @@ fn stepped(machine: &mut NodeUpdate, now: u64, event: UpdateEvent) -> Vec<Update
 }
 
 /// Answers everything with success until this work is asked for.
-fn until(
+pub(super) fn until(
     machine: &mut NodeUpdate,
     now: u64,
     first: UpdateEvent,
@@ -409,7 +409,7 @@ fn until(
 }
 
 /// A machine that is paused, with version 2.0.0 staged.
-fn machine(config: UpdateConfig) -> NodeUpdate {
+pub(super) fn machine(config: UpdateConfig) -> NodeUpdate {
     let record = Model::new(Trouble::Nothing, &[]).record;
     let mut machine = NodeUpdate::new(config, A, Some(UpdatePlan::default()));
     let paused = UpdateOrders { is_paused: true, ..UpdateOrders::default() };
@@ -420,7 +420,7 @@ fn machine(config: UpdateConfig) -> NodeUpdate {
 }
 
 /// Nobody orders anything any more.
-fn none() -> UpdateEvent {
+pub(super) fn none() -> UpdateEvent {
     UpdateEvent::Orders(UpdateOrders::default())
 }
 
@@ -500,7 +500,12 @@ fn windows_permits_and_pauses_are_waited_for() {
     let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("pods end".into()) };
     stepped(&mut paused, START, answer);
     let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
-    assert!(until(&mut paused, START + 11, UpdateEvent::Tick, uncordons).is_some());
+    let step = until(&mut paused, START + 11, UpdateEvent::Tick, uncordons).expect("it lets pods in");
+    // That is no failure, and it begins again once it may.
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert_eq!(until(&mut paused, START + 11, answer, drains), None);
+    assert_eq!((paused.plan().phase, paused.plan().failure.as_str()), (UpdatePhase::Idle, ""));
+    assert!(until(&mut paused, START + 12, none(), drains).is_some());
 }
 
 #[test]
@@ -549,6 +554,10 @@ fn an_order_without_its_plan_is_taken_back() {
     record.order_trial(A, "u-9", 600).expect("staged");
     let plan = resume(None, &record, A);
     assert_eq!((plan.phase, plan.update.as_str()), (UpdatePhase::Withdraw, "u-9"));
+    // One that is being taken back says why all the time.
+    let end = UpdateEnd::Aborted("the window is over".into());
+    let plan = UpdatePlan { phase: UpdatePhase::Withdraw, end, ..plan };
+    assert_eq!(resume(Some(plan.clone()), &record, A), plan);
     assert_eq!(resume(None, &BootRecord::new(A), A).phase, UpdatePhase::Uncordon);
     assert_eq!(resume(Some(UpdatePlan::default()), &BootRecord::new(A), A).phase, UpdatePhase::Idle);
 }
@@ -562,6 +571,7 @@ fn a_plan_leads_back_from_its_file() {
         UpdateEnd::Returned(words()),
         UpdateEnd::Cut(words()),
         UpdateEnd::Aborted(words()),
+        UpdateEnd::PutOff(words()),
         UpdateEnd::Refused(words()),
         UpdateEnd::Doubtful(words()),
         UpdateEnd::Inconclusive(words()),

@@ -1,0 +1,168 @@
+//! The machine and what comes between: a turn that is lost, a reboot that does not come, a slot that somebody fills anew, a clock
+//! that was wrong.
+
+use std::time::Duration;
+
+use orlop_config::slots::{BootRecord, SlotState};
+
+use super::machine::{A, B, DAY, Model, START, Trouble, config, machine, none, stepped, until};
+use crate::node_update::check::{CheckName, FailedCheck, TrialFault};
+use crate::node_update::gate::{GateVerdict, RedCheck};
+use crate::node_update::plan::{UpdateEnd, UpdatePauses, UpdatePhase, UpdatePlan, resume};
+use crate::node_update::{
+    Coordination, NodeUpdate, UpdateConfig, UpdateEvent, UpdateOrders, UpdateWork, WorkResult,
+};
+
+#[test]
+fn a_turn_that_is_lost_in_the_drain_is_not_waited_for_with_an_empty_node() {
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    let takes = |work: &UpdateWork| matches!(work, UpdateWork::TakeSlot { .. });
+    let gives = |work: &UpdateWork| matches!(work, UpdateWork::GiveBack { failure: None, .. });
+    let mut lost = machine(config());
+    let step = until(&mut lost, START, none(), drains).expect("it drains");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    let step = until(&mut lost, START, answer, takes).expect("it asks again");
+    // Without an answer of the API server it asks again; somebody has freed the slot, and another node holds it.
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Failed("a conflict".into()) };
+    assert_eq!(until(&mut lost, START, answer, takes), None);
+    let step = until(&mut lost, START + 61, UpdateEvent::Tick, takes).expect("it asks again");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("held by another".into()) };
+    assert!(until(&mut lost, START + 61, answer, gives).is_some());
+    assert_eq!(lost.plan().end, UpdateEnd::PutOff("held by another".into()));
+    assert!(lost.plan().trials.is_empty());
+
+    let mut revoked = machine(UpdateConfig { coordination: Coordination::Permit, ..config() });
+    assert_eq!(until(&mut revoked, START, none(), drains), None);
+    let orders = UpdateOrders { permit: Some(revoked.plan().update.clone()), ..UpdateOrders::default() };
+    let step = until(&mut revoked, START, UpdateEvent::Orders(orders), drains).expect("it drains");
+    stepped(&mut revoked, START, none());
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
+    assert!(until(&mut revoked, START, answer, uncordons).is_some());
+}
+
+#[test]
+fn a_reboot_that_does_not_come_is_given_up() {
+    let reboots = |work: &UpdateWork| *work == UpdateWork::Reboot;
+    let withdraws = |work: &UpdateWork| *work == UpdateWork::Withdraw;
+    let mut stays = machine(config());
+    let step = until(&mut stays, START, none(), reboots).expect("it reboots");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert_eq!(until(&mut stays, START, answer, reboots), None);
+    let step = until(&mut stays, START + 11, UpdateEvent::Tick, reboots).expect("it asks again");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Failed("refused".into()) };
+    stepped(&mut stays, START + 12, answer);
+    assert!(until(&mut stays, START + 3601, UpdateEvent::Tick, withdraws).is_some());
+}
+
+#[test]
+fn deaths_before_the_order_do_not_begin_trials_for_ever() {
+    let kept = UpdatePlan {
+        version: "2.0.0".into(),
+        phase: UpdatePhase::Arm,
+        trials: vec![START - 3, START - 2, START - 1],
+        ..UpdatePlan::default()
+    };
+    let mut again = NodeUpdate::new(config(), A, Some(kept));
+    let record = UpdateEvent::Record(Box::new(Model::new(Trouble::Nothing, &[]).record));
+    let arms = |work: &UpdateWork| matches!(work, UpdateWork::Arm { .. });
+    assert_eq!(until(&mut again, START, record, arms), None);
+    assert_eq!((again.plan().phase, again.plan().trials.len()), (UpdatePhase::Idle, 3));
+}
+
+#[test]
+fn a_check_is_examined_before_the_api_server_is_needed() {
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.b.failed_check = "api/cluster".into();
+    let kept = UpdatePlan { version: "2.0.0".into(), phase: UpdatePhase::Reboot, ..UpdatePlan::default() };
+    let mut back = NodeUpdate::new(config(), A, Some(kept));
+    let asks_more = |work: &UpdateWork| !matches!(work, UpdateWork::Save(_));
+    assert_eq!(until(&mut back, START, UpdateEvent::Record(Box::new(record)), asks_more), None);
+    assert_eq!(back.plan().phase, UpdatePhase::Examine);
+    let failed = FailedCheck { check: CheckName::Api, fault: TrialFault::Cluster };
+    let words = "it refuses".to_owned();
+    let red = vec![RedCheck { check: CheckName::Api, words: words.clone() }];
+    let gate = UpdateEvent::Gate { red, verdict: GateVerdict::Red { failed, words } };
+    let settles = |work: &UpdateWork| *work == UpdateWork::Settle { refused: None };
+    assert!(until(&mut back, START + 601, gate, settles).is_some());
+    assert!(matches!(back.plan().end, UpdateEnd::Inconclusive(_)), "{:?}", back.plan());
+}
+
+#[test]
+fn a_clock_that_was_wrong_puts_nothing_off_for_years() {
+    let (minute, hours) = (Duration::from_secs(60), Duration::from_secs(7200));
+    let later = START + 400 * DAY;
+    let plan = UpdatePlan {
+        version: "2.0.0".into(),
+        trials: vec![later, later, START + 3600],
+        not_before: later,
+        ..UpdatePlan::default()
+    };
+    let pauses = UpdatePauses::default();
+    // Just after the boot it is the clock of now that may be wrong.
+    assert_eq!(plan.trials_of("2.0.0", START, minute), 3);
+    assert!(!plan.is_pause_over(START, minute, &pauses));
+    assert_eq!(plan.trials_of("2.0.0", START, hours), 1);
+    assert!(plan.is_pause_over(START, hours, &pauses));
+    let soon = UpdatePlan { not_before: START + 3600, ..plan };
+    assert!(!soon.is_pause_over(START, hours, &pauses));
+}
+
+#[test]
+fn a_version_that_the_updater_replaces_is_not_tried_under_another_name() {
+    let mut replaced = machine(config());
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    let step = until(&mut replaced, START, none(), drains).expect("it drains");
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.b.version = "2.1.0".into();
+    stepped(&mut replaced, START, UpdateEvent::Record(Box::new(record)));
+    let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    let step = until(&mut replaced, START, answer, uncordons).expect("it lets pods in");
+    // The new one is tried at once.
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert!(until(&mut replaced, START, answer, drains).is_some());
+    assert_eq!(replaced.plan().version, "2.1.0");
+}
+
+#[test]
+fn a_slot_that_has_ended_its_trial_does_nothing_before_the_reboot() {
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.order_trial(A, "u-1", 600).expect("staged");
+    let kept = UpdatePlan {
+        update: "u-1".into(),
+        version: "2.0.0".into(),
+        phase: UpdatePhase::Reboot,
+        ..UpdatePlan::default()
+    };
+    let mut tried = NodeUpdate::new(config(), B, Some(kept.clone()));
+    stepped(&mut tried, START, UpdateEvent::Record(Box::new(record.clone())));
+    assert!(tried.is_on_trial());
+    record.return_from_trial(B, "gateway", "it is silent").expect("on trial");
+    let all = |_: &UpdateWork| true;
+    assert_eq!(until(&mut tried, START, UpdateEvent::Record(Box::new(record)), all), None);
+    assert_eq!(tried.plan(), &kept);
+    // The loader has taken the other slot in the middle of an update.
+    let mut astray = BootRecord::new(A);
+    astray.b.state = SlotState::Good;
+    let plan = resume(Some(UpdatePlan { phase: UpdatePhase::Drain, ..kept }), &astray, B);
+    assert_eq!(plan.phase, UpdatePhase::Withdraw);
+}
+
+#[test]
+fn a_named_version_whose_drain_is_blocked_has_a_pause_as_well() {
+    let update_to = Some("2.0.0".to_owned());
+    let named =
+        || UpdateEvent::Orders(UpdateOrders { update_to: update_to.clone(), ..UpdateOrders::default() });
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
+    let mut blocked = machine(config());
+    let step = until(&mut blocked, START, named(), drains).expect("it drains");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("pods terminate".into()) };
+    let step = until(&mut blocked, START + 600, answer, uncordons).expect("it gives up");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert_eq!(until(&mut blocked, START + 600, answer, drains), None);
+    assert_eq!(blocked.plan().phase, UpdatePhase::Idle);
+    assert_eq!(until(&mut blocked, START + 4199, named(), drains), None);
+    assert!(until(&mut blocked, START + 4200, named(), drains).is_some());
+}

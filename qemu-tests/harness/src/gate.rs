@@ -96,13 +96,11 @@ pub const UNTRIED: &[&str] = &[
     "places/megasas",
     "places/mptsas1068",
     "places/nvme",
-    "places/nvme-4k",
     "places/pvscsi",
     "places/sd",
     "places/usb-ehci",
     "places/usb-xhci",
     "places/virtio-scsi",
-    "provision/copy",
     "time/wrong",
 ];
 

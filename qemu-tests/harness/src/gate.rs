@@ -90,6 +90,7 @@ pub const UNTRIED: &[&str] = &[
     "addons/services-vm",
     "addons/services-vm-ipvs",
     "arm64/boot",
+    "console/banner",
     "places/ahci",
     "places/ide",
     "places/lsi",

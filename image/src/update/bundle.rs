@@ -1,4 +1,4 @@
-//! A release from a build: the files, their digests, and the signed document beside them.
+//! A release from a build: the files, their digests, and the signed document next to them.
 
 use super::channel::{ChannelArgs, ChannelChange, change_channel};
 use super::keys::{KeyDirectory, directory, write_text};

@@ -59,7 +59,7 @@ pub struct SignArgs {
     /// Directory of the keys [default: $ORLOP_CACHE/keys]
     #[arg(long)]
     keys: Option<PathBuf>,
-    /// Offer this published version, or offer it anew with another rollout; repeatable
+    /// Offer this published version, or offer it again with another rollout; repeatable
     #[arg(long, value_name = "VERSION")]
     add: Vec<ReleaseVersion>,
     /// Withdraw this version; repeatable

@@ -68,7 +68,7 @@ pub fn sign_file(args: &SignFileArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a signature would be for, read from the bytes that are signed: whoever has the key did not write the document.
+/// The document that a signature would be for, read from the bytes that are signed: the key's owner did not write them.
 ///
 /// # Errors
 /// It is no document that a node reads, or one that no node takes.

@@ -241,7 +241,7 @@ impl KeyDirectory {
             fs::rename(&path, &set_aside).with_context(|| format!("renaming {}", path.display()))?;
         }
         let written = self.replaced(&before, place, name);
-        // As before, as nobody has seen the new key: but not if the document that names it is there, whatever failed afterwards.
+        // As before, as no node has seen the new key: but not if the document that names it is there, also if a later step failed.
         if written.is_err() && !self.path.join(trust_path(before.next_number())).exists() {
             let _ = fs::remove_file(&path);
             if key.is_some() {

@@ -252,7 +252,7 @@ fn a_channel_goes_on_from_document_to_document() {
     assert_eq!(fixture.node("0.1.0").expect("an answer"), SurveyAnswer::Take(first));
     let again = change_channel(&fixture.published(), "stable", &fixture.keys, &change(&["0.3.0"]));
     assert!(again.expect_err("withdrawn").to_string().contains("0.3.0 is withdrawn (it loses its disk)"));
-    // Offered anew, from a later day on.
+    // Offered again, from a later day on.
     let rollout = Some(Rollout { start: at("2026-12-24T00:00:00Z"), hours: 0 });
     let later = ChannelChange { rollout, ..change(&["0.2.0"]) };
     change_channel(&fixture.published(), "stable", &fixture.keys, &later).expect("signed");
@@ -272,7 +272,7 @@ fn a_replaced_channel_key_signs_the_next_document() {
     assert_eq!(fixture.node("0.1.0").expect("an answer"), SurveyAnswer::Take(release));
 }
 
-/// After the release key was stolen: what it has signed is taken by nobody who sees the next trust document.
+/// After the release key was stolen: a node that sees the next trust document takes nothing that the key has signed.
 #[test]
 fn a_replaced_release_key_ends_its_releases() {
     let fixture = Fixture::new();

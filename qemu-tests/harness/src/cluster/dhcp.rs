@@ -1,4 +1,4 @@
-//! A small DHCP server on a cluster's bridge (RFC 2131), for VMs that nobody has told their address.
+//! A small DHCP server on a cluster's bridge (RFC 2131), for VMs without an address in their configuration.
 //!
 //! In: packets of clients on port 67 of the control plane's network namespace. Out: for the hardware addresses that it knows, the
 //! address of their wire, the bridge's network and the plane as gateway. It stops when it is dropped.

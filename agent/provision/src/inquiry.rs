@@ -1,7 +1,7 @@
 //! One round of questions as a machine: which request is next, and what an answer changes.
 //!
 //! In: a platform, then for each [`Inquiry::request`] what came of it. Out: [`Findings`]. The user data are asked until the service
-//! answers, whatever it answers; a fact that it refuses, or does not give after [`FACT_TRIES`] tries, is absent. The caller owns
+//! answers, with any answer; a fact that it refuses, or does not give after [`FACT_TRIES`] tries, is absent. The caller owns
 //! time: it waits after each [`Fault`], and asks the same again.
 
 use super::exchange::{ExchangeFailure, MetadataRequest, MetadataResponse, RequestMethod, Service};
@@ -43,7 +43,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The machine has no network yet: nobody was asked.
+    /// The machine has no network yet: no service was asked.
     #[must_use]
     pub fn is_before_network(&self) -> bool {
         matches!(self, Fault::NoAnswer(ExchangeFailure::NoRoute(_)))

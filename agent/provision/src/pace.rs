@@ -1,5 +1,5 @@
 //! How often the service is asked: 0.2 s after the first failure, twice as long after each further one, 10 s at most. A machine
-//! that has no network yet asks nobody: it looks again each 0.2 s while the agent waits, so that the agent does not wait longer
+//! that has no network yet asks no service: it looks again each 0.2 s while the agent waits, so that the agent does not wait longer
 //! than the network does.
 
 use std::time::Duration;

@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 /// Address of the metadata service on every platform.
 pub const METADATA_ADDRESS: &str = "169.254.169.254";
 
-/// What an answer tells.
+/// Meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FactKey {
     /// Name of the machine.
@@ -45,7 +45,7 @@ pub enum Question {
     Fact {
         /// Path.
         target: &'static str,
-        /// What it tells.
+        /// Its meaning.
         key: FactKey,
     },
     /// Several facts in one JSON document.

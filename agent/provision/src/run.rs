@@ -61,7 +61,7 @@ impl Default for Limits {
     }
 }
 
-/// What the unit is told.
+/// Messages to the unit.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Services.

@@ -25,7 +25,7 @@ const ALL: [PlatformName; 8] = [
     PlatformName::Hetzner,
 ];
 
-/// What the unit told.
+/// Messages that the unit got.
 #[derive(Default)]
 struct RecordedOutlet {
     ready: u32,

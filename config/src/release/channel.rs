@@ -181,7 +181,7 @@ impl ChannelDocument {
         }
     }
 
-    /// Why nobody takes this version any more.
+    /// Reason why no node takes this version any more.
     #[must_use]
     pub fn withdrawal(&self, version: ReleaseVersion) -> Option<&str> {
         self.withdrawn.iter().find(|w| w.version == version).map(|w| w.reason.as_str())

@@ -1,7 +1,7 @@
 //! The envelope of a signed document: DSSE (Dead Simple Signing Envelope, secure-systems-lab/dsse, protocol version 1).
 //!
 //! In: bytes of a stranger. Out: the payload, once enough keys of a role have signed it. Signed is the payload's encoding
-//! ([`Envelope::signed_bytes`]) and not the JSON around it, so nobody needs a canonical form of JSON. Invariants: the size and
+//! ([`Envelope::signed_bytes`]) and not the JSON around it, so no canonical form of JSON is needed. Invariants: the size and
 //! the depth of a text are bounded before it is read; a key counts once, however many signatures name it; no payload is
 //! read before its signatures are good, but for a trust document, which brings keys of its own.
 

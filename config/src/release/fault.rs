@@ -159,7 +159,7 @@ pub enum DocumentFault {
         /// Floor of the node.
         floor: u64,
     },
-    /// A release that is not newer, and nobody named it.
+    /// A release that is not newer, and no person named it.
     #[error("it is not newer than the running {0}: a node goes back only to a version that is named")]
     NotNewer(ReleaseVersion),
     /// A release that the channel has withdrawn.

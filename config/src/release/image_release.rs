@@ -56,7 +56,7 @@ pub struct ReleaseDocument {
     pub kubernetes: String,
     /// The root's verity tree.
     pub root: RootTree,
-    /// The files beside the document.
+    /// The files next to the document.
     pub files: Vec<ReleaseFile>,
 }
 

@@ -134,7 +134,7 @@ fn only_keys_of_the_role_count() {
         );
     }
     not_signed(read_channel(&signed(&channel(), &["release"])));
-    // The name of a good key beside a signature of something else.
+    // The name of a good key next to a signature of something else.
     let mut envelope = Envelope::around(&release()).expect("a good document");
     envelope.sign("release", toy(&key("release"), b"something else"));
     not_signed(read_release(envelope.text().as_bytes()));

@@ -1,7 +1,7 @@
 //! The trust document: which keys may sign what, and how many of them must.
 //!
 //! Trust documents form a chain. Number n is signed by enough root keys of n - 1 and of n itself, so a node that knows any of them
-//! follows to the newest, and nobody without the root keys of the last one can add to it.
+//! follows to the newest, and only the root keys of the last one can add to it.
 
 use std::collections::BTreeSet;
 use std::fmt;

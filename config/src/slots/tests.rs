@@ -159,7 +159,7 @@ proptest! {
         if whole && write.bytes[SECTOR..].iter().all(|byte| *byte == 0) {
             prop_assert_eq!(now, writes + 1);
         }
-        // The next write repairs it, whatever the torn one left.
+        // The next write repairs it, for any remains of the torn one.
         let position = latest(&torn).map(|found| found.position);
         put(&mut torn, &record(999, "").write(position).expect("fits"));
         prop_assert_eq!(attempts(&torn), Some(999));

@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 pub const RELEASE: &str = "trixie";
 /// Suites that have the newer packages, preferred first.
 pub const NEWER: [&str; 2] = ["forky", "sid"];
-/// Version of an image whose builder was told none.
+/// Version of an image whose builder got none.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Results of a step that are kept, newest first.
 const KEEP: usize = 3;
@@ -280,7 +280,7 @@ fn check_trust(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The facts that the checkout alone gives; version and trust document are those of a builder that was told none.
+/// The facts that the checkout alone gives; version and trust document are those of a builder that got none.
 ///
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.

@@ -15,7 +15,7 @@ use std::path::Path;
 /// What the kernel shows of SMBIOS.
 const DMI: &str = "/sys/class/dmi/id";
 
-/// The report that an earlier boot kept, of whatever machine. `root` is where the node's root is.
+/// The report that an earlier boot kept, of any machine. `root` is where the node's root is.
 #[must_use]
 pub fn kept(root: &Path, report: &mut Report) -> Option<PlatformReport> {
     read(root).unwrap_or_else(|why| {

@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Fills the file in once, after it was written anew.
+/// Fills the file in once, after it was written again.
 pub(super) fn fill_in() -> Result<(), InitError> {
     update(&Path::new(DIRECTORY).join("state"), Path::new(TARGET))
 }

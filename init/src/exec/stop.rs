@@ -30,7 +30,7 @@ pub fn stop(report: &mut Report, phase: Phase, other: OtherSlot, why: &str) -> !
     }
 }
 
-/// Says why the machine starts anew with another slot, and resets it. Returns only if the kernel refuses.
+/// Says why the machine starts again with another slot, and resets it. Returns only if the kernel refuses.
 pub fn reset(report: &mut Report, why: &str) {
     report.problem(&format!("{why}; rebooting in {RESET_DELAY_S} s"));
     report.flush();

@@ -6,7 +6,7 @@
 //! Invariants (`arbiter_tests.rs` tries all combinations against loaders that behave well, badly and at random):
 //!
 //! - BOOTABLE: after each change, a good slot is visible to the loader, if one was before.
-//! - NO-LOOP: a boot goes on after a bounded number of resets, whatever the loader and the disk do.
+//! - NO-LOOP: a boot goes on after a bounded number of resets, for any loader and disk.
 //!
 //! The record is the truth, and the ESP is made to agree with it. Only the record counts attempts; the loader's counters
 //! are a hint. See docs/boot.md and docs/decisions/boot-record.md.
@@ -187,7 +187,7 @@ pub fn activate(record: &BootRecord, booted: SlotName, entries: &SlotEntries) ->
     Some(patches)
 }
 
-/// A disk that was written anew from an image may have the record of the image before.
+/// A disk that was written again from an image may have the record of the image before.
 /// Or it has that of the same image with a version in the other slot, which is empty now.
 fn is_of(record: &BootRecord, booted: &BootedSlot<'_>) -> bool {
     let known = record.slot(booted.name).roothash.as_str();

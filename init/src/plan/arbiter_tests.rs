@@ -264,7 +264,7 @@ fn the_wrong_slot_is_left_three_times_and_then_goes_on() {
         }
         assert_eq!(cleared, [false, false, true]);
         assert_eq!(judge(Some(&known), &booted(B), &entries(Good, Good)).verdict, GO, "{state:?}");
-        // Once the right one boots, the count begins anew.
+        // Once the right one boots, the count begins again.
         assert_eq!(judge(Some(&known), &booted(A), &entries(Good, Good)).record.disagreements, 0);
     }
     // The new slot is good in the record, and the power was cut before the ESP said so.
@@ -302,7 +302,7 @@ fn a_corrupt_slot_is_hidden_before_the_reset() {
     for state in [SlotState::Empty, SlotState::Writing, SlotState::Staged, SlotState::Refused] {
         assert_eq!(judge_corrupt(&record(state), A, &entries(Good, Hidden), ""), None);
     }
-    // A UKI that is gone, or whose length nobody knows, is no way out.
+    // A UKI that is gone, or of unknown length, is no way out.
     let mut esp = entries(Good, Hidden);
     let mut known = record(SlotState::Good);
     assert!(judge_corrupt(&known, A, &esp, "").is_some());

@@ -1,4 +1,4 @@
-//! The directory `EFI/Linux` of the ESP, read and changed by bytes: nobody mounts the ESP to change a slot's state.
+//! The directory `EFI/Linux` of the ESP, read and changed by bytes: no component mounts the ESP to change a slot's state.
 //!
 //! In: the ESP's bytes. Out: the entries of both slots, and a write of one sector that gives one of them another name and
 //! length. Invariants: such a write changes nothing but that sector; tables and chains stay as the image builder made them.

@@ -111,7 +111,7 @@ pub fn has_root_of(own: &Disk, root: u32, target: &Disk) -> bool {
     of(target).iter().any(|p| p.partuuid == root.partuuid)
 }
 
-/// Why a disk with a node's state stays as it is whatever `wipe` says; `None`: it is no node's, or each of its images is older
+/// Why a disk with a node's state stays as it is for any `wipe`; `None`: it is no node's, or each of its images is older
 /// than the one that this boot runs from partition `root` of `own`. After two updates a node's disk has nothing left of the
 /// image that it was installed from, and the stick may still be in the machine.
 #[must_use]
@@ -162,7 +162,7 @@ pub fn judge(facts: &InstallFacts<'_>) -> InstallVerdict {
             "install.disk is this disk, {shown}: nothing is to be installed"
         ));
     }
-    // A stick that was left in the machine must not take the node's data at its next boot, whatever `wipe` says.
+    // A stick that was left in the machine must not take the node's data at its next boot, for any `wipe`.
     if facts.installed {
         return refuse(format!(
             "{shown} has this image already. Remove the stick; to install it once more, erase the disk from another system"

@@ -25,7 +25,7 @@ const DROP_IN: &str = "/run/systemd/system/kubelet.service.d/20-orlop-provision.
 pub struct PlatformInputs<'a> {
     /// The firmware's words.
     pub words: MachineWords<'a>,
-    /// The report that an earlier boot kept, of whatever machine.
+    /// The report that an earlier boot kept, of any machine.
     pub kept: Option<&'a PlatformReport>,
     /// All documents of this boot.
     pub documents: &'a [Document],
@@ -170,7 +170,7 @@ mod tests {
             let documents = [document(Kind::Image), document(kind)];
             let plan = plan(&inputs(EC2, &documents));
             assert_eq!((started(&plan), report(&plan).user_data), ((false, false), UserDataState::Local));
-            // The fabric of Azure hears of the machine all the same, and the agent does not wait for that.
+            // The fabric of Azure gets the report of the machine all the same, and the agent does not wait for that.
             assert_eq!(started(&super::plan(&inputs(AZURE, &documents))), (true, false));
         }
         let unreadable = PlatformInputs { unreadable: true, ..inputs(EC2, &[]) };

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub const RESOLV_CONF: &str = "/run/orlop/resolv.conf";
 /// The effective configuration with its problems.
 pub const NODE_CONFIG: &str = "/run/orlop/node-config.json";
-/// The NodeConfig that follows from the platform's facts, beside the sources as found.
+/// The NodeConfig that follows from the platform's facts, next to the sources as found.
 const FACTS_FILE: &str = "/run/orlop/config/05-platform.yaml";
 /// What containerd reads at its start only.
 const CONTAINERD: [&str; 3] = ["/run/orlop/containerd/", ENVIRONMENT_FILE, "/run/orlop/trust/"];
@@ -44,7 +44,7 @@ pub fn unanswered(report: &PlatformReport) -> Option<String> {
     is_pending.then(|| report.problem.clone().unwrap_or_else(|| "no answer yet".to_owned()))
 }
 
-/// What init had to say before it merged, from the problems of [`NODE_CONFIG`]: the file is written anew, and they still hold.
+/// What init had to say before it merged, from the problems of [`NODE_CONFIG`]: the file is written again, and they still hold.
 #[must_use]
 pub fn said(node_config: &str) -> Vec<String> {
     let document: Value = serde_json::from_str(node_config).unwrap_or_default();

@@ -319,7 +319,7 @@ impl CertManager {
         let not_after = facts.not_after;
         let problem = match request.template.unmet(&facts) {
             Some(why) => Some(format!("the signer gave a certificate that does not do: {why}")),
-            // A clock that nobody vouches for may be the one that is wrong.
+            // An unverified clock may be the one that is wrong.
             None if self.clock_verified && facts.not_after <= now.wall => {
                 Some(format!("the signer gave a certificate that expired at {}", text(facts.not_after)))
             }

@@ -1,6 +1,6 @@
 //! Rules of interfaces: how they are matched and named, and what bonds, VLANs and bridges are made of.
 //!
-//! networkd would take most of these mistakes and leave an interface half made, which nobody notices before the node is
+//! networkd would take most of these mistakes and leave an interface half made, which no one sees before the node is
 //! unreachable.
 
 use super::Rules;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use socket2::{SockAddr, Socket};
-use tokio::io::unix::AsyncFd;
+use socket2::{SockAddr, SockRef, Socket};
+use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -57,7 +57,9 @@ pub(crate) fn connections(
     let is_vsock = socket.local_addr()?.as_vsock_address().is_some();
     let door = if is_vsock { Door::Vsock } else { Door::Unix };
     let places = DoorPlaces::new(CONNECTIONS_MAX, deps.open.clone());
-    let state = (AsyncFd::new(socket)?, deps, places);
+    // tokio waits for any socket as a stream; its listeners take no vsock address.
+    let listener = UnixStream::from_std(StdUnixStream::from(OwnedFd::from(socket)))?;
+    let state = (listener, deps, places);
     let taken = stream::unfold(state, move |(listener, deps, places)| async move {
         let connection = loop {
             let (socket, address) = match accept(&listener).await {
@@ -80,13 +82,13 @@ pub(crate) fn connections(
     Ok(taken.boxed())
 }
 
-async fn accept(listener: &AsyncFd<Socket>) -> io::Result<(Socket, SockAddr)> {
+async fn accept(listener: &UnixStream) -> io::Result<(Socket, SockAddr)> {
     loop {
-        let mut ready = listener.readable().await?;
-        match ready.try_io(|inner| inner.get_ref().accept()) {
-            Ok(accepted) => return accepted,
+        listener.readable().await?;
+        match listener.try_io(Interest::READABLE, || SockRef::from(listener).accept()) {
             // Another process took it, or it is gone.
-            Err(_would_block) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            accepted => return accepted,
         }
     }
 }

@@ -266,7 +266,8 @@ mod tests {
                 up += more;
                 let said = if speaks { word(up, GuardVerdict::Wait) } else { None };
                 let step = guard.step(up, said);
-                prop_assert!(up < LONGEST_S || matches!(step, GuardStep::Return { .. }));
+                let returns = matches!(step, GuardStep::Return { .. });
+                prop_assert!(up < LONGEST_S || returns);
             }
         }
     }

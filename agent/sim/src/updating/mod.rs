@@ -242,7 +242,7 @@ impl World {
         let boot = node.disk.boot(&mut self.rng, cuts)?;
         for slot in &boot.tried {
             let SlotContent { version, dies_early, .. } = node.disk.content(*slot).clone();
-            if !dies_early && !(boot.trial && boot.slot == *slot) {
+            if !dies_early && (!boot.trial || boot.slot != *slot) {
                 *node.cuts.entry(version.clone()).or_default() += 1;
             }
             if let Some(why) = &is_halted {

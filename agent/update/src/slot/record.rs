@@ -141,7 +141,7 @@ pub(crate) mod tests {
 
     fn trial(slot: SlotName) -> SlotTrial {
         let (update, deadline_s, started) = ("u".to_owned(), 600, false);
-        SlotTrial { slot, from: slot.other(), update, deadline_s, started, kept: Map::new() }
+        SlotTrial { slot, from: slot.other(), update, deadline_s, started, was_good: false, kept: Map::new() }
     }
 
     #[test]

@@ -106,7 +106,8 @@ proptest! {
         let mut server = MapServer { version: 0, map: RebootMap::default() };
         let nodes = ["a", "b", "c", "d"];
         let data = BTreeMap::from([("g".to_owned(), json!({"slots": slots}).to_string())]);
-        prop_assert!(server.put(&RebootMap { resource_version: None, data }));
+        let written = server.put(&RebootMap { resource_version: None, data });
+        prop_assert!(written);
         let mut seen: BTreeMap<usize, RebootMap> = BTreeMap::new();
         let mut holds = [false; 4];
         for (node, step) in steps {

@@ -27,7 +27,9 @@ pub fn host_network(resolve: Option<&str>) -> HostNetwork {
 }
 
 /// networkd's state of each interface, in files named by index.
-const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
+const NETWORKD_LINKS: &str = "run/systemd/netif/links";
+/// The image's own boot wrote it: networkd configures this machine's network, even if it has not yet begun.
+const BOOT_LEDGER: &str = "run/orlop/boot.json";
 
 /// The node's own addresses, the primary first: those of the default route's interface, of another interface of the node
 /// if there is no default route; at most one of each family. Empty before the network is configured, and on a machine
@@ -35,7 +37,7 @@ const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
 #[must_use]
 pub fn node_addresses() -> Vec<IpAddr> {
     let host = host_network(None);
-    let managed = managed_interfaces(&host, Path::new("/sys/class/net"), Path::new(NETWORKD_LINKS));
+    let managed = managed_interfaces(&host, Path::new("/"));
     own_addresses(&host, managed.as_ref())
 }
 
@@ -57,9 +59,11 @@ fn own_addresses(host: &HostNetwork, managed: Option<&BTreeSet<String>>) -> Vec<
     [of(IpAddr::is_ipv4, v4), of(IpAddr::is_ipv6, v6.or(v4))].into_iter().flatten().collect()
 }
 
-/// The interfaces with addresses that networkd configures. `None` if networkd does not run here.
-fn managed_interfaces(host: &HostNetwork, interfaces: &Path, links: &Path) -> Option<BTreeSet<String>> {
-    if !links.is_dir() {
+/// The interfaces with addresses that networkd configures. `None` if networkd does not run here, on a machine that has not
+/// booted this image.
+fn managed_interfaces(host: &HostNetwork, root: &Path) -> Option<BTreeSet<String>> {
+    let (interfaces, links) = (root.join("sys/class/net"), root.join(NETWORKD_LINKS));
+    if !links.is_dir() && !root.join(BOOT_LEDGER).exists() {
         return None;
     }
     let is_managed = |name: &String| {
@@ -220,17 +224,21 @@ mod tests {
     #[test]
     fn managed_interfaces_are_found_by_their_index() {
         let dir = tempfile::tempdir().unwrap();
-        let (interfaces, links) = (dir.path().join("net"), dir.path().join("links"));
+        let (interfaces, links) = (dir.path().join("sys/class/net"), dir.path().join(NETWORKD_LINKS));
         let host = host(&[("eth0", "192.0.2.17"), ("cni0", "10.88.0.1"), ("gone", "192.0.2.9")], &[]);
-        assert_eq!(managed_interfaces(&host, &interfaces, &links), None);
-        std::fs::create_dir(&links).unwrap();
+        assert_eq!(managed_interfaces(&host, dir.path()), None);
+        // The appliance's networkd has not begun.
+        std::fs::create_dir_all(dir.path().join("run/orlop")).unwrap();
+        std::fs::write(dir.path().join(BOOT_LEDGER), "{}").unwrap();
+        assert_eq!(managed_interfaces(&host, dir.path()), Some(BTreeSet::new()));
+        std::fs::create_dir_all(&links).unwrap();
         for (name, index) in [("eth0", "2\n"), ("cni0", "5\n")] {
             std::fs::create_dir_all(interfaces.join(name)).unwrap();
             std::fs::write(interfaces.join(name).join("ifindex"), index).unwrap();
         }
         std::fs::write(links.join("2"), "ADMIN_STATE=configured\nNETWORK_FILE=/run/a.network\n").unwrap();
         std::fs::write(links.join("5"), "ADMIN_STATE=unmanaged\n").unwrap();
-        let managed = managed_interfaces(&host, &interfaces, &links).unwrap();
+        let managed = managed_interfaces(&host, dir.path()).unwrap();
         assert_eq!(managed, BTreeSet::from(["eth0".to_owned()]));
     }
 

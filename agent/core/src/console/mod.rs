@@ -35,6 +35,8 @@ pub const GONE_AFTER: Duration = Duration::from_secs(10);
 pub const REWORD_AFTER: Duration = Duration::from_secs(60);
 /// First pause between two banners, and the longest one.
 const BANNER_PAUSE: Duration = Duration::from_secs(10);
+/// Banners that may follow each other after that pause: a boot and a cable that is pulled have them. Each further one doubles it.
+const QUICK_BANNERS: u32 = 3;
 /// Longest pause between two banners.
 pub const BANNER_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A node that is not ready by then has a banner that says so, from the agent's start on.
@@ -124,6 +126,8 @@ pub struct Console {
     /// When something was first seen to differ from the last banner.
     changed: Option<Mono>,
     pause: Duration,
+    /// Banners without a long pause between them.
+    in_a_row: u32,
 }
 
 impl Console {
@@ -141,6 +145,7 @@ impl Console {
             shown: None,
             changed: None,
             pause: BANNER_PAUSE,
+            in_a_row: 0,
         }
     }
 
@@ -206,7 +211,9 @@ impl Console {
         if let Some((_, last)) = self.shown {
             // Changes that go on are shown less and less often.
             let busy = now.since(last) < self.pause.saturating_mul(4);
-            self.pause = if busy { self.pause.saturating_mul(2).min(BANNER_PAUSE_MAX) } else { BANNER_PAUSE };
+            self.in_a_row = if busy { self.in_a_row.saturating_add(1) } else { 0 };
+            let doubled = self.in_a_row.saturating_sub(QUICK_BANNERS).min(BANNER_PAUSE_MAX.as_secs().ilog2());
+            self.pause = BANNER_PAUSE.saturating_mul(1 << doubled).min(BANNER_PAUSE_MAX);
         }
         let mut lines = vec![self.title.line(now)];
         lines.extend(content.iter().cloned());

@@ -134,6 +134,30 @@ fn a_container_that_waits_shortly_is_no_problem_and_one_that_comes_and_goes_is_o
 }
 
 #[test]
+fn a_pulled_cable_is_shown_soon_after_a_busy_boot_and_a_loose_one_less_and_less_often() {
+    let mut world = World::new(ClusterPlace::Standalone);
+    let addresses = |world: &mut World, all: &[&str]| {
+        world.step(ConsoleEvent::Addresses(all.iter().map(|&a| a.to_owned()).collect()));
+    };
+    world.step(ConsoleEvent::State(banner::RUNNING));
+    let mut lines = world.until(5);
+    addresses(&mut world, &["192.0.2.1"]);
+    lines.extend(world.until(10));
+    addresses(&mut world, &["192.0.2.1", "2001:db8::1"]);
+    lines.extend(world.until(20));
+    addresses(&mut world, &[]);
+    lines.extend(world.until(20));
+    assert_eq!(banners(&lines), [2, 12, 22, 37]);
+    lines.clear();
+    for turn in 0..400 {
+        addresses(&mut world, if turn % 2 == 0 { &["192.0.2.1"] } else { &[] });
+        lines.extend(world.until(10));
+    }
+    let all = banners(&lines);
+    assert!((5..16).contains(&all.len()), "{all:?}");
+}
+
+#[test]
 fn another_wording_waits_a_minute() {
     let mut world = World::new(ClusterPlace::Standalone);
     world.step(ConsoleEvent::State(banner::RUNNING));

@@ -152,6 +152,9 @@ mod tests {
             String::from_utf8(output.stdout).unwrap()
         };
         assert_eq!(said(&["-c", "echo x | nc -u -w 2 \"a  b\""]), "nc -u -w 2 a  b\n");
+        // As the suite asks whether a Service answers.
+        assert_eq!(said(&["-x", "-c", "echo x | nc -v -t -w 2 name 80"]), "nc -v -t -w 2 name 80\n");
+        assert_eq!(said(&["-ec", "nc one; false; echo two"]), "nc one\n");
         assert_eq!(said(&["-c", "echo \"$0 $1\"", "zero", "one"]), "zero one\n");
         assert!(said(&["-c", "env"]).contains("PATH="));
         fs::remove_dir_all(dir).unwrap();

@@ -2,6 +2,8 @@
 //! follows no redirect.
 
 use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use orlop_config::release::DOCUMENT_BYTES_MAX;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -128,9 +130,12 @@ impl HttpsDirectory {
 
     /// The answer to a request, with the connection on which it comes.
     async fn ask(&self, path: &str, url: &str, range: Option<ByteRange>) -> Result<HttpAnswer, SourceError> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port))
+        let addresses = lookup_host((self.host.as_str(), self.port))
             .await
-            .map_err(|e| SourceError::Connection { url: url.to_owned(), why: e.to_string() })?;
+            .map_err(|error| SourceError::NoRoute { url: url.to_owned(), why: error.to_string() })?;
+        let stream = TcpStream::connect(&addresses.collect::<Vec<SocketAddr>>()[..])
+            .await
+            .map_err(|error| unconnected(url, &error))?;
         let tls = |why: String| SourceError::Tls { url: url.to_owned(), why };
         let name = ServerName::try_from(self.host.clone()).map_err(|e| tls(e.to_string()))?;
         let stream = TlsConnector::from(Arc::clone(&self.tls))
@@ -214,6 +219,17 @@ impl HttpsDirectory {
 }
 
 /// A connection, to be driven while its answer is read.
+/// A server that refuses or is silent, or a node without a way to it.
+fn unconnected(url: &str, error: &io::Error) -> SourceError {
+    let (url, why) = (url.to_owned(), error.to_string());
+    match error.kind() {
+        ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown | ErrorKind::AddrNotAvailable => {
+            SourceError::NoRoute { url, why }
+        }
+        _ => SourceError::Connection { url, why },
+    }
+}
+
 type HttpConnection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An answer whose body is still to come.
@@ -397,5 +413,23 @@ mod tests {
         let refused =
             client_config(&dir.path().join("none.pem"), None).expect_err("no authority").to_string();
         assert!(refused.contains("none.pem has none"), "{refused}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_network_does_not_leave_its_source() {
+        for (kind, leaves) in [
+            (ErrorKind::NetworkUnreachable, false),
+            (ErrorKind::NetworkDown, false),
+            (ErrorKind::AddrNotAvailable, false),
+            (ErrorKind::ConnectionRefused, true),
+            (ErrorKind::HostUnreachable, true),
+        ] {
+            assert_eq!(unconnected("https://x/", &kind.into()).is_of_source(), leaves, "{kind:?}");
+        }
     }
 }

@@ -53,6 +53,14 @@ pub enum SourceError {
         /// Cause.
         why: String,
     },
+    /// This node has no route, which is not the source's fault.
+    #[error("{url}: this node's network does not reach it: {why}; it is asked again at the next request")]
+    NoRoute {
+        /// Document.
+        url: String,
+        /// Cause.
+        why: String,
+    },
     /// No TLS.
     #[error(
         "{url}: {why}; the machine must trust the server's authority (`trust` in the NodeConfig), and its clock must be right"
@@ -125,4 +133,12 @@ pub enum SourceError {
         #[source]
         source: io::Error,
     },
+}
+
+impl SourceError {
+    /// The source lies or is away, and is left for a while. A node without a network says nothing about its source.
+    #[must_use]
+    pub fn is_of_source(&self) -> bool {
+        !matches!(self, SourceError::NoRoute { .. })
+    }
 }

@@ -161,7 +161,8 @@ impl StageError {
     #[must_use]
     pub fn is_of_source(&self) -> bool {
         match self {
-            StageError::Source(_) | StageError::OtherFile { .. } | StageError::Tree { .. } => true,
+            StageError::Source(fault) => fault.is_of_source(),
+            StageError::OtherFile { .. } | StageError::Tree { .. } => true,
             StageError::Blocks { fault, .. } => {
                 matches!(fault, AreaFault::Mismatch(_) | AreaFault::Fruitless(_))
             }

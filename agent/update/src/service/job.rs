@@ -192,7 +192,7 @@ pub(crate) async fn run(
         Ok(LookResult::Nothing(report)) => return JobEnd::of(report),
         Err(LookFault::Report(report)) => return JobEnd::of(report),
         Err(LookFault::Update(error)) => {
-            let is_away = matches!(error, UpdateError::Unreachable(_));
+            let is_away = matches!(&error, UpdateError::Unreachable(fault) if fault.is_of_source());
             let end = JobEnd::failed(chain(&error));
             return if is_away { JobEnd { leaves: leaves(), ..end } } else { end };
         }

@@ -80,8 +80,16 @@ fn boot(lab: &Lab, server: &Server, published: &Published) -> Result<Vm> {
     );
     let mut vm = lab.boot(Firmware::Uefi, Some(&config))?;
     vm.await_phase("agent.ready", BOOT_LIMIT_S)?;
+    has_network(&mut vm)?;
     trust(&mut vm, published)?;
     Ok(vm)
+}
+
+/// A standalone node's agent does not wait for the network.
+fn has_network(vm: &mut Vm) -> Result<()> {
+    let asked = "(for n in $(seq 60); do grep -q '^e' /proc/net/route && exit 0; sleep 1; done; exit 1)";
+    vm.shell()?.must(asked).context("the node's network")?;
+    Ok(())
 }
 
 /// Has the updater stage the channel's release, and returns what it says.
@@ -175,6 +183,7 @@ fn resume(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.reset()?;
     server.go_on();
     vm.await_phase("agent.ready", BOOT_LIMIT_S)?;
+    has_network(&mut vm)?;
     trust(&mut vm, &published)?;
     take(&mut vm)?;
     let given = server.given();

@@ -414,11 +414,6 @@ mod tests {
             client_config(&dir.path().join("none.pem"), None).expect_err("no authority").to_string();
         assert!(refused.contains("none.pem has none"), "{refused}");
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_node_without_a_network_does_not_leave_its_source() {

@@ -51,6 +51,13 @@ pub const CASES: &[Case] = &[
 /// How long a boot to the running pod may take under TCG on a busy machine, seconds.
 pub(crate) const BOOT_LIMIT_S: u64 = 150;
 
+/// Waits until the machine's card has an address: a standalone node's agent does not wait for one.
+pub(crate) fn await_network(vm: &mut Vm) -> Result<()> {
+    let asked = "(for n in $(seq 60); do grep -q '^e' /proc/net/route && exit 0; sleep 1; done; exit 1)";
+    vm.shell()?.must(asked).context("the node's network")?;
+    Ok(())
+}
+
 /// A standalone node with the sample pod, whose output goes to the host channel.
 pub(crate) fn config_with_pod() -> String {
     "apiVersion: orlop/v1alpha1\n\

@@ -14,7 +14,7 @@ use orlop_harness::vm::lab::{Firmware, Lab};
 use orlop_harness::vm::machine::Vm;
 use orlop_harness::vm::shell::Output;
 
-use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, config_with_pod};
+use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, await_network, config_with_pod};
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
@@ -43,6 +43,7 @@ fn status(cx: &mut CaseContext<'_>) -> Result<()> {
     lab.attach(&[disk.file()]);
     let mut vm = lab.boot(Firmware::Direct, Some(&config))?;
     vm.await_phase("pod.running", BOOT_LIMIT_S)?;
+    await_network(&mut vm)?;
     disk.unpack(vm.shell()?)?;
     let state = vm.shell()?.must(&format!("systemctl show -P ActiveState {UNIT}"))?;
     ensure!(state.trim() == "inactive", "the server runs without a client: {state}");

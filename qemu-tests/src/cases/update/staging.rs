@@ -19,7 +19,7 @@ use orlop_init::plan::esp_names::EntryState;
 
 use super::arbiter::{directory, open, record};
 use super::published::{Published, Server, VERSION, publish};
-use crate::cases::boot::shared_vm::BOOT_LIMIT_S;
+use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, await_network};
 
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
@@ -80,16 +80,9 @@ fn boot(lab: &Lab, server: &Server, published: &Published) -> Result<Vm> {
     );
     let mut vm = lab.boot(Firmware::Uefi, Some(&config))?;
     vm.await_phase("agent.ready", BOOT_LIMIT_S)?;
-    has_network(&mut vm)?;
+    await_network(&mut vm)?;
     trust(&mut vm, published)?;
     Ok(vm)
-}
-
-/// A standalone node's agent does not wait for the network.
-fn has_network(vm: &mut Vm) -> Result<()> {
-    let asked = "(for n in $(seq 60); do grep -q '^e' /proc/net/route && exit 0; sleep 1; done; exit 1)";
-    vm.shell()?.must(asked).context("the node's network")?;
-    Ok(())
 }
 
 /// Has the updater stage the channel's release, and returns what it says.
@@ -183,7 +176,7 @@ fn resume(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.reset()?;
     server.go_on();
     vm.await_phase("agent.ready", BOOT_LIMIT_S)?;
-    has_network(&mut vm)?;
+    await_network(&mut vm)?;
     trust(&mut vm, &published)?;
     take(&mut vm)?;
     let given = server.given();

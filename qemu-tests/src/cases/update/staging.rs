@@ -217,8 +217,12 @@ fn usb(cx: &mut CaseContext<'_>) -> Result<()> {
     // udev has found it; this image has no keys, so nothing was done.
     let unit = "orlop-update-stick.service";
     let shell = vm.shell()?;
-    let asked = format!("systemctl show -P ConditionTimestampMonotonic {unit}");
-    ensure!(shell.must(&asked)?.trim().parse::<u64>()? > 0, "udev has not started {unit}");
+    // udev looks at devices while the agent starts.
+    let asked = format!(
+        "(for n in $(seq 60); do [ $(systemctl show -P ConditionTimestampMonotonic {unit}) != 0 ] && exit 0; sleep 1; done; \
+         udevadm info -q property /dev/sda 2>&1; exit 1)"
+    );
+    shell.must(&asked).with_context(|| format!("udev has not started {unit}"))?;
     trust(&mut vm, &published)?;
     let shell = vm.shell()?;
     let started = shell.run(&format!("systemctl start {unit}"), STAGE_LIMIT)?;

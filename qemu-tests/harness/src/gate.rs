@@ -92,8 +92,6 @@ pub const UNTRIED: &[&str] = &[
     "addons/services-vm",
     "addons/services-vm-ipvs",
     "arm64/boot",
-    "boot/containerd",
-    "console/banner",
     "manage/status",
     "places/ahci",
     "places/ide",
@@ -107,10 +105,7 @@ pub const UNTRIED: &[&str] = &[
     "places/usb-xhci",
     "places/virtio-scsi",
     "time/wrong",
-    "update/delta",
-    "update/https",
     "update/resume",
-    "update/usb",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.

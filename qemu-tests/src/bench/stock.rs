@@ -7,7 +7,7 @@
 //! loader (QEMU passes the kernel, as for ours), no partition table, no swap.
 //!
 //! Out: a cached disk with ext4, its kernel and initrd. Only one unit is added: it writes figures to the console
-//! when the start is finished, and powers off. If the kernel's arguments have [`USAGE`], it takes two samples for
+//! when the start is finished, and powers off. If the kernel's arguments have `USAGE`, it takes two samples for
 //! `bench node` before that.
 
 use std::fs::{self, Permissions};

@@ -92,7 +92,6 @@ pub const UNTRIED: &[&str] = &[
     "addons/services-vm",
     "addons/services-vm-ipvs",
     "arm64/boot",
-    "manage/status",
     "places/ahci",
     "places/ide",
     "places/lsi",

@@ -104,7 +104,6 @@ pub const UNTRIED: &[&str] = &[
     "places/usb-xhci",
     "places/virtio-scsi",
     "time/wrong",
-    "update/resume",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.

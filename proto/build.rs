@@ -39,7 +39,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The node management API. Clients show its objects as JSON, so messages serialise.
 fn node_api() -> Result<(), Box<dyn Error>> {
     const PACKAGE: &str = ".orlop.node.v1alpha1";
-    let node = protox::compile(["orlop/node/v1alpha1/node.proto"], ["proto"])?;
+    const FILES: &[&str] = &[
+        "orlop/node/v1alpha1/agent.proto",
+        "orlop/node/v1alpha1/capture.proto",
+        "orlop/node/v1alpha1/node.proto",
+        "orlop/node/v1alpha1/operations.proto",
+    ];
+    let node = protox::compile(FILES, ["proto"])?;
     tonic_prost_build::configure()
         .type_attribute(PACKAGE, "#[derive(serde::Serialize)]")
         .type_attribute(PACKAGE, "#[serde(rename_all = \"camelCase\")]")

@@ -1,5 +1,5 @@
 //! Linker options that make the released agent smaller. Most of an idle agent's memory is pages of its program
-//! (docs/performance.md).
+//! (docs/internals/performance.md).
 
 use std::env;
 use std::process::Command;

@@ -1,8 +1,11 @@
-//! Public keys of administrators and nodes for the management API, as texts. Pure; docs/node-api.md.
+//! Public keys of administrators and nodes for the management API, as texts. Pure; docs/reference/node-api.md.
 //!
 //! In: texts of NodeConfig, keys as TLS has them (SubjectPublicKeyInfo, RFC 8410). Out: the other form. Invariant: a key has one text.
 
 use crate::base64;
+
+/// Annotation of a Node with the fingerprint of its management API's key.
+pub const NODE_ANNOTATION: &str = "node.orlop.dev/api-key";
 
 /// The kind of key, in front of it.
 const PREFIX: &str = "ed25519:";

@@ -8,7 +8,9 @@
 /// 32 bits: checksums of upstream's checkpoints, hashes of containers.
 #[must_use]
 pub fn fnv32(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+    let mut hash = Fnv32::default();
+    hash.write(bytes);
+    hash.finish()
 }
 
 /// 64 bits.
@@ -25,6 +27,31 @@ pub fn fnv128(bytes: &[u8]) -> u128 {
     let mut hash = Fnv128::default();
     hash.write(bytes);
     hash.finish()
+}
+
+/// 32 bits, of bytes that come one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fnv32(u32);
+
+impl Default for Fnv32 {
+    fn default() -> Self {
+        Fnv32(0x811c_9dc5)
+    }
+}
+
+impl Fnv32 {
+    /// Adds bytes.
+    pub fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+    }
+
+    /// The hash of all bytes so far.
+    #[must_use]
+    pub fn finish(self) -> u32 {
+        self.0
+    }
 }
 
 /// 64 bits, of bytes that come one after another.
@@ -95,11 +122,13 @@ mod tests {
 
     #[test]
     fn parts_are_as_good_as_the_whole() {
-        let (mut of64, mut of128) = (Fnv64::default(), Fnv128::default());
+        let (mut of32, mut of64, mut of128) = (Fnv32::default(), Fnv64::default(), Fnv128::default());
         for part in ["foo", "", "bar"] {
+            of32.write(part.as_bytes());
             of64.write(part.as_bytes());
             of128.write(part.as_bytes());
         }
+        assert_eq!(of32.finish(), fnv32(b"foobar"));
         assert_eq!((of64.finish(), of128.finish()), (fnv64(b"foobar"), fnv128(b"foobar")));
     }
 }

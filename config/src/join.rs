@@ -2,7 +2,7 @@
 //! (`--join FILE`).
 //!
 //! In: text. Out: [`Join`], or everything that is wrong with it; and back. Invariants: the token is never in a
-//! message; a file that is taken names a server and something to know it by. See docs/configuration.md.
+//! message; a file that is taken names a server and something to know it by. See docs/reference/configuration.md.
 
 use crate::field::{self, Describe};
 use crate::node::{Join, validate_join};

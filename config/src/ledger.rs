@@ -1,14 +1,14 @@
 //! The boot ledger `/run/orlop/boot.json` and the lines of the host channel.
 //!
 //! Written by init, bringup and agent in turn; read by people, tests and `orlop-image boot`.
-//! Seam: docs/architecture.md, "Host channel" and "Ledger phase names".
+//! Seam: docs/internals/architecture.md, "Host channel" and "Ledger phase names".
 
 use serde::{Deserialize, Serialize};
 
 /// One stamped step of the boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
-    /// Phase name, for example `init.verity` (docs/architecture.md lists them).
+    /// Phase name, for example `init.verity` (docs/internals/architecture.md lists them).
     pub phase: String,
     /// End of the phase, milliseconds of CLOCK_BOOTTIME (0 is kernel start).
     pub at_ms: u64,

@@ -1,10 +1,13 @@
 //! orlop-config: KubeletConfiguration v1beta1 and NodeConfig v1alpha1 (types, defaults, validation, merge,
-//! provenance), the formats of the boot ledger, the boot record and the host channel, and what init and the agent read
-//! alike: texts of /proc, chains of errors, FNV-1a, CRC-32. Pure: text in, values out.
+//! provenance), changes of a running node's document, the formats of the boot ledger, the boot record and the host
+//! channel, and what init and the agent read alike: texts of /proc, the firmware's trust, chains of errors, FNV-1a,
+//! CRC-32. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
 pub mod admin_key;
 pub mod base64;
+pub mod boot_trust;
+pub mod change;
 pub mod crc32;
 pub mod credential_provider;
 pub mod duration;

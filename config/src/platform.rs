@@ -1,7 +1,7 @@
 //! The platform of a node: its name by SMBIOS, and what its metadata service said about the machine.
 //!
 //! In: words of the firmware; the text of a report. Out: [`PlatformName`], [`PlatformReport`], and the NodeConfig that follows from
-//! the facts. init, the provisioning unit and readers of `/run/orlop/platform.json` share the format. See docs/platforms.md.
+//! the facts. init, the provisioning unit and readers of `/run/orlop/platform.json` share the format. See docs/reference/platforms.md.
 
 use crate::formats;
 use crate::node::{API_VERSION, CloudProvider, KIND, NodeConfig};

@@ -1,4 +1,4 @@
-//! The documents of docs/network.md are taken as they stand there.
+//! The documents of docs/reference/network.md are taken as they stand there.
 
 use orlop_config::node::{Source, load};
 
@@ -6,7 +6,7 @@ use orlop_config::node::{Source, load};
 fn every_document_of_the_page_is_taken() {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
     let package = std::env::var("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
-    let page = std::fs::read_to_string(format!("{package}/../docs/network.md")).expect("the page");
+    let page = std::fs::read_to_string(format!("{package}/../docs/reference/network.md")).expect("the page");
     let documents = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let mut taken = 0;
     for body in documents {

@@ -2,7 +2,7 @@
 //!
 //! In: nothing. Out: one table for each architecture. Invariant: but for tests no other file of this crate names an
 //! architecture's paths; text files of the image do by the marks that [`Arch::fill`] replaces. init has its own table, of partition
-//! types (`orlop_init::plan::guid`). See docs/arm64.md.
+//! types (`orlop_init::plan::guid`). See docs/internals/arm64.md.
 
 use object::elf::{EM_AARCH64, EM_X86_64};
 use orlop_init::plan::guid::{ROOT_TYPES_ARM64, ROOT_TYPES_X86_64, RootTypes};

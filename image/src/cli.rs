@@ -1,9 +1,10 @@
 //! Command line of `orlop-image`.
 
 use crate::arch::Arch;
-use crate::build::{self, Builder, Options};
+use crate::build::{self, Builder, Options, SecureBootOptions};
 use crate::plan::plan;
 use crate::profile::{Dirs, Profile, find_checkout};
+use crate::secure_boot::{self, SecureBootEnroll, SecureBootKeys};
 use crate::{boot, export, inspect, lock::Lock, update};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -33,6 +34,8 @@ enum Command {
     Boot(boot::BootArgs),
     /// Writes the built image in the form that a platform takes
     Export(export::ExportArgs),
+    /// Makes the firmware's keys for Secure Boot
+    SecureBootKeys(secure_boot::SecureBootKeysArgs),
     /// Makes the keys that sign updates, or replaces one of them
     Keys(update::KeysArgs),
     /// Publishes the built image as a release in a directory
@@ -43,6 +46,8 @@ enum Command {
     SignFile(update::SignFileArgs),
     /// Checks a published directory as a node would, and every file in it
     Verify(update::VerifyArgs),
+    /// Writes a published directory as an OCI layout, which tools copy to a registry
+    Layout(update::LayoutArgs),
 }
 
 #[derive(Args)]
@@ -63,7 +68,7 @@ struct BuildArgs {
     /// Build a release even if the archive no longer has a locked package; manifest.json names what was taken
     #[arg(long, conflicts_with = "update_lock")]
     accept_moved: bool,
-    /// Take orlop-agent, orlop-init and orlop-cni from this directory instead of compiling them
+    /// Take orlop-agent, orlop-init, orlop-initrd and orlop-cni from this directory instead of compiling them
     #[arg(long)]
     binaries: Option<PathBuf>,
     /// Build twice and compare the root hashes
@@ -75,6 +80,12 @@ struct BuildArgs {
     /// Trust document that the image carries: the keys that sign its updates. Without it the nodes take none
     #[arg(long)]
     trust: Option<PathBuf>,
+    /// Directory of the firmware's keys (`secure-boot-keys`) that sign boot loader and UKI. Without it they are not signed
+    #[arg(long, value_name = "DIR")]
+    secure_boot_keys: Option<PathBuf>,
+    /// When the boot loader enrols these keys in a firmware in setup mode
+    #[arg(long, value_enum, default_value_t, requires = "secure_boot_keys")]
+    secure_boot_enroll: SecureBootEnroll,
 }
 
 #[derive(Args)]
@@ -118,11 +129,15 @@ fn run() -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&dirs, args.profile, args.executables),
         Command::Boot(args) => boot::run(&dirs, &args),
         Command::Export(args) => export::run(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::SecureBootKeys(args) => {
+            secure_boot::secure_boot_keys(&dirs, &args).map(|()| ExitCode::SUCCESS)
+        }
         Command::Keys(args) => update::keys(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Bundle(args) => update::bundle(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::Sign(args) => update::sign(&dirs, &args).map(|()| ExitCode::SUCCESS),
         Command::SignFile(args) => update::sign_file(&args).map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => update::verify(&dirs, &args),
+        Command::Layout(args) => update::layout(&args).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -156,6 +171,10 @@ fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
         fresh: false,
         version: args.version,
         trust: args.trust.clone(),
+        secure_boot: args.secure_boot_keys.as_deref().map(|keys| SecureBootOptions {
+            keys: SecureBootKeys::new(keys),
+            enroll: args.secure_boot_enroll,
+        }),
     };
     if args.verify_reproducible {
         let hash = build::verify_reproducible(dirs, args.profile, &options)?;
@@ -166,4 +185,59 @@ fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
     println!("{} {} at {}", manifest.profile, manifest.version, dirs.output(args.profile).display());
     println!("root hash {}", manifest.roothash);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the lines of a page's code fences ask this program for; a line that ends with a backslash goes on.
+    fn commands(page: &str) -> Vec<Vec<String>> {
+        let fences = page.split("```").skip(1).step_by(2);
+        let lines: Vec<String> = fences
+            .flat_map(|fence| fence.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        let asked = lines.iter().filter_map(|line| {
+            let (first, rest) = match line.strip_prefix("cargo boot") {
+                Some(rest) => ("boot", rest.trim_start().trim_start_matches("--").to_owned()),
+                None => ("", line.strip_prefix("cargo run -p orlop-image -- ")?.to_owned()),
+            };
+            // `cargo boot -- --once`: the first dashes are cargo's.
+            let rest = rest.split("  #").next().unwrap_or_default();
+            let quoted = rest.split('"').enumerate().flat_map(|(n, part)| match n % 2 {
+                0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
+                _ => vec![part.to_owned()],
+            });
+            let start = ["orlop-image", first].into_iter().filter(|word| !word.is_empty()).map(str::to_owned);
+            Some(start.chain(quoted).collect())
+        });
+        asked.collect()
+    }
+
+    #[test]
+    fn commands_of_the_pages_are_understood() {
+        // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
+        let package = std::env::var("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
+        let docs = PathBuf::from(package).join("../docs");
+        let mut pages = vec![docs.join("reference/update.md")];
+        for folder in ["howto", "start"] {
+            let entries = std::fs::read_dir(docs.join(folder)).expect("the folder");
+            pages.extend(entries.map(|entry| entry.expect("an entry").path()));
+        }
+        let mut understood = 0;
+        for page in pages {
+            let text = std::fs::read_to_string(&page).expect("a page");
+            for command in commands(&text) {
+                let parsed = Cli::try_parse_from(&command);
+                assert!(
+                    parsed.is_ok(),
+                    "{}: {command:?}: {:?}",
+                    page.display(),
+                    parsed.err().map(|e| e.to_string())
+                );
+                understood += 1;
+            }
+        }
+        assert!(understood > 15, "only {understood} commands");
+    }
 }

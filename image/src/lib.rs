@@ -7,7 +7,8 @@
 //!   compile ─────────────► initrd ───┘
 //! ```
 //! `build/` runs the steps, `inspect` explains the result, `boot/` and `qemu/` run it, `export/` writes it for clouds and
-//! machines, `update/` publishes it for nodes. See docs/image.md, docs/install.md and docs/update.md.
+//! machines, `secure_boot/` signs it for firmware, `update/` publishes it for nodes. See docs/internals/image.md, docs/howto/install.md,
+//! docs/howto/secure-boot.md and docs/reference/update.md.
 #![forbid(unsafe_code)]
 // The tool speaks to a person on standard output.
 #![allow(clippy::print_stdout)]
@@ -25,5 +26,6 @@ pub mod lock;
 pub mod plan;
 pub mod profile;
 pub mod qemu;
+pub mod secure_boot;
 pub mod select;
 pub mod update;

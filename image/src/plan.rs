@@ -46,6 +46,9 @@ fn recipe(step: BuildStep) -> String {
             include_str!("format/mbr.rs"),
             include_str!("format/two_slots.rs"),
             include_str!("format/verity.rs"),
+            include_str!("secure_boot/disk.rs"),
+            include_str!("secure_boot/sign.rs"),
+            include_str!("secure_boot/volume.rs"),
         ],
     };
     digest::bytes(sources.concat().as_bytes())
@@ -60,7 +63,7 @@ pub enum BuildStep {
     Tools,
     /// The package tree.
     Base,
-    /// Agent, init and CNI plugin.
+    /// Agent, init's two programs and CNI plugin.
     Compile,
     /// Pause and hello images.
     Containers,
@@ -68,7 +71,7 @@ pub enum BuildStep {
     Seed,
     /// The root's file tree.
     Root,
-    /// Microcode, init and its modules.
+    /// Microcode, PID 1 of the initrd and its modules.
     Initrd,
     /// Disk, UKI, verity.
     Disk,
@@ -147,7 +150,7 @@ impl BuildStep {
             BuildStep::Initrd => &[
                 "arch",
                 "key:base",
-                "bin.init",
+                "bin.initrd",
                 "image/initrd-modules.txt",
                 "image/initrd-hardware.txt",
                 "image/microcode.txt",
@@ -161,6 +164,7 @@ impl BuildStep {
                 "mkosi/disk",
                 "version",
                 "lock.epoch",
+                "secure-boot",
             ],
         }
     }
@@ -241,6 +245,18 @@ mod tests {
     }
 
     #[test]
+    fn each_program_of_init_rebuilds_where_it_is() {
+        let before = keys(&all_facts());
+        for (program, where_it_is) in [("bin.init", ["disk", "root"]), ("bin.initrd", ["disk", "initrd"])] {
+            let mut facts = all_facts();
+            facts.set(program, "other");
+            let after = keys(&facts);
+            let changed: Vec<_> = before.keys().filter(|k| before[*k] != after[*k]).copied().collect();
+            assert_eq!(changed, where_it_is, "{program}");
+        }
+    }
+
+    #[test]
     fn a_new_package_rebuilds_what_stands_on_the_tree() {
         let before = keys(&all_facts());
         let mut facts = all_facts();
@@ -258,6 +274,16 @@ mod tests {
         assert_eq!(changed, [BuildStep::Root, BuildStep::Disk]);
     }
 
+    #[test]
+    fn keys_of_secure_boot_make_another_disk_alone() {
+        let before = keys(&all_facts());
+        let mut facts = all_facts();
+        facts.set("secure-boot", "other");
+        let after = keys(&facts);
+        let changed: Vec<_> = before.keys().filter(|k| before[*k] != after[*k]).copied().collect();
+        assert_eq!(changed, ["disk"]);
+    }
+
     /// The tools run on the build's machine, and what comes from a file of the tree alone is the same for all.
     #[test]
     fn another_architecture_has_all_of_its_own_but_the_tools() {
@@ -272,10 +298,10 @@ mod tests {
     #[test]
     fn missing_facts_leave_keys_open_with_their_names() {
         let mut facts = all_facts();
-        facts.0.remove("bin.init");
+        facts.0.remove("bin.initrd");
         let steps = plan(Profile::Release, &facts);
         let open: Vec<_> = steps.iter().filter(|p| p.key.is_none()).map(|p| p.step).collect();
-        assert_eq!(open, [BuildStep::Root, BuildStep::Initrd, BuildStep::Disk]);
-        assert_eq!(steps[7].open, ["bin.init"]);
+        assert_eq!(open, [BuildStep::Initrd, BuildStep::Disk]);
+        assert_eq!(steps[7].open, ["bin.initrd"]);
     }
 }

@@ -1,4 +1,4 @@
-//! In which order the image's units stop, and for how long they may: agent, containerd, network (docs/shutdown.md).
+//! In which order the image's units stop, and for how long they may: agent, containerd, network (docs/reference/shutdown.md).
 //! What the unit files say, with systemd's rule that units stop in the reverse of the order in which they start.
 
 use std::fs;
@@ -106,7 +106,7 @@ fn nothing_waits_for_the_network_at_a_start() {
     assert_eq!(started, "+/usr/bin/systemctl --no-block start orlop-network.target");
 }
 
-/// Debian's unit of the time client stands before sysinit.target; this one holds nothing up (docs/time.md).
+/// Debian's unit of the time client stands before sysinit.target; this one holds nothing up (docs/reference/time.md).
 #[test]
 fn nothing_waits_for_the_time_client() {
     assert!(says("systemd-timesyncd.service", "DefaultDependencies", "no"));

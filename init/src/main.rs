@@ -1,7 +1,6 @@
-//! Entry point of the one static binary: PID 1 is the initrd stage, anything else names a subcommand.
+//! Entry point of orlop-init, which units of the running system call with a subcommand, and containerd as its shim.
 //!
-//! There is no Rust start-up code: it insists on three open descriptors or aborts, and an abort of PID 1 is a
-//! kernel panic. On a machine whose console cannot be opened PID 1 starts with none, and must boot all the same.
+//! There is no Rust start-up code, as in orlop-initrd: what both programs use is written for a program without it.
 #![no_main]
 #![allow(unsafe_code)]
 

@@ -13,6 +13,7 @@
 
 #[cfg(feature = "contract")]
 pub mod contract;
+pub mod node_api_serial;
 
 /// Container Runtime Interface.
 pub mod cri {
@@ -114,7 +115,7 @@ pub mod grpc_health {
     }
 }
 
-/// The node management API (docs/node-api.md).
+/// The node management API (docs/reference/node-api.md).
 pub mod node_api {
     use prost::Message as _;
 
@@ -124,6 +125,10 @@ pub mod node_api {
     pub const PORT: u32 = 10270;
     /// Its unix socket.
     pub const SOCKET: &str = "/run/orlop/api.sock";
+    /// The server's unix socket for the program that serves the virtio-serial port, root only.
+    pub const SERIAL_SOCKET: &str = "/run/orlop/api-serial.sock";
+    /// The agent's unix socket for the server of this API, root only.
+    pub const AGENT_SOCKET: &str = "/run/orlop/agent.sock";
 
     /// The bytes of a refusal's detail.
     #[must_use]

@@ -1,4 +1,4 @@
-// The upstream end-to-end suite and the programs of its images (docs/testing.md, "The upstream suite"): the release
+// The upstream end-to-end suite and the programs of its images (docs/internals/testing.md, "The upstream suite"): the release
 // is that of ../controlplane/go.mod. A module of its own, so that the control plane is not compiled anew for it, and
 // the suite only when somebody asks for it. A new release: change v1.36.x and v0.36.x, then `go mod tidy`.
 module orlop/conformance

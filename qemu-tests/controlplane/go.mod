@@ -1,4 +1,4 @@
-// The Kubernetes release that the control plane for tests is built from (docs/testing.md, "The control plane").
+// The Kubernetes release that the control plane for tests is built from (docs/internals/testing.md, "The control plane").
 // Upstream's go.mod points its staging modules into its own tree; here each is replaced by the published module
 // of the same release. A new release: change v1.36.x and v0.36.x, then `go mod tidy`.
 module orlop/controlplane

@@ -1,5 +1,5 @@
-// CoreDNS for clusters with add-ons (docs/testing.md, "Add-ons"): upstream's program with the plugins of its setup for Kubernetes.
-// A new release: change its version, then `go mod tidy`.
+// CoreDNS for clusters with add-ons (docs/internals/testing.md, "Add-ons"): upstream's program with the plugins of its setup for
+// Kubernetes. A new release: change its version, then `go mod tidy`.
 module orlop/coredns
 
 go 1.26.0

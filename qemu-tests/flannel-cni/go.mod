@@ -1,5 +1,5 @@
-// The CNI plugin of flannel for clusters with add-ons (docs/testing.md, "Add-ons"): the last release of the reference plugins that
-// has it. Its own repository has newer ones, but is not in every proxy.
+// The CNI plugin of flannel for clusters with add-ons (docs/internals/testing.md, "Add-ons"): the last release of the reference plugins
+// that has it. Its own repository has newer ones, but is not in every proxy.
 // Another release: change its version, then `go mod tidy`.
 module orlop/flannel-cni
 

@@ -1,4 +1,4 @@
-// flannel for clusters with add-ons (docs/testing.md, "Add-ons"): upstream's own program. The replaced modules are of a cloud
+// flannel for clusters with add-ons (docs/internals/testing.md, "Add-ons"): upstream's own program. The replaced modules are of a cloud
 // backend that is compiled in and not used; the versions that flannel names are not in every proxy.
 // A new release: change its version, then `go mod tidy`.
 module orlop/flannel

@@ -1,4 +1,4 @@
-// metrics-server for tests of the node's statistics (docs/testing.md, "The control plane"). Everything that the control
+// metrics-server for tests of the node's statistics (docs/internals/testing.md, "The control plane"). Everything that the control
 // plane has too is replaced by the control plane's version, so that both are compiled from the same packages, once. A
 // test holds the versions together. A new release: take them over from ../controlplane/go.mod, then `go mod tidy`.
 module orlop/metrics-server

@@ -1,4 +1,4 @@
-// Multus for clusters with add-ons (docs/testing.md, "Add-ons"): upstream's own programs of the thin plugin.
+// Multus for clusters with add-ons (docs/internals/testing.md, "Add-ons"): upstream's own programs of the thin plugin.
 // A new release: change its version, then `go mod tidy`.
 module orlop/multus
 

@@ -17,3 +17,4 @@ pub mod spent;
 pub mod start;
 pub mod stock;
 pub mod streams;
+pub mod update;

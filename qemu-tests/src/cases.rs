@@ -6,17 +6,22 @@ pub mod addons;
 pub mod api;
 pub mod arm64;
 pub mod boot;
+pub mod config;
 pub mod console;
+pub mod controlplane;
 pub mod defence;
 pub mod join;
+pub mod lean;
 pub mod lifecycle;
 pub mod manage;
 pub mod net;
 pub mod places;
 pub mod provision;
+pub mod reset;
 pub mod resources;
 pub mod shutdown;
 pub mod time;
+pub mod trust;
 pub mod update;
 pub mod volumes;
 
@@ -39,7 +44,20 @@ pub fn all() -> Vec<Case> {
         places::bios::CASES,
         console::banner::CASES,
         console::faults::CASES,
+        manage::bundle::CASES,
+        manage::logs::CASES,
         manage::status::CASES,
+        manage::metrics::CASES,
+        manage::operations::CASES,
+        manage::rbac::CASES,
+        manage::web::CASES,
+        manage::upgrade::CASES,
+        manage::serial::CASES,
+        controlplane::single::CASES,
+        controlplane::power_cuts::CASES,
+        config::confirm_contact::CASES,
+        config::confirm_gateway::CASES,
+        lean::small_machine::CASES,
         defence::cgroups::CASES,
         lifecycle::runtime_control::CASES,
         lifecycle::cri_contract::CASES,
@@ -65,6 +83,8 @@ pub fn all() -> Vec<Case> {
         addons::dual_stack::CASES,
         addons::services_vm::CASES,
         addons::flannel::CASES,
+        addons::kube_router::CASES,
+        addons::cni_replaced::CASES,
         addons::metrics_server::CASES,
         addons::multus::CASES,
         join::preemption::CASES,
@@ -102,10 +122,23 @@ pub fn all() -> Vec<Case> {
         provision::aws::CASES,
         provision::copy::CASES,
         provision::late::CASES,
+        reset::keep::CASES,
+        reset::forget::CASES,
+        reset::cut::CASES,
         time::wrong::CASES,
         time::ntp::CASES,
+        trust::secure_boot::CASES,
+        trust::phases::CASES,
+        trust::update_signed::CASES,
         update::arbiter::CASES,
+        update::every_cut::CASES,
+        update::fleet::CASES,
+        update::examined::CASES,
+        update::returns::CASES,
+        update::returns_pods::CASES,
         update::staging::CASES,
+        update::oci::CASES,
+        update::trial::CASES,
         api::access::CASES,
         api::load::CASES,
         api::logs::CASES,
@@ -115,6 +148,7 @@ pub fn all() -> Vec<Case> {
         api::stats::CASES,
         api::top::CASES,
         api::node_logs::CASES,
+        api::howto::CASES,
         api::tools::CASES,
         api::strangers::CASES,
         lifecycle::static_pods::CASES,
@@ -122,6 +156,7 @@ pub fn all() -> Vec<Case> {
         lifecycle::static_pod_url::CASES,
         lifecycle::crash::CASES,
         lifecycle::churn::CASES,
+        lifecycle::shared_shims::CASES,
         lifecycle::hostile_pods::CASES,
         lifecycle::probes::CASES,
         lifecycle::hooks::CASES,
@@ -204,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_table_of_unsteady_cases_names_cases() {
-        let page = std::fs::read_to_string(workspace().join("docs/testing.md")).unwrap();
+        let page = std::fs::read_to_string(workspace().join("docs/internals/testing.md")).unwrap();
         let (_, section) = page.split_once("## Unsteady cases").expect("the page has the section");
         let rows = section.lines().skip_while(|line| !line.starts_with("| ---")).skip(1);
         let names = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));

@@ -196,9 +196,8 @@ enum Bench {
     },
     /// Many pods on one node: all run and go again; memory and CPU time.
     Dense {
-        /// Number of pods.
-        #[arg(long, default_value_t = 300)]
-        pods: u32,
+        #[command(flatten)]
+        how: bench::dense::Options,
     },
     /// The time from a shortage of memory to the end of the evicted pod, of the agent and of the upstream kubelet, in a
     /// VM.
@@ -215,13 +214,11 @@ enum Bench {
     },
     /// Many pods by calls of the runtime alone, without any kubelet.
     Floor {
-        /// Number of pods.
-        #[arg(long, default_value_t = 100)]
-        pods: u32,
-        /// Pods at once; each number is a measurement of its own.
-        #[arg(long, value_delimiter = ',', default_value = "1,4,16,100")]
-        at_once: Vec<usize>,
+        #[command(flatten)]
+        how: bench::floor::Options,
     },
+    /// A VM that updates itself: downtime, bytes from the network, the updater's memory; next to a plain reboot.
+    Update,
 }
 
 #[derive(clap::Args)]
@@ -331,10 +328,11 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                     };
                     bench::streams::run(run, load)?;
                 }
-                Bench::Dense { pods } => bench::dense::run(run, *pods)?,
+                Bench::Dense { how } => bench::dense::run(run, how)?,
                 Bench::Eviction { rounds } => bench::eviction::run(run, *rounds)?,
                 Bench::Start { pods } => bench::start::run(run, *pods)?,
-                Bench::Floor { pods, at_once } => bench::floor::run(run, *pods, at_once)?,
+                Bench::Floor { how } => bench::floor::run(run, how)?,
+                Bench::Update => bench::update::run(run)?,
             }
             Ok(None)
         }),

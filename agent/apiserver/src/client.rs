@@ -29,6 +29,7 @@ use crate::access::{Access, Credentials, Server};
 use crate::connect::{ConnectError, Dialer, Protocol};
 use crate::connection::{Connection, Identity, SendError};
 use crate::limiter::Limiter;
+use crate::reach::{ApiReach, reach};
 use crate::request::{self, Lane};
 use crate::tls::TlsError;
 use crate::{error, json};
@@ -208,6 +209,11 @@ impl ApiClient {
         self.0.reviews.close();
     }
 
+    /// Tries a new connection, beside those of this client and without its credentials.
+    pub async fn reach(&self) -> ApiReach {
+        reach(&self.0.connection.access(), &Dialer::Tcp).await
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -366,20 +372,24 @@ impl ApiServer for ApiClient {
 fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
     Ok(Some(match call {
         ApiCall::FindPod { .. } => return Ok(first(body)?.map(ApiReply::Pod)),
-        ApiCall::GetNode { .. } | ApiCall::CreateNode(_) | ApiCall::PatchNodeStatus { .. } => {
-            ApiReply::Node(object(body)?)
-        }
+        ApiCall::GetNode { .. }
+        | ApiCall::CreateNode(_)
+        | ApiCall::PatchNode { .. }
+        | ApiCall::PatchNodeStatus { .. } => ApiReply::Node(object(body)?),
         ApiCall::GetLease { .. } | ApiCall::CreateLease(_) | ApiCall::ReplaceLease(_) => {
             ApiReply::Lease(object(body)?)
         }
         ApiCall::CreatePod(_) | ApiCall::PatchPodStatus { .. } => ApiReply::Pod(object(body)?),
         // The object or a Status: neither says more than the code.
-        ApiCall::DeletePod { .. } | ApiCall::DeleteCsiNode { .. } | ApiCall::DeleteResourceSlices { .. } => {
-            ApiReply::Done
-        }
+        ApiCall::DeletePod { .. }
+        | ApiCall::EvictPod { .. }
+        | ApiCall::DeleteCsiNode { .. }
+        | ApiCall::DeleteResourceSlices { .. } => ApiReply::Done,
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
-        ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
+        ApiCall::GetConfigMap(_) | ApiCall::CreateConfigMap(_) | ApiCall::ReplaceConfigMap(_) => {
+            ApiReply::ConfigMap(object(body)?)
+        }
         ApiCall::GetSecret(_) => ApiReply::Secret(object(body)?),
         ApiCall::GetServiceAccount(_) => ApiReply::ServiceAccount(object(body)?),
         ApiCall::GetClaim(_) | ApiCall::PatchClaimStatus { .. } => ApiReply::Claim(object(body)?),

@@ -189,6 +189,17 @@ pub(crate) async fn dial_http1(
     .await
 }
 
+/// The certificate that the server shows in a handshake of its own, DER; the connection ends with it. Within [`DIAL_MAX`].
+pub(crate) async fn certificate(access: &Access, dialer: &Dialer) -> Result<Option<Vec<u8>>, ConnectError> {
+    let config = tls::client_config(access, Protocol::Http1)?;
+    within_limit(access, async {
+        let (stream, _) = secured(access, config, dialer, Protocol::Http1).await?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        Ok(shown.map(|certificate| certificate.to_vec()))
+    })
+    .await
+}
+
 async fn within_limit<T>(
     access: &Access,
     attempt: impl Future<Output = Result<T, ConnectError>>,

@@ -2,7 +2,7 @@
 //!
 //! In: a kubeconfig or a first-boot token, calls as values ([`agent_types::api::ApiCall`]). Out: answers, watch
 //! events, certificates on disk. Decisions (when to ask for a certificate, what to write) are in agent-core; here
-//! is only what touches TCP, TLS and the certificate directory. See docs/join.md.
+//! is only what touches TCP, TLS and the certificate directory. See docs/internals/join.md.
 //!
 //! ```text
 //! kubeconfig ─► Access ─► ApiClient ─┬─► call() ─► limiter ─┐
@@ -33,6 +33,7 @@ mod json;
 pub mod kubeconfig;
 mod limiter;
 mod random;
+mod reach;
 mod refresh;
 mod request;
 mod server_clock;
@@ -46,6 +47,7 @@ mod watch;
 pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
 pub use client::{ApiClient, Health, Observer, Options, RequestObserver, Stats};
 pub use connect::{ConnectError, Protocol};
+pub use reach::ApiReach;
 pub use refresh::{Refreshed, keep_fresh};
 pub use server_clock::{ServerClockError, pinned_since, server_clock};
 pub use tls::{SYSTEM_BUNDLE, TlsError, Unverified, machine_client, provider};

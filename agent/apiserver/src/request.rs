@@ -11,8 +11,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
+use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::Resource;
 use kube::core::Request as Builder;
 use kube::core::params::{
@@ -56,6 +58,9 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
     match call {
         ApiCall::GetNode { name } => get::<Node>(None, name),
         ApiCall::CreateNode(node) => create(None, node.as_ref()),
+        ApiCall::PatchNode { name, patch } => resource::<Node>(None)
+            .patch(&segment(name)?, &PatchParams::default(), &Patch::Strategic(patch))
+            .map_err(|e| e.to_string()),
         ApiCall::PatchNodeStatus { name, patch } => patch_status::<Node>(None, name, patch),
         ApiCall::GetLease { name } => get::<Lease>(Some(LEASE_NAMESPACE), name),
         ApiCall::CreateLease(lease) => create(Some(namespace(lease.as_ref())?), lease.as_ref()),
@@ -85,6 +90,23 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
                 .delete(&segment(&pod.name)?, &params)
                 .map_err(|e| e.to_string())
         }
+        ApiCall::EvictPod { pod, uid } => {
+            // Its own grace period, and no other pod of this name.
+            let preconditions = meta::Preconditions { uid: Some(uid.clone()), resource_version: None };
+            let options =
+                meta::DeleteOptions { preconditions: Some(preconditions), ..meta::DeleteOptions::default() };
+            let mut eviction = Eviction { delete_options: Some(options), ..Eviction::default() };
+            eviction.metadata.name = Some(pod.name.to_string());
+            eviction.metadata.namespace = Some(pod.namespace.to_string());
+            resource::<Pod>(Some(&segment(&pod.namespace)?))
+                .create_subresource(
+                    "eviction",
+                    &segment(&pod.name)?,
+                    &PostParams::default(),
+                    json(&eviction)?,
+                )
+                .map_err(|e| e.to_string())
+        }
         ApiCall::CreateEvent(event) => create(Some(namespace(event.as_ref())?), event.as_ref()),
         ApiCall::PatchEvent { event, patch } => resource::<Event>(Some(&segment(&event.namespace)?))
             .patch(&segment(&event.name)?, &PatchParams::default(), &Patch::Strategic(patch))
@@ -92,6 +114,13 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         ApiCall::CreateCsr(csr) => create(None, csr.as_ref()),
         ApiCall::GetCsr { name } => get::<CertificateSigningRequest>(None, name),
         ApiCall::GetConfigMap(object) => get::<ConfigMap>(Some(&object.namespace), &object.name),
+        ApiCall::CreateConfigMap(map) => create(Some(namespace(map.as_ref())?), map.as_ref()),
+        ApiCall::ReplaceConfigMap(map) => {
+            let name = map.metadata.name.as_deref().unwrap_or_default();
+            resource::<ConfigMap>(Some(namespace(map.as_ref())?))
+                .replace(&segment(name)?, &PostParams::default(), json(map)?)
+                .map_err(|e| e.to_string())
+        }
         ApiCall::GetSecret(object) => get::<Secret>(Some(&object.namespace), &object.name),
         ApiCall::GetServiceAccount(object) => get::<ServiceAccount>(Some(&object.namespace), &object.name),
         ApiCall::GetClaim(object) => get::<PersistentVolumeClaim>(Some(&object.namespace), &object.name),
@@ -291,6 +320,27 @@ mod tests {
         let expected = format!("{path}spec.driver%3Dd.example%2Cspec.nodeName%3Dn ");
         assert!(of_driver.starts_with(&expected), "{of_driver}");
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
+        let patch = json!({"spec": {"unschedulable": true}});
+        assert_eq!(
+            shape(&ApiCall::PatchNode { name: "n".into(), patch }),
+            "PATCH /api/v1/nodes/n application/strategic-merge-patch+json {\"spec\":{\"unschedulable\":true}}"
+        );
+        let evicted = shape(&ApiCall::EvictPod { pod: name(), uid: "u".into() });
+        assert!(
+            evicted.starts_with("POST /api/v1/namespaces/ns/pods/x/eviction application/json {"),
+            "{evicted}"
+        );
+        assert!(evicted.contains(r#""preconditions":{"uid":"u"}"#), "{evicted}");
+        let mut map = ConfigMap::default();
+        map.metadata.namespace = Some("ns".to_owned());
+        map.metadata.name = Some("x".to_owned());
+        let written = shape(&ApiCall::ReplaceConfigMap(Box::new(map.clone())));
+        assert!(
+            written.starts_with("PUT /api/v1/namespaces/ns/configmaps/x application/json {"),
+            "{written}"
+        );
+        let made = shape(&ApiCall::CreateConfigMap(Box::new(map)));
+        assert!(made.starts_with("POST /api/v1/namespaces/ns/configmaps application/json {"), "{made}");
         let mut asked = PodCertificateRequest::default();
         asked.metadata.namespace = Some("ns".to_owned());
         for (call, begins) in [

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 /// The program, if there is one that is not `own`.
 #[must_use]
@@ -18,12 +18,24 @@ pub fn other(name: &str, path: &[PathBuf], own: &Path) -> Option<PathBuf> {
     path.iter().map(|dir| dir.join(name)).find(program)
 }
 
-/// Has it answer what was read from the caller already.
+/// Has it answer this in its caller's place; true if it succeeded.
 ///
 /// # Errors
 /// It cannot be run.
-pub fn run(program: &Path, question: &[u8]) -> io::Result<ExitCode> {
-    let mut child = Command::new(program).stdin(Stdio::piped()).spawn()?;
+pub fn run(program: &Path, question: &[u8]) -> io::Result<bool> {
+    ended(&mut Command::new(program), question)
+}
+
+/// Has it take back what its ADD of this left, without a word to the caller; true if it succeeded.
+///
+/// # Errors
+/// It cannot be run.
+pub fn take_back(program: &Path, question: &[u8]) -> io::Result<bool> {
+    ended(Command::new(program).env("CNI_COMMAND", "DEL").stdout(Stdio::null()), question)
+}
+
+fn ended(command: &mut Command, question: &[u8]) -> io::Result<bool> {
+    let mut child = command.stdin(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(question) {
             // It may answer without reading.
@@ -31,5 +43,5 @@ pub fn run(program: &Path, question: &[u8]) -> io::Result<ExitCode> {
             _ => {}
         }
     }
-    Ok(if child.wait()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(child.wait()?.success())
 }

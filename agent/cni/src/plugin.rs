@@ -21,7 +21,10 @@ const LATEST: &str = "1.1.0";
 /// What a call comes to.
 enum CommandOutcome {
     Print(String),
+    /// The program of the same name that stands behind this one answers.
     PassOn,
+    /// The bridge is done, and the reference plugin `portmap` answers this.
+    HostPorts(Value),
 }
 
 /// Reads the call from the process's surroundings and answers it.
@@ -51,9 +54,25 @@ pub fn main(name: &str) -> ExitCode {
 }
 
 fn answered(name: &str, environment: &Environment, question: &[u8]) -> Result<ExitCode, Failure> {
+    // In the order of a list of plugins, which DEL goes backwards.
+    if (name, environment.command.as_str()) == (BRIDGE, "DEL")
+        && let Some(ports) = portmap::question(question, None)
+        && !passed_on(PORTMAP, environment, ports.to_string().as_bytes())?
+    {
+        return Ok(ExitCode::FAILURE);
+    }
+    let code = |succeeded: bool| if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let text = match answer(name, environment, question)? {
         CommandOutcome::Print(text) => text,
-        CommandOutcome::PassOn => return passed_on(name, environment, question),
+        CommandOutcome::PassOn => return passed_on(name, environment, question).map(code),
+        CommandOutcome::HostPorts(ports) => {
+            let ports = ports.to_string();
+            let succeeded = passed_on(PORTMAP, environment, ports.as_bytes());
+            if environment.command == "ADD" && !matches!(succeeded, Ok(true)) {
+                take_back(environment, question, ports.as_bytes());
+            }
+            return succeeded.map(code);
+        }
     };
     print(&text).map_err(|source| Failure::File {
         action: "write",
@@ -89,11 +108,23 @@ fn answer(name: &str, environment: &Environment, question: &[u8]) -> Result<Comm
     let nothing = |()| String::new();
     let printed = |value: Value| value.to_string();
     let text = match (name, command) {
-        (BRIDGE, "ADD") => attachment::add(&config, environment).map(printed),
+        (BRIDGE, "ADD") => {
+            let result = attachment::add(&config, environment)?;
+            if let Some(ports) = portmap::question(question, Some(&result)) {
+                return Ok(CommandOutcome::HostPorts(ports));
+            }
+            Ok(printed(result))
+        }
         (_, "ADD") => attachment::add_addresses(&config, environment).map(printed),
         (BRIDGE, "DEL") => attachment::delete(&config, environment).map(nothing),
         (_, "DEL") => attachment::release(&config, environment).map(nothing),
-        (BRIDGE, "CHECK") => check::check(&config, environment).map(nothing),
+        (BRIDGE, "CHECK") => {
+            check::check(&config, environment)?;
+            if let Some(ports) = portmap::question(question, None) {
+                return Ok(CommandOutcome::HostPorts(ports));
+            }
+            Ok(String::new())
+        }
         (_, "CHECK") => check::addresses(&config, environment).map(nothing),
         (_, "GC") if config.has_addresses() => attachment::collect(&config).map(nothing),
         (_, "GC") => Ok(String::new()),
@@ -103,7 +134,8 @@ fn answer(name: &str, environment: &Environment, question: &[u8]) -> Result<Comm
     text.map(CommandOutcome::Print)
 }
 
-fn passed_on(name: &str, environment: &Environment, question: &[u8]) -> Result<ExitCode, Failure> {
+/// Has the other program of this name answer; true if it succeeded.
+fn passed_on(name: &str, environment: &Environment, question: &[u8]) -> Result<bool, Failure> {
     let program = pass_on::other(name, &environment.path, Path::new("/proc/self/exe"));
     let Some(program) = program else {
         let field = match name {
@@ -113,6 +145,15 @@ fn passed_on(name: &str, environment: &Environment, question: &[u8]) -> Result<E
         return Err(Failure::Unsupported { field: field.unwrap_or_default(), plugin: name.to_owned() });
     };
     pass_on::run(&program, question).map_err(|source| Failure::File { action: "run", path: program, source })
+}
+
+/// Removes the attachment of a container that did not get its host ports, in the order of DEL. What was in the way is the news,
+/// not what follows from it.
+fn take_back(environment: &Environment, question: &[u8], ports: &[u8]) {
+    if let Some(program) = pass_on::other(PORTMAP, &environment.path, Path::new("/proc/self/exe")) {
+        let _ = pass_on::take_back(&program, ports);
+    }
+    let _ = Config::read(question).and_then(|config| attachment::delete(&config, environment));
 }
 
 /// The version that the caller speaks; the latest one if the configuration names none.

@@ -212,6 +212,82 @@ fn what_is_not_known_here_is_passed_on() {
 }
 
 #[test]
+fn host_ports_are_asked_for_in_the_same_call() {
+    on_a_node(|node| {
+        let more = node.plugins().join("more");
+        fs::create_dir(&more).expect("directory");
+        let asked = node.plugins().join("asked");
+        let script = format!(
+            "#!/bin/sh\nread -r line\necho \"$CNI_COMMAND $line\" >>{}\n\
+             [ \"$CNI_COMMAND\" != ADD ] || echo '{{\"by\":\"portmap\"}}'\n",
+            asked.display()
+        );
+        fs::write(more.join("portmap"), script).expect("fixture");
+        fs::set_permissions(more.join("portmap"), fs::Permissions::from_mode(0o755)).expect("executable");
+        let network = |mappings: &str| {
+            let ours = r#","portmap":{"backend":"nftables"},"runtimeConfig":{"portMappings":"#;
+            node.network(&format!("{ours}{mappings}}}"))
+        };
+        let (plain, ported) = (Pod::new(), Pod::new());
+        let (without, with) = (network("[]"), network(r#"[{"hostPort":80}]"#));
+        let result = node.bridge("ADD", &without, "c1", &plain).expect("attached");
+        assert_eq!(result["ips"][0]["address"], "10.1.0.2/24");
+        assert_eq!(node.bridge("ADD", &with, "c2", &ported).expect("attached")["by"], "portmap");
+        for (config, id, pod) in [(&with, "c2", &ported), (&without, "c1", &plain)] {
+            node.bridge("DEL", config, id, pod).expect("removed");
+            assert_eq!(pod.inside(interfaces), Vec::<String>::new());
+        }
+        assert_eq!(node.reserved(), Vec::<String>::new());
+        // Nobody was asked for the pod without host ports.
+        let asked = fs::read_to_string(asked).expect("asked");
+        let [add, del] = asked.lines().collect::<Vec<_>>()[..] else { panic!("{asked}") };
+        let question = |line: &str, command: &str| -> Value {
+            serde_json::from_str(line.strip_prefix(command).expect(command)).expect("JSON")
+        };
+        let (add, del) = (question(add, "ADD "), question(del, "DEL "));
+        assert_eq!(add["prevResult"]["ips"][0]["address"], "10.1.0.3/24");
+        for question in [add, del] {
+            assert_eq!(question["runtimeConfig"], json!({"portMappings": [{"hostPort": 80}]}));
+            assert_eq!((&question["type"], &question["backend"]), (&json!("portmap"), &json!("nftables")));
+        }
+    });
+}
+
+#[test]
+fn without_its_host_ports_a_container_gets_nothing() {
+    on_a_node(|node| {
+        let network = node.network(
+            r#","portmap":{"backend":"nftables"},"runtimeConfig":{"portMappings":[{"hostPort":80}]}"#,
+        );
+        let pod = Pod::new();
+        assert_eq!(code(node.bridge("ADD", &network, "c1", &pod)), 2, "nobody does host ports");
+        assert_eq!((pod.inside(interfaces), node.reserved()), (vec![], vec![]));
+
+        let more = node.plugins().join("more");
+        fs::create_dir(&more).expect("directory");
+        let asked = node.plugins().join("asked");
+        let script = format!(
+            "#!/bin/sh\nread -r line\necho \"$CNI_COMMAND $line\" >>{}\necho '{{\"code\":11}}'\nexit 1\n",
+            asked.display()
+        );
+        fs::write(more.join("portmap"), script).expect("fixture");
+        fs::set_permissions(more.join("portmap"), fs::Permissions::from_mode(0o755)).expect("executable");
+        // The answer is portmap's to ADD alone, although its DEL failed, too.
+        assert_eq!(code(node.bridge("ADD", &network, "c1", &pod)), 11);
+        assert_eq!((pod.inside(interfaces), node.reserved()), (vec![], vec![]));
+        let asked = fs::read_to_string(asked).expect("asked");
+        let commands: Vec<&str> = asked.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(commands, ["ADD", "DEL"]);
+
+        // A DEL that portmap refuses removes nothing, so that the runtime comes again for all of it.
+        let plain = node.network("");
+        node.bridge("ADD", &plain, "c1", &pod).expect("attached");
+        assert_eq!(code(node.bridge("DEL", &network, "c1", &pod)), 11);
+        assert_eq!((pod.inside(interfaces), node.reserved().len()), (vec!["eth0".to_owned()], 2));
+    });
+}
+
+#[test]
 fn calls_that_make_no_sense() {
     on_a_node(|node| {
         let (config, pod) = (node.network(""), Pod::new());

@@ -2,7 +2,7 @@
 //!
 //! In: events and the time. Out: actions, as values. Nothing here does I/O, reads a clock, spawns or
 //! sleeps, so the same code runs in production and in the simulated world (agent-sim). See
-//! docs/architecture.md for the flow and docs/agent/README.md for the machines.
+//! docs/internals/architecture.md for the flow and docs/internals/agent/README.md for the machines.
 //!
 //! # Ranks
 //!
@@ -44,6 +44,7 @@ pub mod plugin_registrations;
 pub mod pod_manager;
 pub mod pod_worker;
 pub mod resource_claims;
+pub mod shim_groups;
 pub mod status_manager;
 
 // Rank 5: the checkers of the simulator.

@@ -1,7 +1,7 @@
 //! Comparison with the upstream kubelet's eviction manager on nodes under pressure: the same pods end, in the
 //! same order, with the same grace, messages and annotations, and the same conditions hold in the end.
 //!
-//! In: `fixtures/evictions.json`, recorded by `qemu-tests/controlplane/cmd/evictions` (docs/testing.md).
+//! In: `fixtures/evictions.json`, recorded by `qemu-tests/controlplane/cmd/evictions` (docs/internals/testing.md).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

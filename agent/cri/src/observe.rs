@@ -7,10 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent_kubelet_api::drivers::PodObservation;
+use agent_kubelet_api::drivers::{PodObservation, Sandboxes};
 use agent_types::failure::DriverError;
 use agent_types::ids::{PodKey, PodUid};
-use agent_types::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved, SandboxState};
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::{
+    ContainerObserved, ListedPod, ListedSandbox, SandboxObserved, SandboxState,
+};
 use futures_util::{StreamExt as _, stream};
 use orlop_proto::cri::v1;
 use tonic::Code;
@@ -105,6 +108,23 @@ impl CriClient {
         let answer = self.runtime(call, request, |mut c, r| async move { c.container_status(r).await }).await;
         Ok(unless_gone(answer)?.and_then(|a| a.status).map(|s| observed::container(&sandbox_id, s)))
     }
+}
+
+impl Sandboxes for CriClient {
+    async fn sandboxes(&self) -> Result<Vec<ListedSandbox>, DriverError> {
+        Ok(self.list_sandboxes(None).await?.into_iter().filter_map(listed_sandbox).collect())
+    }
+}
+
+fn listed_sandbox(sandbox: v1::PodSandbox) -> Option<ListedSandbox> {
+    let pod = observed::pod_key(&sandbox.labels)?;
+    Some(ListedSandbox {
+        uid: pod.uid,
+        attempt: sandbox.metadata.map_or(0, |metadata| metadata.attempt),
+        ready: observed::sandbox_state(sandbox.state) == SandboxState::Ready,
+        shim_group: sandbox.annotations.get(labels::SHIM_GROUP).cloned(),
+        id: sandbox.id.into(),
+    })
 }
 
 fn unless_gone<A>(answer: Result<A, CallError>) -> Result<Option<A>, CallError> {

@@ -10,10 +10,13 @@ use agent_cri::testing::{FakeCri, Fault, container_config, sandbox_config};
 use agent_cri::{CriClient, convert};
 use agent_kubelet_api::drivers::{
     Amounts as _, Exec as _, ImageService as _, ImagesInUse as _, PodNetwork as _, Runtime as _,
+    Sandboxes as _,
 };
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{ContainerId, PodUid, SandboxId};
 use agent_types::runtime::config::{ImageMount, LinuxResources, Mount};
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::ListedSandbox;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -342,6 +345,27 @@ async fn objects_without_the_kubelets_labels_are_not_ours() {
     client.run_sandbox(&pod("ours").0).await.unwrap();
     let listed: Vec<String> = client.list().await.unwrap().iter().map(|p| p.pod.name.to_string()).collect();
     assert_eq!(listed, ["ours"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandboxes_are_listed_with_the_shim_that_they_share() {
+    let (_fake, client) = pair().await;
+    let (mut foreign, _) = pod("foreign");
+    foreign.labels.clear();
+    client.run_sandbox(&foreign).await.unwrap();
+    let (mut sandbox, _) = pod("web");
+    sandbox.annotations.insert(labels::SHIM_GROUP.to_owned(), "group".to_owned());
+    let id = client.run_sandbox(&sandbox).await.unwrap();
+    let listed = ListedSandbox {
+        id: id.clone(),
+        uid: sandbox.pod.uid.clone(),
+        attempt: sandbox.attempt,
+        ready: true,
+        shim_group: Some("group".to_owned()),
+    };
+    assert_eq!(client.sandboxes().await.unwrap(), std::slice::from_ref(&listed));
+    client.stop_sandbox(&id).await.unwrap();
+    assert_eq!(client.sandboxes().await.unwrap(), [ListedSandbox { ready: false, ..listed }]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,28 +1,58 @@
-//! The command line, and what it asks for. Pure.
+//! The command line, and what it asks for. Pure, but for the file of a token.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use jiff::Timestamp;
 use orlop_proto::node_api::v1alpha1::ReadRequest;
 use orlop_proto::node_api::{PORT, SOCKET};
 
+use crate::boot_verb::BootArgs;
+use crate::bundle::BundleArgs;
+use crate::capture::CaptureArgs;
+use crate::cluster_node::ClusterNode;
+use crate::completion::CompletionArgs;
+use crate::config_args::ConfigVerb;
+use crate::controlplane::args::ControlplaneVerb;
+use crate::dashboard::DashboardArgs;
+use crate::explain::ExplainArgs;
 use crate::failure::CtlError;
-use crate::target::Target;
+use crate::nodes::NodeWay;
+use crate::operations::{ResetArgs, RestartArgs, StopArgs, WaitArgs};
+use crate::render::jsonpath::JsonPath;
+use crate::target::{BearerToken, NodeCredential, Target};
+use crate::top::TopArgs;
+use crate::upgrade::{RollbackArgs, UpgradeArgs};
 
 const EXAMPLES: &str = "Examples:
   orlopctl status                               on the node itself
   orlopctl --vsock 3 status                     on the machine's host
+  orlopctl --serial /run/vm7/api status         on the machine's host, without network and vsock
   orlopctl --tcp edge-7 --key ops-1.key --node-key SHA256:... status
+  kubectl orlop --node edge-7 --service-account ops/reader status
   orlopctl key new ops-1.key --name ops-1       prints the line for api.admins
+  orlopctl --node edge-1,edge-2 --service-account ops/reader get problems
   orlopctl get services,disks
   orlopctl get services kubelet.service -o yaml
+  orlopctl get disks -o 'jsonpath={.items[*].metadata.name}'
   orlopctl logs kubelet -f --since 10m
+  orlopctl logs --pod shop/web-0 -c app -f      of a container, also if agent and containerd are dead
+  orlopctl --vsock 3 dashboard                  stays, through reboots of the node
+  orlopctl --vsock 3 dashboard --web            the same as a page for browsers on this machine
+  orlopctl top -n 1 --sort memory               processes and their pods, once
+  orlopctl bundle                               an archive of all that the node says, without secrets
+  orlopctl capture eth0 eth0.pcap --port 443    packets, for a minute
+  orlopctl config diff edge-7.yaml              which keys would change, and when each change acts
+  orlopctl config apply edge-7.yaml --confirm 5m, then: orlopctl config confirm
+  orlopctl controlplane gen --single --endpoint 192.0.2.10:6443
+  orlopctl reboot                               waits until the node is back
+  orlopctl upgrade --now --version 0.2.0        waits until the version is committed, or the node has gone back
 Exit codes: 0 fine, 1 the node says no or has a problem, 2 usage, 3 unreachable, 4 not allowed, 5 timed out";
 
-/// Asks an Orlop node what it knows about itself
+/// Asks an Orlop node what it knows about itself, changes its configuration, reboots it, restarts its services
 #[derive(Debug, Parser)]
 #[command(name = "orlopctl", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -35,17 +65,38 @@ pub(crate) struct Cli {
     /// Unix socket of a hypervisor's vsock device (Firecracker, Cloud Hypervisor, vhost-device-vsock)
     #[arg(long, global = true, value_name = "PATH")]
     vsock_socket: Option<PathBuf>,
-    /// The node's name or address in the network, and a port if it is not 10270
-    #[arg(long, global = true, value_name = "HOST[:PORT]", conflicts_with_all = ["socket", "vsock", "vsock_socket"])]
-    tcp: Option<String>,
+    /// Unix socket of a hypervisor's virtio-serial port org.orlop.api.0
+    #[arg(long, global = true, value_name = "PATH", conflicts_with_all = ["socket", "vsock", "vsock_socket"])]
+    serial: Option<PathBuf>,
+    /// The node's name or address in the network, and a port if it is not 10270; several with commas between them
+    #[arg(long, global = true, value_name = "HOST[:PORT]", value_delimiter = ',', conflicts_with_all = ["socket", "vsock", "vsock_socket", "serial"])]
+    tcp: Vec<String>,
     /// File with the key of an administrator, for --tcp
     #[arg(long, global = true, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Fingerprint of the node's key, for --tcp
-    #[arg(long, global = true, value_name = "SHA256:...", default_value = "")]
-    node_key: String,
-    /// Form of the output
-    #[arg(short, long, global = true, value_enum, default_value_t = OutputForm::Table)]
+    /// File with a token of the cluster, for --tcp
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "key")]
+    token_file: Option<PathBuf>,
+    /// Name of a Node: kubectl knows its address and its key; several with commas between them
+    #[arg(long, global = true, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["socket", "vsock", "vsock_socket", "serial", "token_file"])]
+    node: Vec<String>,
+    /// ServiceAccount whose token kubectl asks for, for --node
+    #[arg(long, global = true, value_name = "NAMESPACE/NAME", conflicts_with = "key")]
+    service_account: Option<String>,
+    /// kubectl's kubeconfig, for --node
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig, for --node
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// Started as `kubectl orlop`.
+    #[arg(skip)]
+    pub(crate) is_plugin: bool,
+    /// Fingerprint of the node's key, for --tcp; of several nodes in their order
+    #[arg(long, global = true, value_name = "SHA256:...", value_delimiter = ',')]
+    node_key: Vec<String>,
+    /// Form of the output: table, json, yaml, name, or jsonpath=TEMPLATE as kubectl has it
+    #[arg(short, long, global = true, value_parser = output_form, value_name = "FORM", default_value = "table")]
     pub(crate) output: OutputForm,
     /// Longest wait for a connection, and for an answer, seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -55,7 +106,7 @@ pub(crate) struct Cli {
 }
 
 /// Form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum OutputForm {
     /// For people
     Table,
@@ -65,6 +116,21 @@ pub(crate) enum OutputForm {
     Yaml,
     /// One line for each object: kind/name
     Name,
+    /// Values of the document. A command line lives as long as the program.
+    JsonPath(&'static JsonPath),
+}
+
+fn output_form(text: &str) -> Result<OutputForm, String> {
+    match text {
+        "table" => Ok(OutputForm::Table),
+        "json" => Ok(OutputForm::Json),
+        "yaml" => Ok(OutputForm::Yaml),
+        "name" => Ok(OutputForm::Name),
+        other => match other.strip_prefix("jsonpath=") {
+            Some(template) => Ok(OutputForm::JsonPath(Box::leak(Box::new(JsonPath::parse(template)?)))),
+            None => Err("it is none of table, json, yaml, name, jsonpath=TEMPLATE".to_owned()),
+        },
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -75,13 +141,49 @@ pub(crate) enum Verb {
     Get(GetArgs),
     /// Lists the kinds of objects
     Kinds,
+    /// Shows the fields of a kind, with their types and meanings
+    Explain(ExplainArgs),
     /// Shows lines of the journal, or a file of the node
     Logs(LogArgs),
+    /// Shows the node, its problems and its last lines on a screen that stays, through reboots, or as a page; Ctrl-C ends it
+    Dashboard(DashboardArgs),
+    /// Shows the processes that use the most CPU or memory, again and again
+    Top(TopArgs),
+    /// Shows the phases of this boot, or draws them
+    Boot(BootArgs),
+    /// Makes an archive of all that the node says, without secrets, for whoever looks for the cause of a problem
+    Bundle(BundleArgs),
+    /// Captures packets of an interface, for tcpdump and Wireshark
+    Capture(CaptureArgs),
     /// Shows the versions of this program and of the node
     Version,
+    /// Checks, explains and changes the configuration of a node; checks files without one
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// Ends the pods in order, and starts the machine again
+    Reboot(StopArgs),
+    /// Ends the pods in order, and switches the machine off
+    Shutdown(StopArgs),
+    /// Restarts a service that the node needs, or one that has failed
+    Restart(RestartArgs),
+    /// Gives up the state of the node's pods, by a reboot; keeps the node's identity, or forgets it
+    Reset(ResetArgs),
+    /// Brings another version to the node, and tries it by a reboot; a version that is not good is given up by the node itself
+    Upgrade(UpgradeArgs),
+    /// Tries the version before, which is in the other slot, by a reboot
+    Rollback(RollbackArgs),
+    /// Waits for the end of an operation, through a reboot
+    Wait(WaitArgs),
+    /// Calls off an operation whose time has not come
+    Cancel(WaitArgs),
+    /// Prints a script that completes this command line in a shell
+    Completion(CompletionArgs),
     /// Makes or shows a key of an administrator
     #[command(subcommand)]
     Key(KeyVerb),
+    /// Makes a control plane: keys, certificates, and a NodeConfig for each node
+    #[command(subcommand)]
+    Controlplane(ControlplaneVerb),
 }
 
 /// Keys are made and shown without a node.
@@ -111,6 +213,9 @@ pub(crate) struct GetArgs {
     /// Names of objects; none: all
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Stays, and shows each change
+    #[arg(short, long)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Default, Args)]
@@ -132,18 +237,27 @@ pub(crate) struct LogArgs {
     boot: i32,
     /// From this time on: 90s, 10m, 2h, 1d, or a time (2026-11-30T09:00:00Z)
     #[arg(long, value_name = "TIME")]
-    since: Option<String>,
+    pub(crate) since: Option<String>,
     /// Messages that match this regular expression
     #[arg(long, value_name = "PATTERN", default_value = "")]
     grep: String,
     /// The last N lines
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    lines: Option<u32>,
+    #[arg(long, visible_alias = "tail", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) lines: Option<u32>,
     /// Only lines after this one, by its cursor (`-o json` has them)
     #[arg(long, value_name = "CURSOR", default_value = "")]
     after: String,
-    /// Lists units and files instead
-    #[arg(long, conflicts_with_all = ["units", "kernel", "follow", "file"])]
+    /// The log of a container of this pod instead of the journal; without a namespace: of `default`
+    #[arg(long, value_name = "NAMESPACE/POD", conflicts_with_all = ["units", "kernel", "file", "boot", "grep", "after"])]
+    pub(crate) pod: Option<String>,
+    /// Container of the pod; without it: the only one
+    #[arg(short, long, value_name = "CONTAINER", default_value = "", requires = "pod")]
+    pub(crate) container: String,
+    /// The instance of the container before the last one
+    #[arg(short, long, requires = "pod", conflicts_with = "follow")]
+    pub(crate) previous: bool,
+    /// Lists units, files and pods instead
+    #[arg(long, conflicts_with_all = ["units", "kernel", "follow", "file", "pod"])]
     pub(crate) list: bool,
 }
 
@@ -151,18 +265,95 @@ impl Cli {
     /// The way to the node.
     ///
     /// # Errors
-    /// `--tcp` without `--key`.
+    /// `--tcp` without `--key` or `--token-file`; a token that cannot be read.
     pub(crate) fn target(&self) -> Result<Target, CtlError> {
-        if let Some(host) = &self.tcp {
-            let missing = || CtlError::Usage("--tcp needs --key: `orlopctl key new` makes one".to_owned());
-            let key = self.key.clone().ok_or_else(missing)?;
-            return Ok(Target::Tcp { address: address(host), key, pin: self.node_key.clone() });
+        if let Some(host) = self.tcp.first() {
+            return self.network(host, self.node_key.first());
+        }
+        if let Some(path) = &self.serial {
+            return Ok(Target::Serial(path.clone()));
         }
         Ok(match (&self.socket, self.vsock, &self.vsock_socket) {
             (_, Some(cid), _) => Target::Vsock(cid),
             (_, _, Some(path)) => Target::VsockSocket(path.clone()),
             (path, None, None) => Target::Unix(path.clone().unwrap_or_else(|| PathBuf::from(SOCKET))),
         })
+    }
+
+    /// The way to a node by the network.
+    fn network(&self, host: &str, pin: Option<&String>) -> Result<Target, CtlError> {
+        let missing = || CtlError::Usage("--tcp needs --key: `orlopctl key new` makes one".to_owned());
+        let credential = match &self.token_file {
+            Some(file) => NodeCredential::Token(token(file)?),
+            None => NodeCredential::Key(self.key.clone().ok_or_else(missing)?),
+        };
+        Ok(Target::Tcp { address: address(host), credential, pin: pin.cloned().unwrap_or_default() })
+    }
+
+    /// Whether several nodes are meant: also one with several fingerprints, which is refused there.
+    pub(crate) fn is_several(&self) -> bool {
+        self.node.len().max(self.tcp.len()).max(self.node_key.len()) > 1
+    }
+
+    /// The ways to several nodes, in their order.
+    ///
+    /// # Errors
+    /// Flags that belong to one node, or not as many keys as nodes.
+    pub(crate) fn several(&self) -> Result<Vec<NodeWay>, CtlError> {
+        if self.node.len() > 1 {
+            if !self.tcp.is_empty() || !self.node_key.is_empty() {
+                let message = "several nodes of --node have their own addresses and keys: leave --tcp and --node-key out";
+                return Err(CtlError::Usage(message.to_owned()));
+            }
+            return Ok(self.node.iter().map(|name| NodeWay::Cluster(self.node_of_cluster(name))).collect());
+        }
+        // It also refuses flags that only a node of a cluster has.
+        if self.cluster_node()?.is_some() {
+            let message = "several hosts or fingerprints are for --tcp alone: leave --node out";
+            return Err(CtlError::Usage(message.to_owned()));
+        }
+        if !self.node_key.is_empty() && self.node_key.len() != self.tcp.len() {
+            let message = "--node-key needs a fingerprint for each node of --tcp, in the same order";
+            return Err(CtlError::Usage(message.to_owned()));
+        }
+        let way = |(number, host): (usize, &String)| -> Result<NodeWay, CtlError> {
+            Ok(NodeWay::Known(host.clone(), self.network(host, self.node_key.get(number))?))
+        };
+        self.tcp.iter().enumerate().map(way).collect()
+    }
+
+    /// The node of a cluster that is meant; `None`: another way.
+    ///
+    /// # Errors
+    /// `kubectl orlop` without a node, or a flag that only a node of a cluster has.
+    pub(crate) fn cluster_node(&self) -> Result<Option<ClusterNode>, CtlError> {
+        let Some(name) = self.node.first() else {
+            let has_way = !self.tcp.is_empty() || self.vsock.is_some();
+            let has_way = has_way || self.socket.is_some() || self.vsock_socket.is_some();
+            let has_way = has_way || self.serial.is_some();
+            if self.is_plugin && !has_way {
+                return Err(CtlError::Usage("`kubectl orlop` needs --node NAME".to_owned()));
+            }
+            let only = [self.service_account.is_some(), self.kubeconfig.is_some(), self.context.is_some()];
+            if only.contains(&true) {
+                let message = "--service-account, --kubeconfig and --context need --node";
+                return Err(CtlError::Usage(message.to_owned()));
+            }
+            return Ok(None);
+        };
+        Ok(Some(self.node_of_cluster(name)))
+    }
+
+    fn node_of_cluster(&self, name: &str) -> ClusterNode {
+        ClusterNode {
+            name: name.to_owned(),
+            host: self.tcp.first().cloned(),
+            pin: self.node_key.first().cloned().unwrap_or_default(),
+            key: self.key.clone(),
+            service_account: self.service_account.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        }
     }
 
     /// Longest wait.
@@ -196,8 +387,18 @@ impl LogArgs {
     }
 }
 
+/// Whether a program of this name is the plugin of kubectl.
+pub(crate) fn is_plugin(argument: &OsStr) -> bool {
+    Path::new(argument).file_name() == Some(OsStr::new("kubectl-orlop"))
+}
+
+fn token(file: &Path) -> Result<BearerToken, CtlError> {
+    let text = std::fs::read_to_string(file);
+    BearerToken::new(&text.map_err(|e| CtlError::Key(format!("{}: {e}", file.display())))?)
+}
+
 /// Host and port: `edge-7`, `edge-7:443`, `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]:443`.
-fn address(text: &str) -> String {
+pub(crate) fn address(text: &str) -> String {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return match ip {
             IpAddr::V4(ip) => format!("{ip}:{PORT}"),
@@ -209,117 +410,27 @@ fn address(text: &str) -> String {
 }
 
 /// Seconds since 1970 of a time, or of a duration before `now`.
-fn since(text: &str, now: Timestamp) -> Result<i64, CtlError> {
+pub(crate) fn since(text: &str, now: Timestamp) -> Result<i64, CtlError> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time.as_second());
     }
-    let factor = match text.chars().next_back() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86400,
-        _ => 0,
-    };
-    let number: Option<i64> = text.get(..text.len().saturating_sub(1)).and_then(|digits| digits.parse().ok());
-    let seconds =
-        number.filter(|number| factor > 0 && *number >= 0).and_then(|number| number.checked_mul(factor));
     let wrong =
         || CtlError::Usage(format!("--since {text:?} is neither a time nor a duration: 90s, 10m, 2h, 1d"));
-    Ok(now.as_second().saturating_sub(seconds.ok_or_else(wrong)?).max(0))
+    Ok(now.as_second().saturating_sub(seconds(text).ok_or_else(wrong)?).max(0))
+}
+
+/// Seconds of a duration: 90s, 10m, 2h, 1d.
+pub(crate) fn seconds(text: &str) -> Option<i64> {
+    let factor = match text.chars().next_back()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86400,
+        _ => return None,
+    };
+    let number: i64 = text.get(..text.len().saturating_sub(1))?.parse().ok()?;
+    number.checked_mul(factor).filter(|seconds| *seconds >= 0)
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    fn parsed(words: &[&str]) -> Cli {
-        Cli::try_parse_from(["orlopctl"].iter().chain(words)).unwrap()
-    }
-
-    fn request(words: &[&str]) -> ReadRequest {
-        let Verb::Logs(args) = parsed(words).verb else { panic!("{words:?}") };
-        args.request(Timestamp::from_second(100_000).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn ways_to_the_node() {
-        for (words, target) in [
-            (&["status"][..], Target::Unix(PathBuf::from("/run/orlop/api.sock"))),
-            (&["--socket", "/x", "status"][..], Target::Unix(PathBuf::from("/x"))),
-            (&["status", "--vsock", "3"][..], Target::Vsock(3)),
-            (&["--vsock-socket", "/v", "kinds"][..], Target::VsockSocket(PathBuf::from("/v"))),
-        ] {
-            assert_eq!(parsed(words).target().unwrap(), target, "{words:?}");
-        }
-    }
-
-    #[test]
-    fn the_network_needs_a_key_and_has_a_port() {
-        for (host, expected) in [
-            ("edge-7", "edge-7:10270"),
-            ("edge-7:443", "edge-7:443"),
-            ("192.0.2.1", "192.0.2.1:10270"),
-            ("2001:db8::1", "[2001:db8::1]:10270"),
-            ("[2001:db8::1]:443", "[2001:db8::1]:443"),
-            ("[2001:db8::1]", "[2001:db8::1]:10270"),
-        ] {
-            assert_eq!(address(host), expected);
-        }
-        let words = ["--tcp", "edge-7", "--key", "k", "--node-key", "SHA256:x", "status"];
-        let expected = Target::Tcp {
-            address: "edge-7:10270".to_owned(),
-            key: PathBuf::from("k"),
-            pin: "SHA256:x".to_owned(),
-        };
-        assert_eq!(parsed(&words).target().unwrap(), expected);
-        assert_eq!(parsed(&["--tcp", "edge-7", "status"]).target().unwrap_err().exit_code(), 2);
-    }
-
-    #[test]
-    fn kinds_have_commas_and_names_follow() {
-        let Verb::Get(args) = parsed(&["get", "services,disks", "a.service", "b"]).verb else {
-            panic!("no get")
-        };
-        assert_eq!(args.kinds(), ["services", "disks"]);
-        assert_eq!(args.names, ["a.service", "b"]);
-    }
-
-    #[test]
-    fn requests_for_logs() {
-        let found = request(&["logs", "kubelet", "-f", "--since", "10m", "--lines", "5", "--grep", "x"]);
-        assert_eq!((found.units.len(), found.follow, found.since_seconds), (1, true, 99_400));
-        assert_eq!((found.lines, found.grep.as_str(), found.boot), (5, "x", 0));
-        assert_eq!(request(&["logs", "--boot", "-1"]).boot, -1);
-        assert_eq!(request(&["logs", "--since", "2d"]).since_seconds, 0);
-        assert_eq!(request(&["logs", "--since", "1970-01-02T00:00:00Z"]).since_seconds, 86400);
-        assert_eq!(request(&["logs", "--file", "boot.json"]).file, "boot.json");
-    }
-
-    #[test]
-    fn command_lines_without_sense_are_refused() {
-        for words in [
-            &["status", "--vsock", "3", "--socket", "/x"][..],
-            &["get"],
-            &["logs", "--file", "a", "-f"],
-            &["logs", "--list", "-k"],
-            &["logs", "--lines", "0"],
-            &["status", "--timeout", "0"],
-            &["status", "-o", "xml"],
-            &["reboot"],
-            &[],
-        ] {
-            assert!(Cli::try_parse_from(["orlopctl"].iter().chain(words)).is_err(), "{words:?}");
-        }
-        for text in ["", "m", "-5m", "5", "5w", "x5m", "99999999999999999d", "é"] {
-            let error = since(text, Timestamp::from_second(5).unwrap()).unwrap_err();
-            assert_eq!(error.exit_code(), 2, "{text}");
-        }
-    }
-}
+mod tests;

@@ -12,14 +12,29 @@ use serde_json::json;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
+use crate::boot_verb;
+use crate::bundle;
+use crate::capture;
 use crate::cli::{Cli, GetArgs, KeyVerb, OutputForm, Verb};
+use crate::cluster_node::FoundNode;
+use crate::completion;
+use crate::config_verbs;
+use crate::controlplane;
+use crate::dashboard;
+use crate::explain;
 use crate::failure::CtlError;
 use crate::keys;
 use crate::logs;
+use crate::nodes;
+use crate::operations::{self, OperationVerb};
+use crate::pod_logs;
 use crate::render::{self, escaped, plain, screen, table};
+use crate::target::NodeChannel;
+use crate::top;
+use crate::watch;
 
 /// Kinds of the screen.
-const SCREEN_KINDS: [&str; 5] = ["node", "slots", "problems", "memory", "mounts"];
+pub(crate) const SCREEN_KINDS: [&str; 5] = ["node", "slots", "problems", "memory", "mounts"];
 
 /// What the answer says about the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +50,53 @@ pub(crate) async fn run(cli: Cli) -> Result<Verdict, CtlError> {
     if let Verb::Key(verb) = &cli.verb {
         return key(verb);
     }
-    let (target, limit, form) = (cli.target()?, cli.timeout(), cli.output);
+    if let Verb::Config(verb) = &cli.verb {
+        return config_verbs::run(&cli, verb).await;
+    }
+    if let Verb::Controlplane(verb) = &cli.verb {
+        return controlplane::run(verb);
+    }
+    if let Verb::Boot(args) = &cli.verb
+        && let Some(file) = &args.ledger
+    {
+        return boot_verb::of_file(cli.output, args, file).map(|()| Verdict::Fine);
+    }
+    if let Verb::Explain(args) = &cli.verb {
+        return explain::run(cli.output, args);
+    }
+    if let Verb::Completion(args) = &cli.verb {
+        return completion::run(args);
+    }
+    if cli.is_several() {
+        return nodes::run(&cli).await;
+    }
+    let (limit, form) = (cli.timeout(), cli.output);
+    let found = way(&cli).await?;
+    let target = &found.target;
     match cli.verb {
-        Verb::Logs(args) if !args.list => logs::run(&target, limit, form, &args).await,
+        Verb::Reboot(args) => operations::run(&found, limit, form, OperationVerb::Reboot(args)).await,
+        Verb::Shutdown(args) => operations::run(&found, limit, form, OperationVerb::Shutdown(args)).await,
+        Verb::Restart(args) => operations::run(&found, limit, form, OperationVerb::Restart(args)).await,
+        Verb::Reset(args) => operations::run(&found, limit, form, OperationVerb::Reset(args)).await,
+        Verb::Upgrade(args) => operations::run(&found, limit, form, OperationVerb::Upgrade(args)).await,
+        Verb::Rollback(args) => operations::run(&found, limit, form, OperationVerb::Rollback(args)).await,
+        Verb::Wait(args) => operations::run(&found, limit, form, OperationVerb::Wait(args)).await,
+        Verb::Cancel(args) => operations::run(&found, limit, form, OperationVerb::Cancel(args)).await,
+        Verb::Boot(args) => {
+            let response = boot_verb::of_node(target.connect(limit).await?, limit, form, &args).await?;
+            Ok(failures(&response))
+        }
+        Verb::Dashboard(args) => dashboard::run(target, limit, &args).await,
+        Verb::Top(args) => top::run(target, limit, form, &args).await,
+        Verb::Capture(args) => capture::run(target, limit, &args).await,
+        Verb::Bundle(args) => bundle::run(target, limit, form, &args).await,
+        Verb::Logs(args) if args.pod.is_some() => pod_logs::run(target, limit, form, &args).await,
+        Verb::Logs(args) if !args.list => logs::run(target, limit, form, &args).await,
         Verb::Logs(_) => {
             let mut client = LogsClient::new(target.connect(limit).await?);
             let found = within(limit, "the node", client.list(ListRequest {})).await?;
-            let lines: Vec<String> = found.units.iter().chain(&found.files).map(|name| plain(name)).collect();
+            let names = found.units.iter().chain(&found.files).chain(&found.pods);
+            let lines: Vec<String> = names.map(|name| plain(name)).collect();
             show(form, &serde_json::to_value(&found).unwrap_or_default(), || lines.join("\n") + "\n")?;
             Ok(Verdict::Fine)
         }
@@ -50,6 +105,19 @@ pub(crate) async fn run(cli: Cli) -> Result<Verdict, CtlError> {
             of_node(&mut client, limit, form, &verb).await
         }
     }
+}
+
+/// The way to the node that is meant.
+pub(crate) async fn way(cli: &Cli) -> Result<FoundNode, CtlError> {
+    if cli.is_several() {
+        return Err(CtlError::Usage("this verb asks one node: name one".to_owned()));
+    }
+    let node = cli.cluster_node()?;
+    let target = match &node {
+        Some(node) => node.find(cli.timeout()).await?,
+        None => cli.target()?,
+    };
+    Ok(FoundNode { target, node })
 }
 
 /// Keys need no node.
@@ -63,7 +131,7 @@ fn key(verb: &KeyVerb) -> Result<Verdict, CtlError> {
 }
 
 async fn of_node(
-    client: &mut NodeClient<tonic::transport::Channel>,
+    client: &mut NodeClient<NodeChannel>,
     limit: Duration,
     form: OutputForm,
     verb: &Verb,
@@ -95,18 +163,21 @@ async fn of_node(
             show(form, &document, || render::version(own, &node))?;
             Ok(Verdict::Fine)
         }
-        // `run` has taken it.
-        Verb::Logs(_) | Verb::Key(_) => Err(CtlError::Usage("it has no other form".to_owned())),
+        // `run` has taken them.
+        _ => Err(CtlError::Usage("it has no other form".to_owned())),
     }
 }
 
 async fn get(
-    client: &mut NodeClient<tonic::transport::Channel>,
+    client: &mut NodeClient<NodeChannel>,
     limit: Duration,
     form: OutputForm,
     args: &GetArgs,
 ) -> Result<Verdict, CtlError> {
     let request = GetRequest { kinds: args.kinds(), names: args.names.clone() };
+    if args.watch {
+        return watch::run(client, limit, form, request).await;
+    }
     let response = within(limit, "the node", client.get(request)).await?;
     objects(form, &response)?;
     let verdict = failures(&response);
@@ -136,7 +207,9 @@ fn objects(form: OutputForm, response: &GetResponse) -> Result<(), CtlError> {
     match form {
         OutputForm::Table => write(&table::objects(&response.objects)),
         OutputForm::Name => write(&render::names(&response.objects)),
-        OutputForm::Json | OutputForm::Yaml => show(form, &render::list(response), String::new),
+        OutputForm::Json | OutputForm::Yaml | OutputForm::JsonPath(_) => {
+            show(form, &render::list(response), String::new)
+        }
     }
 }
 
@@ -149,6 +222,7 @@ pub(crate) fn show(
     match form {
         OutputForm::Json => write(&escaped(&format!("{document:#}\n"))),
         OutputForm::Yaml => write(&escaped(&orlop_config::yaml_emit::emit(document))),
+        OutputForm::JsonPath(path) => write(&path.apply(document)),
         OutputForm::Table | OutputForm::Name => write(&text()),
     }
 }

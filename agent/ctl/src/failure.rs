@@ -10,6 +10,7 @@ use orlop_proto::node_api::decode;
 use orlop_proto::node_api::v1alpha1::ErrorDetail;
 use tonic::{Code, Status};
 
+use crate::controlplane::failure::ControlplaneError;
 use crate::render::plain;
 
 /// The node says no, or a check failed.
@@ -19,6 +20,8 @@ pub(crate) const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const NOT_ALLOWED: u8 = 4;
 const TIMED_OUT: u8 = 5;
+/// The reason of an answer that has only the first objects of a kind.
+pub(crate) const TOO_MANY_OBJECTS: &str = "TOO_MANY_OBJECTS";
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -58,9 +61,25 @@ pub(crate) enum CtlError {
     /// The node's refusal.
     #[error("{}", refusal(.0))]
     Refused(Status),
+    /// kubectl.
+    #[error("kubectl {}", plain(.0))]
+    Kubectl(String),
     /// Objects that were asked for by name.
-    #[error("the node has no {0}")]
+    #[error("there is no {0}")]
     NotFound(String),
+    /// Some of several nodes; each has its own line.
+    #[error("{failed} of {asked} nodes have not answered")]
+    Nodes {
+        /// So many.
+        failed: usize,
+        /// Of so many.
+        asked: usize,
+        /// The exit code of all of them, or that of [`NO`].
+        code: u8,
+    },
+    /// No control plane was made.
+    #[error(transparent)]
+    Controlplane(#[from] ControlplaneError),
     /// The output cannot be written.
     #[error("write the output: {0}")]
     Output(#[from] io::Error),
@@ -75,7 +94,22 @@ impl CtlError {
             CtlError::OtherKey { .. } => NOT_ALLOWED,
             CtlError::TimedOut { .. } => TIMED_OUT,
             CtlError::Refused(status) => of_status(status),
-            CtlError::NotFound(_) | CtlError::Output(_) => NO,
+            CtlError::NotFound(_) | CtlError::Kubectl(_) | CtlError::Output(_) => NO,
+            CtlError::Nodes { code, .. } => *code,
+            CtlError::Controlplane(error) => error.exit_code(),
+        }
+    }
+
+    /// The node does not let this caller ask.
+    pub(crate) fn is_not_allowed(&self) -> bool {
+        self.exit_code() == NOT_ALLOWED
+    }
+
+    /// The node's word for a refusal; empty: it is none.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            CtlError::Refused(status) => decode(status.details()).unwrap_or_default().reason,
+            _ => String::new(),
         }
     }
 
@@ -161,18 +195,30 @@ mod tests {
             (CtlError::Usage("x".to_owned()), 2),
             (CtlError::NotFound("x".to_owned()), 1),
             (CtlError::Key("x".to_owned()), 2),
+            (CtlError::Kubectl("x".to_owned()), 1),
             (CtlError::OtherKey { target: "t".to_owned(), shown: "s".to_owned(), pin: String::new() }, 4),
             (CtlError::Unreachable { target: "t".to_owned(), why: "w".to_owned() }, 3),
             (CtlError::TimedOut { what: "t".to_owned(), limit: Duration::from_secs(1) }, 5),
+            (CtlError::from(ControlplaneError::Exists("x".into())), 2),
+            (CtlError::from(ControlplaneError::NoRandomness), 1),
         ] {
             assert_eq!(error.exit_code(), code, "{error}");
-            assert_eq!(error.is_lost_connection(), code == 3, "{error}");
+            assert_eq!(
+                (error.is_lost_connection(), error.is_not_allowed()),
+                (code == 3, code == 4),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn a_refusal_has_reason_remedy_and_page() {
-        let text = refused(Code::ResourceExhausted, "TOO_MANY_CALLS").to_string();
+        let error = refused(Code::ResourceExhausted, "TOO_MANY_CALLS");
+        assert_eq!(
+            (error.reason().as_str(), CtlError::Usage("x".to_owned()).reason()),
+            ("TOO_MANY_CALLS", String::new())
+        );
+        let text = error.to_string();
         assert_eq!(
             text,
             "a?: no (TOO_MANY_CALLS)\n  remedy: do this\n  more: docs/x.md#y\n  again in: 50 ms"

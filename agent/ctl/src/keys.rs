@@ -37,6 +37,13 @@ pub(crate) fn make(file: &Path) -> Result<OwnKey, CtlError> {
     load(file)
 }
 
+/// A key that lives as long as this program.
+pub(crate) fn passing() -> Result<OwnKey, CtlError> {
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+    let pkcs8 = pkcs8.map_err(|_| CtlError::Key("the system has no random numbers".to_owned()))?;
+    of_pkcs8(pkcs8.as_ref().to_vec()).ok_or_else(|| CtlError::Key("a new key is not accepted".to_owned()))
+}
+
 /// Reads a key.
 pub(crate) fn load(file: &Path) -> Result<OwnKey, CtlError> {
     let text = fs::read_to_string(file).map_err(|e| CtlError::Key(format!("{}: {e}", file.display())))?;
@@ -46,7 +53,10 @@ pub(crate) fn load(file: &Path) -> Result<OwnKey, CtlError> {
 
 fn parse(text: &str) -> Option<OwnKey> {
     let (_, rest) = text.split_once(BEGIN)?;
-    let private = base64::decode(rest.split_once(END)?.0)?;
+    of_pkcs8(base64::decode(rest.split_once(END)?.0)?)
+}
+
+fn of_pkcs8(private: Vec<u8>) -> Option<OwnKey> {
     let pair = Ed25519KeyPair::from_pkcs8(&private).ok()?;
     let public = admin_key::of_bytes(pair.public_key().as_ref())?;
     Some(OwnKey { private, public })
@@ -79,6 +89,7 @@ mod tests {
         assert!(text.starts_with("- {name: \"ops-1\", key: \"ed25519:MCow"), "{text}");
         assert!(!text.contains(&base64::encode(&made.private)));
         assert!(make(&file).is_err(), "the file is there");
+        assert_ne!(passing().unwrap().public, passing().unwrap().public);
         assert_eq!(load(&file).unwrap().public, made.public);
         fs::write(&file, "text").unwrap();
         assert_eq!(load(&file).map(drop).unwrap_err().exit_code(), 2);

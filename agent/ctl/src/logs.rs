@@ -8,13 +8,12 @@ use jiff::Timestamp;
 use orlop_proto::node_api::v1alpha1::logs_client::LogsClient;
 use orlop_proto::node_api::v1alpha1::{LogLine, ReadRequest};
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::transport::Channel;
 
 use crate::cli::{LogArgs, OutputForm};
 use crate::commands::{Verdict, show, within, write};
 use crate::failure::CtlError;
 use crate::render::{escaped, plain};
-use crate::target::Target;
+use crate::target::{NodeChannel, Target};
 
 /// Pause before each try to reach a node that went away.
 const RETRY: Duration = Duration::from_secs(2);
@@ -46,7 +45,7 @@ pub(crate) async fn run(
 }
 
 /// A new connection, once the node is back.
-async fn again(target: &Target, limit: Duration) -> Result<Channel, CtlError> {
+pub(crate) async fn again(target: &Target, limit: Duration) -> Result<NodeChannel, CtlError> {
     let until = Instant::now() + AWAY_MAX;
     loop {
         // A node may take each connection and lose it at once.
@@ -63,7 +62,7 @@ async fn again(target: &Target, limit: Duration) -> Result<Channel, CtlError> {
 
 /// Shows lines until the stream ends; the request then begins after the last one.
 async fn stream(
-    channel: Channel,
+    channel: NodeChannel,
     limit: Duration,
     form: OutputForm,
     request: &mut ReadRequest,
@@ -102,17 +101,18 @@ fn forwards(mut lines: Vec<LogLine>) -> Vec<LogLine> {
     lines
 }
 
-fn show_line(form: OutputForm, line: &LogLine) -> Result<(), CtlError> {
+pub(crate) fn show_line(form: OutputForm, line: &LogLine) -> Result<(), CtlError> {
     let document = serde_json::to_value(line).unwrap_or_default();
     match form {
         OutputForm::Json => write(&escaped(&format!("{document}\n"))),
         OutputForm::Yaml => show(form, &document, String::new).and_then(|()| write("---\n")),
+        OutputForm::JsonPath(_) => show(form, &document, String::new).and_then(|()| write("\n")),
         OutputForm::Table | OutputForm::Name => write(&text(line)),
     }
 }
 
 /// A line for people. A line of a file has neither time nor source.
-fn text(line: &LogLine) -> String {
+pub(crate) fn text(line: &LogLine) -> String {
     let message = plain(&line.message);
     if line.time_us == 0 {
         return format!("{message}\n");

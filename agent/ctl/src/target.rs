@@ -16,12 +16,20 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 
 use crate::failure::CtlError;
 use crate::keys;
+use crate::serial;
 use crate::tls::{HandshakeFailure, secured};
 
+/// A node that is silent while something is awaited is asked for a sign of life after this, and given up without one after that: a
+/// machine that lost its power says no goodbye.
+const ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 /// Bytes of a hypervisor's answer to a request for a port.
 const ANSWER_MAX: usize = 64;
 
@@ -34,16 +42,68 @@ pub(crate) enum Target {
     Vsock(u32),
     /// A hypervisor's socket, which leads to a port of its machine.
     VsockSocket(PathBuf),
+    /// A hypervisor's socket, which is the other end of its machine's virtio-serial port.
+    Serial(PathBuf),
     /// The network.
     Tcp {
         /// Host and port.
         address: String,
-        /// File of the administrator's key.
-        key: PathBuf,
+        /// What the client shows.
+        credential: NodeCredential,
         /// Fingerprint of the node's key; empty: not known.
         pin: String,
     },
 }
+
+/// Who the client is, in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NodeCredential {
+    /// File of an administrator's key.
+    Key(PathBuf),
+    /// A token of the cluster.
+    Token(BearerToken),
+}
+
+/// A token of the cluster; `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct BearerToken(MetadataValue<Ascii>);
+
+impl BearerToken {
+    /// # Errors
+    /// The text is none that a header can have.
+    pub(crate) fn new(text: &str) -> Result<BearerToken, CtlError> {
+        let odd = || CtlError::Key("token: it is none that can be sent".to_owned());
+        let text = text.trim();
+        if text.is_empty() || text.contains(char::is_whitespace) {
+            return Err(odd());
+        }
+        let mut header: MetadataValue<Ascii> = format!("Bearer {text}").parse().map_err(|_| odd())?;
+        header.set_sensitive(true);
+        Ok(BearerToken(header))
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(…)")
+    }
+}
+
+/// Puts a token into each call.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenHeader(Option<BearerToken>);
+
+impl Interceptor for TokenHeader {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(BearerToken(header)) = &self.0 {
+            request.metadata_mut().insert("authorization", header.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// A channel to a node, whose calls have the client's token, if it has one.
+pub(crate) type NodeChannel = InterceptedService<Channel, TokenHeader>;
 
 /// Bytes of a connection.
 trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -56,6 +116,7 @@ impl fmt::Display for Target {
             Target::Unix(path) => write!(f, "the node at {}", path.display()),
             Target::Vsock(cid) => write!(f, "the machine with the vsock identifier {cid}"),
             Target::VsockSocket(path) => write!(f, "the machine behind {}", path.display()),
+            Target::Serial(path) => write!(f, "the machine with the serial port {}", path.display()),
             Target::Tcp { address, .. } => write!(f, "the node at {address}"),
         }
     }
@@ -63,7 +124,16 @@ impl fmt::Display for Target {
 
 impl Target {
     /// Connects within `limit`.
-    pub(crate) async fn connect(&self, limit: Duration) -> Result<Channel, CtlError> {
+    pub(crate) async fn connect(&self, limit: Duration) -> Result<NodeChannel, CtlError> {
+        let token = match self {
+            Target::Tcp { credential: NodeCredential::Token(token), .. } => Some(token.clone()),
+            _ => None,
+        };
+        let channel = self.channel(limit).await?;
+        Ok(InterceptedService::new(channel, TokenHeader(token)))
+    }
+
+    async fn channel(&self, limit: Duration) -> Result<Channel, CtlError> {
         let attempt = async {
             let mut stream = Some(TokioIo::new(self.open(limit).await?));
             let connector = tower::service_fn(move |_| {
@@ -71,7 +141,9 @@ impl Target {
                 std::future::ready(once)
             });
             // The authority is not used on these connections, but gRPC servers refuse an odd one.
-            let endpoint = Endpoint::from_static("http://localhost");
+            let endpoint = Endpoint::from_static("http://localhost")
+                .http2_keep_alive_interval(ALIVE.0)
+                .keep_alive_timeout(ALIVE.1);
             endpoint.connect_with_connector(connector).await.map_err(|error| self.unreachable(&error))
         };
         match timeout(limit, attempt).await {
@@ -93,14 +165,27 @@ impl Target {
                 connected.map_err(io::Error::other).flatten().and_then(UnixStream::from_std)
             }
             Target::VsockSocket(path) => hypervisor(path).await,
-            Target::Tcp { address, key, pin } => return self.network(address, key, pin).await,
+            Target::Serial(path) => {
+                let stream = serial::open(path).await.map_err(|error| self.unreachable(&error))?;
+                return Ok(Box::new(stream));
+            }
+            Target::Tcp { address, credential, pin } => return self.network(address, credential, pin).await,
         };
         let stream = stream.map_err(|error| self.unreachable(&error))?;
         Ok(Box::new(stream))
     }
 
-    async fn network(&self, address: &str, key: &Path, pin: &str) -> Result<Box<dyn NodeStream>, CtlError> {
-        let own = keys::load(key)?;
+    async fn network(
+        &self,
+        address: &str,
+        credential: &NodeCredential,
+        pin: &str,
+    ) -> Result<Box<dyn NodeStream>, CtlError> {
+        let own = match credential {
+            NodeCredential::Key(file) => keys::load(file)?,
+            // The handshake needs some key; the node looks at the token.
+            NodeCredential::Token(_) => keys::passing()?,
+        };
         let stream = TcpStream::connect(address).await.map_err(|error| self.unreachable(&error))?;
         // A connection without it is slower.
         let _ = stream.set_nodelay(true);

@@ -13,15 +13,28 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use orlop_config::change::{ChangeRecord, ChangeTime};
 use orlop_node_api::{ServeError, Settings, Sources, serve};
+use orlop_proto::node_api::v1alpha1::reviews_server::{Reviews, ReviewsServer};
+use orlop_proto::node_api::v1alpha1::{ReviewRequest, ReviewResponse};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
+
+#[path = "server/capture.rs"]
+mod capture;
+#[path = "server/config.rs"]
+mod config;
+#[path = "server/containers.rs"]
+mod containers;
+#[path = "server/serial.rs"]
+mod serial;
 
 const LEDGER: &str =
     r#"{"boot_id":"b","entries":[{"phase":"init.verity","at_ms":1200,"detail":"/dev/vda2 root hash 0011"}]}"#;
 
 /// systemd knows the agent, which is masked, and a service that failed.
-const SYSTEMCTL: &str = "cat <<'END'\n\
+const SYSTEMCTL: &str = "echo \"$@\" >> \"$DIR/systemctl-asked\"\ncat <<'END'\n\
     Id=kubelet.service\nLoadState=masked\nActiveState=inactive\nSubState=dead\nResult=success\nStatusText=\n\
     MainPID=0\nNRestarts=0\nMemoryCurrent=[not set]\nExecMainStatus=0\n\n\
     Id=x.service\nLoadState=loaded\nActiveState=failed\nSubState=failed\nResult=exit-code\nStatusText=\n\
@@ -86,6 +99,7 @@ impl FakeNode {
         fs::write(dir.path().join("lines"), line(1) + &line(2)).unwrap();
         assert!(Command::new("mkfifo").arg(dir.path().join("more")).status().unwrap().success());
         let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
+        let serial = UnixListener::bind(dir.path().join("api-serial.sock")).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = port.local_addr().unwrap();
         let settings = Settings {
@@ -96,7 +110,8 @@ impl FakeNode {
         };
         let server = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(serve(settings, vec![OwnedFd::from(listener), OwnedFd::from(port)]))
+            let sockets = vec![OwnedFd::from(listener), OwnedFd::from(port), OwnedFd::from(serial)];
+            runtime.block_on(serve(settings, sockets))
         });
         FakeNode { dir, server: Some(server), address }
     }
@@ -135,6 +150,27 @@ impl FakeNode {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
         command.args(["--tcp", &self.address.to_string(), "--node-key", pin, "--key"]).arg(key).args(words);
         command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// What the driver of changes would note.
+    fn drive(&self, event: impl FnOnce(&mut ChangeRecord, ChangeTime<'_>)) {
+        let file = self.dir.path().join("root/var/lib/orlop/config/node.json");
+        let mut record = ChangeRecord::parse(&fs::read_to_string(&file).unwrap()).unwrap();
+        event(&mut record, ChangeTime { boot: "boot-1", up_ms: 0, wall_s: 1 });
+        fs::write(&file, record.render()).unwrap();
+    }
+
+    /// A NodeConfig in a file; a source of the node if `running` is its name there.
+    fn document(&self, name: &str, running: Option<&str>, body: &str) -> String {
+        let text = format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}");
+        let file = self.dir.path().join(name);
+        fs::write(&file, &text).unwrap();
+        if let Some(source) = running {
+            let sources = self.dir.path().join("root/run/orlop/config");
+            fs::create_dir_all(&sources).unwrap();
+            fs::write(sources.join(source), &text).unwrap();
+        }
+        file.to_str().unwrap().to_owned()
     }
 
     /// What journalctl was asked, one line for each time.
@@ -216,7 +252,7 @@ fn objects_come_in_each_form() {
     assert!(yaml.contains("totalBytes: 2147483648"), "{yaml}");
     assert_eq!(text(&node.ctl(&["get", "memory,time", "-o", "name"]).stdout), "memory/memory\ntime/clock\n");
     let kinds = text(&node.ctl(&["kinds"]).stdout);
-    assert!(kinds.contains("problems   what is wrong, with remedies\n"), "{kinds}");
+    assert!(kinds.contains("problems    what is wrong, with remedies\n"), "{kinds}");
     let version = json(&node.ctl(&["version", "-o", "json"]));
     assert_eq!(
         (version["node"]["serverVersion"].as_str(), version["node"]["node"].as_str()),
@@ -231,7 +267,7 @@ fn refusals_have_reason_and_remedy_and_exit_codes_are_those_of_the_page() {
     let said = text(&output.stderr);
     assert_eq!(code(&output), 1);
     assert!(said.contains("UNKNOWN_KIND") && said.contains("`orlopctl kinds`"), "{said}");
-    assert!(said.contains("docs/node-api.md#unknown_kind"), "{said}");
+    assert!(said.contains("docs/reference/node-api.md#unknown_kind"), "{said}");
     let missing = node.ctl(&["get", "services", "no.service"]);
     assert_eq!(code(&missing), 1);
     assert!(text(&missing.stderr).contains("no.service"));
@@ -249,7 +285,15 @@ fn refusals_have_reason_and_remedy_and_exit_codes_are_those_of_the_page() {
 #[test]
 fn a_stranger_is_refused_and_told_why() {
     let node = FakeNode::with(1, Duration::from_secs(600));
-    for words in [&["status"][..], &["logs"], &["logs", "--file", "boot.json"], &["kinds"], &["version"]] {
+    for words in [
+        &["status"][..],
+        &["logs"],
+        &["logs", "--file", "boot.json"],
+        &["kinds"],
+        &["version"],
+        &["config", "explain"],
+        &["config", "check", "--remove"],
+    ] {
         let output = node.ctl(words);
         assert_eq!(code(&output), 4, "{words:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains("NOT_TRUSTED"), "{}", text(&output.stderr));
@@ -303,6 +347,27 @@ fn a_follower_gets_each_new_line_and_its_journalctl_ends_with_it() {
     child.wait().unwrap();
     // A pipe without a reader is broken.
     await_that("journalctl outlives its reader", || more.write_all(line(6).as_bytes()).is_err());
+}
+
+#[test]
+fn a_watcher_sees_what_is_there_and_each_change() {
+    let node = FakeNode::start();
+    let mut child =
+        ctl("--socket", &node.socket(), &["get", "node,services", "-w", "-o", "json"]).spawn().unwrap();
+    let mut events = lines_of(&mut child).map(|line| serde_json::from_str::<Value>(&line).unwrap());
+    let mut next = || {
+        let event = events.next().unwrap();
+        (event["type"].as_str().unwrap().to_owned(), event["object"].clone())
+    };
+    let first: Vec<String> = (0..4).map(|_| next().0).collect();
+    assert_eq!(first, ["ADDED", "ADDED", "ADDED", "BOOKMARK"]);
+    fs::write(node.dir.path().join("root/proc/sys/kernel/hostname"), "edge-8\n").unwrap();
+    let (renamed, gone) = (next(), next());
+    assert_eq!((renamed.0.as_str(), gone.0.as_str()), ("ADDED", "DELETED"));
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_eq!((name(&renamed.1), name(&gone.1)), ("edge-8".to_owned(), "edge-7".to_owned()));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// A hypervisor's socket: each connection asks for a port, and is then one of the node's.
@@ -419,6 +484,178 @@ fn strangers_with_keys_and_silent_ones_keep_no_administrator_out() {
     let mut answer = Vec::new();
     let _ = other.read_to_end(&mut answer);
     assert!(!answer.windows(4).any(|word| word == b"HTTP"), "{answer:?}");
+}
+
+#[test]
+fn an_operation_goes_on_without_its_client_and_is_asked_for_by_its_identifier() {
+    const ID: &str = "01936f2e-0102-7fff-bfff-ffffffffffff";
+    let node = FakeNode::start();
+    let mut child = ctl("--socket", &node.socket(), &["reboot", "--id", ID]).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.next().unwrap(), format!("orlopctl: operation {ID}"));
+    assert!(said.any(|line| line == "orlopctl: waiting"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let document = json(&node.ctl(&["get", "operations", "-o", "json"]));
+    let (item, status) = (&document["items"][0], &document["items"][0]["status"]);
+    assert_eq!((item["kind"].as_str(), item["metadata"]["name"].as_str()), (Some("operations"), Some(ID)));
+    assert_eq!(
+        (status["phase"].as_str(), status["bootIdBefore"].as_str()),
+        (Some("waiting"), Some("boot-1"))
+    );
+    let kept = node.dir.path().join(format!("root/var/lib/orlop/api/operations/{ID}.json"));
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    let late = node.ctl(&["wait", ID, "--for", "1"]);
+    assert_eq!(code(&late), 5, "{}", text(&late.stderr));
+    for (words, reason) in [
+        (&["shutdown"][..], "OPERATION_RUNNING"),
+        (&["cancel", ID], "TOO_LATE"),
+        (&["wait", "01936f2e-0102-7fff-bfff-000000000000"], "NO_SUCH_OPERATION"),
+        (&["reboot", "--id", "../../x"], "BAD_REQUEST"),
+    ] {
+        let refused = node.ctl(words);
+        assert_eq!(code(&refused), 1, "{words:?}: {}", text(&refused.stderr));
+        assert!(text(&refused.stderr).contains(reason), "{words:?}: {}", text(&refused.stderr));
+    }
+}
+
+#[test]
+fn an_operation_that_waits_for_its_time_is_called_off() {
+    let node = FakeNode::start();
+    let begun = node.ctl(&["reboot", "--in", "600", "--no-wait", "-o", "json"]);
+    assert_eq!(code(&begun), 0, "{}", text(&begun.stderr));
+    let begun = json(&begun);
+    assert_eq!(begun["phase"], "scheduled");
+    let id = begun["id"].as_str().unwrap();
+    let off = node.ctl(&["cancel", id]);
+    assert_eq!(code(&off), 0, "{}", text(&off.stderr));
+    let ended = node.ctl(&["wait", id]);
+    assert_eq!(code(&ended), 1);
+    assert!(text(&ended.stdout).contains("phase      cancelled\n"), "{}", text(&ended.stdout));
+    let other = node.ctl(&["restart", "no"]);
+    assert!(text(&other.stderr).contains("NOT_RESTARTABLE"), "{}", text(&other.stderr));
+}
+
+#[test]
+fn a_stranger_does_nothing_to_the_node() {
+    let node = FakeNode::with(1, Duration::from_secs(600));
+    for words in [&["reboot"][..], &["shutdown"], &["restart", "kubelet"], &["get", "operations"]] {
+        let refused = node.ctl(words);
+        assert_eq!(code(&refused), 4, "{words:?}: {}", text(&refused.stderr));
+    }
+    assert!(!node.dir.path().join("root/var/lib/orlop/api/operations").exists());
+}
+
+/// The agent of a cluster in which the token `reader` is of a user who may get everything and change nothing.
+struct FakeAgent;
+
+#[tonic::async_trait]
+impl Reviews for FakeAgent {
+    async fn review(
+        &self,
+        request: tonic::Request<ReviewRequest>,
+    ) -> Result<tonic::Response<ReviewResponse>, tonic::Status> {
+        let ReviewRequest { token, verb, .. } = request.into_inner();
+        let user = if token == "reader" { "system:serviceaccount:ops:reader" } else { "" };
+        let allowed = !user.is_empty() && verb == "get";
+        Ok(tonic::Response::new(ReviewResponse { user: user.to_owned(), allowed, ttl_ms: 60_000 }))
+    }
+}
+
+/// Ends with the test's process.
+fn serve_reviews(socket: &Path) {
+    let listener = UnixListener::bind(socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            let connections = futures_util::stream::unfold(listener, |listener| async move {
+                let accepted = listener.accept().await.map(|(stream, _)| stream);
+                Some((accepted, listener))
+            });
+            let server = tonic::transport::Server::builder().add_service(ReviewsServer::new(FakeAgent));
+            server.serve_with_incoming(Box::pin(connections)).await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_user_of_the_cluster_may_do_what_its_roles_allow() {
+    let node = FakeNode::start();
+    let pin = node.pin();
+    let config = node.dir.path().join("root/run/orlop/node-config.json");
+    fs::write(&config, r#"{"config":{"api":{"clusterIdentities":true}}}"#).unwrap();
+    serve_reviews(&node.dir.path().join("root/run/orlop/agent.sock"));
+    let kubectl = node.dir.path().join("kubectl");
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >> '{}/kubectl.asked'\ncase \"$1\" in create) echo reader;; *) echo \
+         '{{\"metadata\":{{\"annotations\":{{\"node.orlop.dev/api-key\":\"{pin}\"}}}}}}';; esac\n",
+        node.dir.path().display()
+    );
+    fs::write(&kubectl, script).unwrap();
+    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
+    let ask = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
+        command.args(["--tcp", &node.address.to_string()]).args(words).stdin(Stdio::null());
+        command.env("PATH", format!("{}:/usr/bin:/bin", node.dir.path().display())).output().unwrap()
+    };
+    let of_cluster = ["--node", "n1", "--service-account", "ops/reader"];
+    let reads = ask(&[&of_cluster[..], &["get", "time", "-o", "name"]].concat());
+    assert_eq!(text(&reads.stdout), "time/clock\n", "{}", text(&reads.stderr));
+    let logs = ask(&[&of_cluster[..], &["logs", "--lines", "2"]].concat());
+    assert_eq!(text(&logs.stdout).lines().count(), 2, "{}", text(&logs.stderr));
+    let reboot = ask(&[&of_cluster[..], &["reboot"]].concat());
+    assert_eq!(code(&reboot), 4, "{}", text(&reboot.stderr));
+    assert!(text(&reboot.stderr).contains("NOT_ALLOWED"), "{}", text(&reboot.stderr));
+    let asked = fs::read_to_string(node.dir.path().join("kubectl.asked")).unwrap();
+    assert!(
+        asked.contains("create token reader --namespace ops --audience orlop.dev/node-api/n1 "),
+        "{asked}"
+    );
+    // A token that the cluster does not know, and a node that takes none.
+    let file = node.dir.path().join("token");
+    fs::write(&file, "other\n").unwrap();
+    let by_file = ["--token-file", file.to_str().unwrap(), "--node-key", &pin, "status"];
+    let unknown = ask(&by_file);
+    assert_eq!(code(&unknown), 4, "{}", text(&unknown.stderr));
+    assert!(text(&unknown.stderr).contains("UNKNOWN_TOKEN"), "{}", text(&unknown.stderr));
+    fs::write(&config, "{\"config\":{}}").unwrap();
+    let refused = ask(&by_file);
+    assert_eq!(code(&refused), 4, "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("UNKNOWN_KEY"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn a_wait_goes_on_at_the_address_that_the_node_has_after_its_reboot() {
+    let node = FakeNode::start();
+    let (pin, dir) = (node.pin(), node.dir.path());
+    let config = dir.join("root/run/orlop/node-config.json");
+    fs::write(&config, r#"{"config":{"api":{"clusterIdentities":true}}}"#).unwrap();
+    serve_reviews(&dir.join("root/run/orlop/agent.sock"));
+    // Taken, so that no other test gets the port, and nobody listens there.
+    let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let before = taken.local_addr().unwrap().as_socket().unwrap();
+    fs::write(dir.join("address"), before.to_string()).unwrap();
+    let script = format!(
+        "#!/bin/sh\ncd '{}'\ncase \"$1\" in create) echo reader;; *) echo '{{\"metadata\":{{\"annotations\":\
+         {{\"node.orlop.dev/api-key\":\"{pin}\"}}}},\"status\":{{\"addresses\":[{{\"type\":\"InternalIP\",\"address\":\
+         \"'$(cat address)'\"}}]}}}}'; echo {} > address;; esac\n",
+        dir.display(),
+        node.address
+    );
+    let kubectl = dir.join("kubectl");
+    fs::write(&kubectl, script).unwrap();
+    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
+    command.args(["--node", "n1", "--service-account", "ops/reader", "wait"]).stdin(Stdio::null());
+    command.args(["01936f2e-0102-7fff-bfff-ffffffffffff", "--for", "60"]);
+    let waited = command.env("PATH", format!("{}:/usr/bin:/bin", dir.display())).output().unwrap();
+    let said = text(&waited.stderr);
+    assert_eq!(code(&waited), 1, "{said}");
+    assert!(said.contains(&format!("waiting for the node at {before}")), "{said}");
+    assert!(said.contains("NO_SUCH_OPERATION"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! orlop-agent: the node agent. This library is the shell around agent-core: it reads the configuration, wires the
 //! state owners ([`process::node`]), carries out their actions and reports its state to the service manager. The binary
-//! is [`process::run::run`] with the process's own arguments. See docs/agent/README.md.
+//! is [`process::run::run`] with the process's own arguments. See docs/internals/agent/README.md.
 #![forbid(unsafe_code)]
 
 pub mod claims;
@@ -17,4 +17,5 @@ pub mod serving;
 pub mod settings;
 pub mod tasks;
 pub mod testing;
+pub mod update;
 pub mod volumes;

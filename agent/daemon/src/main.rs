@@ -14,8 +14,10 @@ use orlop_agent::node::console::is_appliance;
 use orlop_agent::process::cli::{self, Command};
 use orlop_agent::process::node::run_dir;
 use orlop_agent::process::node_api;
+use orlop_agent::process::program_name::is_named;
 use orlop_agent::process::provision;
 use orlop_agent::process::run::{self, Environment};
+use orlop_agent::process::serial_port;
 use orlop_agent::process::update;
 use orlop_agent::settings::Settings;
 use orlop_agent::tasks::pools;
@@ -25,13 +27,16 @@ const REASON_CHARS_MAX: usize = 800;
 
 fn main() -> ExitCode {
     let name = std::env::args_os().next();
-    if provision::is_named(name.as_deref()) {
+    if is_named(name.as_deref(), provision::NAME) {
         return ended(provision::NAME, provision::start());
     }
-    if node_api::is_named(name.as_deref()) {
+    if is_named(name.as_deref(), node_api::NAME) {
         return ended(node_api::NAME, node_api::start());
     }
-    if update::is_named(std::env::args_os().next().as_deref()) {
+    if is_named(name.as_deref(), serial_port::NAME) {
+        return ended(serial_port::NAME, serial_port::start());
+    }
+    if is_named(name.as_deref(), update::NAME) {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         return match update::start(&arguments, std::env::var_os("SSL_CERT_DIR")) {
             Ok(code) => ExitCode::from(code),

@@ -21,6 +21,8 @@ pub struct Settings {
     pub cluster: Option<ClusterSettings>,
     /// Pods' output goes to the host channel (`console.podOutput`).
     pub pod_output: bool,
+    /// At most so many pods share a shim (`runtime.podsPerShim`).
+    pub pods_per_shim: u32,
     /// The flags as they were given, name and value, for `/flagz`.
     pub given: Vec<(String, String)>,
     /// Logged when the log is open.

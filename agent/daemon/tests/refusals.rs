@@ -1,5 +1,5 @@
 //! Every write of the agent's own records and directories refused, one after the other, and cut off there
-//! (docs/testing.md, faults).
+//! (docs/internals/testing.md, faults).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ fn make(root: &Path) -> Result<(), agent_types::failure::DriverError> {
     let wanted = [(own.join("volumes").display().to_string(), 0o750)];
     dirs(root).create(&"u".into(), &logs(root), &wanted, &[hosts])?;
     let target = logs(root);
-    dirs(root).sync_log_links(&"u".into(), &BTreeMap::from([("web.log".to_owned(), target)]))?;
+    dirs(root).sync_log_links(&"u".into(), &BTreeMap::from([("web.log".to_owned(), target)]), None)?;
     Ok(())
 }
 

@@ -109,6 +109,26 @@ pub(crate) fn changes(call: &Notification) -> Option<(&'static str, PathBuf)> {
     Some((known.name, path))
 }
 
+/// The call opens a file, and neither makes nor empties it.
+pub(crate) fn only_opens(call: &Notification) -> bool {
+    let changing = u64::from((libc::O_CREAT | libc::O_TRUNC).unsigned_abs());
+    call.number == libc::SYS_openat && call.arguments[2] & changing == 0
+}
+
+/// Place and bytes of a write that names its place (pwrite64).
+pub(crate) fn placed(call: &Notification) -> Option<(u64, Vec<u8>)> {
+    if call.number != libc::SYS_pwrite64 {
+        return None;
+    }
+    let [_, base, length, offset, ..] = call.arguments;
+    let (base, length) = (usize::try_from(base).ok()?, usize::try_from(length).ok()?);
+    let mut bytes = vec![0; length];
+    let remote = [RemoteIoVec { base, len: length }];
+    let mut local = [IoSliceMut::new(&mut bytes)];
+    let read = process_vm_readv(Pid::from_raw(call.pid), &mut local, &remote).ok()?;
+    (read == length).then_some((offset, bytes))
+}
+
 fn at(call: &Notification, directory: usize, path: usize) -> Option<PathBuf> {
     let path = text(call, path)?;
     if path.is_absolute() {

@@ -1,7 +1,8 @@
 //! For tests: runs an operation on files again and again. Each time another of its calls that change a file system
 //! fails, or that call and all after it, as in a process that dies there.
 //!
-//! In: a directory, a closure that does it. Out: which calls were refused; a panic with the call that it does not survive.
+//! In: a directory, a closure that does it. Out: which calls were refused; a panic with the call that it does not survive; or all
+//! that was written and synced ([`recording`]).
 //! The kernel itself refuses, by a seccomp filter of the thread (and of those it starts) whose listener is this crate:
 //! every write counts, from any library. See seccomp_unotify(2).
 //!
@@ -10,6 +11,7 @@
 
 mod calls;
 pub mod mounted;
+mod recorded;
 mod seccomp;
 mod tree;
 
@@ -25,6 +27,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use orlop_config::error_chain::chain;
 
+pub use crate::recorded::{DiskEvent, recording};
 use crate::seccomp::Notification;
 
 /// More calls than anything does that is tried with each of them refused.
@@ -76,6 +79,25 @@ pub fn refusing<T: Send>(
     refusal: Refusal,
     act: impl FnOnce() -> T + Send,
 ) -> (T, Option<Call>) {
+    let mut seen = 0;
+    let mut refused = None;
+    let result = listened(act, |notification| {
+        let call = below(notification, root)?;
+        let is_it = seen == nth || (seen > nth && refusal == Refusal::FromThenOn);
+        seen += 1;
+        is_it.then(|| {
+            refused.get_or_insert(call);
+            refusal.errno()
+        })
+    });
+    (result, refused)
+}
+
+/// Runs `act` in a thread each of whose calls that may change something waits for `decide`: it fails with that error, or goes on.
+fn listened<T: Send>(
+    act: impl FnOnce() -> T + Send,
+    mut decide: impl FnMut(&Notification) -> Option<Errno>,
+) -> T {
     let (listener, listeners) = mpsc::channel::<nix::Result<OwnedFd>>();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
@@ -85,9 +107,9 @@ pub fn refusing<T: Send>(
         });
         let listener = listeners.recv().expect("the thread begins with it");
         let listener = listener.expect("the kernel lets a filter of one's own be listened to");
-        let refused = serve(&listener, root, nth, refusal, &worker);
+        serve(&listener, &worker, &mut decide);
         match worker.join() {
-            Ok(result) => (result.expect("it was listened to"), refused),
+            Ok(result) => result.expect("it was listened to"),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
@@ -95,13 +117,9 @@ pub fn refusing<T: Send>(
 
 fn serve<T>(
     listener: &OwnedFd,
-    root: &Path,
-    nth: usize,
-    refusal: Refusal,
     worker: &ScopedJoinHandle<'_, T>,
-) -> Option<Call> {
-    let mut seen = 0;
-    let mut refused = None;
+    decide: &mut impl FnMut(&Notification) -> Option<Errno>,
+) {
     while !worker.is_finished() {
         let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut ready, PollTimeout::from(LOOK_MS)) {
@@ -110,15 +128,8 @@ fn serve<T>(
         };
         // A thread may be gone by now; there is nothing to answer then.
         let Some(notification) = seccomp::receive(listener) else { continue };
-        let call = below(&notification, root);
-        let is_it = call.is_some() && (seen == nth || (seen > nth && refusal == Refusal::FromThenOn));
-        seen += usize::from(call.is_some());
-        seccomp::answer(listener, &notification, is_it.then(|| refusal.errno()));
-        if is_it && refused.is_none() {
-            refused = call;
-        }
+        seccomp::answer(listener, &notification, decide(&notification));
     }
-    refused
 }
 
 /// The call, if it changes something below `root`.

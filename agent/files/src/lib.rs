@@ -1,4 +1,4 @@
-//! orlop-files: a small file is replaced whole.
+//! orlop-files: a small file is replaced whole; the record of configuration changes is one ([`change_record`]).
 //!
 //! In: path, contents, mode, and what must be on disk before the call returns. Out: the file, or the step that failed. Invariant: a
 //! reader sees the old file or the new one, never a part; a call that fails leaves the old file as it was.
@@ -6,6 +6,8 @@
 //! Why no crate: the order of writes and syncs is all of the content, and `tempfile` chooses neither the neighbour's name (a
 //! leftover must be found again) nor the syncs.
 #![forbid(unsafe_code)]
+
+pub mod change_record;
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};

@@ -13,7 +13,7 @@ use agent_types::resources::cgroups::{CgroupName, CgroupValues};
 use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_types::runtime::containers::Containers;
 use agent_types::runtime::image::ImageInfo;
-use agent_types::runtime::observed::{ListedPod, SandboxObserved};
+use agent_types::runtime::observed::{ListedPod, ListedSandbox, SandboxObserved};
 use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
 
 use crate::stats::RuntimeUsage;
@@ -107,6 +107,12 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// `RemoveContainer`; a missing container is a success.
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
+/// The sandboxes, as far as they share shims.
+pub trait Sandboxes: Send + Sync + 'static {
+    /// `ListPodSandbox`: every kubelet-made sandbox with its group.
+    fn sandboxes(&self) -> impl Future<Output = Result<Vec<ListedSandbox>, DriverError>> + Send;
 }
 
 /// What containers that run have, and are given.

@@ -1,4 +1,4 @@
-//! Stamps entries into the boot ledger (docs/architecture.md, "Run-time files").
+//! Stamps entries into the boot ledger (docs/internals/architecture.md, "Run-time files").
 //!
 //! In: an [`LedgerEntry`]. Out: the ledger file, rewritten atomically under an exclusive lock, because init,
 //! bringup and agent write it in turn. Invariant: entries of others are kept, in order.
@@ -43,7 +43,7 @@ impl LedgerFile {
     }
 
     /// Appends an entry unless the ledger has one of the same phase and detail; false if nothing was written,
-    /// also where there is no ledger (the machine was not booted by orlop-init).
+    /// also where there is no ledger (the machine was not booted by orlop-initrd).
     /// Blocks for as long as another writer holds the lock: call it where blocking is allowed.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! In: whole lines of JSON. Out: bytes on the port. One process has the port open at a time (the kernel
 //! answers EBUSY to the others), so it is opened for one message batch and closed again. A host that does
-//! not read costs a bounded wait, never a hang. Seam: docs/architecture.md, "Host channel".
+//! not read costs a bounded wait, never a hang. Seam: docs/internals/architecture.md, "Host channel".
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -42,10 +42,16 @@ pub enum HostChannelError {
 /// The device node of the port, if this machine has one. `sys` is `/sys`, `dev` is `/dev`.
 #[must_use]
 pub fn find_port(sys: &Path, dev: &Path) -> Option<PathBuf> {
+    find_named_port(sys, dev, PORT_NAME)
+}
+
+/// The device node of a virtio-serial port of another name.
+#[must_use]
+pub fn find_named_port(sys: &Path, dev: &Path, wanted: &str) -> Option<PathBuf> {
     let ports = std::fs::read_dir(sys.join("class/virtio-ports")).ok()?;
     ports.flatten().find_map(|port| {
         let name = std::fs::read_to_string(port.path().join("name")).ok()?;
-        (name.trim_end() == PORT_NAME).then(|| dev.join(port.file_name()))
+        (name.trim_end() == wanted).then(|| dev.join(port.file_name()))
     })
 }
 
@@ -110,6 +116,8 @@ mod tests {
             std::fs::write(port.join("name"), name).unwrap();
         }
         assert_eq!(find_port(dir.path(), Path::new("/dev")), Some(PathBuf::from("/dev/vport1p2")));
+        let other = find_named_port(dir.path(), Path::new("/dev"), "org.qemu.guest_agent.0");
+        assert_eq!(other, Some(PathBuf::from("/dev/vport1p1")));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The kernel's log: records from now on, and records of the agent, which the kernel shows on every console.
 //!
-//! In: /dev/kmsg. Out: records as the kernel writes them. Invariants: earlier records are not read, so that no record
-//! is reported twice after a restart; records that were overwritten before they were read are skipped. Linux:
+//! In: /dev/kmsg. Out: records as the kernel writes them. Invariants: earlier records are not read unless they are asked for, so that
+//! no record is reported twice after a restart; records that were overwritten before they were read are skipped. Linux:
 //! Documentation/ABI/testing/dev-kmsg.
 
 use std::fs::{File, OpenOptions};
@@ -39,10 +39,22 @@ impl KernelLog {
     /// # Errors
     /// There is no such file, or it may not be read.
     pub fn open(path: &Path) -> Result<KernelLog, FilesError> {
+        KernelLog::open_from(path, SeekFrom::End(0))
+    }
+
+    /// A reader of all that is still there, and of what is said from now on.
+    ///
+    /// # Errors
+    /// There is no such file, or it may not be read.
+    pub fn open_whole(path: &Path) -> Result<KernelLog, FilesError> {
+        KernelLog::open_from(path, SeekFrom::Start(0))
+    }
+
+    fn open_from(path: &Path, from: SeekFrom) -> Result<KernelLog, FilesError> {
         let flags = OFlag::O_NONBLOCK.bits();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
         let mut file = file.map_err(FilesError::at("open", path))?;
-        file.seek(SeekFrom::End(0)).map_err(FilesError::at("seek", path))?;
+        file.seek(from).map_err(FilesError::at("seek", path))?;
         let file = UnixDatagram::from_std(OwnedFd::from(file).into());
         let file = file.map_err(FilesError::at("wait on", path))?;
         Ok(KernelLog { file, path: path.to_owned(), buffer: vec![0; RECORD_MAX] })

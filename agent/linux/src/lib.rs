@@ -1,8 +1,8 @@
 //! agent-linux: the kernel as the agent needs it, each concern a thin driver behind plain functions or a
 //! small trait. Decisions live in agent-core; what is here reads, writes and waits, and names the operation
-//! and the object when that fails. See docs/agent/README.md.
+//! and the object when that fails. See docs/internals/agent/README.md.
 //!
-//! Unsafe code lives in [`heap`] and [`activation`] alone.
+//! Unsafe code lives in [`heap`], [`activation`] and [`timex`] alone.
 #![deny(unsafe_code)]
 
 pub mod activation;
@@ -25,6 +25,7 @@ pub mod host_channel;
 #[cfg(test)]
 mod kernel_cgroup;
 pub mod kernel_defaults;
+pub mod kernel_files;
 pub mod kernel_log;
 pub mod log_follow;
 pub mod log_rotation;
@@ -48,6 +49,9 @@ pub mod remove_tree;
 pub mod scsi;
 pub mod selinux;
 pub mod service_manager;
+mod shim_sockets;
 pub mod shims;
+pub mod systemd_units;
 pub mod task_files;
+pub mod timex;
 pub mod volumes;

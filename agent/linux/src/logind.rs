@@ -69,6 +69,8 @@ trait Login1 {
 
     fn list_inhibitors(&self) -> zbus::Result<Vec<Inhibitor>>;
 
+    fn reboot(&self, interactive: bool) -> zbus::Result<()>;
+
     #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
     fn inhibit_delay_max_usec(&self) -> zbus::Result<u64>;
 
@@ -175,6 +177,14 @@ impl Logind {
             what.split(':').any(|what| what == "shutdown") && who == WHO && mode == "delay" && *process == own
         };
         list.iter().any(is_ours).then(|| DelayLock(lock.into())).ok_or(LogindError::NotListed)
+    }
+
+    /// Asks for a reboot in order: logind waits for who holds a delay lock, then systemd stops the units.
+    ///
+    /// # Errors
+    /// The bus' words; somebody blocks the reboot.
+    pub async fn reboot(&self) -> Result<(), LogindError> {
+        self.manager.reboot(false).await.map_err(|source| LogindError::Bus { operation: "Reboot", source })
     }
 
     /// Sees to it that logind waits for `needed` at least: where its limit is lower, a file in `drop_ins`

@@ -47,24 +47,29 @@ pub enum NodeLogError {
 /// # Errors
 /// See [`NodeLogError`].
 pub fn look(root: &Path, path: &str) -> Result<NodeLog, NodeLogError> {
-    look_in(open(root, directory(), Mode::empty()), path, usize::MAX)
+    look_in(open(root, directory(), Mode::empty()), path, ResolveFlag::empty(), usize::MAX)
 }
 
-/// As [`look`], for a directory that others may move: `root` itself must be one, and no part of it a link. A directory has at most
-/// `names_max` names.
+/// As [`look`], for a directory that others may move: `root` itself must be one, and no part of it a link. What is mounted below it, which
+/// may be a file system of a pod that never answers, is not looked at. A directory has at most `names_max` names.
 ///
 /// # Errors
 /// See [`NodeLogError`]; a `root` with a link is refused.
 pub fn look_without_links(root: &Path, path: &str, names_max: usize) -> Result<NodeLog, NodeLogError> {
     let how = OpenHow::new().flags(directory()).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    look_in(openat2(AT_FDCWD, root, how), path, names_max)
+    look_in(openat2(AT_FDCWD, root, how), path, ResolveFlag::RESOLVE_NO_XDEV, names_max)
 }
 
 fn directory() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
 }
 
-fn look_in(root: nix::Result<OwnedFd>, path: &str, names_max: usize) -> Result<NodeLog, NodeLogError> {
+fn look_in(
+    root: nix::Result<OwnedFd>,
+    path: &str,
+    further: ResolveFlag,
+    names_max: usize,
+) -> Result<NodeLog, NodeLogError> {
     let failed = |source: io::Error| match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENOTDIR) => NodeLogError::NotFound(path.to_owned()),
         Some(Errno::ELOOP | Errno::EXDEV) => NodeLogError::Refused(path.to_owned()),
@@ -72,8 +77,8 @@ fn look_in(root: nix::Result<OwnedFd>, path: &str, names_max: usize) -> Result<N
     };
     let root_fd = root.map_err(|e| failed(e.into()))?;
     let root = place(root_fd.as_raw_fd()).map_err(failed)?;
-    let how =
-        OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let resolve = ResolveFlag::RESOLVE_NO_MAGICLINKS | further;
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
     let found = openat2(&root_fd, &cleaned(path), how).map_err(|e| failed(e.into()))?;
     if !place(found.as_raw_fd()).map_err(failed)?.starts_with(&root) {
         return Err(NodeLogError::Refused(path.to_owned()));

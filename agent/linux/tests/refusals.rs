@@ -1,4 +1,4 @@
-//! Every write of the small drivers refused, one after the other, and cut off there (docs/testing.md, faults).
+//! Every write of the small drivers refused, one after the other, and cut off there (docs/internals/testing.md, faults).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

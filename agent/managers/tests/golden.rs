@@ -1,8 +1,8 @@
 //! Invented machines and pods, and the assignments of the upstream kubelet's managers: these managers must give the same processors,
 //! memory, refusals and errors, also after ends of pods and restarts.
 //!
-//! In: `fixtures/managers.json.gz`, recorded by `qemu-tests/controlplane/cmd/managers` (docs/testing.md). Each state is compared by the
-//! hash of one text with all assignments.
+//! In: `fixtures/managers.json.gz`, recorded by `qemu-tests/controlplane/cmd/managers` (docs/internals/testing.md). Each state is compared
+//! by the hash of one text with all assignments.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

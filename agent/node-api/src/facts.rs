@@ -1,11 +1,12 @@
 //! What was looked at on the node, at one time: the snapshot from which every answer is made.
 //!
 //! Texts are as their files have them; a file that is not there is an empty text. Sources that may hang or fail by themselves
-//! ([`Facts::services`], [`Facts::mounts`]) have their refusals here, so that the other kinds are answered without them.
+//! ([`Facts::services`], [`Facts::mounts`], [`Facts::processes`], [`Facts::operations`]) have their refusals here, so that the other kinds
+//! are answered without them.
 
 use std::net::IpAddr;
 
-use orlop_proto::node_api::v1alpha1::{DiskStatus, LinkStatus, MountStatus};
+use orlop_proto::node_api::v1alpha1::{DiskStatus, LinkStatus, MountStatus, OperationStatus, ProcessStatus};
 
 use crate::guard::AdminKey;
 use crate::refusal::Refusal;
@@ -35,6 +36,8 @@ pub struct Facts {
     pub degraded: String,
     /// `/run/orlop/agent-problems.json`.
     pub agent_problems: String,
+    /// `/run/orlop/change-problems.json`.
+    pub change_problems: String,
     /// `/proc/meminfo`.
     pub meminfo: String,
     /// `/proc/pressure/memory`.
@@ -55,6 +58,10 @@ pub struct Facts {
     pub services: Option<Result<String, Refusal>>,
     /// File systems by their place; `None`: nobody asked for them.
     pub mounts: Option<Result<Vec<(String, MountStatus)>, Refusal>>,
+    /// Processes, the largest first; `None`: nobody asked for them.
+    pub processes: Option<Result<Vec<ProcessStatus>, Refusal>>,
+    /// Operations, the oldest first; `None`: the request did not ask for them.
+    pub operations: Option<Result<Vec<OperationStatus>, Refusal>>,
 }
 
 impl Facts {
@@ -84,6 +91,13 @@ impl Facts {
 pub fn trusts_vsock_host(node_config: &str) -> bool {
     let document: serde_json::Value = serde_json::from_str(node_config).unwrap_or_default();
     document["config"]["api"]["vsock"]["trustHost"] == true
+}
+
+/// Whether users of the cluster may ask, by the effective configuration. A text that cannot be read has none.
+#[must_use]
+pub fn accepts_cluster(node_config: &str) -> bool {
+    let document: serde_json::Value = serde_json::from_str(node_config).unwrap_or_default();
+    document["config"]["api"]["clusterIdentities"] == true
 }
 
 /// The administrators of the effective configuration. A text that cannot be read has none.
@@ -133,6 +147,16 @@ mod tests {
         let text = r#"{"config":{"api":{"admins":[{"name":"a","key":"ed25519:x"},{"name":"b"},7]}}}"#;
         assert_eq!(admins(text), [AdminKey { name: "a".to_owned(), key: "ed25519:x".to_owned() }]);
         assert_eq!((admins("{"), admins("{}")), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn users_of_the_cluster_may_ask_if_the_configuration_says_so() {
+        assert!(accepts_cluster(r#"{"config":{"api":{"clusterIdentities":true}}}"#));
+        for other in
+            [r#"{"config":{"api":{"clusterIdentities":"true"}}}"#, r#"{"config":{"api":{}}}"#, "", "{"]
+        {
+            assert!(!accepts_cluster(other), "{other}");
+        }
     }
 
     #[test]

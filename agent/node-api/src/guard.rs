@@ -14,7 +14,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// Calls of a door at once, and then one in each period.
 const CALLS: (u32, Duration) = (40, Duration::from_millis(50));
-/// Calls of strangers, the same: they take no token of others.
+/// Calls of strangers, the same: they take no token of others. Users of the cluster have as many as the others, of their own.
 const STRANGERS_CALLS: (u32, Duration) = (10, Duration::from_millis(500));
 /// Lines about refused calls of a door at once, and then one in each period.
 const REFUSED_LINES: (u32, Duration) = (5, Duration::from_secs(1));
@@ -32,6 +32,8 @@ pub enum Door {
     Vsock,
     /// The network.
     Tcp,
+    /// The virtio-serial port of a machine and its host.
+    Serial,
 }
 
 impl fmt::Display for Door {
@@ -40,6 +42,7 @@ impl fmt::Display for Door {
             Door::Unix => "unix",
             Door::Vsock => "vsock",
             Door::Tcp => "tcp",
+            Door::Serial => "serial",
         })
     }
 }
@@ -64,6 +67,8 @@ pub enum Peer {
         /// Address and port.
         address: SocketAddr,
     },
+    /// The host of the machine, through the program that serves the virtio-serial port.
+    Port,
 }
 
 impl fmt::Display for Peer {
@@ -73,17 +78,20 @@ impl fmt::Display for Peer {
             Peer::Process { uid, pid: None } => write!(f, "uid {uid}"),
             Peer::Machine { cid } => write!(f, "cid {cid}"),
             Peer::Network { address } => write!(f, "{address}"),
+            Peer::Port => f.write_str("virtio-serial port"),
         }
     }
 }
 
-/// What an identity may do. Both read everything that this version has; roles are for what changes the node.
+/// What an identity may do. Operators and administrators read and operate; administrators alone change the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Reads, and will operate.
+    /// Reads and operates.
     Operator,
     /// May do everything.
     Admin,
+    /// May do what the cluster has allowed for this call.
+    Cluster,
 }
 
 impl Role {
@@ -93,6 +101,30 @@ impl Role {
         match self {
             Role::Operator => "operator",
             Role::Admin => "admin",
+            Role::Cluster => "cluster",
+        }
+    }
+}
+
+/// Who takes tokens of a door from the same bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallerClass {
+    /// May not ask.
+    Stranger,
+    /// A user of the cluster.
+    User,
+    /// Root on the node, a trusted host, an administrator of the configuration.
+    Trusted,
+}
+
+impl CallerClass {
+    /// The class of a caller.
+    #[must_use]
+    pub fn of(identity: &Result<Identity, Refusal>) -> CallerClass {
+        match identity {
+            Err(_) => CallerClass::Stranger,
+            Ok(Identity { role: Role::Cluster, .. }) => CallerClass::User,
+            Ok(Identity { role: Role::Operator | Role::Admin, .. }) => CallerClass::Trusted,
         }
     }
 }
@@ -111,7 +143,7 @@ pub struct Identity {
 pub struct Trust {
     /// The user whose processes are operators: that of the server.
     pub uid: u32,
-    /// `api.vsock.trustHost`.
+    /// `api.vsock.trustHost`: the host of the machine, by vsock and by the virtio-serial port.
     pub vsock_host: bool,
 }
 
@@ -126,10 +158,12 @@ pub fn identify(peer: Peer, trust: Trust) -> Result<Identity, Refusal> {
             Ok(Identity { name: format!("uid {uid}"), role: Role::Operator })
         }
         Peer::Process { .. } => refused("another user than the server's may not ask"),
-        Peer::Machine { cid: HOST_CID } if trust.vsock_host => {
+        Peer::Machine { cid: HOST_CID } | Peer::Port if trust.vsock_host => {
             Ok(Identity { name: "host".to_owned(), role: Role::Admin })
         }
-        Peer::Machine { cid: HOST_CID } => refused("this node does not trust the host of its machine"),
+        Peer::Machine { cid: HOST_CID } | Peer::Port => {
+            refused("this node does not trust the host of its machine")
+        }
         // A process of this machine, by the loopback, or another machine of the host.
         Peer::Machine { .. } => refused("only the host of the machine may ask on vsock"),
         Peer::Network { .. } => refused("an address is no identity"),
@@ -164,16 +198,63 @@ pub fn identify_key(
     }
 }
 
+/// Checks that the present configuration trusts an administrator who came when it was another one. `key` is the one that was shown.
+///
+/// # Errors
+/// It does not.
+pub fn still_trusted(
+    (identity, key, door): (&Identity, &str, Door),
+    admins: &[AdminKey],
+    vsock_host: bool,
+) -> Result<(), Refusal> {
+    let (trusted, reason) = match door {
+        Door::Unix => (true, Reason::NotTrusted),
+        Door::Vsock | Door::Serial => (vsock_host, Reason::NotTrusted),
+        Door::Tcp => {
+            let known = admins.iter().any(|admin| admin.name == identity.name && admin.key == key);
+            (known, Reason::UnknownKey)
+        }
+    };
+    let message = "the configuration has changed since this connection was opened";
+    if trusted { Ok(()) } else { Err(Refusal::new(reason, identity.name.clone(), message)) }
+}
+
+/// Checks that an identity may change the node.
+///
+/// # Errors
+/// Its role is another one.
+pub fn admin(identity: &Identity) -> Result<(), Refusal> {
+    match identity.role {
+        Role::Admin => Ok(()),
+        Role::Operator | Role::Cluster => {
+            let message =
+                format!("it needs the role {}, this is {}", Role::Admin.name(), identity.role.name());
+            Err(Refusal::new(Reason::RoleTooLow, identity.name.clone(), message))
+        }
+    }
+}
+
 /// Whether a connection is worth an answer: others are closed before they say anything. The host gets a refusal that it can read.
 #[must_use]
 pub fn is_heard(peer: Peer) -> bool {
     !matches!(peer, Peer::Machine { cid } if cid != HOST_CID)
 }
 
+/// The control group of the program that serves the virtio-serial port, as /proc names it.
+const PORT_CGROUP: &str = "0::/system.slice/orlop-serial.service";
+
+/// Whether a process is the program that serves the virtio-serial port, by its /proc/PID/cgroup. Only PID 1 starts processes there, and a
+/// container cannot name the group.
+#[must_use]
+pub fn is_port_program(cgroup: &str) -> bool {
+    cgroup.lines().any(|line| line == PORT_CGROUP)
+}
+
 /// The tokens of a door.
 #[derive(Clone, Debug)]
 pub struct DoorLimits {
-    calls: TokenBucket,
+    trusted: TokenBucket,
+    users: TokenBucket,
     strangers: TokenBucket,
     refused: TokenBucket,
     closed: TokenBucket,
@@ -183,7 +264,8 @@ pub struct DoorLimits {
 impl Default for DoorLimits {
     fn default() -> DoorLimits {
         DoorLimits {
-            calls: TokenBucket::new(CALLS.1, CALLS.0),
+            trusted: TokenBucket::new(CALLS.1, CALLS.0),
+            users: TokenBucket::new(CALLS.1, CALLS.0),
             strangers: TokenBucket::new(STRANGERS_CALLS.1, STRANGERS_CALLS.0),
             refused: TokenBucket::new(REFUSED_LINES.1, REFUSED_LINES.0),
             closed: TokenBucket::new(CLOSED_LINES.1, CLOSED_LINES.0),
@@ -193,14 +275,15 @@ impl Default for DoorLimits {
 }
 
 impl DoorLimits {
-    /// Takes the token of a call, of a stranger or of somebody who may ask.
+    /// Takes the token of a call.
     ///
     /// # Errors
     /// There is none.
-    pub fn admit(&mut self, now: Mono, door: Door, is_stranger: bool) -> Result<(), Refusal> {
-        let (bucket, every) = match is_stranger {
-            true => (&mut self.strangers, STRANGERS_CALLS.1),
-            false => (&mut self.calls, CALLS.1),
+    pub fn admit(&mut self, now: Mono, door: Door, class: CallerClass) -> Result<(), Refusal> {
+        let (bucket, every) = match class {
+            CallerClass::Stranger => (&mut self.strangers, STRANGERS_CALLS.1),
+            CallerClass::User => (&mut self.users, CALLS.1),
+            CallerClass::Trusted => (&mut self.trusted, CALLS.1),
         };
         bucket.reserve(now, Duration::ZERO).map(drop).map_err(|wait| Refusal {
             retry_after: wait,
@@ -245,6 +328,8 @@ mod tests {
             (machine(0), true, None, false),
             (machine(3), true, None, false),
             (machine(u32::MAX), true, None, false),
+            (Peer::Port, true, Some(Role::Admin), true),
+            (Peer::Port, false, None, true),
         ] {
             let found = identify(peer, Trust { uid: 0, vsock_host });
             assert_eq!(found.as_ref().ok().map(|identity| identity.role), role, "{peer}");
@@ -270,18 +355,69 @@ mod tests {
     }
 
     #[test]
+    fn only_the_unit_of_the_port_is_its_program() {
+        assert!(is_port_program("0::/system.slice/orlop-serial.service\n"));
+        for other in [
+            "",
+            "0::/",
+            "0::/system.slice/orlop-serial.service/x",
+            "0::/kubepods/pod1/system.slice/orlop-serial.service",
+            "1:name=x:/system.slice/orlop-serial.service",
+        ] {
+            assert!(!is_port_program(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_operator_changes_nothing() {
+        let of = |role| Identity { name: "uid 0".to_owned(), role };
+        assert_eq!(admin(&of(Role::Admin)), Ok(()));
+        let refusal = admin(&of(Role::Operator)).unwrap_err();
+        assert_eq!(refusal.reason, Reason::RoleTooLow);
+        assert_eq!(refusal.to_string(), "uid 0: it needs the role admin, this is operator");
+        assert_eq!(admin(&of(Role::Cluster)).unwrap_err().reason, Reason::RoleTooLow);
+    }
+
+    #[test]
+    fn an_old_connection_changes_nothing_when_its_key_is_gone() {
+        let admin = |name: &str, key: &str| AdminKey { name: name.to_owned(), key: key.to_owned() };
+        let ops = Identity { name: "ops-1".to_owned(), role: Role::Admin };
+        let by_key = |admins: &[AdminKey]| still_trusted((&ops, "k1", Door::Tcp), admins, true);
+        assert_eq!(by_key(&[admin("ops-2", "k2"), admin("ops-1", "k1")]), Ok(()));
+        for gone in [&[][..], &[admin("ops-1", "k2")], &[admin("ops-2", "k1")]] {
+            assert_eq!(by_key(gone).unwrap_err().reason, Reason::UnknownKey, "{gone:?}");
+        }
+        let host = |trusted| still_trusted((&ops, "", Door::Vsock), &[], trusted);
+        assert_eq!((host(true).is_ok(), host(false).unwrap_err().reason), (true, Reason::NotTrusted));
+        let by_port = |trusted| still_trusted((&ops, "", Door::Serial), &[], trusted);
+        assert_eq!((by_port(true).is_ok(), by_port(false).is_err()), (true, true));
+    }
+
+    #[test]
     fn a_burst_of_calls_passes_and_then_twenty_a_second() {
         let mut limits = DoorLimits::default();
         let at = |ms: u64| Mono(1_000_000_000 + ms * 1_000_000);
-        let mut calls = |ms| (0..100).filter(|_| limits.admit(at(ms), Door::Unix, false).is_ok()).count();
-        assert_eq!((calls(0), calls(49), calls(50), calls(1050)), (40, 0, 1, 20));
-        let refusal = limits.admit(at(1050), Door::Vsock, false).unwrap_err();
+        let mut calls =
+            |ms, class| (0..100).filter(|_| limits.admit(at(ms), Door::Unix, class).is_ok()).count();
+        let trusted = [0, 49, 50, 1050].map(|ms| calls(ms, CallerClass::Trusted));
+        assert_eq!(trusted, [40, 0, 1, 20]);
+        // Others have tokens of their own.
+        let users = [1050, 1100].map(|ms| calls(ms, CallerClass::User));
+        let strangers = [1050, 1550].map(|ms| calls(ms, CallerClass::Stranger));
+        assert_eq!((users, strangers), ([40, 1], [10, 1]));
+        let refusal = limits.admit(at(1050), Door::Vsock, CallerClass::Trusted).unwrap_err();
         assert_eq!((refusal.reason, refusal.retry_after), (Reason::TooManyCalls, Duration::from_millis(50)));
         assert_eq!(refusal.to_string(), "door vsock: more than 20 calls a second");
-        // Strangers have tokens of their own.
-        let mut strangers = |ms| (0..100).filter(|_| limits.admit(at(ms), Door::Tcp, true).is_ok()).count();
-        assert_eq!((strangers(1050), strangers(1550)), (10, 1));
-        assert!(limits.admit(at(2000), Door::Tcp, false).is_ok());
+        assert!(limits.admit(at(2000), Door::Tcp, CallerClass::Trusted).is_ok());
+    }
+
+    #[test]
+    fn a_role_has_a_class() {
+        let of = |role| CallerClass::of(&Ok(Identity { name: String::new(), role }));
+        assert_eq!((of(Role::Operator), of(Role::Admin)), (CallerClass::Trusted, CallerClass::Trusted));
+        assert_eq!(of(Role::Cluster), CallerClass::User);
+        let stranger = Err(Refusal::new(Reason::NotTrusted, "x", "no"));
+        assert_eq!(CallerClass::of(&stranger), CallerClass::Stranger);
     }
 
     #[test]

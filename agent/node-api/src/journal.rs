@@ -91,7 +91,7 @@ fn check(request: &ReadRequest) -> Result<(), String> {
 }
 
 /// A name without patterns, whose first character cannot begin an option.
-fn is_unit(name: &str) -> bool {
+pub(crate) fn is_unit(name: &str) -> bool {
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '@' | '\\');
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
     first && name.len() <= UNIT_CHARS_MAX && name.chars().all(safe)

@@ -24,6 +24,8 @@ pub enum ObjectKind {
     Problems,
     /// Services of systemd.
     Services,
+    /// Processes and threads of the kernel.
+    Processes,
     /// Addresses of interfaces.
     Addresses,
     /// Network interfaces.
@@ -36,22 +38,26 @@ pub enum ObjectKind {
     Memory,
     /// The clock, one object.
     Time,
+    /// What was done to the node, and is being done.
+    Operations,
 }
 
 impl ObjectKind {
     /// All of them.
-    pub const ALL: [ObjectKind; 11] = [
+    pub const ALL: [ObjectKind; 13] = [
         ObjectKind::Node,
         ObjectKind::Slots,
         ObjectKind::Boot,
         ObjectKind::Problems,
         ObjectKind::Services,
+        ObjectKind::Processes,
         ObjectKind::Addresses,
         ObjectKind::Links,
         ObjectKind::Disks,
         ObjectKind::Mounts,
         ObjectKind::Memory,
         ObjectKind::Time,
+        ObjectKind::Operations,
     ];
 
     /// Its name in requests and objects.
@@ -63,12 +69,14 @@ impl ObjectKind {
             ObjectKind::Boot => "boot",
             ObjectKind::Problems => "problems",
             ObjectKind::Services => "services",
+            ObjectKind::Processes => "processes",
             ObjectKind::Addresses => "addresses",
             ObjectKind::Links => "links",
             ObjectKind::Disks => "disks",
             ObjectKind::Mounts => "mounts",
             ObjectKind::Memory => "memory",
             ObjectKind::Time => "time",
+            ObjectKind::Operations => "operations",
         }
     }
 
@@ -79,12 +87,14 @@ impl ObjectKind {
             ObjectKind::Boot => "phases of this boot with their times",
             ObjectKind::Problems => "what is wrong, with remedies",
             ObjectKind::Services => "services of systemd",
+            ObjectKind::Processes => "processes with their memory and CPU time, the largest first",
             ObjectKind::Addresses => "addresses of interfaces",
             ObjectKind::Links => "network interfaces",
             ObjectKind::Disks => "block devices and their partitions",
             ObjectKind::Mounts => "file systems and their free space",
             ObjectKind::Memory => "memory, swap and pressure",
             ObjectKind::Time => "the clock and who vouches for it",
+            ObjectKind::Operations => "reboots, shutdowns and restarts: how far they are, how they ended",
         }
     }
 
@@ -96,6 +106,12 @@ impl ObjectKind {
     #[must_use]
     pub const fn needs_services(self) -> bool {
         matches!(self, ObjectKind::Node | ObjectKind::Problems | ObjectKind::Services)
+    }
+
+    /// All processes are looked at for it.
+    #[must_use]
+    pub const fn needs_processes(self) -> bool {
+        matches!(self, ObjectKind::Processes)
     }
 
     /// File systems are looked at for it; one whose device is dead may not answer.

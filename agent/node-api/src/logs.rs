@@ -22,6 +22,7 @@ use tonic::Status;
 
 use crate::collect::Collector;
 use crate::journal;
+use crate::pod_logs;
 use crate::program::Program;
 use crate::refusal::{Reason, Refusal};
 
@@ -66,7 +67,10 @@ impl LogReader {
             Ok(NodeLog::File(_)) | Err(_) => Vec::new(),
         };
         files.truncate(NAMES_MAX);
-        Ok(ListResponse { units, files })
+        let root = collector.sources().root.clone();
+        let mut pods = collector.state().look(move || pod_logs::pods(&root)).await?;
+        pods.truncate(NAMES_MAX);
+        Ok(ListResponse { units, files, pods })
     }
 
     /// The lines of a request.
@@ -82,7 +86,11 @@ impl LogReader {
         }
     }
 
-    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// A reader's place.
+    ///
+    /// # Errors
+    /// All are taken.
+    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.streams.clone().try_acquire_owned().map_err(|_| {
             let message = format!("{STREAMS_MAX} readers are there already");
             Refusal::new(Reason::TooManyStreams, "logs", message)

@@ -3,6 +3,7 @@
 //! ```text
 //! TCP ─► accept ─► handshake (bounded, the oldest goes) ─► key ─► api.admins ─┬─► Connection, a place of administrators
 //!                                                                             └─► Connection, one of few places of strangers
+//!                                                                                   └─ a token of the cluster ─► a place of its users
 //! ```
 //! Invariants: strangers take no place of administrators: handshakes are displaced by newer ones, and a key that the configuration does
 //! not have gets a place of its own kind; a handshake has [`HANDSHAKE_MAX`]; a key is looked up in the present configuration.
@@ -26,7 +27,7 @@ use tokio_rustls::server::TlsStream;
 use crate::collect::node_config;
 use crate::connection::{CallPeer, Connection, DoorPlaces};
 use crate::doors::{CONNECTIONS_MAX, DoorDeps, RETRY, is_of_peer};
-use crate::facts::admins;
+use crate::facts::{accepts_cluster, admins};
 use crate::guard::{Door, Peer, identify_key};
 use crate::tls::fingerprint;
 
@@ -55,6 +56,8 @@ struct NetworkDoor {
     deps: DoorDeps,
     places: DoorPlaces,
     strangers: DoorPlaces,
+    /// Of users of the cluster.
+    users: DoorPlaces,
     handshakes: FuturesUnordered<Handshake>,
     /// The same handshakes, the oldest first.
     begun: VecDeque<(u64, IpAddr, AbortHandle)>,
@@ -78,6 +81,7 @@ pub(crate) fn connections(
         acceptor: TlsAcceptor::from(tls),
         places: DoorPlaces::new(CONNECTIONS_MAX, deps.open.clone()),
         strangers: DoorPlaces::new(STRANGERS_MAX, deps.open.clone()),
+        users: DoorPlaces::new(CONNECTIONS_MAX, deps.open.clone()),
         deps,
         handshakes: FuturesUnordered::new(),
         begun: VecDeque::new(),
@@ -153,8 +157,10 @@ impl NetworkDoor {
         // A socket of both families shows IPv4 addresses inside of IPv6's.
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         let peer = Peer::Network { address };
-        let known = admins(&node_config(&self.deps.root));
-        let identity = identify_key(peer, &admin_key::render(&key), &fingerprint(&key), &known);
+        let config = node_config(&self.deps.root);
+        let known = admins(&config);
+        let (key, fingerprint) = (admin_key::render(&key), fingerprint(&key));
+        let identity = identify_key(peer, &key, &fingerprint, &known);
         let places = if identity.is_ok() { &self.places } else { &self.strangers };
         let Some(place) = places.take() else {
             self.deps.gate.say_closed(
@@ -164,7 +170,12 @@ impl NetworkDoor {
             );
             return None;
         };
-        Some(Connection::new(stream, CallPeer { door: Door::Tcp, peer, identity }, place))
+        let may_prove = identity.is_err() && accepts_cluster(&config);
+        let caller = CallPeer::new(Door::Tcp, peer, identity).with_key(key);
+        Some(match may_prove {
+            true => Connection::of_stranger(stream, caller, place, self.users.clone()),
+            false => Connection::new(stream, caller, place),
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Refusals: why a call has no answer, for programs and for people.
 //!
 //! In: a [`Reason`], the object and what happened. Out: a gRPC status with an `ErrorDetail`. Invariants: clients branch on the reason's
-//! word and never on a text; each reason has a gRPC code, a remedy and a section of docs/node-api.md (a test compares).
+//! word and never on a text; each reason has a gRPC code, a remedy and a section of docs/reference/node-api.md (a test compares).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use orlop_proto::node_api::v1alpha1::ErrorDetail;
 use tonic::{Code, Status};
 
 /// The page with a section for each reason.
-const PAGE: &str = "docs/node-api.md";
+const PAGE: &str = "docs/reference/node-api.md";
 
 /// What kind of refusal it is. Reasons are added, never changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +37,47 @@ pub enum Reason {
     NoSuchLog,
     /// A line or a file is longer than what is sent.
     LogTooLong,
+    /// The peer may ask, but not for this.
+    RoleTooLow,
+    /// The document has mistakes, or another source would be refused because of it.
+    ConfigRefused,
+    /// The document changes keys that belong to the first boot.
+    FirstBootOnly,
+    /// Another change has not ended.
+    ChangeOpen,
+    /// There is no such change, or nothing would change.
+    NoChange,
+    /// The change cannot be confirmed or taken back like this.
+    ChangeNotReady,
+    /// The state partition cannot be used.
+    StateDegraded,
+    /// Another operation has not ended.
+    OperationRunning,
+    /// The node has no record of such an operation.
+    NoSuchOperation,
+    /// The service is none that may be restarted.
+    NotRestartable,
+    /// The operation has begun, or has ended.
+    TooLate,
+    /// The state partition does not keep the record of an operation.
+    NotRecorded,
+    /// The other slot holds no version to which the node could go.
+    NoOtherVersion,
+    /// A version is on trial, or is to be tried, and has no verdict yet.
+    TrialUnderWay,
+    /// The node has gone back from the version, and does not boot it again.
+    VersionRefused,
+    /// The cluster does not know the token of the call.
+    UnknownToken,
+    /// The cluster does not let its user do this.
+    NotAllowed,
+    /// The cluster cannot be asked about a token.
+    CannotAsk,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 11] = [
+    pub const ALL: &[Reason] = &[
         Reason::NotTrusted,
         Reason::UnknownKey,
         Reason::UnknownKind,
@@ -53,6 +89,24 @@ impl Reason {
         Reason::PartSilent,
         Reason::NoSuchLog,
         Reason::LogTooLong,
+        Reason::RoleTooLow,
+        Reason::ConfigRefused,
+        Reason::FirstBootOnly,
+        Reason::ChangeOpen,
+        Reason::NoChange,
+        Reason::ChangeNotReady,
+        Reason::StateDegraded,
+        Reason::OperationRunning,
+        Reason::NoSuchOperation,
+        Reason::NotRestartable,
+        Reason::TooLate,
+        Reason::NotRecorded,
+        Reason::NoOtherVersion,
+        Reason::TrialUnderWay,
+        Reason::VersionRefused,
+        Reason::UnknownToken,
+        Reason::NotAllowed,
+        Reason::CannotAsk,
     ];
 
     /// The word for programs.
@@ -70,6 +124,24 @@ impl Reason {
             Reason::PartSilent => "PART_SILENT",
             Reason::NoSuchLog => "NO_SUCH_LOG",
             Reason::LogTooLong => "LOG_TOO_LONG",
+            Reason::RoleTooLow => "ROLE_TOO_LOW",
+            Reason::ConfigRefused => "CONFIG_REFUSED",
+            Reason::FirstBootOnly => "FIRST_BOOT_ONLY",
+            Reason::ChangeOpen => "CHANGE_OPEN",
+            Reason::NoChange => "NO_CHANGE",
+            Reason::ChangeNotReady => "CHANGE_NOT_READY",
+            Reason::StateDegraded => "STATE_DEGRADED",
+            Reason::OperationRunning => "OPERATION_RUNNING",
+            Reason::NoSuchOperation => "NO_SUCH_OPERATION",
+            Reason::NotRestartable => "NOT_RESTARTABLE",
+            Reason::TooLate => "TOO_LATE",
+            Reason::NotRecorded => "NOT_RECORDED",
+            Reason::NoOtherVersion => "NO_OTHER_VERSION",
+            Reason::TrialUnderWay => "TRIAL_UNDER_WAY",
+            Reason::VersionRefused => "VERSION_REFUSED",
+            Reason::UnknownToken => "UNKNOWN_TOKEN",
+            Reason::NotAllowed => "NOT_ALLOWED",
+            Reason::CannotAsk => "CANNOT_ASK",
         }
     }
 
@@ -77,13 +149,27 @@ impl Reason {
     #[must_use]
     pub const fn code(self) -> Code {
         match self {
-            Reason::NotTrusted | Reason::UnknownKey => Code::Unauthenticated,
-            Reason::UnknownKind | Reason::BadRequest => Code::InvalidArgument,
+            Reason::NotTrusted | Reason::UnknownKey | Reason::UnknownToken => Code::Unauthenticated,
+            Reason::RoleTooLow | Reason::NotAllowed => Code::PermissionDenied,
+            Reason::UnknownKind | Reason::BadRequest | Reason::ConfigRefused | Reason::FirstBootOnly => {
+                Code::InvalidArgument
+            }
             Reason::TooManyCalls | Reason::TooManyStreams | Reason::TooManyObjects => Code::ResourceExhausted,
-            Reason::PartDown => Code::Unavailable,
+            Reason::PartDown | Reason::CannotAsk => Code::Unavailable,
             Reason::PartSilent => Code::DeadlineExceeded,
-            Reason::NoSuchLog => Code::NotFound,
+            Reason::NoSuchLog | Reason::NoSuchOperation => Code::NotFound,
             Reason::LogTooLong => Code::DataLoss,
+            Reason::ChangeOpen
+            | Reason::NoChange
+            | Reason::ChangeNotReady
+            | Reason::StateDegraded
+            | Reason::OperationRunning
+            | Reason::NotRestartable
+            | Reason::TooLate
+            | Reason::NotRecorded
+            | Reason::NoOtherVersion
+            | Reason::TrialUnderWay
+            | Reason::VersionRefused => Code::FailedPrecondition,
         }
     }
 
@@ -104,8 +190,48 @@ impl Reason {
             Reason::TooManyObjects => "ask for objects by name",
             Reason::PartDown => "`orlopctl get services` shows what runs; the other kinds answer without it",
             Reason::PartSilent => "ask again; the other kinds answer without it",
-            Reason::NoSuchLog => "`orlopctl logs --list` lists units and files",
+            Reason::NoSuchLog => "`orlopctl logs --list` lists units, files and pods",
             Reason::LogTooLong => "read the log by its end: `--lines`",
+            Reason::RoleTooLow => {
+                "ask by TCP with a key of `api.admins`, or by vsock as a host that the NodeConfig trusts"
+            }
+            Reason::ConfigRefused => "`orlopctl config check FILE` lists all mistakes",
+            Reason::FirstBootOnly => {
+                "leave these keys as they are, or install the node again with the document"
+            }
+            Reason::ChangeOpen => "confirm the open change, take it back, or wait for its deadline",
+            Reason::NoChange => "`orlopctl config history` lists the changes",
+            Reason::ChangeNotReady => {
+                "`orlopctl config history` shows how far the change is; ask again by a new connection"
+            }
+            Reason::StateDegraded => {
+                "docs/reference/boot.md says what to do about the state partition; nothing is kept before that"
+            }
+            Reason::OperationRunning => {
+                "`orlopctl wait` waits for its end; `orlopctl cancel` calls off one that waits"
+            }
+            Reason::NoSuchOperation => "`orlopctl get operations` lists those of the node",
+            Reason::NotRestartable => "reboot the node, or look at the service's log",
+            Reason::TooLate => "`orlopctl wait` shows how it ends",
+            Reason::NotRecorded => {
+                "look at the state partition (`orlopctl status`); `--unrecorded` does it without a record"
+            }
+            Reason::NoOtherVersion => {
+                "`orlopctl upgrade --stage --version X.Y.Z` brings another version to the node"
+            }
+            Reason::TrialUnderWay => {
+                "wait for the end of the trial: `orlopctl get operations`, docs/reference/update.md"
+            }
+            Reason::VersionRefused => {
+                "`orlopctl upgrade --now --version X.Y.Z` takes it all the same, or take a newer one"
+            }
+            Reason::UnknownToken => {
+                "ask for a token of the audience `orlop.dev/node-api/NODE`: `kubectl create token`"
+            }
+            Reason::NotAllowed => {
+                "bind a ClusterRole with that verb on that resource of the group `node.orlop.dev`"
+            }
+            Reason::CannotAsk => "ask with a key of `api.admins` meanwhile; `orlopctl status` says why",
         }
     }
 
@@ -167,10 +293,10 @@ mod tests {
 
     #[test]
     fn each_reason_has_a_word_of_its_own_and_a_section_of_the_page() {
-        let page = include_str!("../../../docs/node-api.md");
+        let page = include_str!("../../../docs/reference/node-api.md");
         let words: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.word()).collect();
         assert_eq!(words.len(), Reason::ALL.len());
-        for reason in Reason::ALL {
+        for reason in Reason::ALL.iter().copied() {
             let heading = format!("### {}", reason.word());
             assert!(page.lines().any(|line| line == heading), "{PAGE} lacks `{heading}`");
             assert!(!reason.remedy().is_empty() && reason.code() != Code::Ok);
@@ -194,7 +320,7 @@ mod tests {
         assert_eq!((detail.reason.as_str(), detail.retry_after_ms), ("TOO_MANY_CALLS", 1500));
         assert_eq!(
             (detail.object.as_str(), detail.runbook.as_str()),
-            ("door unix", "docs/node-api.md#too_many_calls")
+            ("door unix", "docs/reference/node-api.md#too_many_calls")
         );
         assert!(detail.remedy.contains("again"));
     }

@@ -10,31 +10,47 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_kubelet_api::server_policy::bearer_token;
 use agent_linux::clock::boottime;
+use agent_linux::files::{Durability, read_capped, write_atomic};
 use agent_types::lock::Lock;
 use futures_util::stream::{self, BoxStream};
+use orlop_proto::node_api::v1alpha1::captures_server::CapturesServer;
+use orlop_proto::node_api::v1alpha1::config_server::ConfigServer;
 use orlop_proto::node_api::v1alpha1::logs_server::{Logs, LogsServer};
 use orlop_proto::node_api::v1alpha1::node_server::{Node, NodeServer};
+use orlop_proto::node_api::v1alpha1::operations_server::OperationsServer;
 use orlop_proto::node_api::v1alpha1::{
-    GetRequest, GetResponse, KindsRequest, KindsResponse, ListRequest, ListResponse, ReadRequest,
-    VersionInfo, VersionRequest,
+    GetRequest, GetResponse, KindsRequest, KindsResponse, ListRequest, ListResponse, PodLogRequest,
+    ReadRequest, VersionInfo, VersionRequest,
 };
 use socket2::{Domain, Socket};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::answers;
-use crate::collect::{Collector, Sources};
+use crate::areas::ApiArea;
+use crate::capture::CapturePlaces;
+use crate::cluster::ClusterIdentities;
+use crate::collect::{Collector, Sources, THREADS, node_config};
+use crate::configuration::DOCUMENT_MAX;
 use crate::connection::{CallPeer, Connection};
 use crate::doors::{self, DoorDeps};
-use crate::guard::{Door, DoorLimits, Peer};
+use crate::facts::accepts_cluster;
+use crate::guard::{CallerClass, Door, DoorLimits, Peer};
 use crate::kinds::{self, ObjectKind};
-use crate::logs::{LogReader, LogStream};
+use crate::logs::{LogReader, LogStream, STREAMS_MAX as READERS_MAX};
 use crate::network_door;
-use crate::refusal::Refusal;
+use crate::operations::handle::{OperationHandle, WATCHERS_MAX};
+use crate::operations::keeper::keeper;
+use crate::operations::notices::notices;
+use crate::pod_logs;
+use crate::refusal::{Reason, Refusal};
+use crate::shares::{UserShare, held};
 use crate::tls::{ServerTls, TlsError, server_tls};
+use crate::watching::{self, WATCHES_MAX, WatchStream};
 
 /// Calls at once on one connection.
 const CALLS_MAX: usize = 16;
@@ -44,8 +60,12 @@ const STREAMS_MAX: u32 = 16;
 const HEADERS_MAX: u32 = 16 << 10;
 /// A request, bytes.
 const REQUEST_MAX: usize = 64 << 10;
+/// A request with a document of the configuration, bytes.
+const CONFIG_REQUEST_MAX: usize = DOCUMENT_MAX + REQUEST_MAX;
 /// A silent connection is asked for a sign of life after this, and closed without one after that.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+/// A fingerprint is not longer, bytes.
+const FINGERPRINT_MAX: u64 = 128;
 /// Characters of an object in the log.
 const OBJECT_CHARS_MAX: usize = 200;
 
@@ -90,25 +110,54 @@ pub async fn serve(settings: Settings, sockets: Vec<OwnedFd>) -> Result<(), Serv
     let Settings { sources, uid, idle, version } = settings;
     let (open, connected) = watch::channel(0);
     let gate = Arc::new(Gate::default());
-    let deps = DoorDeps { root: sources.root.clone(), uid, gate: gate.clone(), open };
-    let collector = Collector::new(sources);
+    let deps = DoorDeps { root: sources.root.clone(), uid, gate: gate.clone(), open: open.clone() };
+    let cluster = ClusterIdentities::new(&sources.root);
+    let collector = Arc::new(Collector::new(sources));
     let (doors, server_key) = open_doors(sockets, &deps, &collector).await?;
-    let api = NodeApi(Arc::new(ApiParts { collector, logs: LogReader::new(), gate, version, server_key }));
-    Server::builder()
+    let (notices, notice_task) = notices(&collector.sources().root);
+    let (operations, keeper) = keeper(collector.clone(), open, notices);
+    let logs = LogReader::new();
+    let watches = Arc::new(Semaphore::new(WATCHES_MAX));
+    let shares = UserShares::default();
+    let captures = CapturePlaces::default();
+    let parts = ApiParts {
+        collector,
+        logs,
+        operations,
+        cluster,
+        watches,
+        captures,
+        shares,
+        gate,
+        version,
+        server_key,
+    };
+    let api = NodeApi(Arc::new(parts));
+    let served = Server::builder()
         .concurrency_limit_per_connection(CALLS_MAX)
         .max_concurrent_streams(STREAMS_MAX)
         .http2_max_header_list_size(HEADERS_MAX)
         .http2_keepalive_interval(Some(ALIVE.0))
         .http2_keepalive_timeout(Some(ALIVE.1))
+        .add_service(CapturesServer::new(api.clone()).max_decoding_message_size(REQUEST_MAX))
         .add_service(NodeServer::new(api.clone()).max_decoding_message_size(REQUEST_MAX))
-        .add_service(LogsServer::new(api).max_decoding_message_size(REQUEST_MAX))
-        .serve_with_incoming_shutdown(stream::select_all(doors), without_clients(connected, idle))
-        .await
-        .map_err(ServeError::Serve)
+        .add_service(ConfigServer::new(api.clone()).max_decoding_message_size(CONFIG_REQUEST_MAX))
+        .add_service(LogsServer::new(api.clone()).max_decoding_message_size(REQUEST_MAX))
+        .add_service(OperationsServer::new(api).max_decoding_message_size(REQUEST_MAX))
+        .serve_with_incoming_shutdown(stream::select_all(doors), without_clients(connected, idle));
+    tokio::select! {
+        // The tasks run for as long as the server has handles to them.
+        served = served => served.map_err(ServeError::Serve),
+        () = keeper.run() => Ok(()),
+        () = notice_task.run() => Ok(()),
+    }
 }
 
 /// Where the server's key in the network is, below the root directory.
 const KEY: &str = "var/lib/orlop/api/key";
+
+/// The fingerprint of that key, for the agent, which shows it in the Node.
+pub const FINGERPRINT_FILE: &str = "/var/lib/orlop/api/fingerprint";
 
 /// Connections of a door.
 type DoorConnections = BoxStream<'static, io::Result<Connection>>;
@@ -123,7 +172,7 @@ async fn open_doors(
     for socket in sockets.into_iter().map(Socket::from) {
         let domain = socket.local_addr().map_err(ServeError::Socket)?.domain();
         let door = if domain == Domain::IPV4 || domain == Domain::IPV6 {
-            let ServerTls { config, fingerprint } = network_tls(deps, collector).await?;
+            let ServerTls { config, fingerprint, .. } = network_tls(deps, collector).await?;
             tracing::info!(key = %fingerprint, "the port in the network is open");
             server_key = fingerprint;
             network_door::connections(socket, config, deps.clone())
@@ -138,7 +187,8 @@ async fn open_doors(
 /// A state partition that does not answer keeps nobody out: the key is in memory then.
 async fn network_tls(deps: &DoorDeps, collector: &Collector) -> Result<ServerTls, ServeError> {
     let file = deps.root.join(KEY);
-    let made = match collector.state().look(move || server_tls(&file)).await {
+    let shown = deps.root.join(FINGERPRINT_FILE.trim_start_matches('/'));
+    let made = match collector.state().look(move || kept_tls(&file, &shown)).await {
         Ok(made) => made,
         Err(refusal) => {
             tracing::warn!(%refusal, "the server's key cannot be read");
@@ -148,7 +198,23 @@ async fn network_tls(deps: &DoorDeps, collector: &Collector) -> Result<ServerTls
     made.map_err(ServeError::Tls)
 }
 
-/// Ends when no client has been connected for `idle`.
+/// TLS with the key of a file, and its fingerprint in another one. Blocking.
+fn kept_tls(file: &Path, shown: &Path) -> Result<ServerTls, TlsError> {
+    let made = server_tls(file)?;
+    // A key that lives in memory is another one in the server's next life: clients must not pin it.
+    if made.is_kept
+        && read_capped(shown, FINGERPRINT_MAX).ok().as_deref() != Some(made.fingerprint.as_bytes())
+    {
+        let written = write_atomic(shown, made.fingerprint.as_bytes(), 0o644, Durability::Contents);
+        if let Err(error) = written {
+            let error = orlop_config::error_chain::chain(&error);
+            tracing::warn!(error, "the Node does not show the server's key");
+        }
+    }
+    Ok(made)
+}
+
+/// Ends when no client has been connected, and no operation open, for `idle`.
 async fn without_clients(mut connected: watch::Receiver<usize>, idle: Duration) {
     loop {
         // The sender lives as long as the doors.
@@ -175,6 +241,7 @@ pub(crate) struct Gate {
     unix: Lock<DoorLimits>,
     vsock: Lock<DoorLimits>,
     tcp: Lock<DoorLimits>,
+    serial: Lock<DoorLimits>,
 }
 
 impl Gate {
@@ -183,11 +250,20 @@ impl Gate {
             Door::Unix => &self.unix,
             Door::Vsock => &self.vsock,
             Door::Tcp => &self.tcp,
+            Door::Serial => &self.serial,
         }
     }
 
+    /// The token of a stranger's call: a token of the cluster may be worth nothing.
+    fn admit_token(&self, door: Door) -> Result<(), Refusal> {
+        self.limits(door).lock().admit(boottime(), door, CallerClass::Stranger)
+    }
+
     fn admit(&self, caller: &CallPeer) -> Result<(), Refusal> {
-        self.limits(caller.door).lock().admit(boottime(), caller.door, caller.identity.is_err())?;
+        let class = CallerClass::of(&caller.identity);
+        if class != CallerClass::Stranger || !caller.is_counted {
+            self.limits(caller.door).lock().admit(boottime(), caller.door, class)?;
+        }
         caller.identity.clone().map(drop)
     }
 
@@ -215,10 +291,36 @@ impl Gate {
     }
 }
 
+/// What users of the cluster may take of the places of readers.
 #[derive(Debug)]
-struct ApiParts {
-    collector: Collector,
+pub(crate) struct UserShares {
+    logs: UserShare,
+    changes: UserShare,
+    pub(crate) operations: UserShare,
+    pub(crate) config: UserShare,
+}
+
+impl Default for UserShares {
+    fn default() -> UserShares {
+        UserShares {
+            logs: UserShare::of("logs", READERS_MAX),
+            changes: UserShare::of("objects", WATCHES_MAX),
+            operations: UserShare::of("operations", WATCHERS_MAX),
+            config: UserShare::of("configuration", THREADS),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ApiParts {
+    pub(crate) collector: Arc<Collector>,
     logs: LogReader,
+    pub(crate) operations: OperationHandle,
+    cluster: ClusterIdentities,
+    /// Places of readers of changes.
+    watches: Arc<Semaphore>,
+    pub(crate) captures: CapturePlaces,
+    pub(crate) shares: UserShares,
     gate: Arc<Gate>,
     version: String,
     /// Fingerprint of the key in the network.
@@ -227,11 +329,47 @@ struct ApiParts {
 
 /// The services; clones are the same server.
 #[derive(Clone, Debug)]
-struct NodeApi(Arc<ApiParts>);
+pub(crate) struct NodeApi(pub(crate) Arc<ApiParts>);
 
 impl NodeApi {
+    /// Who asks for something of this area: by the connection, or by the token of the call.
+    pub(crate) async fn caller(&self, asks: AskingCall, area: ApiArea) -> Option<CallPeer> {
+        let AskingCall { caller, token } = asks;
+        let mut caller = caller?;
+        let Some(token) = token.filter(|_| caller.identity.is_err() && caller.door == Door::Tcp) else {
+            return Some(caller);
+        };
+        if !accepts_cluster(&node_config(&self.0.collector.sources().root)) {
+            return Some(caller);
+        }
+        caller.identity = match self.0.cluster.known(&token, area) {
+            Some(identity) => Ok(identity),
+            None => {
+                caller.is_counted = true;
+                match self.0.gate.admit_token(caller.door) {
+                    Ok(()) => self.0.cluster.identify(caller.peer, &token, area).await,
+                    Err(refusal) => Err(refusal),
+                }
+            }
+        };
+        if caller.identity.is_ok() {
+            caller.prove();
+        }
+        Some(caller)
+    }
+
+    /// The answer to a request, as it is now.
+    pub(crate) async fn snapshot(&self, request: &GetRequest) -> Result<GetResponse, Refusal> {
+        let kinds: Vec<ObjectKind> = kinds::requested(request)?;
+        let mut facts = self.0.collector.collect(&kinds).await?;
+        if kinds.contains(&ObjectKind::Operations) {
+            facts.operations = Some(self.0.operations.list().await);
+        }
+        answers::get(request, &facts)
+    }
+
     /// Admits a call, does its work and records it.
-    async fn call<T>(
+    pub(crate) async fn call<T>(
         &self,
         caller: Option<CallPeer>,
         method: &'static str,
@@ -255,57 +393,108 @@ fn short(text: &str) -> String {
     agent_core::console::text::clean(text, OBJECT_CHARS_MAX)
 }
 
-fn caller<T>(request: &Request<T>) -> Option<CallPeer> {
-    request.extensions().get::<CallPeer>().cloned()
+/// What a call has to say who it is from.
+pub(crate) struct AskingCall {
+    caller: Option<CallPeer>,
+    /// A bearer token (RFC 6750).
+    token: Option<String>,
+}
+
+pub(crate) fn asks<T>(request: &Request<T>) -> AskingCall {
+    let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+    AskingCall {
+        caller: request.extensions().get::<CallPeer>().cloned(),
+        token: header.and_then(bearer_token).map(str::to_owned),
+    }
+}
+
+/// The class of a caller.
+pub(crate) fn class(caller: Option<&CallPeer>) -> CallerClass {
+    caller.map_or(CallerClass::Stranger, |caller| CallerClass::of(&caller.identity))
 }
 
 #[tonic::async_trait]
 impl Node for NodeApi {
     async fn version(&self, request: Request<VersionRequest>) -> Result<Response<VersionInfo>, Status> {
+        let caller = self.caller(asks(&request), ApiArea::Status).await;
         let work = async {
             let facts = self.0.collector.collect(&[]).await?;
             Ok::<_, Refusal>(answers::version(&self.0.version, &self.0.server_key, &facts))
         };
-        self.call(caller(&request), "Node.Version", String::new(), work).await
+        self.call(caller, "Node.Version", String::new(), work).await
     }
 
     async fn kinds(&self, request: Request<KindsRequest>) -> Result<Response<KindsResponse>, Status> {
+        let caller = self.caller(asks(&request), ApiArea::Status).await;
         let work = async { Ok::<_, Refusal>(KindsResponse { kinds: kinds::table() }) };
-        self.call(caller(&request), "Node.Kinds", String::new(), work).await
+        self.call(caller, "Node.Kinds", String::new(), work).await
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
-        let caller = caller(&request);
+        let caller = self.caller(asks(&request), ApiArea::Status).await;
         let request = request.into_inner();
         let object = format!("{} {}", request.kinds.join(","), request.names.join(","));
-        let work = async {
-            let kinds: Vec<ObjectKind> = kinds::requested(&request)?;
-            let facts = self.0.collector.collect(&kinds).await?;
-            answers::get(&request, &facts)
-        };
+        let work = self.snapshot(&request);
         self.call(caller, "Node.Get", object, work).await
+    }
+
+    type WatchStream = WatchStream;
+
+    async fn watch(&self, request: Request<GetRequest>) -> Result<Response<WatchStream>, Status> {
+        let caller = self.caller(asks(&request), ApiArea::Status).await;
+        let request = request.into_inner();
+        let object = format!("{} {}", request.kinds.join(","), request.names.join(","));
+        let class = class(caller.as_ref());
+        let work = async {
+            let share = self.0.shares.changes.take(class)?;
+            let place = self.0.watches.clone().try_acquire_owned().map_err(|_| {
+                let message = format!("{WATCHES_MAX} readers of changes are there already");
+                Refusal::new(Reason::TooManyStreams, "objects", message)
+            })?;
+            Ok::<_, Refusal>(held(watching::watch(self.clone(), request, place).await?, share))
+        };
+        self.call(caller, "Node.Watch", object, work).await
     }
 }
 
 #[tonic::async_trait]
 impl Logs for NodeApi {
     type ReadStream = LogStream;
+    type ReadPodStream = LogStream;
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
+        let caller = self.caller(asks(&request), ApiArea::Logs).await;
         let work = self.0.logs.list(&self.0.collector);
-        self.call(caller(&request), "Logs.List", String::new(), work).await
+        self.call(caller, "Logs.List", String::new(), work).await
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<LogStream>, Status> {
-        let caller = caller(&request);
+        let caller = self.caller(asks(&request), ApiArea::Logs).await;
         let request = request.into_inner();
         let object = match (request.file.as_str(), request.kernel) {
             ("", true) => "kernel".to_owned(),
             ("", false) => request.units.join(","),
             (file, _) => format!("file {file}"),
         };
-        let work = self.0.logs.read(&self.0.collector, &request);
+        let class = class(caller.as_ref());
+        let work = async {
+            let share = self.0.shares.logs.take(class)?;
+            Ok::<_, Refusal>(held(self.0.logs.read(&self.0.collector, &request).await?, share))
+        };
         self.call(caller, "Logs.Read", object, work).await
+    }
+
+    async fn read_pod(&self, request: Request<PodLogRequest>) -> Result<Response<LogStream>, Status> {
+        let caller = self.caller(asks(&request), ApiArea::Logs).await;
+        let request = request.into_inner();
+        let object = format!("pod {}/{} {}", request.namespace, request.pod, request.container);
+        let class = class(caller.as_ref());
+        let work = async {
+            let share = self.0.shares.logs.take(class)?;
+            let place = self.0.logs.place()?;
+            Ok::<_, Refusal>(held(pod_logs::read(&self.0.collector, &request, place).await?, share))
+        };
+        self.call(caller, "Logs.ReadPod", object, work).await
     }
 }
 
@@ -313,10 +502,9 @@ impl Logs for NodeApi {
 mod tests {
     use super::*;
     use crate::guard::{Identity, Role};
-    use crate::refusal::Reason;
 
     fn of(identity: Result<Identity, Refusal>) -> CallPeer {
-        CallPeer { door: Door::Vsock, peer: Peer::Machine { cid: 2 }, identity }
+        CallPeer::new(Door::Vsock, Peer::Machine { cid: 2 }, identity)
     }
 
     fn stranger() -> CallPeer {
@@ -324,9 +512,17 @@ mod tests {
     }
 
     fn api() -> NodeApi {
+        let collector = Arc::new(Collector::new(Sources::default()));
+        let (notices, _notice_task) = notices(Path::new("/nowhere"));
+        let (operations, _keeper) = keeper(collector.clone(), watch::channel(0).0, notices);
         let parts = ApiParts {
-            collector: Collector::new(Sources::default()),
+            collector,
             logs: LogReader::new(),
+            operations,
+            cluster: ClusterIdentities::new(Path::new("/nowhere")),
+            watches: Arc::new(Semaphore::new(WATCHES_MAX)),
+            captures: CapturePlaces::default(),
+            shares: UserShares::default(),
             gate: Arc::default(),
             version: "1".to_owned(),
             server_key: String::new(),
@@ -358,9 +554,39 @@ mod tests {
         }
         assert!(codes.contains(&tonic::Code::ResourceExhausted), "{codes:?}");
         let root = Identity { name: "uid 0".to_owned(), role: Role::Operator };
-        let root =
-            CallPeer { door: Door::Unix, peer: Peer::Process { uid: 0, pid: None }, identity: Ok(root) };
+        let root = CallPeer::new(Door::Unix, Peer::Process { uid: 0, pid: None }, Ok(root));
         assert!(ask(root).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_a_user_of_the_cluster_costs_an_administrator_nothing() {
+        let api = api();
+        let ask = |name: &str, role| {
+            let identity = Identity { name: name.to_owned(), role };
+            let caller = CallPeer::new(Door::Tcp, Peer::Machine { cid: 2 }, Ok(identity));
+            api.call(Some(caller), "Node.Kinds", String::new(), async { Ok::<_, Refusal>(()) })
+        };
+        let mut codes = Vec::new();
+        for _ in 0..200 {
+            codes.push(ask("ops", Role::Cluster).await.err().map(|status| status.code()));
+        }
+        assert!(codes.contains(&Some(tonic::Code::ResourceExhausted)), "{codes:?}");
+        assert!(ask("ops-1", Role::Admin).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_refused_token_is_one_call() {
+        let api = api();
+        let mut codes = Vec::new();
+        for _ in 0..10 {
+            let admitted = api.0.gate.admit_token(Door::Vsock);
+            assert!(admitted.is_ok(), "{admitted:?}");
+            let mut caller = stranger();
+            caller.is_counted = true;
+            let call = api.call(Some(caller), "Node.Kinds", String::new(), async { Ok::<_, Refusal>(()) });
+            codes.push(call.await.unwrap_err().code());
+        }
+        assert_eq!(codes, [tonic::Code::Unauthenticated; 10]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -45,6 +45,8 @@ pub(crate) struct ServerTls {
     pub(crate) config: Arc<ServerConfig>,
     /// Of the server's key.
     pub(crate) fingerprint: String,
+    /// The key's file has it.
+    pub(crate) is_kept: bool,
 }
 
 /// TLS with the key of `file`, which is made if there is none. Blocking.
@@ -53,8 +55,8 @@ pub(crate) struct ServerTls {
 /// See [`TlsError`].
 pub(crate) fn server_tls(file: &Path) -> Result<ServerTls, TlsError> {
     let provider = Arc::new(default_provider());
-    let key = match signing_key(&provider, read_capped(file, KEY_FILE_MAX).ok()) {
-        Some(key) => key,
+    let (key, is_kept) = match signing_key(&provider, read_capped(file, KEY_FILE_MAX).ok()) {
+        Some(key) => (key, true),
         None => new_key(&provider, file)?,
     };
     let public = key.public_key().map(|key| AsRef::<[u8]>::as_ref(&key).to_vec()).unwrap_or_default();
@@ -67,7 +69,7 @@ pub(crate) fn server_tls(file: &Path) -> Result<ServerTls, TlsError> {
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
     // Each connection proves its key: nothing is taken from an earlier one.
     config.send_tls13_tickets = 0;
-    Ok(ServerTls { config: Arc::new(config), fingerprint })
+    Ok(ServerTls { config: Arc::new(config), fingerprint, is_kept })
 }
 
 fn signing_key(provider: &CryptoProvider, pkcs8: Option<Vec<u8>>) -> Option<Arc<dyn SigningKey>> {
@@ -77,14 +79,17 @@ fn signing_key(provider: &CryptoProvider, pkcs8: Option<Vec<u8>>) -> Option<Arc<
     key.public_key().is_some_and(|public| admin_key::is_key(public.as_ref())).then_some(key)
 }
 
-fn new_key(provider: &CryptoProvider, file: &Path) -> Result<Arc<dyn SigningKey>, TlsError> {
+/// A key, and whether the file has it.
+fn new_key(provider: &CryptoProvider, file: &Path) -> Result<(Arc<dyn SigningKey>, bool), TlsError> {
     let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| TlsError::Random)?;
-    if let Err(error) = write_atomic(file, pkcs8.as_ref(), 0o600, Durability::Synced) {
-        let error = orlop_config::error_chain::chain(&error);
+    let written = write_atomic(file, pkcs8.as_ref(), 0o600, Durability::Synced);
+    if let Err(error) = &written {
+        let error = orlop_config::error_chain::chain(error);
         tracing::warn!(error, "the server's key lives until the process ends: clients will see another one");
     }
     let key = signing_key(provider, Some(pkcs8.as_ref().to_vec()));
-    key.ok_or_else(|| TlsError::Setup(Error::General("a new key is not accepted".to_owned())))
+    let key = key.ok_or_else(|| TlsError::Setup(Error::General("a new key is not accepted".to_owned())))?;
+    Ok((key, written.is_ok()))
 }
 
 /// The short name of a public key.
@@ -153,7 +158,7 @@ mod tests {
         let file = dir.path().join("key");
         let first = server_tls(&file).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(first.fingerprint.starts_with("SHA256:"), "{}", first.fingerprint);
+        assert!(first.fingerprint.starts_with("SHA256:") && first.is_kept, "{}", first.fingerprint);
         assert_eq!(server_tls(&file).unwrap().fingerprint, first.fingerprint);
         std::fs::write(&file, "no key").unwrap();
         assert_ne!(server_tls(&file).unwrap().fingerprint, first.fingerprint);
@@ -161,6 +166,6 @@ mod tests {
 
     #[test]
     fn without_a_place_the_key_lives_in_memory() {
-        assert!(server_tls(Path::new("/nowhere/at/all/key")).is_ok());
+        assert!(!server_tls(Path::new("/nowhere/at/all/key")).unwrap().is_kept);
     }
 }

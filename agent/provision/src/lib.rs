@@ -10,7 +10,7 @@
 //! In: `/run/orlop/platform.json`, in which init names the platform. Out: the accepted user data and the facts, kept for every later
 //! boot. Decisions are pure: `questions`, `facts`, `inquiry`, `user_data`, `azure` and `pace` know no socket and no clock; `run` drives
 //! them. Invariants: requests go to fixed addresses and to no other, never by a proxy, and no redirect is followed; no answer
-//! takes more than 1 MiB of memory; a document that is refused is not kept. Specification: docs/platforms.md.
+//! takes more than 1 MiB of memory; a document that is refused is not kept. Specification: docs/reference/platforms.md.
 #![forbid(unsafe_code)]
 
 pub mod azure;

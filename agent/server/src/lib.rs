@@ -1,5 +1,5 @@
 //! agent-server: the node's HTTP endpoints. `healthz` on 10248 for programs on the node, the HTTPS API on
-//! 10250 for the API server and other clients of the cluster. See docs/server.md. Upstream:
+//! 10250 for the API server and other clients of the cluster. See docs/reference/server.md. Upstream:
 //! pkg/kubelet/server.
 //!
 //! ```text

@@ -20,6 +20,8 @@ use crate::bounded::{self, BOUNDS};
 
 /// First segments of paths that anybody may see.
 const OPEN: &[&str] = &["healthz", "pods", "stats", "metrics"];
+/// Below these, but not for anybody: it has serial numbers of disks and addresses of cards.
+const CLOSED: &str = "/metrics/node";
 /// None of these handlers is served.
 const PATHS: Paths = Paths {
     debugging: false,
@@ -44,7 +46,7 @@ pub async fn serve<N: NodeApi + NodeTools>(
         async move {
             let (parts, _) = request.into_parts();
             let path = parts.uri.path();
-            if !path.split('/').nth(1).is_some_and(|first| OPEN.contains(&first)) {
+            if !path.split('/').nth(1).is_some_and(|first| OPEN.contains(&first)) || path == CLOSED {
                 return text(StatusCode::NOT_FOUND, "404 page not found\n").map(axum::body::Body::new);
             }
             let query = parts.uri.query().unwrap_or_default();

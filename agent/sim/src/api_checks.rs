@@ -58,6 +58,7 @@ impl ApiChecks {
         let here = |name: Option<&str>| name == Some(NODE);
         match call {
             ApiCall::GetNode { name }
+            | ApiCall::PatchNode { name, .. }
             | ApiCall::PatchNodeStatus { name, .. }
             | ApiCall::GetLease { name } => here(Some(name)),
             ApiCall::CreateNode(node) => here(node.metadata.name.as_deref()),
@@ -66,7 +67,8 @@ impl ApiChecks {
             }
             ApiCall::FindPod { pod, .. }
             | ApiCall::PatchPodStatus { pod, .. }
-            | ApiCall::DeletePod { pod, .. } => {
+            | ApiCall::DeletePod { pod, .. }
+            | ApiCall::EvictPod { pod, .. } => {
                 self.own.contains(&(pod.namespace.to_string(), pod.name.to_string()))
             }
             ApiCall::CreatePod(pod) => {
@@ -76,6 +78,8 @@ impl ApiChecks {
             ApiCall::CreateEvent(event) => here(event.source.as_ref().and_then(|s| s.host.as_deref())),
             // The simulated agent gets its values from the world, which checks each set-up (`volumes`).
             ApiCall::GetConfigMap(_)
+            | ApiCall::CreateConfigMap(_)
+            | ApiCall::ReplaceConfigMap(_)
             | ApiCall::GetSecret(_)
             | ApiCall::GetServiceAccount(_)
             | ApiCall::GetClaim(_)

@@ -247,7 +247,7 @@ impl World {
             if api.backups.len() == BACKUPS {
                 api.backups.pop_front();
             }
-            api.backups.push_back(api.server.clone());
+            api.backups.push_back(api.server.backup());
         }
         if seconds.is_multiple_of(5) {
             self.runtime_is_ready();

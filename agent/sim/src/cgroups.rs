@@ -4,7 +4,7 @@
 //!
 //! In: the agent's operations on cgroups. Out: violations. The weight is computed here from the resources on disk and
 //! the order of containers, not by the agent's own sums. A cgroup may be too large (an agent died between two steps of
-//! a resize, docs/resize.md), never too small.
+//! a resize, docs/internals/resize.md), never too small.
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::pod_worker::effect::{Effect, EffectOk, ImageUser};
-use agent_kubelet_api::drivers::{Amounts, Exec, ExecOutput, ImageService, PodObservation, Runtime};
+use agent_kubelet_api::drivers::{
+    Amounts, Exec, ExecOutput, ImageService, PodObservation, Runtime, Sandboxes,
+};
 use agent_types::credential::Credential;
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
@@ -15,7 +17,7 @@ use agent_types::lock::Lock;
 use agent_types::node_context::CgroupDriver;
 use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
-use agent_types::runtime::observed::{ContainerState, ListedPod, ResourcesObserved};
+use agent_types::runtime::observed::{ContainerState, ListedPod, ListedSandbox, ResourcesObserved};
 use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
 use agent_types::time::Now;
 
@@ -125,6 +127,12 @@ impl Runtime for FakeDriver {
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), DriverError> {
         self.apply(id.as_str(), &Effect::RemoveContainer { container: id.clone(), log: None }).map(|_| ())
+    }
+}
+
+impl Sandboxes for FakeDriver {
+    async fn sandboxes(&self) -> Result<Vec<ListedSandbox>, DriverError> {
+        Ok(self.with(|r| r.list_sandboxes()))
     }
 }
 

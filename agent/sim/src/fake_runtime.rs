@@ -14,10 +14,13 @@ use agent_types::failure::Class;
 use agent_types::ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId};
 use agent_types::runtime::config::{ContainerConfig, NamespaceMode, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::labels;
 use agent_types::runtime::observed::{
-    ContainerObserved, ContainerState, ListedPod, PodSnapshot, SandboxObserved, SandboxState,
+    ContainerObserved, ContainerState, ListedPod, ListedSandbox, PodSnapshot, SandboxObserved, SandboxState,
 };
 use agent_types::time::{Mono, Now, Wall};
+
+use crate::revised::Revised;
 
 /// Behaviour of the first process of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct FakeSandbox {
     pub observed: SandboxObserved,
     /// Runtime handler of the sandbox; empty for the default one.
     pub handler: String,
+    /// Group of pods that share a shim.
+    pub shim_group: Option<String>,
 }
 
 /// A container and the behaviour of its process.
@@ -60,9 +65,9 @@ pub struct FakeContainer {
 #[derive(Debug, Default)]
 pub struct FakeRuntime {
     /// By id.
-    pub sandboxes: BTreeMap<SandboxId, FakeSandbox>,
+    pub sandboxes: Revised<BTreeMap<SandboxId, FakeSandbox>>,
     /// By id.
-    pub containers: BTreeMap<ContainerId, FakeContainer>,
+    pub containers: Revised<BTreeMap<ContainerId, FakeContainer>>,
     /// Present images by reference.
     pub images: BTreeMap<String, ImageInfo>,
     /// Images that a pull finds.
@@ -160,7 +165,12 @@ impl FakeRuntime {
         };
         self.sandboxes.insert(
             id.clone(),
-            FakeSandbox { pod: config.pod.clone(), observed, handler: config.runtime_handler.clone() },
+            FakeSandbox {
+                pod: config.pod.clone(),
+                observed,
+                handler: config.runtime_handler.clone(),
+                shim_group: config.annotations.get(labels::SHIM_GROUP).cloned(),
+            },
         );
         Ok(EffectOk::Sandbox(id))
     }
@@ -304,6 +314,19 @@ impl FakeRuntime {
         }
     }
 
+    /// Every sandbox with its group.
+    #[must_use]
+    pub fn list_sandboxes(&self) -> Vec<ListedSandbox> {
+        let listed = self.sandboxes.iter().map(|(id, sandbox)| ListedSandbox {
+            id: id.clone(),
+            uid: sandbox.pod.uid.clone(),
+            attempt: sandbox.observed.attempt,
+            ready: sandbox.observed.state == SandboxState::Ready,
+            shim_group: sandbox.shim_group.clone(),
+        });
+        listed.collect()
+    }
+
     /// The answer to a relist.
     #[must_use]
     pub fn list(&self) -> Vec<ListedPod> {
@@ -313,11 +336,11 @@ impl FakeRuntime {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
         };
-        for (id, s) in &self.sandboxes {
+        for (id, s) in self.sandboxes.iter() {
             let entry = pods.entry(s.pod.uid.clone()).or_insert_with(|| empty(&s.pod));
             entry.sandboxes.insert(id.clone(), s.observed.state == SandboxState::Ready);
         }
-        for (id, c) in &self.containers {
+        for (id, c) in self.containers.iter() {
             let entry = pods.entry(c.pod.uid.clone()).or_insert_with(|| empty(&c.pod));
             entry.containers.insert(id.clone(), state_number(c.observed.state));
         }

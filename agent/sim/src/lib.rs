@@ -2,7 +2,7 @@
 //!
 //! The node's machines run here against [`fake_runtime`] with faults, crashes and reboots injected
 //! ([`faults`]), while checkers watch every step ([`checks`]). A failure prints its seed; the seed is the
-//! replay. See docs/testing.md, level L2.
+//! replay. See docs/internals/testing.md, level L2.
 #![forbid(unsafe_code)]
 
 mod api_calls;
@@ -30,6 +30,7 @@ pub mod pressing;
 mod probing;
 pub mod queue;
 mod resizing;
+pub mod revised;
 pub mod rng;
 pub mod scenario;
 pub mod staging;

@@ -1,4 +1,4 @@
-//! A node whose pods use up its memory: the eviction machine against a fake kernel. docs/eviction.md.
+//! A node whose pods use up its memory: the eviction machine against a fake kernel. docs/reference/eviction.md.
 //!
 //! ```text
 //! pods that grow ─► memory ─► observations, measurements (late, incomplete) ─► Eviction ─► victims ─► room, after a while

@@ -312,7 +312,7 @@ impl World {
     pub(crate) fn unresized(&self) -> Vec<String> {
         let Some(resizing) = &self.resizing else { return Vec::new() };
         let mut wrong = Vec::new();
-        for (id, c) in &self.runtime.containers {
+        for (id, c) in self.runtime.containers.iter() {
             let given = self.disk.allocated.get(&c.pod.uid).and_then(|p| p.containers.get(&c.observed.name));
             let (Some(given), Some(has)) = (given.map(amounts), resizing.has.get(id)) else { continue };
             if c.observed.state == ContainerState::Running && given != *has {

@@ -14,6 +14,17 @@ use orlop_config::fnv::Fnv64;
 /// Default number of lines of the tail.
 const TAIL: usize = 400;
 
+/// A line of the tail is cut after so many characters.
+const CHARACTERS_MAX: usize = 400;
+
+/// Where the first `characters` of a text end, if it has more.
+fn end_of(text: &str, characters: usize) -> Option<usize> {
+    if text.len() <= characters {
+        return None;
+    }
+    text.char_indices().nth(characters).map(|(end, _)| end)
+}
+
 /// Hash of all events, and the last events.
 #[derive(Clone, Debug)]
 pub struct Trace {
@@ -33,13 +44,17 @@ impl Default for Trace {
 impl Trace {
     /// Adds one event.
     pub fn note(&mut self, at: Mono, what: &impl Debug) {
-        let line = format!("{:>10.3} {what:?}", Duration::seconds(at));
+        let (seconds, millis) = seconds(at);
+        let mut line = format!("{seconds:>6}.{millis:03} {what:?}");
         self.hash.write(line.as_bytes());
         self.steps += 1;
         if self.tail.len() >= self.keep {
             self.tail.pop_front();
         }
-        self.tail.push_back(line.chars().take(400).collect());
+        if let Some(end) = end_of(&line, CHARACTERS_MAX) {
+            line.truncate(end);
+        }
+        self.tail.push_back(line);
     }
 
     /// FNV-1a over all lines.
@@ -112,15 +127,40 @@ pub fn brief_snapshot(s: &PodSnapshot) -> String {
         s.sandboxes.iter().map(|s| format!("{}/{}:{:?}", s.id, s.attempt, s.state)).collect();
     let one = |c: &ContainerObserved| format!("{}/{}={}:{:?}", c.name, c.attempt, c.id, c.state);
     let containers: Vec<String> = s.containers.iter().map(one).collect();
-    format!("as of {:.3}: [{}] [{}]", Duration::seconds(s.as_of), sandboxes.join(" "), containers.join(" "))
+    let (seconds, millis) = seconds(s.as_of);
+    format!("as of {seconds}.{millis:03}: [{}] [{}]", sandboxes.join(" "), containers.join(" "))
 }
 
-/// Writes nanoseconds as seconds.
-struct Duration;
+/// Whole seconds, and the whole milliseconds after them. Integers: a trace has a time in each line.
+fn seconds(at: Mono) -> (u64, u64) {
+    let millis = at.0 / 1_000_000;
+    (millis / 1000, millis % 1000)
+}
 
-impl Duration {
-    #[allow(clippy::cast_precision_loss)] // for people
-    fn seconds(at: Mono) -> f64 {
-        at.0 as f64 / 1e9
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_seconds_and_milliseconds() {
+        let mut trace = Trace::default();
+        trace.note(Mono(12_034_999_999), &());
+        assert_eq!(trace.tail(), "    12.034 ()");
+    }
+
+    #[test]
+    fn a_line_is_cut_between_characters_and_hashed_whole() {
+        for (text, characters, end) in
+            [("", 0, None), ("abc", 3, None), ("abc", 2, Some(2)), ("aüöb", 3, Some(5)), ("üö", 2, None)]
+        {
+            assert_eq!(end_of(text, characters), end, "{text}");
+        }
+        let hash_of = |length| {
+            let mut trace = Trace::default();
+            trace.note(Mono(0), &"ü".repeat(length));
+            assert!(trace.tail().chars().count() <= CHARACTERS_MAX);
+            trace.hash()
+        };
+        assert_ne!(hash_of(1000), hash_of(1001));
     }
 }

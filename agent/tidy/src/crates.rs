@@ -1,4 +1,4 @@
-//! Which crate may use which: the table of docs/architecture.md, checked against `cargo metadata`.
+//! Which crate may use which: the table of docs/internals/architecture.md, checked against `cargo metadata`.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::Finding;
 struct Room {
     /// Package name.
     name: &'static str,
-    /// Directory, as docs/architecture.md's table names it.
+    /// Directory, as docs/internals/architecture.md's table names it.
     directory: &'static str,
     /// Packages of ours that it may use.
     may_use: &'static [&'static str],
@@ -127,7 +127,17 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-node-api",
         directory: "agent/node-api",
-        may_use: &["agent-core", "agent-linux", "agent-types", "orlop-config", "orlop-proto"],
+        may_use: &[
+            "agent-core",
+            "agent-kubelet-api",
+            "agent-linux",
+            "agent-types",
+            "orlop-config",
+            "orlop-files",
+            "orlop-proto",
+            // What the updater is asked for over its socket.
+            "orlop-update",
+        ],
         must_not_use: &["libc", "rustix", "inotify", "axum", "hyper"],
     },
     Room {
@@ -297,17 +307,21 @@ fn judge(room: &Room, dependency: &Value) -> Option<String> {
             .then(|| format!("{} may not use {name}; it may use: {}", room.name, room.may_use.join(", ")));
     }
     (!in_tests && room.must_not_use.contains(&name))
-        .then(|| format!("{} does without {name} (docs/architecture.md, Crates)", room.name))
+        .then(|| format!("{} does without {name} (docs/internals/architecture.md, Crates)", room.name))
 }
 
-/// Every crate stands in the table of docs/architecture.md.
+/// Every crate stands in the table of docs/internals/architecture.md.
 #[must_use]
 pub fn documented(architecture: &str) -> Vec<Finding> {
     ROOMS
         .iter()
         .filter(|r| !architecture.lines().any(|l| l.starts_with(&format!("| `{}` |", r.directory))))
         .map(|r| {
-            Finding::new("docs/architecture.md", 0, format!("the table of crates lacks `{}`", r.directory))
+            Finding::new(
+                "docs/internals/architecture.md",
+                0,
+                format!("the table of crates lacks `{}`", r.directory),
+            )
         })
         .collect()
 }

@@ -65,7 +65,7 @@ pub fn headers(files: &[SourceFile]) -> Vec<Finding> {
         .collect()
 }
 
-/// Nothing stands at the top that is not in the plan (docs/architecture.md).
+/// Nothing stands at the top that is not in the plan (docs/internals/architecture.md).
 #[must_use]
 pub fn top_level(files: &[SourceFile]) -> Vec<Finding> {
     let entries: BTreeSet<&str> = files.iter().filter_map(|f| f.path.split('/').next()).collect();

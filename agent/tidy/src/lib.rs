@@ -9,12 +9,15 @@ pub mod commands;
 pub mod crates;
 pub mod layout;
 pub mod manifest;
+pub mod messages;
 pub mod names;
 pub mod pages;
 pub mod ranks;
 pub mod readers;
+pub mod reference;
 pub mod references;
 pub mod text;
+pub mod tokens;
 pub mod tree;
 
 use std::fmt;

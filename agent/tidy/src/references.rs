@@ -66,19 +66,27 @@ pub fn paths(files: &[SourceFile]) -> Vec<Finding> {
 struct Paths<'a> {
     all: BTreeSet<&'a str>,
     top: BTreeSet<&'a str>,
+    /// Texts between quotes of the end-to-end cases: an area may have the name of a top-level directory.
+    cases: BTreeSet<&'a str>,
 }
+
+/// The end-to-end cases.
+const CASES: &str = "qemu-tests/src/cases/";
 
 impl Paths<'_> {
     fn of(files: &[SourceFile]) -> Paths<'_> {
         let mut all = BTreeSet::new();
-        let mut top = BTreeSet::new();
+        let (mut top, mut cases) = (BTreeSet::new(), BTreeSet::new());
         for file in files {
             let path = file.path.as_str();
             all.insert(path);
             all.extend(path.match_indices('/').map(|(at, _)| &path[..at]));
             top.extend(path.split_once('/').map(|(first, _)| first));
+            if path.starts_with(CASES) {
+                cases.extend(file.lines().flat_map(|(_, line)| line.split('"').skip(1).step_by(2)));
+            }
         }
-        Paths { all, top }
+        Paths { all, top, cases }
     }
 
     /// True if `span` spells a path below a top-level directory, and the tree has no such path.
@@ -86,7 +94,10 @@ impl Paths<'_> {
         let spells_path =
             span.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-'));
         let below_top = span.split_once('/').is_some_and(|(first, _)| self.top.contains(first));
-        spells_path && below_top && !self.all.contains(span.trim_end_matches('/'))
+        spells_path
+            && below_top
+            && !self.cases.contains(span)
+            && !self.all.contains(span.trim_end_matches('/'))
     }
 }
 
@@ -150,7 +161,7 @@ mod tests {
         let (text, part) = (TEXTS[0], SECTIONS[0]);
         for good in [
             format!("the {text} suite runs twice"),
-            format!("docs/boot.md is the {text}."),
+            format!("docs/reference/boot.md is the {text}."),
             format!("one {part} for each subsystem"),
             format!("`cargo run --example api-{text}` 3 times"),
             "RFC 7386, section 2; KEP-1790; 7.4 s".to_owned(),
@@ -189,5 +200,15 @@ mod tests {
             assert_eq!(with("agent/b.rs", good), [], "{good}");
         }
         assert_eq!(with("docs/b.md", "```\n`agent/gone`\n```\n"), []);
+        // An end-to-end case, whose area has the name of a directory.
+        let mut files =
+            vec![SourceFile::of("qemu-tests/src/cases/agent/killed.rs", "    \"agent/killed\",\n")];
+        files.extend([
+            SourceFile::of("agent/a.rs", ""),
+            SourceFile::of("docs/b.md", "`agent/killed`, `agent/lost`\n"),
+        ]);
+        let found = paths(&files);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("agent/lost"), "{found:?}");
     }
 }

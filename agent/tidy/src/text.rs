@@ -128,7 +128,7 @@ fn code(line: &str) -> &str {
     if line.trim_start().starts_with("//") { "" } else { line.split(" // ").next().unwrap_or(line) }
 }
 
-fn is_test_file(path: &str) -> bool {
+pub(crate) fn is_test_file(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
 

@@ -136,7 +136,7 @@ fn folders_keep_their_ranks() {
 #[test]
 fn crates_are_documented() {
     let files = files();
-    let page = files.iter().find(|f| f.path == "docs/architecture.md").expect("the page exists");
+    let page = files.iter().find(|f| f.path == "docs/internals/architecture.md").expect("the page exists");
     check(crates::documented(page.text.as_deref().unwrap_or_default()));
 }
 

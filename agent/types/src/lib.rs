@@ -1,7 +1,7 @@
 //! agent-types: types that every part of the agent uses.
 //!
 //! In: values only. Out: types with small functions of their own. Invariants: no I/O, no clock, no decision
-//! that needs a volume, a pod's plan or a machine. See docs/architecture.md.
+//! that needs a volume, a pod's plan or a machine. See docs/internals/architecture.md.
 //!
 //! A module uses modules of its own rank and of lower ranks; modules of one rank use each other in one
 //! direction (agent-tidy).
@@ -15,6 +15,7 @@ pub mod credential;
 pub mod declared_features;
 pub mod entropy;
 pub mod event;
+pub mod event_reasons;
 pub mod failure;
 pub mod go_quote;
 pub mod ids;

@@ -247,9 +247,31 @@ pub fn host_network(pod: &Pod) -> bool {
     spec(pod).host_network == Some(true)
 }
 
+/// The status of the container at `index` of its list in the specification: lists of init containers have that order.
+#[must_use]
+pub fn status_at<'a>(all: &'a [ContainerStatus], index: usize, name: &str) -> Option<&'a ContainerStatus> {
+    all.get(index).filter(|s| s.name == name).or_else(|| named(all, name))
+}
+
 /// The status of a container. Our own lists are sorted by name; others are looked through.
 #[must_use]
 pub fn named<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
     let found = all.binary_search_by(|s| s.name.as_str().cmp(name)).ok().and_then(|at| all.get(at));
     found.or_else(|| all.iter().find(|s| s.name == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_found_at_its_place_or_by_its_name() {
+        let all: Vec<ContainerStatus> = ["c", "a", "b"]
+            .map(|name| ContainerStatus { name: name.to_owned(), ..ContainerStatus::default() })
+            .into();
+        for (index, name) in [(0, "c"), (1, "a"), (9, "a"), (0, "b"), (2, "c")] {
+            assert_eq!(status_at(&all, index, name).map(|s| s.name.as_str()), Some(name), "{index}");
+        }
+        assert_eq!(status_at(&all, 0, "d"), None);
+    }
 }

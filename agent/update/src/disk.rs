@@ -7,19 +7,27 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use orlop_config::boot_trust::FirmwareTrust;
 use orlop_config::release::ReleaseDocument;
 use orlop_config::slots::{BootRecord, RING_BYTES, RecordError, RingPosition, SlotName, latest};
 use orlop_init::exec::devices;
+use orlop_init::exec::slot::RecordLock;
 use orlop_init::exec::verity::NAME as ROOT_NAME;
+use orlop_init::plan::arbiter::EspPatch;
 use orlop_init::plan::esp::{EspDirectory, EspEntry, EspError, UKI_CHAIN_BYTES};
 use orlop_init::plan::esp_names::EntryState;
 use orlop_init::plan::gpt::Partition;
 use orlop_init::plan::gpt_change::{ChangeError, Editor};
+use orlop_init::plan::mounts::EFI_VARIABLES;
 use orlop_init::plan::state::partition_name;
 use orlop_init::plan::step::DiskWrite;
 
+use super::boot_files::firmware_trust;
 use super::device::{AreaPlace, DeviceArea};
 use super::slot::places::{PlaceFault, SlotPlaces, slot_guids, slot_labels};
+
+/// How long a writer of the record waits for another one, seconds.
+const LOCK_S: u32 = 30;
 
 /// Why the disk is not read or not written.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +84,8 @@ pub enum DiskFault {
 pub struct SlotDisk {
     /// What is where.
     pub places: SlotPlaces,
+    /// What the firmware starts; none if it knows no Secure Boot.
+    pub firmware: Option<FirmwareTrust>,
     /// The whole disk.
     disk: PathBuf,
     disk_bytes: u64,
@@ -113,7 +123,9 @@ impl SlotDisk {
             }
         }
         let path = Path::new("/dev").join(&name);
-        Ok(SlotDisk { places, disk: path, disk_bytes: disk.bytes, sector: disk.sector, has_nodes: true })
+        let (disk_bytes, sector) = (disk.bytes, disk.sector);
+        let firmware = firmware_trust(Path::new(EFI_VARIABLES));
+        Ok(SlotDisk { places, firmware, disk: path, disk_bytes, sector, has_nodes: true })
     }
 
     /// A disk in a file, for tests and for disks of other machines; `root` and `tree` are the partitions that count as running.
@@ -130,7 +142,8 @@ impl SlotDisk {
             orlop_init::plan::disk::Disk { name: text.clone(), bytes, sector: 512, table, nodes: Vec::new() };
         let places = SlotPlaces::find(&disk, root, tree)?;
         let path = path.to_owned();
-        Ok(SlotDisk { places, disk: path, disk_bytes: bytes, sector: 512, has_nodes: false })
+        let firmware = None;
+        Ok(SlotDisk { places, firmware, disk: path, disk_bytes: bytes, sector: 512, has_nodes: false })
     }
 
     /// Where a partition, or a part of it, is.
@@ -147,6 +160,12 @@ impl SlotDisk {
     /// A whole partition.
     pub(crate) fn whole(&self, partition: &Partition) -> AreaPlace {
         self.place(partition, 0, partition.length)
+    }
+
+    /// Keeps other writers of the record and of the ESP away while it lives.
+    pub(crate) fn lock(&self) -> Result<RecordLock, DiskFault> {
+        let path = self.whole(&self.places.record).path;
+        RecordLock::take(&path, LOCK_S).map_err(|source| DiskFault::Device { action: "lock", path, source })
     }
 
     /// The record that counts, and where it stands.
@@ -175,15 +194,10 @@ impl SlotDisk {
     /// Reads the ESP's directory, and checks what an update relies on: both files with whole chains, apart from each other, and the
     /// running slot's to be seen by the loader.
     pub(crate) fn esp(&self) -> Result<SlotEsp, DiskFault> {
-        let place = self.whole(&self.places.esp);
-        let text = place.path.display().to_string();
-        let read = |offset: u64, length: usize| {
-            offset.checked_add(length as u64).filter(|end| *end <= place.length)?;
-            devices::read_at(&text, place.offset.checked_add(offset)?, length).ok()
-        };
+        let read = self.esp_reader();
         let fault = |why: String| DiskFault::Esp { why, running: self.places.running };
         let esp = |e: EspError| fault(e.to_string());
-        let directory = EspDirectory::read(read).map_err(esp)?;
+        let directory = EspDirectory::read(&read).map_err(esp)?;
         let (own, other) = (self.places.running, self.places.running.other());
         let running = *directory.entry(own).ok_or_else(|| esp(EspError::NoEntry(own)))?;
         let target = *directory.entry(other).ok_or_else(|| esp(EspError::NoEntry(other)))?;
@@ -209,6 +223,37 @@ impl SlotDisk {
         Ok(SlotEsp { directory, running, target })
     }
 
+    /// Reads parts of the ESP, by their offset and length.
+    fn esp_reader(&self) -> impl Fn(u64, usize) -> Option<Vec<u8>> {
+        let place = self.whole(&self.places.esp);
+        let text = place.path.display().to_string();
+        move |offset, length| {
+            offset.checked_add(length as u64).filter(|end| *end <= place.length)?;
+            devices::read_at(&text, place.offset.checked_add(offset)?, length).ok()
+        }
+    }
+
+    /// The directory of the ESP as it is now, unchecked.
+    pub(crate) fn directory(&self) -> Result<EspDirectory, DiskFault> {
+        EspDirectory::read(self.esp_reader()).map_err(|e| self.esp_fault(e))
+    }
+
+    /// Gives a slot's UKI another state and length by one write; the directory as it is then.
+    pub(crate) fn rename(
+        &self,
+        directory: &EspDirectory,
+        patch: EspPatch,
+    ) -> Result<EspDirectory, DiskFault> {
+        let renamed = directory.renamed(patch.slot, patch.state, patch.bytes);
+        let (after, write) = renamed.map_err(|e| self.esp_fault(e))?;
+        self.write_through(self.whole(&self.places.esp), &write)?;
+        Ok(after)
+    }
+
+    fn esp_fault(&self, error: EspError) -> DiskFault {
+        DiskFault::Esp { why: error.to_string(), running: self.places.running }
+    }
+
     /// Where a UKI's chain is.
     pub(crate) fn chain(&self, esp: &SlotEsp, entry: EspEntry) -> AreaPlace {
         let start = esp.directory.geometry().offset(entry.first_cluster);
@@ -220,12 +265,10 @@ impl SlotDisk {
         if !esp.target.state.is_visible() {
             return Ok(esp);
         }
-        let fault = |e: EspError| DiskFault::Esp { why: e.to_string(), running: self.places.running };
         let slot = esp.target.slot;
-        let (directory, write) =
-            esp.directory.renamed(slot, EntryState::Hidden, UKI_CHAIN_BYTES).map_err(fault)?;
-        self.write_through(self.whole(&self.places.esp), &write)?;
-        let target = *directory.entry(slot).ok_or_else(|| fault(EspError::NoEntry(slot)))?;
+        let patch = EspPatch { slot, state: EntryState::Hidden, bytes: UKI_CHAIN_BYTES };
+        let directory = self.rename(&esp.directory, patch)?;
+        let target = *directory.entry(slot).ok_or_else(|| self.esp_fault(EspError::NoEntry(slot)))?;
         Ok(SlotEsp { directory, running: esp.running, target })
     }
 

@@ -107,6 +107,32 @@ pub enum SourceError {
         /// First byte that was asked for.
         from: u64,
     },
+    /// A registry does not let this node in.
+    #[error(
+        "{url}: the registry does not let this node in: {why}; give it a login (`/var/lib/kubelet/config.json`)"
+    )]
+    Login {
+        /// Document.
+        url: String,
+        /// Cause.
+        why: &'static str,
+    },
+    /// A registry leads elsewhere, and nobody follows there.
+    #[error("{url}: the registry leads elsewhere: {why}")]
+    Redirect {
+        /// Document.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A manifest or a blob of a registry that is none.
+    #[error("{url}: {why}; publish the directory again with `orlop-image layout`")]
+    Manifest {
+        /// Document.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The file is not there.
     #[error("{0} is not there: publish it, or correct the source of the node")]
     NoSuchFile(String),

@@ -1,7 +1,7 @@
 //! A release into the slot that does not run: the driver of [`slot`](super::slot).
 //!
 //! ```text
-//! check ─► hide the slot's UKI ─► record: writing ─► tree ─► root ─► UKI ─► read back ─► table ─► record: staged
+//! check ─► signed for this firmware? ─► hide the slot's UKI ─► record: writing ─► tree ─► root ─► UKI ─► read back ─► table ─► record: staged
 //! ```
 //! Each step may be repeated: what is on the disk already is found by its content. No file is made on the way, so a full state
 //! partition stops nothing. `staged` is the end: nothing here lets the slot boot.
@@ -18,6 +18,7 @@ use orlop_config::slots::SlotName;
 use orlop_init::plan::esp::UKI_CHAIN_BYTES;
 use orlop_init::plan::verity::Superblock;
 
+use super::boot_files::uki_signatures;
 use super::device::{AreaPlace, DeviceArea};
 use super::disk::{DiskFault, SlotDisk, SlotEsp, read_area};
 use super::slot::area::{AreaCounts, AreaFault, AreaStep, AreaTarget, AreaWrite, AreaWriter, ByteRange};
@@ -71,7 +72,8 @@ pub async fn stage(
     disk: &SlotDisk,
     progress: &mut SayProgress<'_>,
 ) -> Result<StagedRelease, StageError> {
-    let (record, position) = disk.record()?;
+    let lock = disk.lock()?;
+    let (record, _) = disk.record()?;
     let slot = slot_to_write(&record, disk.places.running)?;
     if is_staged(&record, slot, release) {
         let none = AreaCounts::default();
@@ -84,22 +86,31 @@ pub async fn stage(
     }
     // It is written at the end, and must be able to be.
     disk.identity(release)?;
-    let esp = disk.esp()?;
-    // First no loader sees it, then the record says so, then a byte of it changes.
-    let esp = disk.hide(esp)?;
-    disk.save(&writing(&record, slot, release), position)?;
+    disk.esp()?;
+    drop(lock);
     let mut work = StageWork { source, release, disk, slot, progress };
+    // The source may be slow: nobody waits for it at the record.
+    work.boots().await?;
+    let lock = disk.lock()?;
+    let (record, position) = disk.record()?;
+    slot_to_write(&record, disk.places.running)?;
+    // First no loader sees it, then the record says so, then a byte of it changes.
+    let esp = disk.hide(disk.esp()?)?;
+    disk.save(&writing(&record, slot, release), position)?;
+    drop(lock);
     let tree = work.tree().await?;
     let root = work.root(&tree).await?;
     let uki = work.uki(&esp).await?;
     work.tree_is_kept(&tree)?;
     disk.identify(release)?;
     // Others may have written the record meanwhile.
+    let lock = disk.lock()?;
     let (record, position) = disk.record()?;
     if !is_writing(&record, slot, release) {
         return Err(StageError::Overtaken { slot, state: record.slot(slot).state });
     }
     disk.save(&staged(&record, slot, work.size(UKI_FILE)), position)?;
+    drop(lock);
     Ok(StagedRelease { slot, was_staged: false, root, uki })
 }
 
@@ -146,6 +157,17 @@ impl<S: ByteSource> StageWork<'_, '_, S> {
 
     fn path(&self, file: &str) -> String {
         release_path(self.release.version, &self.release.arch, file)
+    }
+
+    /// The firmware would start it. Without Secure Boot nothing is asked for.
+    async fn boots(&self) -> Result<(), StageError> {
+        let Some(firmware) = self.disk.firmware.as_ref().filter(|firmware| firmware.is_on()) else {
+            return Ok(());
+        };
+        let digests = self.small_file(UKI_BLOCKS_FILE).await?;
+        let signatures = uki_signatures(self.source, self.release, &digests).await?;
+        let version = self.release.version.to_string();
+        firmware.judge(&signatures).map_err(|why| StageError::Firmware { version, why })
     }
 
     /// The verity tree: the slot's, if it is there already, else the source's, which is written first.

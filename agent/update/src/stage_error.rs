@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use orlop_config::boot_trust::BootRefusal;
 use orlop_config::release::{ROOT_FILE, UKI_FILE, VERITY_FILE};
 use orlop_config::slots::{SlotName, SlotState};
 
@@ -68,6 +69,14 @@ pub enum StageError {
         version: String,
         /// The slot that runs.
         slot: SlotName,
+    },
+    /// The firmware would not start it.
+    #[error("{version} is not staged: {why}")]
+    Firmware {
+        /// Version.
+        version: String,
+        /// What is wrong with its UKI.
+        why: BootRefusal,
     },
     /// The slot is too small.
     #[error(

@@ -186,9 +186,25 @@ impl Node {
 
     /// A published release with this root and UKI.
     pub(crate) fn publish(&self) -> (MountedDirectory, ReleaseDocument) {
-        let ([_, root], [_, uki]) = (roots(), ukis());
-        let (tree, parameters) = grown(&root);
-        let mut release = ReleaseDocument { root: parameters, ..release() };
+        let [_, uki] = ukis();
+        self.publish_with(uki)
+    }
+
+    /// The same with another UKI.
+    pub(crate) fn publish_with(&self, uki: Vec<u8>) -> (MountedDirectory, ReleaseDocument) {
+        let [_, root] = roots();
+        self.publish_as(release(), &root, uki)
+    }
+
+    /// A published release like `like`, with this root and UKI. At most 80 blocks of the root are used.
+    pub(crate) fn publish_as(
+        &self,
+        like: ReleaseDocument,
+        root: &[u8],
+        uki: Vec<u8>,
+    ) -> (MountedDirectory, ReleaseDocument) {
+        let (tree, parameters) = grown(root);
+        let mut release = ReleaseDocument { root: parameters, ..like };
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         packed.write_all(&tree).expect("packed");
         let mut padded = uki.clone();

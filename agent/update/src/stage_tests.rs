@@ -1,12 +1,15 @@
 //! Tests of staging on a disk in a file.
 
 use super::*;
+use crate::boot_files::firmware_trust;
 use crate::directory::MountedDirectory;
 use crate::stage_fixture::{CHAIN, FIRST_A, MIB, Node, RESERVED, SECTOR, cluster};
 use agent_faults::{Refusal, refusing};
+use orlop_config::boot_trust::{VARIABLE_DB, VARIABLE_SECURE_BOOT, X509_SIGNATURE_TYPE};
 use orlop_config::slots::{RING_BYTES, SlotState};
 use orlop_init::plan::esp_names::EntryState;
 use std::fs;
+use std::path::Path;
 
 async fn staged_on(
     node: &Node,
@@ -185,5 +188,104 @@ fn any_cut_leaves_the_running_slot_and_the_next_call_ends() {
             node.check_boot();
             node.check_target(&release);
         }
+    }
+}
+
+/// A UKI with a signature of the sample key, or without one.
+fn program(is_signed: bool) -> Vec<u8> {
+    let mut program = vec![0; 9000];
+    program[..2].copy_from_slice(b"MZ");
+    program[0x3c] = 0x40;
+    program[0x40..0x44].copy_from_slice(b"PE\0\0");
+    program[0x58..0x5a].copy_from_slice(&[0x0b, 0x02]);
+    program[0x58 + 108] = 16;
+    if is_signed {
+        let text = include_str!("../../../config/src/boot_trust/samples/signatures.b64");
+        let table = orlop_config::base64::decode(text).expect("base64");
+        let place = [9000, u32::try_from(table.len()).expect("small")].map(u32::to_le_bytes).concat();
+        program[0x58 + 144..0x58 + 152].copy_from_slice(&place);
+        program.extend(table);
+    }
+    program
+}
+
+/// Variables of a firmware with one certificate of the samples, as efivarfs has them.
+fn write_variables(dir: &Path, secure_boot: u8, certificate: &str) {
+    let certificate = orlop_config::base64::decode(certificate).expect("base64");
+    let each = u32::try_from(certificate.len() + 16).expect("small");
+    let header = [each + 28, 0, each].map(u32::to_le_bytes).concat();
+    let db = [&[7, 0, 0, 0][..], &X509_SIGNATURE_TYPE, header.as_slice(), &[0; 16], certificate.as_slice()]
+        .concat();
+    fs::create_dir_all(dir).expect("made");
+    fs::write(dir.join(VARIABLE_DB), db).expect("written");
+    fs::write(dir.join(VARIABLE_SECURE_BOOT), [6, 0, 0, 0, secure_boot]).expect("written");
+}
+
+const OWN: &str = include_str!("../../../config/src/boot_trust/samples/certificate.b64");
+const FOREIGN: &str = include_str!("../../../config/src/boot_trust/samples/other.b64");
+
+#[tokio::test]
+async fn a_firmware_with_secure_boot_decides_before_a_byte_changes() {
+    let node = Node::new();
+    let variables = node.dir.path().join("efivars");
+    assert!(firmware_trust(&variables).is_none());
+    for (secure_boot, certificate, is_signed, refused) in [
+        (1, OWN, false, Some("0.2.0 is not staged: its UKI is not signed")),
+        (1, FOREIGN, true, Some("0.2.0 is not staged: its UKI is signed by Orlop db 0a1b2c3d, and ")),
+        (0, FOREIGN, false, None),
+        (0, FOREIGN, true, None),
+        (1, OWN, true, None),
+    ] {
+        write_variables(&variables, secure_boot, certificate);
+        let node = Node::new();
+        let (source, release) = node.publish_with(program(is_signed));
+        let mut disk = node.slots();
+        disk.firmware = firmware_trust(&variables);
+        let before = node.digests();
+        match (stage(&source, &release, &disk, &mut |_| {}).await, refused) {
+            (Ok(done), None) => assert!(!done.was_staged),
+            (Err(fault), Some(words)) => {
+                assert!(fault.to_string().starts_with(words) && !fault.is_of_source(), "{fault}");
+                assert!(node.digests() == before, "something was written");
+            }
+            (done, _) => panic!("{secure_boot} {is_signed}: {done:?}"),
+        }
+    }
+}
+
+/// A source that shows other bytes than it gives later is found out by the signed list.
+#[tokio::test]
+async fn a_signature_counts_only_as_the_list_has_it() {
+    let node = Node::new();
+    let variables = node.dir.path().join("efivars");
+    write_variables(&variables, 1, OWN);
+    let (source, release) = node.publish_with(program(false));
+    let path = node.served(&release, UKI_FILE);
+    let honest = fs::read(&path).expect("read");
+    fs::write(&path, &program(true)[..honest.len()]).expect("another");
+    let mut disk = node.slots();
+    disk.firmware = firmware_trust(&variables);
+    let before = node.digests();
+    let fault = stage(&source, &release, &disk, &mut |_| {}).await.expect_err("another file");
+    assert!(matches!(fault, StageError::OtherFile { file: UKI_FILE, .. }), "{fault}");
+    assert!(node.digests() == before);
+}
+
+/// The firmware looks at the signatures where the header of the UKI has them, and nowhere else.
+#[tokio::test]
+async fn a_signature_counts_only_where_the_header_has_it() {
+    let node = Node::new();
+    let variables = node.dir.path().join("efivars");
+    write_variables(&variables, 1, OWN);
+    for (offset, length) in [(9000, 8), (9000, 0), (0, u32::MAX), (u32::MAX, 1568), (u32::MAX, u32::MAX)] {
+        let node = Node::new();
+        let mut uki = program(true);
+        let place = [offset, length].map(u32::to_le_bytes).concat();
+        uki[0x58 + 144..0x58 + 152].copy_from_slice(&place);
+        let (source, release) = node.publish_with(uki);
+        let mut disk = node.slots();
+        disk.firmware = firmware_trust(&variables);
+        let fault = stage(&source, &release, &disk, &mut |_| {}).await.expect_err("not signed");
+        assert!(fault.to_string().contains("its UKI is not signed"), "{offset} {length}: {fault}");
     }
 }

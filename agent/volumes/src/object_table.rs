@@ -21,6 +21,10 @@ use crate::watched::{ObjectNews, WatchAction, WatchedObjects, is_always_watched}
 /// How long a question waits for the first news of a watch (upstream's).
 pub const SYNC_WAIT: Duration = Duration::from_secs(1);
 
+/// Time between two reports of changes of one object, for each pod that uses it. Each report makes all of them look through their
+/// volumes: an object that changes all the time and has hundreds of pods would take the whole node.
+pub const CHANGES_APART: Duration = Duration::from_millis(10);
+
 /// Number of a watch; an object that is watched again has a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchNumber(u64);
@@ -49,10 +53,20 @@ pub struct ObjectTable {
     running: BTreeMap<ObjectRef, WatchNumber>,
     /// Questions without an answer, and the time of their last answer.
     waiting: BTreeMap<QuestionNumber, (ObjectRef, Mono)>,
+    /// Objects that changed a moment ago.
+    changed: BTreeMap<ObjectRef, RecentChange>,
     /// Watches and questions so far.
     numbers: u64,
     orders: Vec<ObjectOrder>,
     answers: Vec<(QuestionNumber, Fetched)>,
+}
+
+/// A change that was reported, and the pods that have not heard of a later one.
+#[derive(Clone, Debug)]
+struct RecentChange {
+    /// The next report may be made then.
+    next: Mono,
+    held: BTreeSet<PodUid>,
 }
 
 impl ObjectTable {
@@ -64,6 +78,7 @@ impl ObjectTable {
             watches_values,
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            changed: BTreeMap::new(),
             numbers: 0,
             orders: Vec::new(),
             answers: Vec::new(),
@@ -87,11 +102,18 @@ impl ObjectTable {
     }
 
     /// News of the watch with this number.
-    pub fn heard(&mut self, object: &ObjectRef, number: WatchNumber, news: ObjectNews) {
+    pub fn heard(&mut self, object: &ObjectRef, number: WatchNumber, news: ObjectNews, now: Mono) {
         if self.running.get(object) != Some(&number) {
             return;
         }
-        let actions = self.watched.heard(object, news);
+        let mut actions = self.watched.heard(object, news);
+        actions.retain_mut(|action| match action {
+            WatchAction::Changed(pods) => {
+                *pods = self.changed_now(object, std::mem::take(pods), now);
+                !pods.is_empty()
+            }
+            WatchAction::Begin(_) | WatchAction::End(_) => true,
+        });
         self.apply(actions);
         let Some(known) = self.watched.known(object) else { return };
         for (question, _) in self.waiting.extract_if(.., |_, (of, _)| of == object) {
@@ -114,8 +136,28 @@ impl ObjectTable {
         self.waiting.remove(&question);
     }
 
-    /// Time passed: questions that waited for [`SYNC_WAIT`] get an answer.
+    /// The pods that hear of a change now: none if the last report was a moment ago, else also those that were held back since.
+    fn changed_now(&mut self, object: &ObjectRef, mut pods: BTreeSet<PodUid>, now: Mono) -> BTreeSet<PodUid> {
+        if let Some(recent) = self.changed.get_mut(object) {
+            if now < recent.next {
+                recent.held.append(&mut pods);
+                return BTreeSet::new();
+            }
+            pods.append(&mut recent.held);
+        }
+        let next = now.after(CHANGES_APART.saturating_mul(u32::try_from(pods.len()).unwrap_or(u32::MAX)));
+        self.changed.insert(object.clone(), RecentChange { next, held: BTreeSet::new() });
+        pods
+    }
+
+    /// Time passed: questions that waited for [`SYNC_WAIT`] get an answer, and changes that were held back are reported.
     pub fn tick(&mut self, now: Mono) {
+        let due: Vec<(ObjectRef, RecentChange)> =
+            self.changed.extract_if(.., |_, recent| recent.next <= now).collect();
+        for (object, recent) in due.into_iter().filter(|(_, recent)| !recent.held.is_empty()) {
+            let pods = self.changed_now(&object, recent.held, now);
+            self.orders.push(ObjectOrder::Changed(pods));
+        }
         for (question, (object, _)) in self.waiting.extract_if(.., |_, (_, until)| *until <= now) {
             self.watched.missed(&object);
             self.answers.push((question, Fetched::Unknown(unsynced(object.kind))));
@@ -125,7 +167,8 @@ impl ObjectTable {
     /// Time of the next tick.
     #[must_use]
     pub fn deadline(&self) -> Option<Mono> {
-        self.waiting.values().map(|(_, until)| *until).min()
+        let questions = self.waiting.values().map(|(_, until)| *until);
+        questions.chain(self.changed.values().map(|recent| recent.next)).min()
     }
 
     fn apply(&mut self, actions: Vec<WatchAction>) {
@@ -184,6 +227,11 @@ mod tests {
         ObjectNews::Found { data: ObjectData { data, ..ObjectData::default() }, immutable }
     }
 
+    fn fetched(value: &str) -> Fetched {
+        let data = [("k".to_owned(), value.as_bytes().to_vec())].into();
+        Fetched::Found(ObjectData { data, ..ObjectData::default() })
+    }
+
     fn value(fetched: &Fetched) -> String {
         match fetched {
             Fetched::Found(data) => String::from_utf8(data.data["k"].clone()).unwrap(),
@@ -222,9 +270,9 @@ mod tests {
         let early = table.ask(secret(), at(0));
         assert_eq!((table.answers(), table.deadline()), (vec![], Some(at(1000))));
         let watch = begin(&mut table);
-        table.heard(&secret(), watch, ObjectNews::Lost("down".to_owned()));
+        table.heard(&secret(), watch, ObjectNews::Lost("down".to_owned()), at(0));
         assert_eq!(table.answers(), []);
-        table.heard(&secret(), watch, found("1", false));
+        table.heard(&secret(), watch, found("1", false), at(0));
         assert_eq!(answer(&mut table), (early, "1".to_owned()));
         assert_eq!(table.deadline(), None);
         let late = table.ask(secret(), at(5000));
@@ -246,7 +294,55 @@ mod tests {
         assert_eq!(table.deadline(), Some(at(1400)));
         table.withdraw(second);
         assert_eq!(table.deadline(), None);
-        table.heard(&secret(), watch, ObjectNews::Missing);
+        table.heard(&secret(), watch, ObjectNews::Missing, at(0));
+        assert_eq!(table.orders(), [ObjectOrder::Changed([pod()].into())]);
+    }
+
+    #[test]
+    fn an_object_that_changes_all_the_time_is_reported_now_and_then_and_in_the_end() {
+        let mut table = ObjectTable::new(true);
+        let pods: BTreeSet<PodUid> = (0..200).map(|n| PodUid::from(format!("p{n}").as_str())).collect();
+        for pod in &pods {
+            table.pod(pod, [secret()].into());
+        }
+        let watch = match table.orders().as_slice() {
+            [ObjectOrder::Begin(_, number)] => *number,
+            other => panic!("{other:?}"),
+        };
+        table.heard(&secret(), watch, found("0", false), at(0));
+        assert_eq!(table.orders(), [], "the first news is no change");
+        let mut reported = Vec::new();
+        for change in 1..=200 {
+            let now = at(change * 50);
+            if table.deadline().is_some_and(|due| due <= now) {
+                table.tick(now);
+            }
+            table.heard(&secret(), watch, found(&change.to_string(), false), now);
+            for order in table.orders() {
+                assert_eq!(order, ObjectOrder::Changed(pods.clone()));
+                reported.push(change * 50);
+            }
+        }
+        assert_eq!(reported, [50, 2050, 4050, 6050, 8050], "200 pods: every two seconds");
+        let due = table.deadline().expect("a change is held back");
+        table.tick(due);
+        assert_eq!(table.orders(), [ObjectOrder::Changed(pods)]);
+        assert_eq!((due, table.watched.known(&secret())), (at(10_050), Some(fetched("200"))));
+        table.tick(at(20_000));
+        assert_eq!((table.orders(), table.deadline()), (vec![], None));
+    }
+
+    #[test]
+    fn a_change_after_a_pause_is_reported_at_once_with_what_was_held_back() {
+        let mut table = ObjectTable::new(true);
+        let watch = begin(&mut table);
+        table.heard(&secret(), watch, found("0", false), at(0));
+        table.heard(&secret(), watch, found("1", false), at(100));
+        assert_eq!(table.orders(), [ObjectOrder::Changed([pod()].into())]);
+        table.heard(&secret(), watch, found("2", false), at(105));
+        assert_eq!((table.orders(), table.deadline()), (vec![], Some(at(110))));
+        // The tick is late.
+        table.heard(&secret(), watch, found("3", false), at(130));
         assert_eq!(table.orders(), [ObjectOrder::Changed([pod()].into())]);
     }
 
@@ -257,7 +353,7 @@ mod tests {
         let question = table.ask(secret(), at(0));
         table.withdraw(question);
         table.tick(at(2000));
-        table.heard(&secret(), watch, found("1", false));
+        table.heard(&secret(), watch, found("1", false), at(0));
         assert_eq!((table.orders(), table.answers()), (vec![], vec![]));
     }
 
@@ -268,10 +364,10 @@ mod tests {
         table.pod(&pod(), BTreeSet::new());
         assert_eq!(table.orders(), [ObjectOrder::End(secret())]);
         let new = begin(&mut table);
-        table.heard(&secret(), old, found("old", false));
+        table.heard(&secret(), old, found("old", false), at(0));
         let question = table.ask(secret(), at(0));
         assert_eq!(table.answers(), []);
-        table.heard(&secret(), new, found("new", false));
+        table.heard(&secret(), new, found("new", false), at(0));
         assert_eq!(answer(&mut table), (question, "new".to_owned()));
     }
 
@@ -279,9 +375,9 @@ mod tests {
     fn an_immutable_object_is_known_without_a_watch() {
         let mut table = ObjectTable::new(true);
         let watch = begin(&mut table);
-        table.heard(&secret(), watch, found("1", true));
+        table.heard(&secret(), watch, found("1", true), at(0));
         assert_eq!(table.orders(), [ObjectOrder::End(secret())]);
-        table.heard(&secret(), watch, ObjectNews::Missing);
+        table.heard(&secret(), watch, ObjectNews::Missing, at(0));
         let question = table.ask(secret(), at(0));
         assert_eq!(answer(&mut table), (question, "1".to_owned()));
     }

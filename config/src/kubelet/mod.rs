@@ -1,7 +1,7 @@
 //! KubeletConfiguration v1beta1: types, defaults, loading, drop-ins, flags, feature gates, validation.
 //!
 //! In: text of files, flags. Out: one validated [`KubeletConfiguration`], or everything that is wrong.
-//! See docs/configuration.md.
+//! See docs/reference/configuration.md.
 
 pub mod defaults;
 pub mod enums;

@@ -67,7 +67,7 @@ pub const UNREAD_GATES: &[(&str, &str)] = &[
     ("ImageVolumeWithDigest", "statuses have no digests of images that are volumes"),
     ("KubeletInUserNamespace", "the agent makes no exception for a user namespace"),
     ("PLEGOnDemandRelist", "the agent looks at a pod as soon as it has a reason"),
-    ("PodAndContainerStatsFromCRI", "the sources of statistics stay (docs/stats.md)"),
+    ("PodAndContainerStatsFromCRI", "the sources of statistics stay (docs/reference/stats.md)"),
     ("PodLevelResourceManagers", "the managers give processors and memory to containers alone"),
     ("PodReadyToStartContainersCondition", "pods have the condition"),
     ("PodsAPI", "the agent serves no Pods API"),

@@ -7,6 +7,7 @@
 use super::derive;
 use super::overlay;
 use super::provenance::{APPLIANCE, Provenance};
+use super::static_pod::StaticPod;
 use super::types::{API_VERSION, KIND, NodeConfig};
 use super::validate;
 use crate::field::{self, Describe, Kind, Lines, NoLines};
@@ -206,23 +207,12 @@ fn typed(merged: &Value, origin: &str) -> Result<NodeConfig, Problem> {
 }
 
 impl Effective {
-    /// `/run/orlop/node-config.json`: the configuration without secrets, without the texts of static pods and the
-    /// settings of plugins, the source of every key, the accepted sources, and the problems.
+    /// `/run/orlop/node-config.json`: the configuration as people may see it, the source of every key, the accepted sources, and the
+    /// problems.
     #[must_use]
     pub fn document(&self) -> String {
-        let mut config = serde_json::to_value(&self.config).unwrap_or_default();
-        if let Value::Object(map) = &mut config {
-            let pods = self.config.static_pods.iter().map(|p| json!({ "name": p.name() })).collect();
-            map.insert("staticPods".to_owned(), pods);
-            let providers = &self.config.registries.credential_providers;
-            let providers = providers.iter().map(|p| json!({ "name": p.name() })).collect();
-            map["registries"]["credentialProviders"] = providers;
-            let kubelet = kubelet::to_value(&self.kubelet);
-            map.insert("kubelet".to_owned(), kubelet);
-        }
-        mask(&mut config, NodeConfig::KIND);
         let document = json!({
-            "config": config,
+            "config": self.shown(),
             "provenance": self.provenance,
             "accepted": self.accepted,
             "problems": self.problems,
@@ -230,6 +220,35 @@ impl Effective {
         let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
         text.push('\n');
         text
+    }
+
+    /// What a TPM measures of it, one line of JSON: `config` of [`Effective::document`], with the static pods but for the values of
+    /// their environment and HTTP headers. A digest of a short secret would give the secret away.
+    #[must_use]
+    pub fn measured(&self) -> String {
+        let pods = self.config.static_pods.iter().map(StaticPod::without_values).collect();
+        self.shown_with(pods).to_string()
+    }
+
+    /// The configuration as people may see it: without secrets, without the texts of static pods and the settings of plugins, the
+    /// agent's configuration complete below `kubelet`.
+    pub(super) fn shown(&self) -> Value {
+        self.shown_with(self.config.static_pods.iter().map(|p| json!({ "name": p.name() })).collect())
+    }
+
+    /// The same with other texts of the static pods.
+    fn shown_with(&self, static_pods: Value) -> Value {
+        let mut config = serde_json::to_value(&self.config).unwrap_or_default();
+        if let Value::Object(map) = &mut config {
+            map.insert("staticPods".to_owned(), static_pods);
+            let providers = &self.config.registries.credential_providers;
+            let providers = providers.iter().map(|p| json!({ "name": p.name() })).collect();
+            map["registries"]["credentialProviders"] = providers;
+            let kubelet = kubelet::to_value(&self.kubelet);
+            map.insert("kubelet".to_owned(), kubelet);
+        }
+        mask(&mut config, NodeConfig::KIND);
+        config
     }
 }
 

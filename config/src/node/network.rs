@@ -1,7 +1,7 @@
 //! `network` of NodeConfig: the machine's interfaces, and the bonds, VLANs and bridges over them.
 //!
 //! Interfaces of every kind have the same keys of addresses ([`Addressing`]). `members` and `parent` name other entries:
-//! `links` follows them. See docs/network.md.
+//! `links` follows them. See docs/reference/network.md.
 
 use crate::field::{config_enum, config_struct};
 

@@ -3,6 +3,7 @@
 //! In: either `{name, manifest}` with the manifest as text or as a map, or the Pod itself. Out: a name and a
 //! manifest for the static pod directory. Invariant: what [`StaticPod::problem`] passes, [`StaticPod::file`] writes.
 
+use super::secret::MASK;
 use crate::field::{Describe, Kind};
 use crate::fnv::fnv64;
 use crate::formats;
@@ -14,6 +15,8 @@ use serde_json::{Map, Value};
 const FILE_NAME_MAX: usize = 255;
 /// So many characters of a long pod name stay in the name of its file.
 const LONG_NAME_START: usize = 200;
+/// Lists of a Pod whose items are names with values.
+const NAMED_VALUES: [&str; 2] = ["env", "httpHeaders"];
 
 /// One entry of `staticPods`; `Debug` shows its name only, because its environment may hold secrets.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +45,13 @@ impl StaticPod {
             Some(map) => Some(map.clone()),
             None => Some(Value::Object(self.0.clone())),
         }
+    }
+
+    /// The Pod with [`MASK`] in place of the values of its containers' environment and of its probes' HTTP headers, which may hold secrets.
+    pub(super) fn without_values(&self) -> Value {
+        let mut pod = self.pod().unwrap_or_default();
+        mask_values(&mut pod);
+        pod
     }
 
     /// What is wrong: a path below the entry (may be empty) and what is allowed.
@@ -78,6 +88,20 @@ impl StaticPod {
             _ => yaml_emit::emit(&self.pod().unwrap_or_default()),
         };
         (file_name(self.name()), text)
+    }
+}
+
+fn mask_values(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.iter_mut().for_each(|(key, value)| match value {
+            Value::Array(list) if NAMED_VALUES.contains(&key.as_str()) => {
+                let values = list.iter_mut().filter_map(|entry| entry.get_mut("value"));
+                values.for_each(|value| *value = Value::from(MASK));
+            }
+            other => mask_values(other),
+        }),
+        Value::Array(list) => list.iter_mut().for_each(mask_values),
+        _ => {}
     }
 }
 
@@ -122,6 +146,27 @@ mod tests {
             assert_eq!(name, "orlop-web.yaml");
             assert_eq!(yaml::parse(&text).expect("YAML").value, manifest);
         }
+    }
+
+    #[test]
+    fn environment_and_headers_have_no_values() {
+        let env = json!([{"name": "A", "value": "s3cret"}, {"name": "B", "valueFrom": {"x": 1}}]);
+        let manifest = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+            "spec": {
+                "containers": [{"image": "a", "env": env, "livenessProbe": {"httpGet": {"port": 1, "httpHeaders": env}}}],
+                "initContainers": [{"env": env}],
+                "env": "x",
+            },
+        });
+        let shown = pod(json!({"name": "web", "manifest": yaml_emit::emit(&manifest)})).without_values();
+        assert!(!shown.to_string().contains("s3cret"), "{shown}");
+        assert_eq!(shown["spec"]["containers"][0]["env"][0], json!({"name": "A", "value": MASK}));
+        assert_eq!(shown["spec"]["containers"][0]["env"][1], env[1]);
+        assert_eq!(
+            (&shown["spec"]["containers"][0]["image"], &shown["spec"]["env"]),
+            (&json!("a"), &json!("x"))
+        );
     }
 
     #[test]

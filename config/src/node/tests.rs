@@ -77,6 +77,7 @@ fn every_field_has_the_documented_default() {
         "registries": { "mirrors": {}, "credentialProviders": [] },
         "kernel": { "sysctls": {}, "modules": [] },
         "swap": { "size": "0" },
+        "runtime": { "podsPerShim": 1 },
         "storage": { "projectQuotas": false },
         "labels": {},
         "taints": [],
@@ -85,14 +86,32 @@ fn every_field_has_the_documented_default() {
         "files": [],
         "console": { "podOutput": false },
         "platform": { "labels": false },
-        "update": { "source": "", "channel": "stable", "policy": "manual", "version": "", "usb": "allow" },
-        "api": { "admins": [], "vsock": { "trustHost": false } }
+        "update": { "source": "", "channel": "stable", "policy": "manual", "version": "", "usb": "allow",
+            "windows": [], "coordination": "none", "group": "default",
+            "drain": { "enabled": true, "timeout": "10m0s", "onTimeout": "abort" },
+            "trial": { "deadline": "10m0s", "soak": "1m0s", "holdMax": "6h0m0s" } },
+        "api": { "admins": [], "clusterIdentities": false, "vsock": { "trustHost": false } }
     });
     assert_eq!(serde_json::to_value(NodeConfig::default()).expect("JSON"), want);
     let mut known: Vec<&str> = want.as_object().expect("a map").keys().map(String::as_str).collect();
     known.extend(["install", "join"]);
     known.sort_unstable();
     assert_eq!(document::<NodeConfig>(), known);
+}
+
+#[test]
+fn a_shim_has_one_pod_at_least_and_a_bounded_number() {
+    let of = |pods: &str| format!("runtime: {{podsPerShim: {pods}}}");
+    for (pods, taken) in [("1", 1), ("16", 16), ("64", 64)] {
+        let effective = one(&of(pods));
+        assert_eq!(effective.problems, [], "{pods}");
+        assert_eq!(effective.config.runtime.pods_per_shim, taken);
+    }
+    for pods in ["0", "65", "-1", "many"] {
+        let said = refused(&of(pods));
+        let names = |line: &String| line.contains("runtime.podsPerShim") && line.contains("between 1 and 64");
+        assert!(said.iter().any(names), "{pods}: {said:?}");
+    }
 }
 
 #[test]
@@ -254,6 +273,26 @@ fn join_is_checked_and_says_what_it_lacks() {
     );
     let join = e.config.join.as_ref().expect("set");
     assert_eq!((join.server.as_str(), join.token.as_ref().map(Secret::reveal)), ("https://a", Some(TOKEN)));
+}
+
+/// What a TPM measures changes with everything that counts, and with no secret.
+#[test]
+fn what_is_measured_changes_with_the_configuration_and_not_with_its_secrets() {
+    let measured = |body: &str| load(&[source("esp", body)], &[]).measured();
+    let pod = |image: &str, password: &str| {
+        format!(
+            "staticPods: [{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{containers: [{{name: c, image: {image}, \
+             env: [{{name: P, value: {password}}}]}}]}}}}]"
+        )
+    };
+    let base = measured(&pod("r/a", "w0rd1"));
+    assert_eq!(base, measured(&pod("r/a", "w0rd2")));
+    assert!(!base.contains("w0rd") && base.contains("r/a") && !base.contains('\n'), "{base}");
+    for other in [pod("r/b", "w0rd1"), "node: {name: x}".to_owned(), String::new()] {
+        assert_ne!(base, measured(&other), "{other}");
+    }
+    let token = |token: &str| measured(&format!("join: {{server: 'https://a', token: {token}}}"));
+    assert_eq!(token(TOKEN), token("abcdef.0123456789abcdef"));
 }
 
 #[test]

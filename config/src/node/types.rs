@@ -1,7 +1,7 @@
 //! NodeConfig `orlop/v1alpha1`: everything that a node gets to know at first boot.
 //!
 //! `Default` is the configuration of a node without a document: DHCP on every wired interface, standalone,
-//! static pods from /etc/kubernetes/manifests. See docs/configuration.md.
+//! static pods from /etc/kubernetes/manifests. See docs/reference/configuration.md.
 
 use super::credential_provider::CredentialProvider;
 use super::network::Network;
@@ -9,6 +9,7 @@ use super::node_file::NodeFile;
 use super::scalar::Scalar;
 use super::secret::Secret;
 use super::static_pod::StaticPod;
+use super::update::Update;
 use crate::field::{Describe, Kind, config_enum, config_struct};
 use crate::kubelet::KubeletConfiguration;
 use crate::kubelet::nested::Taint;
@@ -21,6 +22,8 @@ use std::collections::BTreeMap;
 pub const API_VERSION: &str = "orlop/v1alpha1";
 /// `kind` of the document.
 pub const KIND: &str = "NodeConfig";
+/// Most pods of one shim: its death ends all of them at once.
+pub const PODS_PER_SHIM_MAX: i64 = 64;
 
 config_struct! {
     /// The first-boot configuration.
@@ -53,6 +56,8 @@ config_struct! {
         labels: BTreeMap<String, String> = BTreeMap::new(), "labels";
         /// Taints of the Node object at registration.
         taints: Vec<Taint> = Vec::new(), "taints";
+        /// How the container runtime runs pods.
+        runtime: Runtime = Runtime::default(), "runtime";
         /// Any fields of KubeletConfiguration, laid over the appliance's defaults.
         kubelet: KubeletPatch = KubeletPatch::default(), "kubelet";
         /// The cluster to join; none: a standalone node.
@@ -167,6 +172,14 @@ config_struct! {
 }
 
 config_struct! {
+    /// How the container runtime runs pods.
+    pub struct Runtime {
+        /// At most so many pods share one shim, the process that holds their containers; 1: each pod has its own.
+        pods_per_shim: u32 = 1, "podsPerShim", range(1, PODS_PER_SHIM_MAX);
+    }
+}
+
+config_struct! {
     /// The state partition.
     pub struct Storage {
         /// Its file system is made with project quotas, at the first boot.
@@ -219,46 +232,12 @@ config_struct! {
 }
 
 config_struct! {
-    /// Where releases come from, and what the node does with them.
-    pub struct Update {
-        /// `https://` URL of the directory with releases; empty: none.
-        source: String = String::new(), "source";
-        /// Name of the channel.
-        channel: String = "stable".to_owned(), "channel";
-        /// What the node does by itself.
-        policy: UpdatePolicy = UpdatePolicy::Manual, "policy";
-        /// The one version that the node takes, in place of the channel's choice; empty: the channel's.
-        version: String = String::new(), "version";
-        /// What the node does with a drive that is labelled for updates.
-        usb: UpdateDrives = UpdateDrives::Allow, "usb";
-    }
-}
-
-config_enum! {
-    /// What a node does by itself with releases.
-    pub enum UpdatePolicy {
-        /// Nothing: a person asks.
-        Manual = "manual",
-        /// It writes them into the slot that does not run; nothing boots them.
-        Stage = "stage",
-    }
-}
-
-config_enum! {
-    /// What a node does with a drive that is labelled for updates.
-    pub enum UpdateDrives {
-        /// It takes the release of the drive, if it is signed.
-        Allow = "allow",
-        /// Nothing.
-        Ignore = "ignore",
-    }
-}
-
-config_struct! {
     /// The management API.
     pub struct Api {
-        /// Who may ask by the network, each by a key; none: the port is closed.
+        /// Who may ask by the network, each by a key; none, and no identities of the cluster: the port is closed.
         admins: Vec<ApiAdmin> = Vec::new(), "admins";
+        /// Users of the cluster may ask by the network, with a token, what the cluster's roles allow; opens the port.
+        cluster_identities: bool = false, "clusterIdentities";
         /// The socket between a machine and its host.
         vsock: ApiVsock = ApiVsock::default(), "vsock";
     }

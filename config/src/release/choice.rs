@@ -27,8 +27,8 @@ pub enum ReleaseChoice {
 }
 
 /// Chooses the newest release whose turn has come and that the running version may install. `seed` is the node's own and lasts as
-/// long as the node; `refused` are versions that the node has gone back from; `now` is none while the clock is not trusted, and then no
-/// turn has come.
+/// long as the node; `refused` are versions that the node has gone back from: it takes only what is newer than each of them; `now` is
+/// none while the clock is not trusted, and then no turn has come.
 #[must_use]
 pub fn choose(
     channel: &ChannelDocument,
@@ -42,7 +42,8 @@ pub fn choose(
             && release.version > node.running
             && release.min_version.is_none_or(|min| min <= node.running)
             && channel.withdrawal(release.version).is_none()
-            && !refused.contains(&release.version)
+            // An older one would take the newer one's place, and the node would go to and fro between both.
+            && refused.iter().all(|refused| release.version > *refused)
     };
     let mut waits: Option<(UtcSecond, ReleaseVersion)> = None;
     let mut take: Option<ReleaseVersion> = None;

@@ -6,7 +6,7 @@
 //!   (root keys)          └─► release ─► judge ─► sizes and digests of the files
 //! ```
 //! In: texts of a stranger, and what the node knows: its version, floor, seed and time. Out: documents, or the fault with the name of
-//! the document and the remedy. Design: docs/decisions/signed-documents.md. For operators: docs/update.md.
+//! the document and the remedy. Design: docs/decisions/signed-documents.md. For operators: docs/reference/update.md.
 
 mod channel;
 mod choice;

@@ -412,7 +412,10 @@ fn refused_versions_and_other_architectures_are_passed_over() {
     let none = BTreeSet::new();
     assert_eq!(choose(&channel, &node(), b"s", &none, None), ReleaseChoice::Take(version("0.3.0")));
     let refused = BTreeSet::from([version("0.3.0")]);
-    assert_eq!(choose(&channel, &node(), b"s", &refused, None), ReleaseChoice::Take(version("0.2.0")));
+    // A node that took the older one would find it bad as well, forget the newer one, and take that again.
+    assert_eq!(choose(&channel, &node(), b"s", &refused, None), ReleaseChoice::UpToDate);
+    let refused = BTreeSet::from([version("0.2.0")]);
+    assert_eq!(choose(&channel, &node(), b"s", &refused, None), ReleaseChoice::Take(version("0.3.0")));
     let newest = NodeRelease { running: version("0.3.0"), ..node() };
     assert_eq!(choose(&channel, &newest, b"s", &none, None), ReleaseChoice::UpToDate);
 }

@@ -31,6 +31,12 @@ pub enum SlotChangeError {
     /// The slot that runs is not on trial.
     #[error("slot {0} runs, and it is not on trial")]
     NotOnTrial(SlotName),
+    /// A factory reset was ordered and has not ended.
+    #[error("a factory reset was ordered before and has not ended yet")]
+    ResetBegun,
+    /// The order of a factory reset was carried out, or refused, before.
+    #[error("a factory reset with this identifier has ended; order another one by another identifier")]
+    ResetOver,
 }
 
 impl BootRecord {
@@ -45,7 +51,7 @@ impl BootRecord {
     /// Orders a trial of the other slot. Ordered again with the same identifier, it stays as it is.
     ///
     /// # Errors
-    /// The other slot cannot be tried, or `booted` is no slot to which the node could return.
+    /// The other slot cannot be tried, `booted` is no slot to which the node could return, or a factory reset was ordered.
     pub fn order_trial(
         &mut self,
         booted: SlotName,
@@ -54,6 +60,9 @@ impl BootRecord {
     ) -> Result<(), SlotChangeError> {
         if self.desired != booted || !self.is_good(booted) {
             return Err(SlotChangeError::NotAtHome(booted));
+        }
+        if self.reset.is_some() {
+            return Err(SlotChangeError::ResetBegun);
         }
         let slot = booted.other();
         if let Some(trial) = &self.trial {
@@ -84,7 +93,7 @@ impl BootRecord {
     }
 
     /// Commits the slot on trial that runs: it is good from now on, and the node boots it. `revokes`: a generation below which
-    /// nothing is taken any more, also if that closes the way back.
+    /// nothing is taken any more, also if that closes the way back; that of the slot's release counts as well.
     ///
     /// # Errors
     /// The slot that runs is not on trial.
@@ -102,6 +111,7 @@ impl BootRecord {
         (self.redirect, self.unready, self.redirects, self.disagreements) = (None, 0, 0, 0);
         let good = SlotName::ALL.into_iter().filter(|slot| self.is_good(*slot));
         let generations: Vec<u64> = good.map(|slot| self.slot(slot).generation).collect();
+        let revokes = revokes.max(Some(self.slot(booted).revokes));
         self.floor = floor_after_commit(self.floor, &generations, revokes);
         let (floor, old) = (self.floor, booted.other());
         if self.is_good(old) && self.slot(old).generation < floor {
@@ -153,6 +163,20 @@ impl BootRecord {
     pub fn boot_is_ready(&mut self, booted: SlotName) {
         if self.desired == booted && self.is_good(booted) {
             (self.unready, self.redirects) = (0, 0);
+        }
+    }
+
+    /// This boot ends in order: what the next one finds is no power cut.
+    pub fn boot_ends(&mut self) {
+        self.boot_open = false;
+    }
+
+    /// The slot that runs has this version. An image that was written to a disk has a record without one, and the order of the
+    /// loader needs it.
+    pub fn learn_version(&mut self, booted: SlotName, version: &str) {
+        let slot = self.slot_mut(booted);
+        if slot.version.is_empty() {
+            version.clone_into(&mut slot.version);
         }
     }
 }
@@ -235,6 +259,11 @@ mod tests {
         record.commit_trial(B, Some(5)).expect("on trial");
         assert_eq!((record.floor, record.a.state), (5, SlotState::Refused));
         assert!(record.a.reason.contains("below the floor 5"));
+        // As the release says.
+        let mut record = on_trial();
+        record.b.revokes = 4;
+        record.commit_trial(B, None).expect("on trial");
+        assert_eq!((record.floor, record.a.state), (4, SlotState::Refused));
     }
 
     #[test]
@@ -265,5 +294,17 @@ mod tests {
         assert_eq!(record.unready, 2);
         record.boot_is_ready(A);
         assert_eq!((record.unready, record.redirects), (0, 0));
+    }
+
+    #[test]
+    fn the_end_of_a_boot_and_its_version_are_noted() {
+        let mut record = staged();
+        record.boot_open = true;
+        record.boot_ends();
+        assert!(!record.boot_open);
+        record.learn_version(A, "0.1.0");
+        // What was staged knows better.
+        record.learn_version(A, "0.3.0");
+        assert_eq!((record.a.version.as_str(), record.b.version.as_str()), ("0.1.0", ""));
     }
 }

@@ -4,6 +4,7 @@
 //! was, at each level: the older slot rewrites what the newer one wrote. A known field of another type makes the whole record
 //! unreadable; the arbiter then goes by the ESP.
 
+use super::reset::{self, ResetEnd, ResetRequest};
 use super::ring::{self, RingPosition, RingWrite};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -125,6 +126,8 @@ pub struct SlotRecord {
     pub version: String,
     /// Rollback index of its release.
     pub generation: u64,
+    /// Generations below this one are given up by its commit; 0: none are.
+    pub revokes: u64,
     /// Root hash, hex; empty if unknown.
     pub roothash: String,
     /// Length of its UKI, bytes; 0 if unknown.
@@ -181,6 +184,12 @@ pub struct BootRecord {
     pub disagreements: u32,
     /// Least generation of a release that is taken.
     pub floor: u64,
+    /// A factory reset that was ordered and has not ended.
+    pub reset: Option<ResetRequest>,
+    /// The last one that ended.
+    pub last_reset: Option<ResetEnd>,
+    /// Identifiers of orders of resets that have ended; the one that was seen last is the last.
+    pub past_resets: Vec<String>,
     /// Fields of other versions.
     pub kept: Map<String, Value>,
 }
@@ -200,6 +209,9 @@ impl BootRecord {
             redirects: 0,
             disagreements: 0,
             floor: 0,
+            reset: None,
+            last_reset: None,
+            past_resets: Vec::new(),
             kept: Map::new(),
         };
         record.slot_mut(desired).state = SlotState::Good;
@@ -250,6 +262,9 @@ impl BootRecord {
             redirects: fields.count("redirects")?,
             disagreements: fields.count("disagreements")?,
             floor: fields.number("floor")?,
+            reset: ResetRequest::take(&mut fields.0),
+            last_reset: ResetEnd::take(&mut fields.0),
+            past_resets: reset::take_past(&mut fields.0),
             kept: fields.0,
         })
     }
@@ -273,6 +288,15 @@ impl BootRecord {
         set("redirects", self.redirects.into());
         set("disagreements", self.disagreements.into());
         set("floor", self.floor.into());
+        if let Some(request) = &self.reset {
+            set(reset::FIELD, request.rendered());
+        }
+        if let Some(end) = &self.last_reset {
+            set(reset::LAST, end.rendered());
+        }
+        if !self.past_resets.is_empty() {
+            set(reset::PAST, self.past_resets.as_slice().into());
+        }
         Value::Object(document).to_string().into_bytes()
     }
 
@@ -336,6 +360,7 @@ fn slot_record(object: Option<Map<String, Value>>) -> Result<SlotRecord, RecordE
         state: state.ok_or(RecordError::Field("state"))?,
         version: fields.text("version")?,
         generation: fields.number("generation")?,
+        revokes: fields.number("revokes")?,
         roothash: fields.text("roothash")?,
         uki_bytes: fields.number("ukiBytes")?,
         attempts: fields.count("attempts")?,
@@ -360,6 +385,7 @@ fn rendered_slot(slot: &SlotRecord) -> Value {
     set("state", slot.state.name().into());
     set("version", slot.version.as_str().into());
     set("generation", slot.generation.into());
+    set("revokes", slot.revokes.into());
     set("roothash", slot.roothash.as_str().into());
     set("ukiBytes", slot.uki_bytes.into());
     set("attempts", slot.attempts.into());

@@ -12,6 +12,7 @@ fn record(attempts: u32, reason: &str) -> BootRecord {
         state: SlotState::Trial,
         version: "0.2.0".into(),
         generation: 7,
+        revokes: 6,
         roothash: "ab".repeat(32),
         uki_bytes: 14_843_904,
         attempts,

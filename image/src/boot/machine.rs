@@ -40,6 +40,8 @@ pub(super) struct Setup {
     pub(super) direct: bool,
     /// MiB.
     pub(super) memory_mib: u32,
+    /// Where its network leads.
+    pub(super) network: Network,
     /// NodeConfig document.
     pub(super) config: String,
 }
@@ -234,10 +236,12 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         topology: None,
         boot,
         disks: vec![Disk { file: disk, format: "qcow2", bus: Bus::Virtio }],
+        write_log: None,
         fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],
         firmware: Firmware::default(),
-        network: Network::Nowhere,
+        network: setup.network.clone(),
         ports: Vec::new(),
+        api_port: None,
         sockets: dir.to_path_buf(),
         qemu_listens: &["shell", "qmp"],
         no_reboot: true,

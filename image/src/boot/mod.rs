@@ -14,12 +14,15 @@ mod machine;
 mod screen;
 
 use crate::build::{Builder, Options};
+use crate::export::read_config;
 use crate::host::tools;
 use crate::profile::{Dirs, Profile};
+use crate::qemu::Network;
 use anyhow::{Context, Result};
 use machine::{Event, Running};
 use screen::{Screen, ScreenMarker};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -38,12 +41,15 @@ pub struct BootArgs {
     /// Boot the image as it was last built
     #[arg(long)]
     no_build: bool,
-    /// Seconds until the sample pod must have spoken
+    /// Seconds until the sample pod must have spoken, or the node agent must be ready
     #[arg(long, default_value_t = 300)]
     timeout: u64,
     /// Memory of the machine, MiB
     #[arg(long, default_value_t = 2048)]
     memory: u32,
+    /// Your NodeConfig in place of the sample pod's; the machine reaches your network, and this machine at 10.0.2.2
+    #[arg(long, value_name = "FILE", conflicts_with = "once")]
+    config: Option<PathBuf>,
 }
 
 /// The sample pod; the node's name is appended to it.
@@ -58,6 +64,8 @@ const PRESS_AGAIN: Duration = Duration::from_secs(10);
 /// # Errors
 /// The build fails, QEMU cannot be started, or the pod does not speak in time.
 pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
+    // Before the build, which takes minutes.
+    let own = args.config.as_deref().map(read_config).transpose()?;
     let log = dirs.cache.join("image/host.log");
     std::fs::create_dir_all(dirs.cache.join("image"))?;
     tools::ensure(dirs.arch.facts().emulator.host_tools, &log)?;
@@ -72,8 +80,10 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
         scratch: dirs.cache.join("image"),
         direct: args.direct,
         memory_mib: args.memory,
-        config: node_config(dirs)?,
+        network: if own.is_some() { Network::Host } else { Network::Nowhere },
+        config: own.map_or_else(|| node_config(dirs), Ok)?,
     };
+    let awaited = args.config.is_none().then_some(POD);
     let mut running = Running::start(&setup)?;
     println!("\nbooting {} ({}); console log: {}", args.profile.name(), running.how(), running.console_log());
     if !args.once {
@@ -84,24 +94,28 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
     }
     println!("{}", Screen::heading());
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    match watch(&mut running, Some(deadline))? {
+    match watch(&mut running, Some(deadline), awaited)? {
         Watched::Seen => {}
         Watched::Asked => return Ok(interrupted()),
         Watched::Late => {
             eprintln!("{}", running.last_words());
-            anyhow::bail!("the sample pod said nothing within {} s", args.timeout);
+            let missing = awaited.map_or("the node agent was not ready", |_| "the sample pod said nothing");
+            anyhow::bail!("{missing} within {} s", args.timeout);
         }
         Watched::Ended(status) => {
             eprintln!("{}", running.last_words());
-            anyhow::bail!("the machine ended before the pod ran ({status})");
+            anyhow::bail!("the machine ended before the node was up ({status})");
         }
     }
     if args.once {
         return finish(running);
     }
     println!("\nThe node is up. What the console says follows; Ctrl-C ends the machine.");
+    if awaited.is_some() {
+        println!("Next: your own pod, `cargo boot -- --config FILE` (docs/start/quickstart.md).");
+    }
     running.follow_console();
-    if let Watched::Asked = watch(&mut running, None)? {
+    if let Watched::Asked = watch(&mut running, None, awaited)? {
         // The way out that was offered.
         say_last("ending the machine");
     }
@@ -126,7 +140,7 @@ fn show(text: &str) -> Result<()> {
 
 /// Why watching ended.
 enum Watched {
-    /// The pod has spoken.
+    /// The pod has spoken, or the agent is ready.
     Seen,
     /// The deadline has passed.
     Late,
@@ -136,9 +150,9 @@ enum Watched {
     Asked,
 }
 
-// Shows events until the pod has spoken (with a deadline) or the machine ends (without).
-fn watch(running: &mut Running, deadline: Option<Instant>) -> Result<Watched> {
-    let mut screen = Screen::new(POD);
+// Shows events until the pod has spoken or the agent is ready (with a deadline), or the machine ends (without).
+fn watch(running: &mut Running, deadline: Option<Instant>, awaited: Option<&str>) -> Result<Watched> {
+    let mut screen = Screen::new(awaited);
     loop {
         let event = match deadline {
             Some(at) => match running.next(at) {
@@ -164,7 +178,7 @@ fn finish(mut running: Running) -> Result<ExitCode> {
     let began = Instant::now();
     running.power_button()?;
     let deadline = began + POWER_OFF_WITHIN;
-    let mut screen = Screen::new(POD);
+    let mut screen = Screen::new(Some(POD));
     let mut again = began + PRESS_AGAIN;
     while Instant::now() < deadline {
         let Some(event) = running.next(again.min(deadline)) else {

@@ -7,21 +7,22 @@ use orlop_config::ledger::{HostMessage, LedgerEntry};
 pub(super) enum ScreenMarker {
     /// Go on.
     NotYet,
-    /// The pod runs and has spoken.
+    /// The pod runs and has spoken, or the agent is ready.
     Seen,
 }
 
 /// The table of phases and the pod's output.
 pub(super) struct Screen {
-    pod: String,
+    pod: Option<String>,
     running: bool,
     spoke: bool,
 }
 
 impl Screen {
-    /// `pod` is `namespace/name` of the pod that is waited for. Static pods have the node's name appended.
-    pub(super) fn new(pod: &str) -> Screen {
-        Screen { pod: pod.to_owned(), running: false, spoke: false }
+    /// `pod` is `namespace/name` of the pod that is waited for. Static pods have the node's name appended. Without a pod the agent is
+    /// waited for.
+    pub(super) fn new(pod: Option<&str>) -> Screen {
+        Screen { pod: pod.map(str::to_owned), running: false, spoke: pod.is_none() }
     }
 
     /// Column titles.
@@ -33,11 +34,14 @@ impl Screen {
     pub(super) fn host_line(&mut self, line: &str) -> (String, ScreenMarker) {
         let text = match serde_json::from_str::<HostMessage>(line) {
             Ok(HostMessage::Ledger(entry)) => {
-                self.running |= entry.phase == "pod.running" && entry.detail.starts_with(&self.pod);
+                self.running |= match &self.pod {
+                    Some(pod) => entry.phase == "pod.running" && entry.detail.starts_with(pod.as_str()),
+                    None => entry.phase == "agent.ready",
+                };
                 row(&entry)
             }
             Ok(HostMessage::PodOutput { pod, line, .. }) => {
-                self.spoke |= pod.starts_with(&self.pod);
+                self.spoke |= self.pod.as_ref().is_some_and(|own| pod.starts_with(own.as_str()));
                 format!("{pod} | {line}\n")
             }
             Ok(HostMessage::Problem { source, message }) => format!("problem ({source}): {message}\n"),
@@ -108,15 +112,22 @@ mod tests {
     fn the_pod_must_run_and_speak_in_either_order() {
         for order in [[0, 1], [1, 0]] {
             let lines = [ledger("pod.running", "default/hello-node"), output("default/hello-node")];
-            let mut screen = Screen::new("default/hello");
+            let mut screen = Screen::new(Some("default/hello"));
             assert_eq!(screen.host_line(&lines[order[0]]).1, ScreenMarker::NotYet);
             assert_eq!(screen.host_line(&lines[order[1]]).1, ScreenMarker::Seen);
         }
     }
 
     #[test]
+    fn without_a_pod_the_agent_is_waited_for() {
+        let mut screen = Screen::new(None);
+        assert_eq!(screen.host_line(&ledger("pod.running", "default/web")).1, ScreenMarker::NotYet);
+        assert_eq!(screen.host_line(&ledger("agent.ready", "")).1, ScreenMarker::Seen);
+    }
+
+    #[test]
     fn other_pods_and_broken_lines_do_not_count() {
-        let mut screen = Screen::new("default/hello");
+        let mut screen = Screen::new(Some("default/hello"));
         for line in [&ledger("pod.running", "kube-system/x"), &output("kube-system/x"), "broken"] {
             assert_eq!(screen.host_line(line).1, ScreenMarker::NotYet);
         }
@@ -129,7 +140,7 @@ mod tests {
 
     #[test]
     fn rows_are_columns_and_long_details_end() {
-        let (text, _) = Screen::new("x").host_line(&ledger("init.verity", &"a".repeat(200)));
+        let (text, _) = Screen::new(Some("x")).host_line(&ledger("init.verity", &"a".repeat(200)));
         assert!(text.starts_with(" 12.345 s      6 ms  init.verity "), "{text}");
         assert!(text.chars().count() < 130 && text.ends_with("...\n"), "{text}");
     }

@@ -1,9 +1,11 @@
-//! Compiles our programs with cargo, and checks that the agent runs with the image's C library and the others without.
+//! Compiles our programs with cargo, and checks that the agent runs with the image's C library and the others without, and that
+//! init's two programs are within their limits.
 
 use super::Builder;
 use crate::arch::Arch;
 use crate::format::{digest, elf};
 use crate::host::{self, run};
+use crate::profile::Profile;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +13,20 @@ use std::process::Command;
 
 /// glibc of Debian trixie.
 const IMAGE_GLIBC: (u32, u32) = (2, 41);
+/// Packages of the static programs, and the programs of each.
+const STATIC: [(&str, &[&str]); 2] =
+    [("orlop-init", &["orlop-init", "orlop-initrd"]), ("orlop-cni", &["orlop-cni"])];
+/// Largest programs of a release for x86-64, bytes (docs/decisions/init-size.md).
+const LIMITS: [(&str, u64); 2] = [("orlop-init", 2_500_000), ("orlop-initrd", 2_600_000)];
 
 /// Paths of the freshly compiled programs.
 pub(super) struct Binaries {
     /// The agent, linked to the image's C library.
     pub(super) agent: PathBuf,
-    /// init, static.
+    /// What runs of init on the node, static: in the root.
     pub(super) init: PathBuf,
+    /// PID 1 of the initrd, static: in the initrd alone.
+    pub(super) initrd: PathBuf,
     /// The CNI plugin, static.
     pub(super) cni: PathBuf,
 }
@@ -25,20 +34,22 @@ pub(super) struct Binaries {
 impl Binaries {
     pub(super) fn of(builder: &Builder) -> Binaries {
         let work = builder.dirs.work();
-        let [agent, init, cni] = ["orlop-agent", "orlop-init", "orlop-cni"].map(|name| work.join(name));
-        Binaries { agent, init, cni }
+        let [agent, init, initrd, cni] =
+            ["orlop-agent", "orlop-init", "orlop-initrd", "orlop-cni"].map(|name| work.join(name));
+        Binaries { agent, init, initrd, cni }
     }
 
-    fn all(&self) -> [(&'static str, &'static str, &Path); 3] {
+    fn all(&self) -> [(&'static str, &'static str, &Path); 4] {
         [
             ("orlop-agent", "bin.agent", &self.agent),
             ("orlop-init", "bin.init", &self.init),
+            ("orlop-initrd", "bin.initrd", &self.initrd),
             ("orlop-cni", "bin.cni", &self.cni),
         ]
     }
 }
 
-/// Compiles them and notes the facts `bin.agent`, `bin.init` and `bin.cni`.
+/// Compiles them and notes the facts `bin.agent`, `bin.init`, `bin.initrd` and `bin.cni`.
 pub(super) fn compile(builder: &mut Builder) -> Result<String> {
     let binaries = Binaries::of(builder);
     match builder.options.binaries.clone() {
@@ -54,14 +65,34 @@ pub(super) fn compile(builder: &mut Builder) -> Result<String> {
     }
     check_agent(&binaries.agent)?;
     check_static("orlop-init", &binaries.init)?;
+    check_static("orlop-initrd", &binaries.initrd)?;
     check_static("orlop-cni", &binaries.cni)?;
-    for (_, fact, path) in binaries.all() {
+    let mut sizes = Vec::new();
+    for (name, fact, path) in binaries.all() {
         builder.facts.set(fact, digest::file(path)?);
+        sizes.push((name, fs::metadata(path)?.len()));
     }
     builder.facts.set("rustc", rustc_version()?);
-    let kib = |p: &Path| fs::metadata(p).map_or(0, |m| m.len() >> 10);
-    let sizes = [kib(&binaries.agent), kib(&binaries.init), kib(&binaries.cni)];
-    Ok(format!("agent {} KiB, init {} KiB, CNI plugin {} KiB", sizes[0], sizes[1], sizes[2]))
+    let note: Vec<String> = sizes.iter().map(|(name, bytes)| format!("{name} {} KiB", bytes >> 10)).collect();
+    match oversize(builder.dirs.arch, &sizes) {
+        Some(why) if builder.profile == Profile::Release => bail!(why),
+        why => Ok(note.into_iter().chain(why).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// The programs that are larger than they may be, if there are any. The limits are those of x86-64: code for arm64 has another size,
+/// and its linker does not merge equal functions.
+fn oversize(arch: Arch, sizes: &[(&str, u64)]) -> Option<String> {
+    if arch != Arch::Amd64 {
+        return None;
+    }
+    let limit = |name: &str| LIMITS.iter().find(|(of, _)| *of == name).map_or(u64::MAX, |(_, limit)| *limit);
+    let too_large = sizes.iter().filter(|(name, bytes)| *bytes > limit(name));
+    let lines: Vec<String> = too_large
+        .map(|(name, bytes)| format!("{name} has {bytes} bytes, its limit is {}", limit(name)))
+        .collect();
+    let why = || format!("{} (docs/decisions/init-size.md)", lines.join("; "));
+    (!lines.is_empty()).then(why)
 }
 
 fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
@@ -74,18 +105,34 @@ fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
         agent.args(["--target", triple]);
     }
     run::logged(&mut agent, "compiling orlop-agent", &builder.log)?;
-    // One after the other: together they would share the features of their dependencies.
-    for name in ["orlop-init", "orlop-cni"] {
+    // One package after the other: together they would share the features of their dependencies.
+    for (package, programs) in STATIC {
         let mut command = cargo(builder, "init");
         // A target of its own keeps these flags away from build scripts and from other builds.
-        command.args(["--package", name, "--bin", name, "--target", triple]);
-        command.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
-        run::logged(&mut command, &format!("compiling {name}"), &builder.log)?;
+        command.args(["--package", package, "--target", triple]);
+        command.args(programs.iter().flat_map(|program| ["--bin", *program]));
+        command.env("RUSTFLAGS", static_flags(arch));
+        run::logged(&mut command, &format!("compiling {}", programs.join(" and ")), &builder.log)?;
     }
     let released = if arch == Arch::HOST { target.clone() } else { target.join(triple) };
     take(&released.join("release/orlop-agent"), &binaries.agent)?;
-    take(&target.join(triple).join("init/orlop-init"), &binaries.init)?;
-    take(&target.join(triple).join("init/orlop-cni"), &binaries.cni)
+    let small = target.join(triple).join("init");
+    take(&small.join("orlop-init"), &binaries.init)?;
+    take(&small.join("orlop-initrd"), &binaries.initrd)?;
+    take(&small.join("orlop-cni"), &binaries.cni)
+}
+
+/// The compiler's flags for the static programs.
+fn static_flags(arch: Arch) -> String {
+    // A panic ends the program, and none of them prints a backtrace: no function needs tables for unwinding.
+    let mut flags =
+        "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no".to_owned();
+    // Functions with the same instructions become one. Rust's own linker is the default on this architecture alone; GNU's ld, which
+    // links for others, cannot do that.
+    if arch == Arch::Amd64 {
+        flags.push_str(" -C link-arg=-Wl,--icf=all");
+    }
+    flags
 }
 
 fn cargo(builder: &Builder, profile: &str) -> Command {
@@ -183,6 +230,37 @@ mod tests {
         let names: Vec<String> = cross_environment(other).into_iter().map(|(name, _)| name).collect();
         let triple = other.facts().rust_target.replace('-', "_");
         assert_eq!(names, [format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase()), format!("CC_{triple}")]);
+    }
+
+    #[test]
+    fn a_program_beyond_its_limit_is_named_with_both_sizes() {
+        let sizes = |init: u64, initrd: u64| {
+            [("orlop-cni", u64::MAX), ("orlop-init", init), ("orlop-initrd", initrd)]
+        };
+        let [init_max, initrd_max] = LIMITS.map(|(_, limit)| limit);
+        assert_eq!(oversize(Arch::Amd64, &sizes(init_max, initrd_max)), None);
+        let why = oversize(Arch::Amd64, &sizes(init_max, initrd_max + 1)).expect("too large");
+        let want = format!("orlop-initrd has {} bytes, its limit is {initrd_max} (docs/", initrd_max + 1);
+        assert!(why.starts_with(&want), "{why}");
+        let why = oversize(Arch::Amd64, &sizes(init_max + 1, initrd_max + 1)).expect("too large");
+        assert!(why.starts_with("orlop-init has ") && why.contains("; orlop-initrd has "), "{why}");
+        assert_eq!(oversize(Arch::Arm64, &sizes(init_max + 1, initrd_max + 1)), None);
+    }
+
+    #[test]
+    fn each_limit_is_of_a_static_program() {
+        for (name, _) in LIMITS {
+            assert!(STATIC.iter().any(|(_, programs)| programs.contains(&name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_rusts_own_linker_is_asked_to_merge_functions() {
+        let merges = |arch: Arch| static_flags(arch).contains("--icf=all");
+        assert!(merges(Arch::Amd64) && !merges(Arch::Arm64));
+        for arch in Arch::ALL {
+            assert!(static_flags(arch).contains("+crt-static"), "{}", arch.name());
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Binds the libraries that every systemd program is linked to, to themselves (docs/image.md).
+//! Binds the libraries that every systemd program is linked to, to themselves (docs/internals/image.md).
 
 use super::namespaced;
 use crate::arch::Arch;

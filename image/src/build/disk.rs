@@ -7,6 +7,7 @@ use crate::format::mbr;
 use crate::format::verity::Tree;
 use crate::host::run;
 use crate::plan::BuildStep;
+use crate::secure_boot::{BootSigner, SecureBootEnroll, sign_build};
 use anyhow::{Context, Result, bail};
 use orlop_config::slots::RING_BYTES;
 use orlop_init::plan::gpt::read_table;
@@ -29,6 +30,8 @@ const LOADER_CONF: &str = "editor no\n";
 
 /// Leaves mkosi's artefacts in `out`, and `orlop.roothash`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
+    // Keys that cannot be used are better found here than minutes later.
+    let signer = signer(builder)?;
     let (slot, hash) = slot(builder)?;
     let hash = hex::encode(hash);
     let base = builder.result(BuildStep::Base)?.join("base");
@@ -45,6 +48,12 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let raw =
         File::options().read(true).write(true).open(out.join("orlop.raw")).context("opening the disk")?;
     esp::lay_out(&raw).context("giving each slot its file on the ESP")?;
+    let mut signed = String::new();
+    if let (Some(signer), Some(options)) = (&signer, &builder.options.secure_boot) {
+        let enrolment = options.keys.enrolment()?;
+        sign_build(signer, &raw, &find(out, ".efi")?, &enrolment).context("signing boot loader and UKI")?;
+        signed = format!(", signed by {}", signer.certificate().name());
+    }
     for image in [out.join("orlop.raw"), find(out, ".root.raw")?] {
         dig(builder, &image);
     }
@@ -53,7 +62,14 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
         raw.write_all_at(&mbr::boot_code(), 0).context("writing the boot code of the disk")?;
     }
     fs::write(out.join("orlop.roothash"), &hash)?;
-    Ok(format!("root hash {}", &hash[..16]))
+    Ok(format!("root hash {}{signed}", &hash[..16]))
+}
+
+/// The key that signs this build, if it is signed.
+fn signer(builder: &Builder) -> Result<Option<BootSigner>> {
+    let Some(options) = &builder.options.secure_boot else { return Ok(None) };
+    let tools = builder.result(BuildStep::Tools)?.join("tools");
+    BootSigner::new(&tools, &options.keys, &builder.dirs.work().join("secure-boot")).map(Some)
 }
 
 fn command(builder: &Builder, out: &Path) -> Result<Command> {
@@ -110,7 +126,7 @@ fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
         fs::copy(base.join(&path), tree.join(&path))
             .with_context(|| format!("copying {}", path.display()))?;
     }
-    loader_conf(&tree)?;
+    loader_conf(&tree, builder.options.secure_boot.as_ref().map(|options| options.enroll))?;
     Ok(tree)
 }
 
@@ -118,7 +134,7 @@ fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
 ///
 /// - The kernel writes to every console that is there: a screen, and the first serial port, which is `/dev/console`.
 /// - No self-tests of the kernel's ciphers and hashes at each start (mainline's default; Debian turns them on).
-/// - Modules without a signature of the kernel's own key are refused; Debian signs all that it ships (docs/image.md).
+/// - Modules without a signature of the kernel's own key are refused; Debian signs all that it ships (docs/internals/image.md).
 /// - A kernel that dies before bringup has set kernel.panic restarts, too (Debian's kernel would stand still for ever).
 pub(super) fn command_line(arch: Arch, roothash: &str) -> String {
     let console = arch.facts().console;
@@ -157,10 +173,14 @@ fn check_slots(arch: Arch, raw: &File) -> Result<()> {
 }
 
 // bootctl writes a file of comments in its place if there is none.
-fn loader_conf(tree: &Path) -> Result<()> {
+fn loader_conf(tree: &Path, enroll: Option<SecureBootEnroll>) -> Result<()> {
     let dir = tree.join("efi/loader");
     fs::create_dir_all(&dir)?;
-    fs::write(dir.join("loader.conf"), LOADER_CONF).context("writing the configuration of the boot loader")
+    let mut text = LOADER_CONF.to_owned();
+    if let Some(enroll) = enroll {
+        text.push_str(&format!("secure-boot-enroll {}\n", enroll.name()));
+    }
+    fs::write(dir.join("loader.conf"), text).context("writing the configuration of the boot loader")
 }
 
 // The partition definitions with slot A's identity filled in: the halves of the root hash, by which init finds its
@@ -207,10 +227,18 @@ mod tests {
     #[test]
     fn the_loader_has_no_editor() {
         let dir = tempfile::tempdir().expect("a scratch directory");
-        loader_conf(dir.path()).expect("written");
-        let text = fs::read_to_string(dir.path().join("efi/loader/loader.conf")).expect("there");
-        let settings: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
-        assert_eq!(settings.iter().find(|(key, _)| *key == "editor"), Some(&("editor", "no")), "{text}");
+        for (enroll, want) in [
+            (None, None),
+            (Some(SecureBootEnroll::IfSafe), Some("if-safe")),
+            (Some(SecureBootEnroll::Force), Some("force")),
+        ] {
+            loader_conf(dir.path(), enroll).expect("written");
+            let text = fs::read_to_string(dir.path().join("efi/loader/loader.conf")).expect("there");
+            let settings: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+            let setting =
+                |key: &str| settings.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
+            assert_eq!((setting("editor"), setting("secure-boot-enroll")), (Some("no"), want), "{text}");
+        }
     }
 
     /// The disk's partition definitions copy that tree to the ESP.

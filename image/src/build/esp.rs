@@ -1,9 +1,9 @@
-//! The built disk's ESP is written again with a file for each slot (docs/boot.md, "Slots").
+//! The built disk's ESP is written again: with a file for each slot (docs/reference/boot.md, "Slots"), and with signed programs.
 //!
 //! In: the disk as mkosi leaves it. Out: the same file with another ESP; nothing else of the disk is touched. What was written
 //! is read back as init reads it.
 
-use crate::format::fat;
+use crate::format::fat::{self, Volume};
 use crate::format::sectors::clear;
 use crate::format::two_slots::two_slots;
 use anyhow::{Context, Result, ensure};
@@ -19,11 +19,19 @@ const SECTOR: u32 = 512;
 /// Bytes of a cluster: as on disks with sectors of 4096 bytes, and as few as a chain of 64 MiB can have here.
 const CLUSTER: u32 = 4096;
 
-/// Writes the ESP again. `disk` must be readable and writable.
+/// Gives each slot its file. `disk` must be readable and writable.
 ///
 /// # Errors
 /// The disk has no ESP with one UKI, or cannot be read or written.
 pub(super) fn lay_out(disk: &File) -> Result<()> {
+    rewrite(disk, two_slots)
+}
+
+/// Writes the ESP again, with another tree in which each slot has its file. `disk` must be readable and writable.
+///
+/// # Errors
+/// The disk has no ESP, its tree cannot be changed, or the disk cannot be read or written.
+pub(crate) fn rewrite(disk: &File, change: impl FnOnce(Volume) -> Result<Volume>) -> Result<()> {
     let bytes = disk.metadata().context("reading the disk's length")?.len();
     let read_at = |offset: u64, length: usize| {
         let mut buffer = vec![0; length];
@@ -34,7 +42,7 @@ pub(super) fn lay_out(disk: &File) -> Result<()> {
     let esp = table.partitions.iter().find(|p| p.type_guid == TYPE_ESP).context("the disk has no ESP")?;
     let volume =
         fat::read(|offset, length| read_at(esp.start + offset, length)).context("reading the ESP")?;
-    let pieces = fat::write(&two_slots(volume)?, esp.length, SECTOR, CLUSTER).context("making the ESP")?;
+    let pieces = fat::write(&change(volume)?, esp.length, SECTOR, CLUSTER).context("making the ESP")?;
     clear(disk, esp.start..esp.start + esp.length)?;
     for piece in pieces {
         disk.write_all_at(&piece.bytes, esp.start + piece.offset).context("writing the ESP")?;

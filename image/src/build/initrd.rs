@@ -1,4 +1,4 @@
-//! Packs init and its modules into the initrd, behind the microcode (seam: docs/architecture.md, "Initrd").
+//! Packs orlop-initrd, as `/init`, and its modules into the initrd, behind the microcode (seam: docs/internals/architecture.md, "Initrd").
 
 use super::binaries::Binaries;
 use super::{Builder, base_tool};
@@ -62,7 +62,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     for dir in dirs.iter().map(String::as_str).chain(["dev", "proc", "run", "sys"]) {
         cpio.dir(dir);
     }
-    let init = Binaries::of(builder).init;
+    let init = Binaries::of(builder).initrd;
     cpio.file("init", 0o755, &fs::read(init)?);
     cpio.file("etc/orlop/modules", 0o644, lines.as_bytes());
     for (path, data) in &files {

@@ -20,6 +20,7 @@ mod shim_info;
 mod verify;
 
 pub use disk::SALT as VERITY_SALT;
+pub(crate) use esp::rewrite as rewrite_esp;
 pub use publish::{Artefact, Manifest, read_manifest};
 pub use verify::verify_reproducible;
 
@@ -29,6 +30,7 @@ use crate::host::{emulator::Emulation, run::Progress, tools};
 use crate::lock::{self, Lock};
 use crate::plan::{BuildStep, Facts, Planned, plan};
 use crate::profile::{Dirs, Profile};
+use crate::secure_boot::{SecureBootEnroll, SecureBootKeys};
 use crate::select::Contents;
 use anyhow::{Context, Result, bail};
 use orlop_config::release::{ReleaseVersion, TrustDocument};
@@ -48,7 +50,7 @@ const KEEP: usize = 3;
 /// What a person may ask of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Take `orlop-agent`, `orlop-init` and `orlop-cni` from this directory instead of compiling them.
+    /// Take `orlop-agent`, `orlop-init`, `orlop-initrd` and `orlop-cni` from this directory instead of compiling them.
     pub binaries: Option<PathBuf>,
     /// Take the newest packages and write the lock.
     pub update_lock: bool,
@@ -60,6 +62,17 @@ pub struct Options {
     pub version: Option<ReleaseVersion>,
     /// Trust document that the image carries; none: its nodes take no updates.
     pub trust: Option<PathBuf>,
+    /// Keys that sign boot loader and UKI; none: they are not signed.
+    pub secure_boot: Option<SecureBootOptions>,
+}
+
+/// How an image is signed for Secure Boot.
+#[derive(Clone, Debug)]
+pub struct SecureBootOptions {
+    /// The keys.
+    pub keys: SecureBootKeys,
+    /// When the boot loader enrols them.
+    pub enroll: SecureBootEnroll,
 }
 
 impl Options {
@@ -127,6 +140,10 @@ impl Builder {
         if let Some(path) = &builder.options.trust {
             check_trust(path)?;
             builder.facts.set("trust", digest::file(path)?);
+        }
+        if let Some(options) = &builder.options.secure_boot {
+            let keys = options.keys.digest().context("the keys of Secure Boot")?;
+            builder.facts.set("secure-boot", format!("{keys} {}", options.enroll.name()));
         }
         Ok(builder)
     }
@@ -280,7 +297,7 @@ fn check_trust(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The facts that the checkout alone gives; version and trust document are those of a builder that got none.
+/// The facts that the checkout alone gives; version, trust document and keys are those of a builder that got none.
 ///
 /// # Errors
 /// A file cannot be read, or says what cannot be: minutes before it is used.
@@ -297,6 +314,7 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
     facts.set("version", VERSION);
     facts.set("arch", dirs.arch.name());
     facts.set("trust", "none");
+    facts.set("secure-boot", "none");
     facts.set("lock.epoch", lock.epoch.to_string());
     let of_host = if lock.host_debs.is_empty() { String::new() } else { format!("{:?}", lock.host_debs) };
     facts.set("lock.debs", digest::bytes(format!("{:?}{of_host}", lock.debs).as_bytes()));
@@ -328,7 +346,7 @@ fn base_tool(builder: &Builder) -> Result<std::process::Command> {
 }
 
 /// A command in a mount namespace of its own, as root of it; its arguments follow.
-fn namespaced() -> std::process::Command {
+pub(crate) fn namespaced() -> std::process::Command {
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]);
     if !tools::is_root() {

@@ -271,7 +271,7 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, InclusionReas
         Ok(())
     };
     add(&ours.agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
-    add(&ours.init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: bringup")?;
+    add(&ours.init, "usr/lib/orlop/orlop-init", 0o755, "what runs of init on the node: bringup and others")?;
     add(&ours.cni, "usr/lib/orlop/orlop-cni", 0o755, "bridge and addresses of the node's pod network")?;
     if let Some(trust) = &builder.options.trust {
         add(trust, IMAGE_TRUST_FILE.trim_start_matches('/'), 0o644, "keys that sign updates")?;

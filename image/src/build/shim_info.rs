@@ -2,7 +2,7 @@
 //!
 //! containerd asks this twice at each of its starts, and waits for two Go programs and crun. All three, the kernel
 //! and containerd's configuration are files of the image, so the answers are too: `orlop-init`, called by the shim's
-//! name, gives them to the very questions that they answer (docs/image.md).
+//! name, gives them to the very questions that they answer (docs/internals/image.md).
 
 use super::namespaced;
 use anyhow::{Context, Result, bail};

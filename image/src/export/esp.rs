@@ -21,7 +21,7 @@ const BYTES_MAX: usize = 1 << 20;
 ///
 /// # Errors
 /// It cannot be read, or init would refuse it: all mistakes.
-pub(super) fn read_config(path: &Path) -> Result<String> {
+pub(crate) fn read_config(path: &Path) -> Result<String> {
     let shown = path.display().to_string();
     let text = fs::read_to_string(path).with_context(|| format!("reading {shown}"))?;
     if text.len() > BYTES_MAX {

@@ -2,7 +2,7 @@
 //!
 //! `form` says which files a platform gets (pure); this module makes them, with the host's programs where a format is
 //! theirs. In: the published disk of a profile, maybe a NodeConfig. Out: a directory with the files, `manifest.json` and
-//! `SHA256SUMS`. Invariant: the published disk is only read. See docs/install.md.
+//! `SHA256SUMS`. Invariant: the published disk is only read. See docs/howto/install.md.
 
 mod esp;
 mod form;
@@ -10,6 +10,7 @@ mod grow;
 mod ovf;
 mod vhd;
 
+pub(crate) use esp::read_config;
 pub use form::{DiskForm, DiskSectors, Platform};
 
 use crate::arch::Arch;
@@ -88,7 +89,7 @@ pub fn run(dirs: &Dirs, args: &ExportArgs) -> Result<()> {
     let Some(manifest) = read_manifest(dirs, args.profile) else {
         bail!(no_image(dirs.arch, args.profile));
     };
-    let config = args.config.as_deref().map(esp::read_config).transpose()?;
+    let config = args.config.as_deref().map(read_config).transpose()?;
     tools::ensure(&programs(args.platform, config.is_some()), &log)?;
     let published = dirs.output(args.profile).join("orlop.raw");
     let noted = manifest.outputs.get("orlop.raw").map(|artefact| artefact.sha256.as_str());

@@ -171,13 +171,13 @@ fn a_configuration_is_checked_before_it_is_put_on_a_disk() {
     let path = dir.path().join("node.yaml");
     let write = |body: &str| {
         fs::write(&path, format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}\n")).expect("fixture");
-        esp::read_config(&path)
+        read_config(&path)
     };
     assert!(write("node: {name: a}").expect("valid").contains("name: a"));
     let error = write("nod: {name: a}\nkubelet: {maxPods: many}").expect_err("two mistakes").to_string();
     assert!(error.contains("nod") && error.contains("maxPods"), "{error}");
     assert!(write(&"#".repeat(1 << 20)).is_err());
-    assert!(esp::read_config(&dir.path().join("none")).is_err());
+    assert!(read_config(&dir.path().join("none")).is_err());
 }
 
 #[test]

@@ -289,4 +289,4 @@ impl Writer {
 
 #[cfg(test)]
 #[path = "fat_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -21,6 +21,9 @@ pub const BUILD: &[(&str, &str)] = &[
 /// Needed to boot an image of this machine's architecture; [`EmulatorFacts`](crate::arch::EmulatorFacts) has those of others.
 pub const BOOT: &[(&str, &str)] = Arch::HOST.facts().emulator.host_tools;
 
+/// Needed to make keys for Secure Boot.
+pub const SECURE_BOOT: &[(&str, &str)] = &[("/usr/bin/openssl", "openssl")];
+
 /// Needed by the tests on top of these (`orlop-e2e`).
 pub const TEST: &[(&str, &str)] = &[
     ("/sbin/ip", "iproute2"),
@@ -30,11 +33,18 @@ pub const TEST: &[(&str, &str)] = &[
     ("/sbin/sfdisk", "fdisk"),
     ("/sbin/mkfs.ext4", "e2fsprogs"),
     ("/usr/bin/checkpolicy", "checkpolicy"),
+    ("/usr/bin/openssl", "openssl"),
 ];
 
 /// Needed by the upstream suite's images on top of these: busybox's shell drops variables like `a-b`, which the suite
 /// looks for.
 pub const SUITE: &[(&str, &str)] = &[("/bin/bash-static", "bash-static")];
+
+/// Needed by the case of the dashboard's page: a browser, and letters for its pictures.
+pub const BROWSER: &[(&str, &str)] = &[
+    ("/usr/bin/chromium", "chromium"),
+    ("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf", "fonts-dejavu-core"),
+];
 
 /// Needed by the benchmarks on top of these.
 pub const BENCH: &[(&str, &str)] =

@@ -1,7 +1,7 @@
 //! The guest's disks and the controllers that they are plugged into, as QEMU's arguments (pure).
 
 use super::escape;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The controller of a disk of the guest, and what kind of drive it is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,16 +105,18 @@ pub(super) fn on_older_board(disks: &[Disk]) -> bool {
     disks.iter().any(|disk| matches!(disk.bus, Bus::Ide | Bus::IdeCd))
 }
 
-/// The arguments of all disks, in the guest's order.
-pub(super) fn arguments(disks: &[Disk]) -> Vec<(&'static str, String)> {
+/// The arguments of all disks, in the guest's order. `log`: of all writes to the first one.
+pub(super) fn arguments(disks: &[Disk], log: Option<&Path>) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for (n, disk) in disks.iter().enumerate() {
         let (file, format) = (escape(&disk.file), disk.format);
         let read_only = if disk.bus.is_cd() { ",readonly=on" } else { "" };
-        all.push((
-            "-drive",
-            format!("if=none,id=disk{n},format={format},cache=unsafe{read_only},file={file}"),
-        ));
+        all.push(match log.filter(|_| n == 0) {
+            Some(log) => ("-blockdev", logged(&file, &escape(log))),
+            None => {
+                ("-drive", format!("if=none,id=disk{n},format={format},cache=unsafe{read_only},file={file}"))
+            }
+        });
         if let Some(controller) = disk.bus.controller() {
             all.push(("-device", format!("{controller},id=bus{n}")));
         }
@@ -128,6 +130,14 @@ pub(super) fn arguments(disks: &[Disk]) -> Vec<(&'static str, String)> {
     all
 }
 
+/// The first disk, raw, with a log of its writes. The guest's flushes are in the log; no file is synced for them.
+fn logged(file: &str, log: &str) -> String {
+    let part = |part: &str, file: &str| {
+        format!("{part}.driver=file,{part}.filename={file},{part}.cache.no-flush=on")
+    };
+    format!("driver=blklogwrites,node-name=disk0,{},{}", part("file", file), part("log", log))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,7 +145,11 @@ mod tests {
     fn devices(buses: &[Bus]) -> Vec<String> {
         let disk = |bus: &Bus| Disk { file: "/d".into(), format: "raw", bus: *bus };
         let disks: Vec<Disk> = buses.iter().map(disk).collect();
-        arguments(&disks).into_iter().filter(|(flag, _)| *flag == "-device").map(|(_, value)| value).collect()
+        arguments(&disks, None)
+            .into_iter()
+            .filter(|(flag, _)| *flag == "-device")
+            .map(|(_, value)| value)
+            .collect()
     }
 
     #[test]
@@ -174,7 +188,23 @@ mod tests {
         assert!(
             on_older_board(&[disk(Bus::Virtio), disk(Bus::IdeCd)]) && !on_older_board(&[disk(Bus::SataCd)])
         );
-        let drives = arguments(&[disk(Bus::IdeCd)]);
+        let drives = arguments(&[disk(Bus::IdeCd)], None);
         assert_eq!(drives[0].1, "if=none,id=disk0,format=raw,cache=unsafe,readonly=on,file=/d,,e");
+    }
+
+    #[test]
+    fn the_writes_of_the_first_disk_are_logged() {
+        let disk = |file: &str| Disk { file: file.into(), format: "raw", bus: Bus::Virtio };
+        let all = arguments(&[disk("/a,b"), disk("/c")], Some(Path::new("/log")));
+        let drives: Vec<(&str, &str)> = all
+            .iter()
+            .filter(|(flag, _)| *flag != "-device")
+            .map(|(flag, value)| (*flag, value.as_str()))
+            .collect();
+        let first = "driver=blklogwrites,node-name=disk0,file.driver=file,file.filename=/a,,b,file.cache.no-flush=on,\
+                     log.driver=file,log.filename=/log,log.cache.no-flush=on";
+        let second = "if=none,id=disk1,format=raw,cache=unsafe,file=/c";
+        assert_eq!(drives, [("-blockdev", first), ("-drive", second)]);
+        assert_eq!(all[1].1, "virtio-blk-pci,drive=disk0,bootindex=1");
     }
 }

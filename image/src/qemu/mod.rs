@@ -83,6 +83,8 @@ pub struct Firmware {
     pub watchdog: bool,
     /// A screen is plugged in, at a VGA adapter; QMP's `screendump` shows its picture.
     pub screen: bool,
+    /// Socket of swtpm's control channel; without one the board has no TPM.
+    pub tpm: Option<PathBuf>,
 }
 
 /// Size of the place for last words, bytes.
@@ -139,6 +141,8 @@ pub struct Machine {
     pub boot: Boot,
     /// In the guest's order.
     pub disks: Vec<Disk>,
+    /// Log of all writes to the first disk, which is raw then: a file that is there, in the format of Linux' dm-log-writes.
+    pub write_log: Option<PathBuf>,
     /// fw_cfg entries: name and file.
     pub fw_cfg: Vec<(String, PathBuf)>,
     /// SMBIOS.
@@ -147,6 +151,8 @@ pub struct Machine {
     pub network: Network,
     /// Further network cards.
     pub ports: Vec<Port>,
+    /// Socket on which QEMU listens for clients of the management API, at a virtio-serial port.
+    pub api_port: Option<PathBuf>,
     /// Directory of the sockets [`SOCKETS`].
     pub sockets: PathBuf,
     /// Those of them on which QEMU listens; on the others the caller does, before QEMU starts.
@@ -160,6 +166,9 @@ pub const SOCKETS: [&str; 4] = ["console", "shell", "host", "qmp"];
 
 /// Where the guest finds its configuration in fw_cfg.
 pub const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
+
+/// The TPM of a board of x86-64.
+const TPM: &str = "tpm-crb";
 
 /// The older board of x86-64, for IDE.
 const OLDER_MACHINE: &str = "pc,hpet=off";
@@ -239,6 +248,10 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         add("-device", "virtconsole,chardev=shell".into());
     }
     add("-device", "virtserialport,chardev=host,name=org.orlop.host.0".into());
+    if let Some(socket) = &machine.api_port {
+        add("-chardev", format!("socket,id=api,path={},server=on,wait=off", escape(socket)));
+        add("-device", "virtserialport,chardev=api,name=org.orlop.api.0".into());
+    }
     add("-device", "virtio-rng-pci".into());
     let mut card = "virtio-net-pci,netdev=net0,romfile=".to_owned();
     match &machine.network {
@@ -281,7 +294,12 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     if machine.firmware.screen {
         add("-device", emulator.screen.into());
     }
-    for (flag, value) in disks::arguments(&machine.disks) {
+    if let Some(socket) = &machine.firmware.tpm {
+        add("-chardev", format!("socket,id=tpm,path={}", escape(socket)));
+        add("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
+        add("-device", format!("{TPM},tpmdev=tpm0"));
+    }
+    for (flag, value) in disks::arguments(&machine.disks, machine.write_log.as_deref()) {
         add(flag, value);
     }
     for (name, file) in &machine.fw_cfg {
@@ -315,10 +333,12 @@ mod tests {
             topology: None,
             boot: Boot::Uefi { code: "/c".into(), vars: "/v,w".into() },
             disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2", bus: Bus::Virtio }],
+            write_log: None,
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],
             firmware: Firmware::default(),
             network: Network::Nowhere,
             ports: Vec::new(),
+            api_port: None,
             sockets: "/s".into(),
             qemu_listens: &["qmp"],
             no_reboot: true,
@@ -364,6 +384,7 @@ mod tests {
             erst: Some("/e".into()),
             watchdog: true,
             screen: true,
+            tpm: Some("/t,p".into()),
         };
         let args = arguments(&machine).join(" ");
         for part in [
@@ -372,6 +393,7 @@ mod tests {
             "-device i6300esb",
             "-action watchdog=reset",
             "-device VGA",
+            "-chardev socket,id=tpm,path=/t,,p -tpmdev emulator,id=tpm0,chardev=tpm -device tpm-crb,tpmdev=tpm0",
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
             "-netdev dgram,id=port0,local.type=inet,local.host=127.0.0.1,local.port=7001,remote.type=inet,\
@@ -385,6 +407,15 @@ mod tests {
             assert!(args.contains(part), "{part}: {args}");
         }
         assert!(!args.contains("restrict=on"), "{args}");
+    }
+
+    #[test]
+    fn a_port_of_the_management_api_is_next_to_the_host_channel() {
+        let machine = Machine { api_port: Some("/s/api".into()), ..machine() };
+        let want = "name=org.orlop.host.0 -chardev socket,id=api,path=/s/api,server=on,wait=off \
+            -device virtserialport,chardev=api,name=org.orlop.api.0";
+        let args = arguments(&machine).join(" ");
+        assert!(args.contains(want), "{args}");
     }
 
     #[test]

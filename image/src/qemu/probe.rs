@@ -73,7 +73,7 @@ pub struct Guest {
     pub arch: Arch,
     /// Kernel image.
     pub kernel: PathBuf,
-    /// Initrd with orlop-init.
+    /// Initrd with orlop-initrd.
     pub initrd: PathBuf,
     /// MiB.
     pub memory_mib: u32,

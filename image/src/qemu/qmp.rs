@@ -67,6 +67,21 @@ impl Qmp {
         self.send("screendump", &request).map(drop)
     }
 
+    /// Leads a port of this machine's loopback to a port of the guest, whose network is QEMU's own.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`]; also if the port is in use, or the guest's network is another one.
+    pub fn forward(&mut self, host: u16, guest: u16) -> Result<()> {
+        let request = json!({ "execute": "human-monitor-command", "arguments": {
+            "command-line": format!("hostfwd_add net0 tcp:127.0.0.1:{host}-:{guest}"),
+        } });
+        let said = self.send("human-monitor-command", &request)?;
+        // The monitor for people is silent if all went well.
+        let silent = said.as_str().is_some_and(|text| text.trim().is_empty());
+        anyhow::ensure!(silent, "QEMU does not forward port {host}: {said}");
+        Ok(())
+    }
+
     fn send(&mut self, command: &str, request: &Value) -> Result<Value> {
         self.writer.set_read_timeout(Some(ANSWER)).context("set a time limit")?;
         writeln!(self.writer, "{request}").context("write to QMP")?;

@@ -328,6 +328,35 @@ fn a_release_of_a_replaced_key_is_wrong_until_it_is_withdrawn() {
     assert_eq!(wrong().len(), 1);
 }
 
+/// A person sees before the nodes do whether firmware with Secure Boot starts what is published.
+#[test]
+fn a_release_says_who_has_signed_its_uki() {
+    let fixture = Fixture::new();
+    fixture.publish("0.2.0");
+    let said = || verify::boot_signatures(&fixture.published(), "stable").expect("read");
+    let unknown = said();
+    assert!(unknown.len() == 1 && unknown[0].contains("not known: "), "{unknown:?}");
+    assert!(unknown[0].ends_with("it is no EFI program"), "{unknown:?}");
+    // As a PE file with and without signatures.
+    let path = fixture.release_directory("0.2.0").join("orlop.efi");
+    let mut uki = vec![0; 8192];
+    uki[..2].copy_from_slice(b"MZ");
+    uki[0x3c] = 0x40;
+    uki[0x40..0x44].copy_from_slice(b"PE\0\0");
+    uki[0x58..0x5a].copy_from_slice(&[0x0b, 0x02]);
+    uki[0x58 + 108] = 16;
+    fs::write(&path, &uki).expect("written");
+    assert_eq!(said(), [format!("orlop.efi of 0.2.0 for {ARCH}: not signed for Secure Boot")]);
+    let text = include_str!("../../../config/src/boot_trust/samples/signatures.b64");
+    let table = orlop_config::base64::decode(text).expect("base64");
+    let place = [8192, u32::try_from(table.len()).expect("small")].map(u32::to_le_bytes).concat();
+    uki[0x58 + 144..0x58 + 152].copy_from_slice(&place);
+    uki.extend(table);
+    fs::write(&path, &uki).expect("written");
+    let want = format!("orlop.efi of 0.2.0 for {ARCH}: signed for Secure Boot by Orlop db 0a1b2c3d");
+    assert_eq!(said(), [want]);
+}
+
 /// A machine with keys from before the last replacement would sign what nodes refuse.
 #[test]
 fn an_old_copy_of_the_keys_signs_nothing_more() {

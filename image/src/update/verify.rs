@@ -6,6 +6,7 @@ use super::now;
 use crate::format::digest;
 use crate::format::verity::Tree;
 use crate::profile::Dirs;
+use crate::secure_boot::file_signatures;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use flate2::read::GzDecoder;
@@ -73,6 +74,7 @@ pub fn verify(dirs: &Dirs, args: &VerifyArgs) -> Result<ExitCode> {
     // The files first: a node that takes nothing is no reason not to look at them.
     let wrong = wrong_files(&args.published, &args.channel)?;
     wrong.iter().for_each(|what| println!("wrong: {what}"));
+    boot_signatures(&args.published, &args.channel)?.iter().for_each(|line| println!("{line}"));
     let survey = survey_directory(&MountedDirectory::new(&args.published), &mut store, &request)?;
     println!("trust {}, channel {} {}", survey.trust.number, survey.channel.channel, survey.channel.sequence);
     match survey.answer {
@@ -123,6 +125,31 @@ pub(super) fn wrong_files(published: &Path, channel: &str) -> Result<Vec<String>
         }
     }
     Ok(wrong)
+}
+
+/// Says of every release that the channel offers who has signed its UKI for Secure Boot. A firmware checks such a signature, and no
+/// node: a UKI without one is not wrong.
+pub(super) fn boot_signatures(published: &Path, channel: &str) -> Result<Vec<String>> {
+    let trust = newest_trust(published)?;
+    let path = published.join(channel_path(channel));
+    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let channel = ChannelDocument::read(&trust, channel, &text, &RingSignatures)?;
+    let mut lines = Vec::new();
+    for offered in channel.releases.iter().filter(|r| channel.withdrawal(r.version).is_none()) {
+        let (version, arch) = (offered.version, offered.arch.as_str());
+        let uki = published.join(release_path(version, arch, UKI_FILE));
+        // That it is not there, or is another file, was said.
+        let words = match file_signatures(&uki) {
+            Err(why) => format!("not known: {why:#}"),
+            Ok(found) if found.is_empty() => "not signed for Secure Boot".to_owned(),
+            Ok(found) => {
+                let names: Vec<String> = found.iter().map(|signature| signature.signer.name()).collect();
+                format!("signed for Secure Boot by {}", names.join(", "))
+            }
+        };
+        lines.push(format!("{UKI_FILE} of {version} for {arch}: {words}"));
+    }
+    Ok(lines)
 }
 
 /// Compares the files in `directory` with their document: sizes and digests, the verity tree with root and root hash, the list of blocks

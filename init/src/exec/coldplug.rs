@@ -8,9 +8,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What brings a driver, a network card or the power button; the rest has no rule in the image.
+/// What brings a driver, a network card, the power button or the management API's port; the rest has no rule in the image.
 const BUSES: [&str; 9] = ["acpi", "pci", "platform", "usb", "virtio", "scsi", "vmbus", "xen", "mmc"];
-const CLASSES: [&str; 3] = ["block", "net", "input"];
+const CLASSES: [&str; 4] = ["block", "net", "input", "virtio-ports"];
 
 /// Announces all of them.
 ///

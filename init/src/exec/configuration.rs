@@ -6,7 +6,7 @@ use super::error::InitError;
 use super::report::Report;
 use super::sources::{FoundSources, read_at_most};
 use super::steps::{apply, apply_all};
-use super::{DEGRADED, files, kept, platform};
+use super::{DEGRADED, files, kept, platform, tpm};
 use crate::plan::cmdline::BootArgs;
 use crate::plan::install;
 use crate::plan::mounts::SYSROOT;
@@ -14,6 +14,7 @@ use crate::plan::node_files::{CERTS, CNI, HOSTS_MARKED, Inputs, MANIFESTS, VAR, 
 use crate::plan::reconfigure::facts_file;
 use crate::plan::step::BootStep;
 use crate::plan::swap;
+use crate::plan::tpm::{PCR_NODE, config_events};
 use orlop_config::Problem;
 use orlop_config::error_chain::chain;
 use orlop_config::node::{Effective, Source, derive, load};
@@ -61,6 +62,7 @@ pub fn run(
     if let Some(why) = unusable {
         report.problem(&why);
     }
+    measure(report, &effective);
     if let Some(note) = install_too_late(&effective).filter(|_| is_node) {
         report.line(&note);
         report.stamp(install::PHASE, None, &note, true);
@@ -93,6 +95,13 @@ pub fn run(
         None if !refusals.is_empty() => Err(InitError::Refused(refusals)),
         None if effective.accepted.is_empty() => Ok("no source: defaults".into()),
         None => Ok(effective.accepted.join(", ")),
+    }
+}
+
+/// Each configuration that counts goes to the TPM. Without a source there is none.
+pub(super) fn measure(report: &mut Report, effective: &Effective) {
+    if !effective.accepted.is_empty() {
+        tpm::measure(report, "the configuration", PCR_NODE, config_events(&effective.measured()));
     }
 }
 

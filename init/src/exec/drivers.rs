@@ -12,7 +12,7 @@ use std::path::Path;
 const LIST: &str = "/etc/orlop/modules";
 /// Niceness of what is loaded before it is needed.
 const BEHIND: i32 = 5;
-/// The buses on which what the initrd drives is found. No module of the initrd drives a device of the bus `platform`.
+/// The buses on which what the initrd drives is found. Modules of devices of the bus `platform` are asked for by name.
 const BUSES: [&str; 8] = ["pci", "virtio", "scsi", "usb", "acpi", "vmbus", "xen", "mmc"];
 
 /// The initrd's modules.
@@ -79,6 +79,14 @@ impl Drivers {
         }
         let called = self.modules.take(&[name.to_string()]);
         self.take(called);
+    }
+
+    /// The same without a wait for what is being loaded: nothing of that is what these modules need, and a driver that hangs there does not
+    /// stop this.
+    pub fn need_apart(&mut self, name: &str) {
+        let (always, called) = self.modules.take(&[name.to_string()]);
+        self.load(&always);
+        self.load(&called);
     }
 
     /// Waits for all that is being loaded.

@@ -9,7 +9,7 @@ use super::console::{Console, Level};
 use super::error::InitError;
 use super::slot::Arbiter;
 use super::sources::read_at_most;
-use super::stop;
+use super::{stop, watchdog};
 use crate::plan::guard::{
     GuardStep, GuardWord, LOOK_S, TrialGuard, TrialStanding, WORD_BYTES_MAX, WORD_DIRECTORY, parse,
 };
@@ -35,6 +35,7 @@ pub fn main() -> ExitCode {
         console.say(Level::Info, "no slot is on trial in this boot");
         return ExitCode::SUCCESS;
     };
+    watchdog::take_back(&mut console);
     let mut arbiter = Arbiter::of(&boot);
     if let Some(code) = ended(&mut console, &mut arbiter, boot.slot) {
         return code;
@@ -121,7 +122,7 @@ fn go_back(
 }
 
 /// Reboots in order, and then at any rate. Returns only if the kernel refuses.
-fn restart() -> ExitCode {
+pub(super) fn restart() -> ExitCode {
     // systemd says what it cannot do. Nobody waits for an answer, which a systemd that hangs does not give.
     let asked =
         Command::new("/usr/bin/systemctl").args(["--no-block", "reboot"]).stdin(Stdio::null()).spawn();

@@ -1,6 +1,6 @@
 //! The host channel: newline-delimited JSON on the virtio-serial port `org.orlop.host.0`.
 //!
-//! Seam: docs/architecture.md, "Host channel". Nothing here may delay a boot: the port is opened without
+//! Seam: docs/internals/architecture.md, "Host channel". Nothing here may delay a boot: the port is opened without
 //! blocking, what it does not take waits in a bounded queue, and a machine without the port costs one look.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

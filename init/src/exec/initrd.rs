@@ -9,13 +9,15 @@ use super::error::InitError;
 use super::install::BootedDisk;
 use super::loader::{self, Loader};
 use super::report::Report;
+use super::reset::{ResetHold, ResetTools};
 use super::slot::{Arbiter, SlotOutcome};
 use super::sources::{FoundSources, SourceLocations, collect};
 use super::steps::{apply_all, read};
 use super::verity::Opened;
+use super::watchdog::{self, ArmedWatchdog, during};
 use super::{
-    DEGRADED, configuration, go_memory, handover, install, kept, machine_id, prefetch, seed, state, stop,
-    verity,
+    DEGRADED, agent_memory, change, configuration, go_memory, handover, install, kept, machine_id, prefetch,
+    seed, state, stop, tpm, verity,
 };
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
@@ -25,8 +27,11 @@ use crate::plan::kept::{FirstBootRecord, ignored};
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::phase::{OnFailure, Phase};
 use crate::plan::step::BootStep;
+use crate::plan::tpm::{ENTER_INITRD, LEAVE_INITRD, PCR_PHASES};
 use crate::sys::block;
+use orlop_config::boot_trust::TRUST_PHASE;
 use orlop_config::error_chain::chain;
+use orlop_config::slots::RESET_END_FILE;
 use std::convert::Infallible;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -47,6 +52,10 @@ struct Boot {
     found: Option<FoundSources>,
     /// The same, looked at before it was known whether the state partition can be made.
     early: Option<FoundSources>,
+    /// What a factory reset means for the state partition.
+    reset: ResetHold,
+    /// The hardware's, in a boot on trial.
+    watchdog: Option<ArmedWatchdog>,
 }
 
 /// A boot that has to end: where and why.
@@ -62,6 +71,8 @@ pub fn run() -> ! {
         arbiter: None,
         found: None,
         early: None,
+        reset: ResetHold::Free,
+        watchdog: None,
     };
     boot.report.stamp("kernel", None, &kernel_version(), true);
     let Err(Stopped(phase, why)) = boot.phases();
@@ -73,12 +84,13 @@ impl Boot {
     fn phases(&mut self) -> Result<Infallible, Stopped> {
         let args = self.vital(Phase::ApiFilesystems, api_filesystems)?;
         self.report.reopen_console();
+        tpm::measure(&mut self.report, "the initrd's beginning", PCR_PHASES, [ENTER_INITRD.to_vec()]);
         for mistake in &args.mistakes {
             self.report.problem(mistake);
         }
         self.tolerated(Phase::Cgroup, |_| cgroup());
         self.tolerated(Phase::Modules, load);
-        let (disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
+        let (mut disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
         self.other_slot = OtherSlot { filled: slot.other_slot, counted: self.loader.counts_tries };
         self.tolerated(Phase::Slot, |b| b.slot(&disk, &slot, &args));
         let opened = self.vital(Phase::Verity, |_| {
@@ -93,24 +105,35 @@ impl Boot {
         })?;
         // A second processor has nothing to do until systemd runs.
         prefetch::start(SYSROOT);
-        let is_node = !state::is_first_boot(&disk);
+        if let Some(now) = self.reset(&disk, &args) {
+            disk = now;
+        }
+        let is_node = self.reset != ResetHold::Free || !state::is_first_boot(&disk);
         if !is_node {
+            // The installer copies a disk, or waits for a person.
+            self.unguard();
             self.install(&disk, &slot, &opened, &args);
         }
         self.tolerated(Phase::State, |b| b.state(&disk, &args));
         self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
-        let found = self.found.take().unwrap_or_else(|| self.collect(&disk, &args, kept::read()));
+        let mut found = self.found.take().unwrap_or_else(|| self.collect(&disk, &args, kept::read()));
         self.alone(&args)?;
+        self.beat();
+        change::begin_boot(&mut self.report, &mut found, &args);
         self.tolerated(Phase::Configuration, |b| {
-            // It depends on the machine alone. Without it containerd runs with Go's defaults.
-            if let Err(e) = go_memory::write() {
-                b.report.problem(&chain(&e));
+            // They depend on the machine alone. Without them there are Go's defaults, and the limits of the agent's unit.
+            for written in [go_memory::write(), agent_memory::write()] {
+                if let Err(e) = written {
+                    b.report.problem(&chain(&e));
+                }
             }
             if !found.ignored.is_empty() {
                 b.report.line(&ignored(&found.ignored, &found.kept));
             }
-            configuration::run(&mut b.report, &found, &args, is_node)
+            let outcome = configuration::run(&mut b.report, &found, &args, is_node);
+            change::end_boot(&mut b.report, &outcome);
+            outcome
         });
         for module in self.drivers.missing() {
             self.report.info(&format!("module not loaded: {module}"));
@@ -126,7 +149,9 @@ impl Boot {
     ) -> Result<T, Stopped> {
         assert_eq!(phase.on_failure(), OnFailure::Stop);
         let started = boottime_ms();
-        match work(self) {
+        let outcome = work(self);
+        self.beat();
+        match outcome {
             Ok((value, detail)) => {
                 self.report.stamp(phase.name(), Some(started), &detail, true);
                 Ok(value)
@@ -143,13 +168,32 @@ impl Boot {
     fn tolerated(&mut self, phase: Phase, work: impl FnOnce(&mut Boot) -> Result<String, InitError>) {
         assert_eq!(phase.on_failure(), OnFailure::GoOn);
         let started = boottime_ms();
-        match work(self) {
+        let outcome = work(self);
+        self.beat();
+        match outcome {
             Ok(detail) => self.report.stamp(phase.name(), Some(started), &detail, true),
             Err(e) => {
                 let why = chain(&e);
                 self.report.problem(&format!("{}: {why}", phase.name()));
                 self.report.stamp(phase.name(), Some(started), &why, false);
             }
+        }
+    }
+
+    /// The boot goes on.
+    fn beat(&self) {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.beat();
+        }
+    }
+
+    /// A hang from now on is a person's to end.
+    fn unguard(&mut self) {
+        if let Some(Err(e)) = self.watchdog.take().map(ArmedWatchdog::stop) {
+            let why = chain(&e);
+            self.report.problem(&format!(
+                "the hardware watchdog of this trial cannot be stopped: {why}; it is going to reset this machine"
+            ));
         }
     }
 
@@ -175,6 +219,7 @@ impl Boot {
             stop::reset(&mut self.report, &said.join("; "));
         }
         said.iter().for_each(|line| self.report.line(line));
+        self.watchdog = watchdog::arm(&mut self.report, &mut self.drivers, trial.is_some());
         if let Some(trial) = &trial {
             apply_all(&guard::steps(trial))?;
         }
@@ -218,9 +263,46 @@ impl Boot {
         }
     }
 
-    fn state(&mut self, disk: &Disk, args: &BootArgs) -> Result<String, InitError> {
+    /// Carries out a factory reset as far as it goes without the new state partition. Out: the disk as it is then, if a reset was
+    /// ordered.
+    fn reset(&mut self, disk: &Disk, args: &BootArgs) -> Option<Disk> {
+        let Boot { report, drivers, arbiter, watchdog, loader, .. } = self;
+        let arbiter = arbiter.as_mut()?;
+        let before = arbiter.record().cloned();
+        let (watchdog, esp) = (watchdog.as_ref(), loader.esp);
+        // It may write zeros to a whole partition.
+        self.reset = during(watchdog, || ResetTools { report, drivers, arbiter, disk }.begin(args, esp));
+        let after = self.arbiter.as_ref()?.record();
+        (before.as_ref() != after).then(|| state::rescan(&disk.name).ok()).flatten()
+    }
+
+    /// The state partition, mounted, with what a factory reset keeps.
+    fn usable_state(&mut self, disk: &Disk, args: &BootArgs) -> Result<state::Mounted, InitError> {
+        if let ResetHold::Barred(why) = &self.reset {
+            return Err(InitError::Refused(format!(
+                "a factory reset is not finished, the next boot repeats it: {why}"
+            )));
+        }
+        let mounted = self.open_state(disk, args)?;
+        let Boot { report, drivers, arbiter: Some(arbiter), reset: ResetHold::AwaitsState { .. }, .. } = self
+        else {
+            return Ok(mounted);
+        };
+        match (ResetTools { report, drivers, arbiter, disk }).finish() {
+            Ok(()) => Ok(mounted),
+            Err(e) => {
+                state::close();
+                Err(e)
+            }
+        }
+    }
+
+    fn open_state(&mut self, disk: &Disk, args: &BootArgs) -> Result<state::Mounted, InitError> {
         // How it is made is for the configuration to say; one that is there is as it was made.
         let esp = self.loader.esp;
+        if let ResetHold::AwaitsState { quotas } = self.reset {
+            return state::open(&disk.name, esp, &mut self.drivers, self.watchdog.as_ref(), |_| Ok(quotas));
+        }
         let early = self.early.take();
         let wants_quotas = |drivers: &mut Drivers| {
             let places = SourceLocations { disk, esp, args };
@@ -232,7 +314,11 @@ impl Boot {
                 _ => Ok(configuration::wants_project_quotas(found, args)),
             }
         };
-        match state::open(&disk.name, esp, &mut self.drivers, wants_quotas) {
+        state::open(&disk.name, esp, &mut self.drivers, self.watchdog.as_ref(), wants_quotas)
+    }
+
+    fn state(&mut self, disk: &Disk, args: &BootArgs) -> Result<String, InitError> {
+        match self.usable_state(disk, args) {
             Ok(mounted) => {
                 for warning in &mounted.warnings {
                     self.report.problem(warning);
@@ -268,10 +354,21 @@ impl Boot {
             // systemd's own unit tries again, and says what is wrong.
             let _ = apply_all(&[mount]);
         }
+        let record = self.arbiter.as_ref().and_then(Arbiter::record);
+        if let Some(end) = record.and_then(|record| record.last_reset.as_ref()) {
+            let content = end.text();
+            // Who has ordered a reset through the management API learns less without it.
+            let _ = apply_all(&[BootStep::WriteFile { path: RESET_END_FILE.into(), mode: 0o644, content }]);
+        }
+        // What may be read only in the initrd is not to be read by any program of the root.
+        tpm::measure(&mut self.report, "the initrd's end", PCR_PHASES, [LEAVE_INITRD.to_vec()]);
         handover::switch_root().map_err(|e| stopped(&e))?;
         // /run is at its place again in the new root: the ledger's path holds.
         self.report.stamp(Phase::Handover.name(), Some(started), "", true);
         self.report.flush();
+        self.beat();
+        // Only one program can have it open. It runs on, and systemd takes it.
+        drop(self.watchdog.take());
         handover::execute().map_err(|e| stopped(&e))
     }
 }
@@ -306,7 +403,11 @@ fn load(boot: &mut Boot) -> Result<String, InitError> {
 fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String), InitError> {
     let deadline = boottime_ms() + DISK_DEADLINE_MS;
     let uevents = Uevents::subscribe()?;
-    boot.loader = loader::read(&mut boot.drivers);
+    let (variables, trust) = loader::read(&mut boot.drivers);
+    boot.loader = variables;
+    if let Some(trust) = trust {
+        boot.report.stamp(TRUST_PHASE, None, &trust.to_string(), true);
+    }
     loop {
         // A controller's driver brings devices of its own, which call for drivers in turn.
         boot.drivers.present();

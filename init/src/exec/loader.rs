@@ -1,13 +1,15 @@
-//! The boot loader's EFI variables (systemd's boot loader interface). They are mounted only while init reads them: systemd
-//! mounts them itself.
+//! The boot loader's EFI variables (systemd's boot loader interface), and the firmware's for Secure Boot. They are mounted only while
+//! init reads them: systemd mounts them itself.
 
 use super::drivers::Drivers;
+use super::sources::read_at_most;
 use super::steps::apply;
 use crate::plan::disk::{is_kexec, parse_loader_partuuid};
 use crate::plan::guid::Guid;
 use crate::plan::mounts::{EFI_VARIABLES, firmware, writable_firmware};
 use crate::sys::inode;
 use nix::mount::{MntFlags, umount2};
+use orlop_config::boot_trust::{EFI_VARIABLE_BYTES_MAX, FirmwareTrust};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -42,21 +44,24 @@ pub fn is_efi() -> bool {
     Path::new(EFI_VARIABLES).exists()
 }
 
-/// Reads the variables.
-pub fn read(drivers: &mut Drivers) -> Loader {
+/// Reads the variables, and what the firmware trusts; that is none where its variables are not read, and in a firmware without
+/// Secure Boot.
+pub fn read(drivers: &mut Drivers) -> (Loader, Option<FirmwareTrust>) {
     let by_kernel = fs::read_to_string("/proc/sys/kernel/bootloader_type").is_ok_and(|kind| is_kexec(&kind));
     if !is_efi() || by_kernel {
-        return Loader::default();
+        return (Loader::default(), None);
     }
     drivers.need(FILE_SYSTEM);
     if apply(&firmware()).is_err() {
-        return Loader::default();
+        return (Loader::default(), None);
     }
-    let variable = |name: &str| fs::read(Path::new(EFI_VARIABLES).join(name)).ok();
+    let variable =
+        |name: &str| read_at_most(&Path::new(EFI_VARIABLES).join(name), EFI_VARIABLE_BYTES_MAX).ok();
+    let trust = FirmwareTrust::read(variable);
     let esp = variable(ESP).and_then(|bytes| parse_loader_partuuid(&bytes));
     let counts_tries = variable(COUNTED).is_some();
     let _ = umount2(EFI_VARIABLES, MntFlags::MNT_DETACH);
-    Loader { esp, counts_tries }
+    (Loader { esp, counts_tries }, trust)
 }
 
 /// Deletes the variables that choose an entry: they are of another installation, or wrong. Returns the names of those that

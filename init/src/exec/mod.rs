@@ -2,8 +2,11 @@
 //!
 //! Thin on purpose: what it decides by itself is only how long to wait for the kernel.
 
+pub mod agent_memory;
 pub mod apparmor;
 pub mod bringup;
+pub mod carried;
+pub mod change;
 pub mod clock;
 pub mod coldplug;
 pub mod configuration;
@@ -30,6 +33,8 @@ pub mod pod_network;
 pub mod prefetch;
 pub mod report;
 pub mod reserve;
+pub mod reset;
+pub mod reset_order;
 pub mod resolv;
 pub mod runtime;
 pub mod seed;
@@ -42,11 +47,15 @@ pub mod state;
 pub mod steps;
 pub mod stop;
 pub mod swap;
+pub mod tpm;
 pub mod tree;
 pub mod verity;
+pub mod watchdog;
 
+use crate::plan::program::{self, Subcommand};
 use console::{Console, Level};
 use report::Report;
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::Path;
@@ -64,32 +73,45 @@ fn systemd_started(report: &mut Report) {
     }
 }
 
-/// What the binary does, given its arguments, its own name first.
+/// What orlop-initrd does, given its arguments, its own name first. It returns only when it is not PID 1 of an initramfs. As PID 1
+/// it takes no argument: the kernel hands on words of its command line that it does not know.
 #[must_use]
-pub fn main(args: &[OsString]) -> ExitCode {
+pub fn initrd_main(args: &[OsString]) -> ExitCode {
     if nix::unistd::getpid().as_raw() == 1 && handover::root_is_initramfs() {
         panic_reboots();
         initrd::run();
     }
+    refuse(&program::refused_by_initrd(argument(args).as_deref()))
+}
+
+/// What orlop-init does, given its arguments, its own name first.
+#[must_use]
+pub fn main(args: &[OsString]) -> ExitCode {
     let name = args.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str);
     if name == Some(shim::NAME) {
         return shim::main(&args[1..]);
     }
-    match args.get(1).and_then(|a| a.to_str()) {
-        Some("bringup") => bringup::main(),
-        Some("configure") => configure::main(),
-        Some("resolv") => resolv::main(),
-        Some("clock") => clock::main(),
-        Some("guard") => guard::main(),
-        Some("ledger") => ledger::print(),
-        _ => {
-            let _ = writeln!(
-                io::stderr(),
-                "usage: orlop-init bringup|configure|resolv|clock|guard|ledger (PID 1 of an initramfs boots)"
-            );
-            ExitCode::from(2)
-        }
+    let word = argument(args);
+    match word.as_deref().and_then(Subcommand::of) {
+        Some(Subcommand::Bringup) => bringup::main(),
+        Some(Subcommand::Configure) => configure::main(),
+        Some(Subcommand::Change) => change::main(),
+        Some(Subcommand::Resolv) => resolv::main(),
+        Some(Subcommand::Clock) => clock::main(),
+        Some(Subcommand::Guard) => guard::main(),
+        Some(Subcommand::Reset) => reset_order::main(),
+        Some(Subcommand::Ledger) => ledger::print(),
+        None => refuse(&program::refused_by_init(word.as_deref())),
     }
+}
+
+fn argument(args: &[OsString]) -> Option<Cow<'_, str>> {
+    args.get(1).map(|word| word.to_string_lossy())
+}
+
+fn refuse(line: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "{line}");
+    ExitCode::from(2)
 }
 
 /// To standard output, to the last byte: no code flushes it at the end of a program without Rust's start-up code.

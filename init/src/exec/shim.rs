@@ -1,5 +1,5 @@
 //! Called as `containerd-shim-runc-v2`: answers containerd's `-info` from the record in the image, and becomes the
-//! real shim for everything else. Why, and why the record is true: docs/image.md.
+//! real shim for everything else. Why, and why the record is true: docs/internals/image.md.
 
 use super::stand_in;
 use std::ffi::OsString;

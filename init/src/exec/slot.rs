@@ -5,6 +5,7 @@
 
 use super::devices::read_at;
 use super::error::InitError;
+use super::stop;
 use crate::plan::arbiter::{
     BootedSlot, EspPatch, Judgement, SlotEntries, SlotEntry, SlotVerdict, agree, judge, judge_corrupt,
 };
@@ -20,12 +21,48 @@ use orlop_config::error_chain::chain;
 use orlop_config::slots::{
     BootRecord, RING_BYTES, RingPosition, SlotChangeError, SlotName, TrialBoot, latest,
 };
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 /// Memory for writes past the cache begins at a multiple of this, bytes.
 const ALIGNMENT: usize = 4096;
+/// How long the guard waits for another writer of the record, seconds. Then it writes all the same: an agent that hangs does not
+/// keep a node in a version on trial.
+const LOCK_S: u32 = 10;
+
+/// Keeps other writers of the boot record away while it lives: the guard, the agent, the updater. It is a lock (flock) on the
+/// record's own device, which each of them can open, whatever its service sees of the file system. It ends with the process.
+#[derive(Debug)]
+pub struct RecordLock {
+    _device: File,
+}
+
+impl RecordLock {
+    /// Waits for the other writers, at most so many seconds.
+    ///
+    /// # Errors
+    /// The device cannot be opened, or another writer holds it for so long (`TimedOut`).
+    pub fn take(device: &Path, seconds: u32) -> io::Result<RecordLock> {
+        let file = File::open(device)?;
+        let mut waited = 0;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(RecordLock { _device: file }),
+                Err(TryLockError::Error(e)) => return Err(e),
+                Err(TryLockError::WouldBlock) if waited >= seconds => {
+                    let held = format!("another program has held it for {seconds} s");
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    waited += 1;
+                    stop::wait(1);
+                }
+            }
+        }
+    }
+}
 
 /// The arbiter's places on the disk, and what it knows.
 #[derive(Debug)]
@@ -38,6 +75,8 @@ pub struct Arbiter {
     position: Option<RingPosition>,
     /// The record that counts; none before it was judged.
     record: Option<BootRecord>,
+    /// The disk had none that is understood: this boot has made it.
+    is_new: bool,
     /// `/dev/vda1`.
     esp_path: Option<String>,
     directory: Option<EspDirectory>,
@@ -70,7 +109,8 @@ impl Arbiter {
         let esp_path = disk.esp(esp).map(|esp| path(esp.number));
         let other_filled = slot.other_slot;
         let (position, record, directory) = (None, None, None);
-        Some(Arbiter { booted, other_filled, record_path, position, record, esp_path, directory })
+        let is_new = false;
+        Some(Arbiter { booted, other_filled, record_path, position, record, is_new, esp_path, directory })
     }
 
     /// The places of a trial boot, as init has left them for the guard.
@@ -79,8 +119,17 @@ impl Arbiter {
         let (record_path, esp_path) = (boot.record.clone(), boot.esp.clone());
         let (position, record, directory) = (None, None, None);
         // Only a boot is judged by it.
-        let other_filled = true;
-        Arbiter { booted: boot.slot, other_filled, record_path, position, record, esp_path, directory }
+        let (other_filled, is_new) = (true, false);
+        Arbiter {
+            booted: boot.slot,
+            other_filled,
+            record_path,
+            position,
+            record,
+            is_new,
+            esp_path,
+            directory,
+        }
     }
 
     /// Is the slot still on trial, by the record that is on the disk now?
@@ -100,10 +149,14 @@ impl Arbiter {
         &mut self,
         change: impl FnOnce(&mut BootRecord) -> Result<(), SlotChangeError>,
     ) -> Result<Vec<String>, InitError> {
+        let lock = RecordLock::take(Path::new(&self.record_path), LOCK_S);
         let mut record = self.read_record()?;
         change(&mut record).map_err(|e| InitError::Refused(chain(&e)))?;
         self.save(&record).map_err(InitError::Refused)?;
-        let mut failures = Vec::new();
+        let unlocked = |e: &io::Error| {
+            format!("the lock of the boot record {} was not waited for: {e}", self.record_path)
+        };
+        let mut failures: Vec<String> = lock.as_ref().err().map(unlocked).into_iter().collect();
         match self.read_esp() {
             Ok(directory) => self.directory = Some(directory),
             Err(e) => failures.push(chain(&e)),
@@ -112,7 +165,36 @@ impl Arbiter {
             failures.extend(self.patch(patch).err());
         }
         self.record = Some(record);
+        drop(lock);
         Ok(failures)
+    }
+
+    /// The record that counts in this boot; none before it was judged.
+    #[must_use]
+    pub fn record(&self) -> Option<&BootRecord> {
+        self.record.as_ref()
+    }
+
+    /// Was the record made in this boot? Then nothing is known of what happened before.
+    #[must_use]
+    pub fn record_is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// `/dev/vda6`.
+    #[must_use]
+    pub fn record_path(&self) -> &str {
+        &self.record_path
+    }
+
+    /// Writes another record in this boot, after it was judged. The ESP is not touched.
+    ///
+    /// # Errors
+    /// It cannot be written: the record on the disk is the old one or this one.
+    pub fn write_record(&mut self, record: BootRecord) -> Result<(), InitError> {
+        self.save(&record).map_err(InitError::Refused)?;
+        self.record = Some(record);
+        Ok(())
     }
 
     /// The record on the disk, and its place.
@@ -144,6 +226,7 @@ impl Arbiter {
                 None
             }
         });
+        self.is_new = record.is_none();
         match self.read_esp() {
             Ok(directory) => self.directory = Some(directory),
             Err(e) => failures.push(chain(&e)),
@@ -223,7 +306,7 @@ impl Arbiter {
 }
 
 /// Writes past the cache, syncs, and reads back. Place and length are whole sectors.
-fn write_through(path: &str, write: &DiskWrite) -> io::Result<()> {
+pub(super) fn write_through(path: &str, write: &DiskWrite) -> io::Result<()> {
     match write_with(path, write, O_DIRECT) {
         // A file system may refuse that; a disk does not.
         Err(e) if e.raw_os_error() == Some(EINVAL) => write_with(path, write, 0),
@@ -275,7 +358,7 @@ mod tests {
         fs::write(&esp_path, slots(a, b)).expect("ESP");
         let (position, record, directory) = (None, None, None);
         let (booted, other_filled, esp_path) = (SlotName::A, true, Some(esp_path));
-        Arbiter { booted, other_filled, record_path, position, record, esp_path, directory }
+        Arbiter { booted, other_filled, record_path, position, record, is_new: false, esp_path, directory }
     }
 
     fn hash(digits: &str) -> RootHash {
@@ -327,8 +410,9 @@ mod tests {
     fn a_first_boot_makes_a_record_and_the_next_one_counts_on() {
         let dir = tempfile::tempdir().expect("temporary directory");
         for (boot, cleared) in [(1, true), (2, false)] {
-            let outcome = arbiter(dir.path(), EntryState::Good, EntryState::Hidden).judge(&hash("11"));
-            let outcome = outcome.expect("judged");
+            let mut booted = arbiter(dir.path(), EntryState::Good, EntryState::Hidden);
+            let outcome = booted.judge(&hash("11")).expect("judged");
+            assert_eq!(booted.record_is_new(), boot == 1);
             assert_eq!((outcome.resets, outcome.clear_choices), (false, cleared));
             assert!(outcome.failures.is_empty() && outcome.said.is_empty(), "{outcome:?}");
             assert_eq!(outcome.detail, format!("slot A, boot record {boot}"));
@@ -375,6 +459,18 @@ mod tests {
             }
             assert!(guarded.change(|record| record.commit_trial(slot, None)).is_err());
         }
+    }
+
+    #[test]
+    fn one_writer_at_a_time() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("record");
+        assert!(RecordLock::take(&path, 0).is_err(), "no device");
+        fs::write(&path, [0]).expect("record");
+        let held = RecordLock::take(&path, 0).expect("free");
+        assert_eq!(RecordLock::take(&path, 0).expect_err("held").kind(), io::ErrorKind::TimedOut);
+        drop(held);
+        RecordLock::take(&path, 0).expect("free again");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::devices::read_at;
 use super::drivers::Drivers;
 use super::platform;
 use super::steps::apply;
+use crate::plan::change::ORIGIN;
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
 use crate::plan::guid::Guid;
@@ -30,7 +31,8 @@ const IMAGE_ORIGIN: &str = "image:/usr/share/orlop/node-config.yaml";
 const FW_CFG_ORIGIN: &str = "fw_cfg:opt/org.orlop/config";
 const METADATA_ORIGIN: &str = "the platform's metadata, kept since the first boot";
 const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/org.orlop/config/raw";
-const DMI: &str = "/sys/firmware/dmi/tables/DMI";
+/// The firmware's table of SMBIOS structures.
+pub(super) const DMI: &str = "/sys/firmware/dmi/tables/DMI";
 const CREDENTIAL: &str = "orlop.config";
 const ESP_FILE: &str = "orlop/node-config.yaml";
 /// Its directory.
@@ -117,6 +119,15 @@ pub fn collect_again(args: &BootArgs, kept: FirstBootRecord) -> FoundSources {
 }
 
 impl FoundSources {
+    /// The same sources with this text as the node's own document; `None`: without one.
+    pub fn own_document(&mut self, text: Option<&str>) {
+        self.documents.retain(|document| document.kind != Kind::Node);
+        let document =
+            |text: &str| Document { kind: Kind::Node, origin: ORIGIN.into(), text: text.into(), kept: false };
+        self.documents.extend(text.map(document));
+        self.documents.sort_by_key(|document| document.kind);
+    }
+
     /// User data that the provisioning unit has accepted and kept on this machine.
     fn metadata(&mut self, root: &Path) {
         if !platform::has_user_data(root) {
@@ -320,10 +331,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_has_one_document_of_its_own_below_the_command_line() {
+        let document = |kind: Kind| Document { kind, origin: "x".into(), text: "x".into(), kept: false };
+        let mut found = FoundSources {
+            documents: vec![document(Kind::Image), document(Kind::Cmdline), document(Kind::Cmdline)],
+            ..FoundSources::default()
+        };
+        let kinds = |found: &FoundSources| found.documents.iter().map(|d| d.kind).collect::<Vec<_>>();
+        for text in ["one", "two"] {
+            found.own_document(Some(text));
+            assert_eq!(kinds(&found), [Kind::Image, Kind::Node, Kind::Cmdline, Kind::Cmdline]);
+            assert_eq!(found.documents[1].text, text);
+        }
+        found.own_document(None);
+        assert_eq!(kinds(&found), [Kind::Image, Kind::Cmdline, Kind::Cmdline]);
+    }
+
+    #[test]
     fn command_line_documents() {
         let roothash = crate::plan::cmdline::RootHash([0; 32]);
         let configs = vec!["a2luZDogTm9kZUNvbmZpZw==".into(), "%".into()];
-        let args = BootArgs { roothash, configs, sets: vec![], drives_always: false, mistakes: vec![] };
+        let (sets, resets, mistakes) = (vec![], vec![], vec![]);
+        let args = BootArgs { roothash, configs, sets, drives_always: false, resets, mistakes };
         let mut found = FoundSources::default();
         found.cmdline(&args);
         assert_eq!(found.documents[0].text, "kind: NodeConfig");

@@ -5,6 +5,7 @@ use super::devices::{read_at, scan};
 use super::drivers::Drivers;
 use super::error::InitError;
 use super::steps::{apply, apply_all};
+use super::watchdog::{ArmedWatchdog, during};
 use super::{machine_id, reserve};
 use crate::plan::disk::{Disk, STATE_LABEL};
 use crate::plan::gpt::Partition;
@@ -27,11 +28,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Output;
 
-const VAR: &str = "/sysroot/var";
+/// Where the state partition is mounted.
+pub(super) const VAR: &str = "/sysroot/var";
 /// Under which the kernel would ask for the file system's module.
 pub const FILE_SYSTEM: &str = "fs-ext4";
 /// Under which the module of quotas in files is listed. The kernel looks for it only once there is a modprobe.
-const QUOTAS: &str = "quota-format";
+pub(super) const QUOTAS: &str = "quota-format";
 const MKFS: &str = "/usr/sbin/mkfs.ext4";
 const FSCK: &str = "/usr/sbin/fsck.ext4";
 
@@ -45,7 +47,8 @@ pub struct Mounted {
 }
 
 /// Finds or makes the state partition on the disk called `name` and mounts it on /sysroot/var. Whether one that is made has
-/// project quotas is asked only then. `esp` is the ESP that was booted from, if known.
+/// project quotas is asked only then. `esp` is the ESP that was booted from, if known. The watchdog of a trial gets beats while the file
+/// system is made, checked, mounted and grown.
 ///
 /// # Errors
 /// It cannot be used; nothing on it was changed.
@@ -53,6 +56,7 @@ pub fn open(
     name: &str,
     esp: Option<Guid>,
     drivers: &mut Drivers,
+    watchdog: Option<&ArmedWatchdog>,
     wants_quotas: impl FnOnce(&mut Drivers) -> Result<bool, InitError>,
 ) -> Result<Mounted, InitError> {
     let disk = rescan(name)?;
@@ -60,7 +64,8 @@ pub fn open(
     let made = match decide(&disk) {
         Plan::Refuse { problem } => return Err(InitError::Refused(problem)),
         Plan::Create => {
-            create(&disk, esp, wants_quotas(drivers)?)?;
+            let quotas = wants_quotas(drivers)?;
+            during(watchdog, || create(&disk, esp, quotas))?;
             true
         }
         Plan::Use { partition, grow_partition, .. } => {
@@ -78,7 +83,7 @@ pub fn open(
             if quotas {
                 drivers.need(QUOTAS);
             }
-            mount(&disk, &partition, check, made, warnings)
+            during(watchdog, || mount(&disk, &partition, check, made, warnings))
         }
         Plan::Refuse { problem } => Err(InitError::Refused(problem)),
         Plan::Create => Err(InitError::Refused(format!(
@@ -87,7 +92,8 @@ pub fn open(
     }
 }
 
-fn rescan(name: &str) -> Result<Disk, InitError> {
+/// The disk as it is now.
+pub(super) fn rescan(name: &str) -> Result<Disk, InitError> {
     let gone = || InitError::Refused(format!("disk /dev/{name} has disappeared"));
     scan().into_iter().find(|d| d.name == name).ok_or_else(gone)
 }
@@ -167,7 +173,8 @@ fn grow(disk: &Disk, partition: &Partition) -> Result<(), InitError> {
     block::resize_partition(&file, &partition).map_err(|e| failed(e.into()))
 }
 
-fn edit(disk: &Disk, device: &str) -> Result<(File, Editor), InitError> {
+/// The disk, open, and its table to be changed.
+pub(super) fn edit(disk: &Disk, device: &str) -> Result<(File, Editor), InitError> {
     let failed =
         |source| InitError::File { action: "extend the partition table of", path: device.into(), source };
     let file = OpenOptions::new().read(true).write(true).open(device).map_err(failed)?;
@@ -193,7 +200,7 @@ fn cover_disk(disk: &Disk, file: &File) -> io::Result<()> {
 }
 
 /// In this order on the disk, not only in the cache.
-fn write(file: &File, writes: &[DiskWrite]) -> io::Result<()> {
+pub(super) fn write(file: &File, writes: &[DiskWrite]) -> io::Result<()> {
     writes.iter().try_for_each(|write| {
         file.write_all_at(&write.bytes, write.offset)?;
         file.sync_all()

@@ -17,7 +17,8 @@ const RESET_DELAY_S: i64 = 3;
 /// Never returns.
 pub fn stop(report: &mut Report, phase: Phase, other: OtherSlot, why: &str) -> ! {
     let verdict = verdict(phase, other);
-    let line = format!("boot failed in {}: {why}; {}", phase.name(), closing(verdict, other));
+    let closing = closing(verdict, other);
+    let line = format!("boot failed in {}: {why}; {closing}. docs/runbooks/boot.md has more", phase.name());
     report.problem(&line);
     report.flush();
     sync();

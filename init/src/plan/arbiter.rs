@@ -9,7 +9,7 @@
 //! - NO-LOOP: a boot goes on after a bounded number of resets, for any loader and disk.
 //!
 //! The record is the truth, and the ESP is made to agree with it. Only the record counts attempts; the loader's counters
-//! are a hint. See docs/boot.md and docs/decisions/boot-record.md.
+//! are a hint. See docs/reference/boot.md and docs/decisions/boot-record.md.
 
 use super::esp::UKI_CHAIN_BYTES;
 use super::esp_names::EntryState;
@@ -121,8 +121,13 @@ impl Judgement {
 pub fn judge(record: Option<&BootRecord>, booted: &BootedSlot<'_>, entries: &SlotEntries) -> Judgement {
     let Some(kept) = record.filter(|record| is_of(record, booted)) else {
         let mut judged = adopt(booted, entries);
-        if record.is_some() {
+        if let Some(old) = record {
             judged.said.insert(0, "the boot record is of another installation: a new one is made".to_owned());
+            // Resets are of the state partition, which they name, and not of the slots: one that has begun goes on, and an order that
+            // stands is not carried out twice.
+            judged.record.reset.clone_from(&old.reset);
+            judged.record.last_reset.clone_from(&old.last_reset);
+            judged.record.past_resets.clone_from(&old.past_resets);
         }
         return judged;
     };

@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::loader_order::{LoaderEntry, chosen};
 use EntryState::{Behind, Good, Hidden, ToTry, Tried};
 use SlotName::{A, B};
-use orlop_config::slots::SlotTrial;
+use orlop_config::slots::{ResetOrder, SlotChangeError, SlotTrial};
 
 const HASHES: [&str; 2] = ["aa", "bb"];
 
@@ -105,6 +105,20 @@ fn a_slot_that_the_disk_does_not_have_is_no_way_out() {
         let judged = judge(Some(&old), &alone, &entries(Good, Hidden));
         assert_eq!((judged.verdict, judged.record.floor, judged.record.b.state), (GO, 9, state));
     }
+}
+
+#[test]
+fn a_new_record_beside_an_old_state_goes_on_with_its_reset() {
+    let order = |text| ResetOrder::parse(text).expect("an order");
+    let mut old = record(SlotState::Empty);
+    "another image".clone_into(&mut old.a.roothash);
+    old.order_reset(order("forget:1"), "p").expect("ordered");
+    old.end_reset("");
+    old.order_reset(order("keep:2"), "p").expect("ordered");
+    let mut new = judge(Some(&old), &booted(A), &entries(Good, Hidden)).record;
+    assert_eq!(new.a.roothash, "aa");
+    assert_eq!((&new.reset, &new.last_reset), (&old.reset, &old.last_reset));
+    assert_eq!(new.order_reset(order("forget:1"), "p"), Err(SlotChangeError::ResetOver));
 }
 
 #[test]

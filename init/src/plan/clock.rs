@@ -2,7 +2,7 @@
 //!
 //! In: the line, and CLOCK_BOOTTIME. Out: the time for CLOCK_REALTIME, or what is wrong. The line has the wanted time and the
 //! moment for which it was wanted (milliseconds since 1970 and of CLOCK_BOOTTIME), so that what passes until the clock is set
-//! does not count. The agent decides (`agent_core::clock`, docs/time.md); this refuses only what cannot be a time at all.
+//! does not count. The agent decides (`agent_core::clock`, docs/reference/time.md); this refuses only what cannot be a time at all.
 
 /// Longest line, bytes.
 pub const LINE_MAX: u64 = 64;

@@ -1,6 +1,6 @@
 //! The kernel command line: text in, the arguments that concern init out.
 //!
-//! Seam: docs/architecture.md, "Kernel command line". The command line is part of the UKI; only `roothash=` is trusted to
+//! Seam: docs/internals/architecture.md, "Kernel command line". The command line is part of the UKI; only `roothash=` is trusted to
 //! choose a root, so a second, different one is refused and not merged.
 
 use super::guid::Guid;
@@ -68,6 +68,8 @@ pub struct BootArgs {
     pub sets: Vec<String>,
     /// `orlop.drive=always`: drives and the ESP's file are read in this boot, too.
     pub drives_always: bool,
+    /// `orlop.reset=` as written (`keep:ID`, `forget:ID`), in order.
+    pub resets: Vec<String>,
     /// Arguments that say nothing that init knows: each a line for a person.
     pub mistakes: Vec<String>,
 }
@@ -137,6 +139,7 @@ fn unquote(s: &str) -> &str {
 pub fn parse(text: &str) -> Result<BootArgs, CmdlineError> {
     let mut roothash: Option<RootHash> = None;
     let (mut configs, mut sets, mut mistakes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut resets = Vec::new();
     let mut drives_always = false;
     for (key, value) in split(text) {
         if key == "--" && value.is_none() {
@@ -153,6 +156,7 @@ pub fn parse(text: &str) -> Result<BootArgs, CmdlineError> {
             }
             "orlop.config" => configs.push(value),
             "orlop.set" => sets.push(value),
+            "orlop.reset" => resets.push(value),
             "orlop.drive" if value == "always" => drives_always = true,
             "orlop.drive" => mistakes.push(format!(
                 "orlop.drive={value} on the kernel command line is ignored: its only value is \"always\""
@@ -161,7 +165,7 @@ pub fn parse(text: &str) -> Result<BootArgs, CmdlineError> {
         }
     }
     let roothash = roothash.ok_or(CmdlineError::NoRootHash)?;
-    Ok(BootArgs { roothash, configs, sets, drives_always, mistakes })
+    Ok(BootArgs { roothash, configs, sets, drives_always, resets, mistakes })
 }
 
 #[cfg(test)]
@@ -194,11 +198,12 @@ mod tests {
     #[test]
     fn arguments_of_init() {
         let text = format!(
-            "console=ttyS0 roothash={HASH} orlop.set=nodeName=a orlop.set=b=2 orlop.config=QUI= -- roothash=x"
+            "console=ttyS0 roothash={HASH} orlop.set=nodeName=a orlop.set=b=2 orlop.config=QUI= orlop.reset=keep:1 -- roothash=x"
         );
         let args = parse(&text).expect("valid");
         assert_eq!(args.sets, ["nodeName=a", "b=2"]);
         assert_eq!(args.configs, ["QUI="]);
+        assert_eq!(args.resets, ["keep:1"]);
         assert_eq!(args.roothash.to_string(), HASH);
         assert_eq!(args.roothash.root_partuuid().to_string(), "00112233-4455-6677-8899-001122334455");
         assert_eq!(args.roothash.verity_partuuid().to_string(), "66778899-aabb-ccdd-eeff-001122334455");

@@ -1,5 +1,5 @@
-//! A partition table's changes: a partition behind all others is added, the last one grows to the disk's end, disk and
-//! partitions get other GUIDs, partitions other labels.
+//! A partition table's changes: a partition behind all others is added or taken out, the last one grows to the disk's end, disk
+//! and partitions get other GUIDs, partitions other labels.
 //!
 //! In: the device. Out: the partition, and writes in the order in which they must reach the disk. Invariants: after
 //! any prefix of them one copy of the table is sound, and it is the old table or the new one; no other entry and no
@@ -190,6 +190,17 @@ impl Editor {
         self.partitions.retain(|p| p.number != number);
         self.partitions.push(partition.clone());
         Ok(partition)
+    }
+
+    /// Takes a partition out of the table. Its bytes stay.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn remove(&mut self, number: u32) -> Result<(), ChangeError> {
+        let at = self.partitions.iter().position(|p| p.number == number);
+        self.partitions.remove(at.ok_or(ChangeError::Missing(number))?);
+        self.entries[(number as usize - 1) * self.entry..][..self.entry].fill(0);
+        Ok(())
     }
 
     /// Gives the disk another GUID.

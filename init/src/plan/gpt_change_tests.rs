@@ -77,6 +77,23 @@ fn appended_behind_all_others_up_to_the_end() {
 }
 
 #[test]
+fn taken_out_and_made_again() {
+    let mut table = editor(&grown(40_960)).expect("sound");
+    table.append(&new(MIB)).expect("room");
+    let disk = old_or_new_at_every_cut(grown(40_960), &table);
+    let before = spans(&disk);
+    let mut table = editor(&disk).expect("sound");
+    assert_eq!(table.remove(77), Err(ChangeError::Missing(77)));
+    table.remove(2).expect("there");
+    assert_eq!(table.remove(2), Err(ChangeError::Missing(2)));
+    let disk = old_or_new_at_every_cut(disk, &table);
+    assert_eq!(spans(&disk).len() + 1, before.len());
+    let mut table = editor(&disk).expect("sound");
+    table.append(&new(MIB)).expect("room");
+    assert_eq!(spans(&old_or_new_at_every_cut(disk, &table)), before);
+}
+
+#[test]
 fn the_last_one_grows() {
     let disk = grown(40_960);
     let mut table = editor(&disk).expect("sound");

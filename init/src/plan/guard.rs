@@ -3,7 +3,7 @@
 //! In: the deadline of the trial, the seconds since the boot, the last word of the agent. Out: commit, return, or how long to
 //! wait. Invariants: without a word of the agent the trial ends at its deadline; an agent that goes silent after it ends the trial
 //! within [`SILENCE_S`]; no trial lasts longer than [`LONGEST_S`]; nothing but a word of the agent commits. Written words:
-//! docs/agent/updates.md.
+//! docs/internals/agent/updates.md.
 
 use super::step::BootStep;
 use orlop_config::slots::{BootRecord, SlotName, TRIAL_BOOT_FILE, TrialBoot};

@@ -4,7 +4,7 @@
 //! In: the disks with their lasting names, the configuration, the target's content. Out: a target, a verdict, the parts to
 //! copy. Invariants: no name that the kernel gives decides; of two disks that fit none is written; a disk with content only
 //! with `wipe`; one that has this image already, a node's disk that may have a newer one, and the disk that this boot runs
-//! from, never. See docs/install.md.
+//! from, never. See docs/howto/install.md.
 
 use super::disk::{Disk, EMPTY_LABEL};
 use super::disk_content::{DiskContent, EDGE};

@@ -2,9 +2,12 @@
 //!
 //! This module opens no file, reads no clock and logs nothing; the executor (`exec`) reads facts, passes them
 //! in and carries out the steps. Input from disk, firmware or the command line is hostile: no parser here
-//! panics, or allocates by a length that it has not checked. docs/boot.md specifies the behaviour.
+//! panics, or allocates by a length that it has not checked. docs/reference/boot.md specifies the behaviour.
 
+pub mod agent_memory;
 pub mod arbiter;
+pub mod carried_files;
+pub mod change;
 pub mod clock;
 pub mod cmdline;
 pub mod cri_version;
@@ -34,9 +37,11 @@ pub mod mounts;
 pub mod node_files;
 pub mod phase;
 pub mod platform;
+pub mod program;
 pub mod promises;
 pub mod reconfigure;
 pub mod reserve;
+pub mod reset;
 pub mod resolv;
 pub mod settings;
 pub mod smbios;
@@ -44,9 +49,11 @@ pub mod source;
 pub mod state;
 pub mod step;
 pub mod swap;
+pub mod tpm;
 pub mod uevent;
 pub mod verity;
 pub mod volume;
+pub mod watchdog;
 
 /// Little-endian field at `at`, or `None` past the end: how every on-disk structure here is read.
 pub(crate) fn le_u16(bytes: &[u8], at: usize) -> Option<u16> {

@@ -1,6 +1,6 @@
 //! The initrd's module list: text and the names that are called for in, load steps out.
 //!
-//! Seam: docs/architecture.md, "Initrd" (`/etc/orlop/modules`). A module without patterns is always loaded; one
+//! Seam: docs/internals/architecture.md, "Initrd" (`/etc/orlop/modules`). A module without patterns is always loaded; one
 //! with patterns when a name fits one: the modalias of a device that is there, or the name under which the
 //! kernel itself would ask for it (`fs-vfat`). What a module needs stands before it and comes with it.
 //!

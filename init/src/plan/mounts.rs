@@ -96,6 +96,8 @@ pub fn var_layout(plugins: PluginDir) -> Vec<BootStep> {
         "lib/kubelet/volumeplugins",
         "lib/orlop/api",
         "lib/orlop/cni/net.d",
+        // Units that may write there have it in their sandbox only if it is there when they start.
+        "lib/orlop/config",
         "lib/orlop/containerd/certs.d",
         "lib/orlop/etc/ceph",
         "lib/orlop/etc/iscsi",
@@ -178,7 +180,7 @@ pub fn services() -> Vec<BootStep> {
         // The first of its kind makes the kernel look for a module that is not built: without modprobe here it
         // knows at once, with systemd it would start one.
         optional(mount("bpf", "/sys/fs/bpf", "bpf", dev | MsFlags::MS_NOEXEC, "mode=700")),
-        // For root alone (mode 0700), as systemd mounts them: programs that trace the kernel (docs/threat-model.md).
+        // For root alone (mode 0700), as systemd mounts them: programs that trace the kernel (docs/internals/threat-model.md).
         optional(mount("debugfs", "/sys/kernel/debug", "debugfs", dev | MsFlags::MS_NOEXEC, "")),
         optional(mount("tracefs", "/sys/kernel/tracing", "tracefs", dev | MsFlags::MS_NOEXEC, "")),
         // containerd makes it with the first pod; agents of networks look for it before.

@@ -1,5 +1,5 @@
 //! What is written for a node's configuration: the effective configuration and what is there already in, steps
-//! out. Seam: docs/architecture.md, "Run-time files".
+//! out. Seam: docs/internals/architecture.md, "Run-time files".
 //!
 //! Invariants: nothing is written outside /run, init's own places in /var and the places for `files`; a manifest is removed only if the
 //! configuration was read whole and no longer has it; a degraded node gets no static pod.
@@ -140,8 +140,9 @@ pub fn source_files(documents: &[Document], sets: &[String]) -> Vec<BootStep> {
     steps
 }
 
-/// The network of a standalone node; what leaves it is masqueraded by bringup (`plan::masquerade`). Addresses are kept in /run: no pod lives through a reboot, and an address
-/// that was never given back would be lost for good.
+/// The network of a standalone node; what leaves it is masqueraded by bringup (`plan::masquerade`). Addresses are kept in /run: no
+/// pod lives through a reboot, and an address that was never given back would be lost for good. One plugin does host ports, too:
+/// an entry `portmap` of its own would be one more program for each pod (docs/decisions/cni-plugin.md).
 fn conflist(range: &str) -> String {
     let plugins = serde_json::json!([
         {
@@ -150,8 +151,9 @@ fn conflist(range: &str) -> String {
             "isDefaultGateway": true,
             "hairpinMode": true,
             "ipam": { "type": "host-local", "dataDir": "/run/cni/networks", "ranges": [[{ "subnet": range }]] },
+            "capabilities": { "portMappings": true },
+            "portmap": { "backend": "nftables" },
         },
-        { "type": "portmap", "backend": "nftables", "capabilities": { "portMappings": true } },
     ]);
     let list = serde_json::json!({ "cniVersion": "1.0.0", "name": "orlop", "plugins": plugins });
     format!("{list:#}\n")
@@ -329,6 +331,10 @@ mod tests {
             let Some(BootStep::WriteFile { content, .. }) = written(&steps, &path) else { panic!("written") };
             let list: serde_json::Value = serde_json::from_slice(content).expect("JSON");
             assert_eq!(list["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], range);
+            assert_eq!(list["plugins"].as_array().expect("a list").len(), 1);
+            // Without the capability the runtime keeps the pod's ports to itself.
+            assert_eq!(list["plugins"][0]["capabilities"]["portMappings"], true);
+            assert!(list["plugins"][0]["portmap"].is_object());
         }
     }
 

@@ -106,4 +106,32 @@ mod tests {
         assert_eq!(names.len(), Phase::ORDER.len());
         assert!(names.iter().all(|n| n.starts_with("init.")));
     }
+
+    #[test]
+    fn each_phase_that_can_fail_has_a_section_of_the_runbook() {
+        let page = include_str!("../../../docs/runbooks/boot.md");
+        let has = |name: &str| page.lines().any(|line| line.strip_prefix("## ") == Some(name));
+        let own = Phase::ORDER
+            .iter()
+            .map(|phase| phase.name())
+            .chain([crate::plan::install::PHASE, crate::plan::reset::PHASE]);
+        // The other stages name their phases where they run them.
+        let sources = [
+            include_str!("../exec/bringup.rs"),
+            include_str!("../exec/change.rs"),
+            include_str!("../exec/configure.rs"),
+        ];
+        let is_phase = |text: &&str| {
+            ["bringup.", "config.", "containerd.ready", "provision."]
+                .iter()
+                .any(|stage| text.starts_with(stage))
+                && text.chars().all(|c| c.is_ascii_lowercase() || matches!(c, '.' | '-'))
+        };
+        let phases: Vec<&str> =
+            sources.iter().flat_map(|source| source.split('"').skip(1).step_by(2)).filter(is_phase).collect();
+        assert!(phases.len() > 10, "{phases:?}");
+        for name in own.chain(phases) {
+            assert!(has(name), "docs/runbooks/boot.md lacks `## {name}`");
+        }
+    }
 }

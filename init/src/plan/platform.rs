@@ -3,7 +3,7 @@
 //!
 //! Local sources win: a document of ESP, drive, fw_cfg, SMBIOS or command line is there, also one that was refused, and the service
 //! is not asked. What it answered once is kept, and it is not asked again by this machine; a copy of the disk in another machine
-//! asks for itself, as at a first boot. Design: docs/platforms.md.
+//! asks for itself, as at a first boot. Design: docs/reference/platforms.md.
 
 use super::kept::FirstBootRecord;
 use super::mounts::SYSROOT;
@@ -84,7 +84,8 @@ pub fn plan(inputs: &PlatformInputs<'_>) -> PlatformPlan {
 }
 
 fn user_data(platform: PlatformName, inputs: &PlatformInputs<'_>) -> UserDataState {
-    let local = |d: &Document| !matches!(d.kind, Kind::Image | Kind::Metadata);
+    // What the management API has applied came after the first boot.
+    let local = |d: &Document| !matches!(d.kind, Kind::Image | Kind::Metadata | Kind::Node);
     if inputs.unreadable || inputs.documents.iter().any(local) {
         UserDataState::Local
     } else if platform.has_metadata() {
@@ -156,6 +157,8 @@ mod tests {
     #[test]
     fn a_first_boot_without_a_local_document_asks_and_waits() {
         let image = [document(Kind::Image)];
+        let own = [document(Kind::Image), document(Kind::Node)];
+        assert_eq!(started(&plan(&inputs(EC2, &own))), (true, true));
         let plan = plan(&inputs(EC2, &image));
         assert_eq!(started(&plan), (true, true));
         assert_eq!(report(&plan).user_data, UserDataState::Pending);

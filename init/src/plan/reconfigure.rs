@@ -1,8 +1,8 @@
-//! What `orlop-init configure` changes: whether there is something to do, which files of the last configuration go, and which
-//! services read a file that changes.
+//! What `orlop-init configure` and `orlop-init change` change: whether there is something to do, which files of the last configuration
+//! go, and which services read a file that changes.
 
 use super::step::BootStep;
-use orlop_config::node::derive::ENVIRONMENT_FILE;
+use orlop_config::node::derive::{CREDENTIAL_PROVIDERS_FILE, ENVIRONMENT_FILE, JOIN_FILE, UPDATE_FILE};
 use orlop_config::platform::{PlatformReport, UserDataState};
 use serde_json::Value;
 
@@ -11,15 +11,30 @@ pub const RESOLV_CONF: &str = "/run/orlop/resolv.conf";
 /// The effective configuration with its problems.
 pub const NODE_CONFIG: &str = "/run/orlop/node-config.json";
 /// The NodeConfig that follows from the platform's facts, next to the sources as found.
-const FACTS_FILE: &str = "/run/orlop/config/05-platform.yaml";
+pub const FACTS_FILE: &str = "/run/orlop/config/05-platform.yaml";
+/// Where files are that a configuration alone brings.
+const BROUGHT: [&str; 3] =
+    ["/run/", "/var/lib/orlop/kubernetes/manifests/", "/var/lib/orlop/containerd/certs.d/"];
 /// What containerd reads at its start only.
 const CONTAINERD: [&str; 3] = ["/run/orlop/containerd/", ENVIRONMENT_FILE, "/run/orlop/trust/"];
+/// What the agent reads at its start only.
+const AGENT: [&str; 7] = [
+    "/run/orlop/kubelet.yaml",
+    "/run/orlop/agent.env",
+    JOIN_FILE,
+    CREDENTIAL_PROVIDERS_FILE,
+    UPDATE_FILE,
+    ENVIRONMENT_FILE,
+    "/run/orlop/trust/",
+];
 /// What networkd reads.
 const NETWORK: &str = "/run/systemd/network/";
 /// What timesyncd reads.
 const TIME: &str = "/run/systemd/timesyncd.conf.d/";
+/// Settings and modules of the kernel.
+const KERNEL: [&str; 2] = ["/run/sysctl.d/", "/run/modules-load.d/"];
 
-/// Services that have to take new files.
+/// Services that have to take new files, and the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restarts {
     /// networkd.
@@ -28,6 +43,24 @@ pub struct Restarts {
     pub containerd: bool,
     /// timesyncd.
     pub time: bool,
+    /// The agent.
+    pub agent: bool,
+    /// The kernel. An add-on may have changed settings of the image, so they are not set without need.
+    pub kernel: bool,
+}
+
+impl Restarts {
+    /// Those of both.
+    #[must_use]
+    pub fn and(self, other: Restarts) -> Restarts {
+        Restarts {
+            network: self.network || other.network,
+            containerd: self.containerd || other.containerd,
+            time: self.time || other.time,
+            agent: self.agent || other.agent,
+            kernel: self.kernel || other.kernel,
+        }
+    }
 }
 
 /// The file with what follows from the platform's facts.
@@ -59,18 +92,26 @@ pub fn pending(sources: &[BootStep], read: impl Fn(&str) -> Option<Vec<u8>>) -> 
     sources.iter().any(|step| changes(step, &read))
 }
 
-/// Steps that remove the files below /run of the last configuration that the new one does not have.
+/// Steps that remove what the last configuration brought and the new one does not have: files below /run, manifests of static pods,
+/// files of registries, and `files`. A source that is refused keeps none of these: it is refused in both.
 #[must_use]
 pub fn stale(before: &[BootStep], after: &[BootStep]) -> Vec<BootStep> {
-    let written = |steps: &[BootStep], path: &str| {
-        steps.iter().any(|step| matches!(step, BootStep::WriteFile { path: p, .. } if p == path))
+    let written = |path: &str| {
+        after.iter().any(|step| matches!(step, BootStep::WriteFile { path: p, .. } if p == path))
     };
-    let of_run = before.iter().filter_map(|step| match step {
-        BootStep::WriteFile { path, .. } if path.starts_with("/run/") && path != RESOLV_CONF => Some(path),
+    let placed =
+        |path: &str| after.iter().any(|step| matches!(step, BootStep::PlaceFile(file) if file.path == path));
+    let brought = |path: &str| path != RESOLV_CONF && BROUGHT.iter().any(|start| path.starts_with(start));
+    let gone = before.iter().filter_map(|step| match step {
+        BootStep::WriteFile { path, .. } if brought(path) && !written(path) => {
+            Some(BootStep::RemoveFile(path.clone()))
+        }
+        BootStep::PlaceFile(file) if !placed(&file.path) => {
+            Some(BootStep::RemovePlacedFile { path: file.path.clone(), below_var: file.below_var.clone() })
+        }
         _ => None,
     });
-    let gone = of_run.filter(|path| !written(after, path));
-    gone.map(|path| BootStep::RemoveFile(path.clone())).collect()
+    gone.collect()
 }
 
 /// What these steps write to a file.
@@ -91,7 +132,13 @@ pub fn restarts(steps: &[BootStep], read: impl Fn(&str) -> Option<Vec<u8>>) -> R
         });
         concerned.any(|step| changes(step, &read))
     };
-    Restarts { network: touched(&[NETWORK]), containerd: touched(&CONTAINERD), time: touched(&[TIME]) }
+    Restarts {
+        network: touched(&[NETWORK]),
+        containerd: touched(&CONTAINERD),
+        time: touched(&[TIME]),
+        agent: touched(&AGENT),
+        kernel: touched(&KERNEL),
+    }
 }
 
 fn changes(step: &BootStep, read: &impl Fn(&str) -> Option<Vec<u8>>) -> bool {
@@ -105,9 +152,16 @@ fn changes(step: &BootStep, read: &impl Fn(&str) -> Option<Vec<u8>>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orlop_config::node::PlacedFile;
 
     fn write(path: &str, content: &str) -> BootStep {
         BootStep::WriteFile { path: path.into(), mode: 0o600, content: content.as_bytes().to_vec() }
+    }
+
+    fn place(path: &str) -> BootStep {
+        let below_var = path.replacen("/etc/kubernetes", "lib/orlop/kubernetes", 1);
+        let (mode, uid, gid, content) = (0o600, 0, 0, Vec::new());
+        BootStep::PlaceFile(PlacedFile { path: path.into(), below_var, mode, uid, gid, content })
     }
 
     fn disk(path: &str) -> Option<Vec<u8>> {
@@ -157,10 +211,21 @@ mod tests {
             write("/run/orlop/hostname", "a"),
             write(RESOLV_CONF, ""),
             write("/var/lib/orlop/x", ""),
+            write("/var/lib/orlop/kubernetes/manifests/orlop-web.yaml", "pod"),
+            place("/etc/kubernetes/a.crt"),
+            place("/etc/kubernetes/b.crt"),
         ];
-        let after = [write("/run/orlop/hostname", "b")];
+        let after = [write("/run/orlop/hostname", "b"), place("/etc/kubernetes/b.crt")];
         let gone = BootStep::RemoveFile("/run/systemd/network/10-a.network".into());
-        assert_eq!(stale(&before, &after), std::slice::from_ref(&gone));
+        let expected = [
+            gone.clone(),
+            BootStep::RemoveFile("/var/lib/orlop/kubernetes/manifests/orlop-web.yaml".into()),
+            BootStep::RemovePlacedFile {
+                path: "/etc/kubernetes/a.crt".into(),
+                below_var: "lib/orlop/kubernetes/a.crt".into(),
+            },
+        ];
+        assert_eq!(stale(&before, &after), expected);
         assert_eq!(restarts(&[gone], disk), Restarts { network: true, ..Restarts::default() });
     }
 
@@ -179,11 +244,26 @@ mod tests {
     fn a_service_takes_what_changes_only() {
         let same = write("/run/systemd/network/10-a.network", "dhcp");
         assert_eq!(restarts(&[same, write("/run/orlop/hostname", "b")], disk), Restarts::default());
-        for path in ["/run/orlop/containerd/pod-network.toml", ENVIRONMENT_FILE, "/run/orlop/trust/a.pem"] {
-            let wanted = Restarts { containerd: true, ..Restarts::default() };
+        for (path, agent) in [
+            ("/run/orlop/containerd/pod-network.toml", false),
+            (ENVIRONMENT_FILE, true),
+            ("/run/orlop/trust/a.pem", true),
+        ] {
+            let wanted = Restarts { containerd: true, agent, ..Restarts::default() };
             assert_eq!(restarts(&[write(path, "x")], disk), wanted, "{path}");
+        }
+        for path in ["/run/orlop/kubelet.yaml", "/run/orlop/agent.env", JOIN_FILE, UPDATE_FILE] {
+            let wanted = Restarts { agent: true, ..Restarts::default() };
+            assert_eq!(restarts(&[write(path, "x")], disk), wanted, "{path}");
+            let network = Restarts { network: true, ..Restarts::default() };
+            assert_eq!(wanted.and(network), Restarts { network: true, ..wanted });
         }
         let servers = write("/run/systemd/timesyncd.conf.d/10-orlop.conf", "x");
         assert_eq!(restarts(&[servers], disk), Restarts { time: true, ..Restarts::default() });
+        for path in ["/run/sysctl.d/90-orlop.conf", "/run/modules-load.d/90-orlop.conf"] {
+            let kernel = Restarts { kernel: true, ..Restarts::default() };
+            assert_eq!(restarts(&[write(path, "x")], disk), kernel, "{path}");
+            assert_eq!(Restarts::default().and(kernel), kernel);
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! The sources of first-boot configuration: their precedence, their names, which files of a drive are ours.
 //!
-//! Seam: docs/architecture.md, "First-boot configuration".
+//! Seam: docs/internals/architecture.md, "First-boot configuration".
+
+use orlop_config::node::{NODE_SOURCE, RUNNING_DIR};
 
 /// Largest document that is read from any source, bytes.
 pub const BYTES_MAX: u64 = 1 << 20;
@@ -22,6 +24,8 @@ pub enum Kind {
     FwCfg,
     /// SMBIOS type 11.
     Smbios,
+    /// The node's own document, which the management API has applied.
+    Node,
     /// `orlop.config=` and `orlop.set=`.
     Cmdline,
 }
@@ -37,6 +41,7 @@ impl Kind {
             Kind::Metadata => "metadata",
             Kind::FwCfg => "fw-cfg",
             Kind::Smbios => "smbios",
+            Kind::Node => NODE_SOURCE,
             Kind::Cmdline => "cmdline",
         }
     }
@@ -51,9 +56,16 @@ impl Kind {
             Kind::Metadata => 35,
             Kind::FwCfg => 40,
             Kind::Smbios => 50,
+            Kind::Node => 55,
             Kind::Cmdline => 60,
         }
     }
+}
+
+/// The file below /run in which init leaves a document of this kind, where a node has one of them at most.
+#[must_use]
+pub fn running_file(kind: Kind) -> String {
+    format!("{RUNNING_DIR}/{:02}-{}.yaml", kind.rank(), kind.name())
 }
 
 /// A document as found.
@@ -115,8 +127,16 @@ mod tests {
 
     #[test]
     fn ranks_follow_the_precedence() {
-        let all =
-            [Kind::Image, Kind::Esp, Kind::Drive, Kind::Metadata, Kind::FwCfg, Kind::Smbios, Kind::Cmdline];
+        let all = [
+            Kind::Image,
+            Kind::Esp,
+            Kind::Drive,
+            Kind::Metadata,
+            Kind::FwCfg,
+            Kind::Smbios,
+            Kind::Node,
+            Kind::Cmdline,
+        ];
         assert!(all.is_sorted() && all.is_sorted_by_key(|k| k.rank()));
     }
 

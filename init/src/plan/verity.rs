@@ -133,7 +133,7 @@ pub struct Target {
 /// The table of the root: data and hash device as `major:minor`, `data_device_bytes` from the kernel.
 ///
 /// No optional argument: the kernel's default on corruption is an I/O error for the reader and one line in
-/// kmsg. See docs/boot.md, "Corruption", for why neither `restart_on_corruption` nor `panic_on_corruption`.
+/// kmsg. See docs/reference/boot.md, "Corruption", for why neither `restart_on_corruption` nor `panic_on_corruption`.
 ///
 /// # Errors
 /// The data partition is too small for the tree.

@@ -1,4 +1,4 @@
-//! Block device ioctls: add a partition to the kernel's list, grow a mounted ext4.
+//! Block device ioctls: partitions in the kernel's list, erasing of ranges, growing of a mounted ext4.
 #![allow(unsafe_code)]
 
 use crate::plan::gpt::Partition;
@@ -83,6 +83,33 @@ pub fn drop_cache(disk: &File) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
+/// How a range of a disk loses its bytes (linux/fs.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeErasure {
+    /// `BLKSECDISCARD`: the device erases its copies, too.
+    SecureDiscard,
+    /// `BLKDISCARD`: nobody wants the blocks any more. What is read then may be anything.
+    Discard,
+    /// `BLKZEROOUT`: zeros are read.
+    Zeros,
+}
+
+/// Erases a range of a disk, offset and length in bytes; both are multiples of its sector.
+///
+/// # Errors
+/// The kernel's answer; `EOPNOTSUPP` if the device cannot do it so.
+pub fn erase_range(disk: &File, how: RangeErasure, offset: u64, length: u64) -> Result<(), Errno> {
+    let code = match how {
+        RangeErasure::SecureDiscard => nix::request_code_none!(0x12, 125),
+        RangeErasure::Discard => nix::request_code_none!(0x12, 119),
+        RangeErasure::Zeros => nix::request_code_none!(0x12, 127),
+    };
+    let range = [offset, length];
+    // SAFETY: each of the three reads two 64-bit numbers behind the pointer, which live until the call returns.
+    let result = unsafe { libc::ioctl(disk.as_raw_fd(), code, range.as_ptr()) };
+    Errno::result(result).map(drop)
+}
+
 /// Grows a mounted ext4 to `blocks` blocks of its own size. `mount_point` is any open file in it.
 ///
 /// # Errors
@@ -116,5 +143,8 @@ mod tests {
         };
         assert_eq!(add_partition(&file, &p), Err(Errno::ENOTTY));
         assert_eq!(add_partition(&file, &Partition { start: u64::MAX, ..p }), Err(Errno::EINVAL));
+        for how in [RangeErasure::SecureDiscard, RangeErasure::Discard, RangeErasure::Zeros] {
+            assert_eq!(erase_range(&file, how, 0, 512), Err(Errno::ENOTTY));
+        }
     }
 }

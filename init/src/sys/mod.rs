@@ -5,4 +5,5 @@ pub mod child;
 pub mod dm;
 pub mod inode;
 pub mod swap;
+pub mod watchdog;
 pub mod xattr;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::run::Run;
 
-/// Test levels of docs/testing.md that this harness runs.
+/// Test levels of docs/internals/testing.md that this harness runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Real processes against fakes, or artefacts on disk: no node.

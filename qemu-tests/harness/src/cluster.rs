@@ -8,7 +8,7 @@
 //! ```
 //! In: upstream's programs ([`programs`]), the native node. Out: [`plane::Cluster`]. Invariants: every secret is
 //! made for the run and is in the run's directory; everything runs in namespaces that end with their supervisor.
-//! See docs/testing.md, "The control plane".
+//! See docs/internals/testing.md, "The control plane".
 
 pub mod addons;
 pub mod approver;
@@ -32,6 +32,7 @@ pub mod flags;
 pub mod flex;
 pub mod flood;
 pub mod host_debs;
+pub mod hosted_plane;
 pub mod hostile;
 pub mod identities;
 pub mod iscsi;
@@ -47,6 +48,7 @@ pub mod node_api;
 pub mod ntp;
 pub mod pki;
 pub mod plane;
+mod plane_images;
 pub mod play;
 pub mod programs;
 pub mod proxy;

@@ -12,6 +12,7 @@
 mod contents;
 pub mod images;
 mod in_cluster;
+mod junit;
 pub mod kept;
 pub mod lines;
 pub mod login;
@@ -22,7 +23,8 @@ pub mod selection;
 mod session;
 pub mod skips;
 mod summary;
-mod tools;
+mod table;
+pub(crate) mod tools;
 mod unit;
 
 use std::fs;
@@ -94,6 +96,12 @@ pub struct Options {
     /// there or failed.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = session::OWN)]
     pub resume: Option<String>,
+    /// Takes the results of a junit file into that folder first: those of a run of the same suite in another place.
+    #[arg(long, value_name = "FILE", requires = "resume")]
+    pub from_junit: Option<PathBuf>,
+    /// Writes the table of the kept results into docs/internals/conformance.md, too, after each part; with `--list` at once.
+    #[arg(long, requires = "resume")]
+    pub page: bool,
     /// Tests of a part, at most.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=200))]
     pub part: u16,
@@ -184,6 +192,9 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Option<Counts>> {
     let session = Session::prepare(run, options, &program, &artefacts, &listed)?;
     if options.list {
         session.say_list();
+        if options.page {
+            session.write()?;
+        }
         return Ok(None);
     }
     if session.is_over() {
@@ -263,6 +274,9 @@ mod tests {
         assert_eq!(place("--vm --proxy-mode iptables"), "suite-vm-iptables");
         assert_eq!(place("--certified --proxy-mode iptables"), "certified-native");
         assert_eq!(place("--certified --upstream --proxy-mode ipvs"), "certified-native-upstream-ipvs");
+        for wrong in ["--node --page", "--node --from-junit x"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
         let options = parsed("--node --resume=mine --skip b").unwrap();
         assert_eq!(options.resume.as_deref(), Some("mine"));
         let listed = [Skip { skip: "a".into(), reason: "r".into(), not_with_serial: false }];

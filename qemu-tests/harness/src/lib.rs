@@ -3,9 +3,10 @@
 //!
 //! In: cases, the built image and the built agent. Out: a verdict per case and the artefacts of failures.
 //! Invariants: every resource of a run carries the run's id and is recorded before it exists ([`run`]), so that
-//! Ctrl-C and `clean` remove exactly that. See docs/testing.md.
+//! Ctrl-C and `clean` remove exactly that. See docs/internals/testing.md.
 #![forbid(unsafe_code)]
 
+pub mod ages;
 pub mod built;
 pub mod case;
 pub mod changes;

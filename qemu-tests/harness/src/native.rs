@@ -4,7 +4,7 @@
 //! In: a root (erofs or a directory), the agent's binary. Out: [`node::NativeNode`]. Invariants: everything
 //! of a node lives in one PID, mount, network and cgroup namespace whose first process is [`supervisor`];
 //! when that ends the kernel ends everything else. On the host there remain only the recorded cgroups and
-//! directories. See docs/testing.md, level L4n.
+//! directories. See docs/internals/testing.md, level L4n.
 
 pub mod beside;
 pub mod blobs;

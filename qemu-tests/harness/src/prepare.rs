@@ -54,6 +54,18 @@ pub fn machine_of(arch: Arch) -> Result<()> {
     tools::ensure(arch.facts().emulator.host_tools, &cache_dir().join("host-packages.log"))
 }
 
+/// The case that needs a browser.
+const OF_BROWSER: &str = "manage/web";
+
+/// Installs the browser if one of the cases needs it. A failure is reported here, and again by the case.
+pub fn browser(cases: &[Case]) {
+    if cases.iter().any(|case| case.name == OF_BROWSER)
+        && let Err(e) = tools::ensure(tools::BROWSER, &cache_dir().join("host-packages.log"))
+    {
+        say::line(format!("  no browser: {e:#}"));
+    }
+}
+
 /// Space that cases may need on the cache's disk, bytes: disks of VMs that are filled, images of the control plane's
 /// containers, and compilations.
 const ROOM: u64 = 8 << 30;
@@ -114,29 +126,41 @@ fn needs_control_plane(case: &Case) -> bool {
     let areas = [
         "addons/",
         "api/",
+        "config/confirm-ca",
+        "config/confirm-cut",
+        "config/confirm-server",
+        "config/confirm-vlan",
         "console/",
+        "controlplane/",
         "defence/",
         "join/",
+        "manage/metrics",
         "net/",
         "provision/",
         "resources/",
         "shutdown/",
         "time/",
+        "update/examined",
+        "update/fleet",
+        "update/orders",
+        "update/returns-unready",
         "volumes/",
     ];
     areas.iter().any(|area| case.name.starts_with(area))
 }
 
 /// The programs that only some cases need, and these cases; a name with a slash at its end stands for all cases of an area.
-const OF_SOME_CASES: [(More, &[&str]); 5] = [
+const OF_SOME_CASES: [(More, &[&str]); 7] = [
     (More::MetricsServer, &["addons/metrics-server", "api/top", "join/vm"]),
     (
         More::Drivers,
         &["resources/claims", "resources/devices", "resources/devices-vm", "resources/killed-steps"],
     ),
     (More::AddOns, &["addons/"]),
-    (More::Flannel, &["addons/flannel", "addons/flannel-vm"]),
+    (More::Flannel, &["addons/cni-replaced", "addons/flannel", "addons/flannel-vm"]),
+    (More::KubeRouter, &["addons/cni-replaced", "addons/kube-router", "addons/kube-router-vm"]),
     (More::Multus, &["addons/multus"]),
+    (More::Promtool, &["manage/metrics"]),
 ];
 
 /// The programs beyond the control plane that the cases need. Pure.

@@ -55,11 +55,12 @@ impl Options {
 
     fn note(&self, report: &Report) {
         let Some(file) = &self.history else { return };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let noted = match report.verdict {
-            Verdict::Passed => history::passed(file, report.case.name, now, report.took.as_secs().max(1)),
-            Verdict::Failed(_) => history::failed(file, report.case.name),
-            Verdict::Skipped(_) => Ok(()),
+        let case = report.case.name;
+        let noted = match &report.verdict {
+            Verdict::Passed => history::passed(file, case, history::now(), report.took.as_secs().max(1)),
+            Verdict::Failed(_) => history::failed(file, case),
+            Verdict::Skipped(why) if why == NO_TIME => history::left_out(file, case),
+            Verdict::Skipped(_) => history::skipped(file, case),
         };
         if let Err(e) = noted {
             say::line(format!("  not written for the next run: {e:#}"));
@@ -96,6 +97,7 @@ struct Report {
 pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Counts> {
     prepare::room()?;
     prepare::control_plane(run, cases, options.time_left());
+    prepare::browser(cases);
     let past = options.history.as_deref().map_or_else(History::new, history::read);
     let tier = |case: &Case| tier(case, &options.touched);
     let limit = options.time_left().map(|left| Limit { time_s: left.as_secs(), tier: &tier });
@@ -424,25 +426,29 @@ mod tests {
         assert_eq!(fs::read_to_string(run.dir().join("t/spoils/group/log")).unwrap(), "spoilt");
 
         let known = history::read(&past);
-        assert!(known.len() == 4 && known["t/good"].passed_at > 0, "{known:?}");
+        let good = known.values().filter(|past| past.good_since().is_some()).count();
+        assert!(good == 4 && known["t/good"].passed_at > 0, "{known:?}");
 
         let few = |name: &str| matches!(name, "t/bad" | "t/unsteady");
         let few: Vec<Case> = cases.iter().filter(|c| few(c.name)).copied().collect();
         let counts = run_cases(&run, &few, options.clone()).unwrap();
         assert_eq!(counts, Counts { passed: 1, failed: 1, skipped: 0 });
         assert_eq!(run.unsteady(), ["t/unsteady: late"]);
-        assert!(history::read(&past)["t/unsteady"].passed_at > 0, "it did, in the end");
+        assert!(history::read(&past)["t/unsteady"].good_since().is_some(), "it did, in the end");
         let never = Options { again: false, ..options.clone() };
         for attempt in 1..=ATTEMPTS {
             fs::remove_dir_all(run.dir().join(format!("t/unsteady.attempt-{attempt}"))).unwrap();
         }
         let counts = run_cases(&run, &few[1..], never).unwrap();
         assert_eq!(counts, Counts { passed: 0, failed: 1, skipped: 0 });
-        assert_eq!(history::read(&past)["t/unsteady"].passed_at, 0, "the next run begins with it");
+        assert_eq!(history::read(&past)["t/unsteady"].good_since(), None, "the next run begins with it");
         let late = Options { until: Some(SystemTime::now()), ..options };
         let counts = run_cases(&run, &cases[..2], late).unwrap();
         assert_eq!(counts, Counts { passed: 0, failed: 0, skipped: 2 });
-        assert_eq!(history::read(&past)["t/unsteady"].passed_at, 0);
+        let known = history::read(&past);
+        assert_eq!(known["t/unsteady"].good_since(), None);
+        let runs = |case: &str| known[case].left_out_runs;
+        assert_eq!((runs("t/good"), runs("t/bad"), runs("t/unsteady"), runs("t/absent")), (1, 1, 0, 0));
         // The lanes note them side by side.
         let mut left_out = run.left_out();
         left_out.sort_unstable();

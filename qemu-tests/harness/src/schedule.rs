@@ -1,10 +1,13 @@
 //! The order in which the runner begins cases, and its choice if the time is too short for all. Pure.
 //!
 //! Without a time limit the runner begins all cases, the longest first, so that no lane ends with a long case alone.
-//! With a limit it begins the fixed set first. Then come the cases that fit into the time: those of touched areas
-//! before the others ([`crate::gate`]), of each kind those whose last pass on this machine is the longest ago (a case
-//! that never passed, or failed since, counts as the oldest; of these the cheapest comes first). The rest follows, in
-//! case time is left. So successive runs that are too short for all cases run each case in turn.
+//! With a limit the fixed set has its time in any case. Of the rest the cases that [`OVERDUE_RUNS`] runs in a row have left
+//! out have a part ([`OVERDUE_SHARE`]), then those of touched areas have what they need, then all others ([`crate::gate`]);
+//! of each kind first those whose last pass on this machine is the longest ago (a case that never passed, or failed since,
+//! counts as the oldest; of these the cheapest comes first). The runner begins the chosen cases that are overdue, so that a
+//! long one of them ends in time; then the fixed set, then the other chosen ones. The rest follows, in case time is left. So
+//! successive runs that are too short for all cases run each case in turn, whatever the changes touch, and yet run what a
+//! change touches.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +18,13 @@ use crate::history::History;
 /// Largest number of emulated machines at once that two cores can run. Cases without one wait more than they compute,
 /// and have further lanes.
 pub const VM_LANES: usize = 2;
+
+/// A case that so many runs in a row had no time for goes first in the next one.
+pub const OVERDUE_RUNS: u32 = 3;
+
+/// Overdue cases have one part in so many of the time that the fixed set leaves. Where all cases together take many runs, most
+/// of them are always overdue, and would leave no time for what a change touches.
+pub const OVERDUE_SHARE: u64 = 2;
 
 /// Seconds for a group's fixture, when it is made for one case: a VM that boots, a cluster with its nodes.
 const FIXTURE_S: [(Level, u64); 2] = [(Level::L4v, 30), (Level::L4n, 12)];
@@ -45,19 +55,26 @@ pub type Unit = Vec<Planned>;
 /// All cases, as units in the order in which the runner begins them in `jobs` lanes.
 #[must_use]
 pub fn plan(cases: &[Case], history: &History, limit: Option<&Limit<'_>>, jobs: usize) -> Vec<Unit> {
-    let expected = |case: &Case| history.get(case.name).map_or(case.expected_s, |past| past.took_s);
+    let past = |case: &Case| history.get(case.name).copied().unwrap_or_default();
+    let expected = |case: &Case| past(case).known_s().unwrap_or(case.expected_s);
     let Some(limit) = limit else { return longest_first(units(cases, |case| (expected(case), false))) };
-    let planned = |case: &Case| (expected(case), (limit.tier)(case) == Tier::Fixed);
-    let passed_at = |case: &Case| history.get(case.name).map_or(0, |past| past.passed_at);
-    let chosen =
-        choose(cases, limit.time_s, jobs, |case| ((limit.tier)(case), passed_at(case), expected(case)));
+    let is_overdue = |case: &Case| past(case).left_out_runs >= OVERDUE_RUNS;
+    let tier = |case: &Case| match (limit.tier)(case) {
+        Tier::Touched | Tier::Other if is_overdue(case) => Tier::Overdue,
+        tier => tier,
+    };
+    let planned = |case: &Case| (expected(case), tier(case) == Tier::Fixed);
+    let good_since = |case: &Case| past(case).good_since().unwrap_or(0);
+    let key = |case: &Case| ((limit.tier)(case), good_since(case), expected(case));
+    let chosen = choose(cases, LaneTime::new(limit.time_s, jobs), key, is_overdue);
     let side = |wanted: bool| -> Vec<Case> {
         cases.iter().zip(&chosen).filter(|(_, chosen)| **chosen == wanted).map(|(case, _)| *case).collect()
     };
     let mut first = longest_first(units(&side(true), planned));
-    first.sort_by_key(|unit| !unit.iter().any(|planned| planned.must_run));
+    let has = |unit: &Unit, wanted: Tier| unit.iter().any(|planned| tier(&planned.case) == wanted);
+    first.sort_by_key(|unit| (!has(unit, Tier::Overdue), !has(unit, Tier::Fixed)));
     let mut rest = units(&side(false), planned);
-    rest.sort_by_key(|unit| unit.iter().map(|p| ((limit.tier)(&p.case), passed_at(&p.case))).min());
+    rest.sort_by_key(|unit| unit.iter().map(|p| (tier(&p.case), good_since(&p.case))).min());
     first.into_iter().chain(rest).collect()
 }
 
@@ -85,29 +102,85 @@ fn fixture_s(case: &Case) -> u64 {
     case.group.and(of_level).map_or(0, |(_, seconds)| *seconds)
 }
 
-/// The cases that fit into the time, in the order of their keys: tier, time of the last pass, expected seconds. Cases
-/// with a VM share the time of the lanes for VMs, all others that of the remaining lanes; a group has the time of one
-/// lane. The fixed set is always chosen.
-fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (Tier, u64, u64)) -> Vec<bool> {
+/// The time of all lanes that is not given away, seconds. Cases with a VM share that of the lanes for VMs, all others that of the
+/// remaining lanes; a group has the time of one lane.
+struct LaneTime {
+    of_lane: u64,
+    vms: u64,
+    others: u64,
+    groups: BTreeMap<&'static str, u64>,
+}
+
+impl LaneTime {
+    fn new(of_lane: u64, jobs: usize) -> LaneTime {
+        let of_lanes = |lanes: usize| of_lane * lanes as u64;
+        let (vms, others) = (jobs.min(VM_LANES), jobs.saturating_sub(VM_LANES).max(1));
+        LaneTime { of_lane, vms: of_lanes(vms), others: of_lanes(others), groups: BTreeMap::new() }
+    }
+
+    /// What is left for cases of this kind.
+    fn left(&self, level: Level) -> u64 {
+        if level == Level::L4v { self.vms } else { self.others }
+    }
+
+    /// What the case needs: the first one of a group makes the fixture.
+    fn needed(&self, case: &Case, expected_s: u64) -> u64 {
+        let is_made = case.group.is_some_and(|group| self.groups.contains_key(group));
+        expected_s + if is_made { 0 } else { fixture_s(case) }
+    }
+
+    fn fits(&self, case: &Case, expected_s: u64) -> bool {
+        let of_group = case.group.and_then(|group| self.groups.get(group)).copied().unwrap_or(self.of_lane);
+        self.needed(case, expected_s) <= of_group.min(self.left(case.level))
+    }
+
+    fn give(&mut self, case: &Case, expected_s: u64) {
+        let needed = self.needed(case, expected_s);
+        let of_kind = if case.level == Level::L4v { &mut self.vms } else { &mut self.others };
+        *of_kind = of_kind.saturating_sub(needed);
+        if let Some(group) = case.group {
+            let of_group = self.groups.entry(group).or_insert(self.of_lane);
+            *of_group = of_group.saturating_sub(needed);
+        }
+    }
+}
+
+/// The cases that fit into the time, in the order of their keys: tier, time of the last good pass, expected seconds. The fixed
+/// set is always chosen. Before the others the overdue cases are asked: of each kind the first that fits, and more of them as
+/// long as they take no more than their part.
+fn choose(
+    cases: &[Case],
+    mut time: LaneTime,
+    key: impl Fn(&Case) -> (Tier, u64, u64),
+    is_overdue: impl Fn(&Case) -> bool,
+) -> Vec<bool> {
     let mut order: Vec<usize> = (0..cases.len()).collect();
     order.sort_by_key(|i| key(&cases[*i]));
     let mut chosen = vec![false; cases.len()];
-    let (mut vms, mut others) =
-        (time_s * jobs.min(VM_LANES) as u64, time_s * jobs.saturating_sub(VM_LANES).max(1) as u64);
-    let mut groups: BTreeMap<&str, u64> = BTreeMap::new();
-    for i in order {
-        let case = &cases[i];
-        let (tier, _, expected_s) = key(case);
-        let known = case.group.and_then(|group| groups.get(group));
-        let needed = expected_s + if known.is_some() { 0 } else { fixture_s(case) };
-        let of_lane = known.copied().unwrap_or(time_s);
-        let of_kind = if case.level == Level::L4v { &mut vms } else { &mut others };
-        if tier == Tier::Fixed || (needed <= of_lane && needed <= *of_kind) {
-            *of_kind = of_kind.saturating_sub(needed);
+    let is_fixed = |case: &Case| key(case).0 == Tier::Fixed;
+    for &i in order.iter().filter(|i| is_fixed(&cases[**i])) {
+        time.give(&cases[i], key(&cases[i]).2);
+        chosen[i] = true;
+    }
+    let after_fixed = [Level::L4v, Level::L4n].map(|level| time.left(level));
+    let mut overdue: Vec<usize> = order.iter().copied().filter(|i| is_overdue(&cases[*i])).collect();
+    // Whether the change touches them is their tier, and does not count here.
+    overdue.sort_by_key(|i| (key(&cases[*i]).1, key(&cases[*i]).2));
+    for i in overdue {
+        let (case, expected_s) = (&cases[i], key(&cases[i]).2);
+        let before = after_fixed[usize::from(case.level != Level::L4v)];
+        let taken = before - time.left(case.level);
+        let in_share = taken + time.needed(case, expected_s) <= before / OVERDUE_SHARE;
+        if !chosen[i] && time.fits(case, expected_s) && (taken == 0 || in_share) {
+            time.give(case, expected_s);
             chosen[i] = true;
-            if let Some(group) = case.group {
-                groups.insert(group, of_lane.saturating_sub(needed));
-            }
+        }
+    }
+    for i in order {
+        let (case, expected_s) = (&cases[i], key(&cases[i]).2);
+        if !chosen[i] && time.fits(case, expected_s) {
+            time.give(case, expected_s);
+            chosen[i] = true;
         }
     }
     chosen
@@ -126,7 +199,11 @@ mod tests {
         plan(cases, history, Some(&Limit { time_s, tier }), 3)
     }
 
-    fn names(plan: &[Unit]) -> Vec<Vec<&str>> {
+    fn past(passed_at: u64, took_s: u64) -> CaseHistory {
+        CaseHistory { passed_at, took_s, ..CaseHistory::default() }
+    }
+
+    fn names(plan: &[Unit]) -> Vec<Vec<&'static str>> {
         plan.iter().map(|unit| unit.iter().map(|p| p.case.name).collect()).collect()
     }
 
@@ -140,7 +217,7 @@ mod tests {
         let plan_of = |history: &History| plan(&cases, history, None, 3);
         assert_eq!(names(&plan_of(&History::new())), [vec!["b", "c"], vec!["a"]]);
         // The duration on this machine counts more than the case's estimate.
-        let slow = History::from([("a".to_owned(), CaseHistory { passed_at: 1, took_s: 11 })]);
+        let slow = History::from([("a".to_owned(), past(1, 11))]);
         assert_eq!(names(&plan_of(&slow)), [vec!["a"], vec!["b", "c"]]);
     }
 
@@ -166,8 +243,9 @@ mod tests {
             case("old", Level::L4n, 50, None),
             case("fresh", Level::L4n, 10, None),
         ];
-        let past = |name: &str, passed_at, took_s| (name.to_owned(), CaseHistory { passed_at, took_s });
-        let history = History::from([past("failed", 0, 30), past("old", 5, 50), past("fresh", 9, 10)]);
+        let failed = CaseHistory { has_failed: true, ..past(7, 30) };
+        let history = [("failed", failed), ("old", past(5, 50)), ("fresh", past(9, 10))];
+        let history = History::from(history.map(|(name, past)| (name.to_owned(), past)));
         // 100 s in the one lane of cases without a VM: `failed` and `new` are certain; then there is room for `fresh`
         // alone, but not for `old`, which runs last if the others take less.
         assert_eq!(
@@ -205,8 +283,7 @@ mod tests {
             for planned in within(60, &|_| Tier::Other, &cases, &history).concat() {
                 if planned.expected_s <= left {
                     left -= planned.expected_s;
-                    let past = CaseHistory { passed_at: now, took_s: planned.expected_s };
-                    history.insert(planned.case.name.to_owned(), past);
+                    history.insert(planned.case.name.to_owned(), past(now, planned.expected_s));
                 }
             }
         }
@@ -228,8 +305,7 @@ mod tests {
             "touched" => Tier::Touched,
             _ => Tier::Other,
         };
-        let past = |name: &str, passed_at| (name.to_owned(), CaseHistory { passed_at, took_s: 40 });
-        let history = History::from([past("old", 1), past("touched", 9)]);
+        let history = History::from([("old".to_owned(), past(1, 40)), ("touched".to_owned(), past(9, 40))]);
         // The lane of native nodes has 100 s: 22 for the fixed case, 40 for the touched area, then the other case of
         // the group (it never passed), and no more.
         let plan = within(100, &tier, &cases, &history);
@@ -249,5 +325,96 @@ mod tests {
             .map(|planned| planned.case.name)
             .collect();
         assert_eq!(must_run, ["fixed-vm", "fixed"]);
+    }
+
+    /// The tiers of a run whose change touches `touched`; one case is of the fixed set.
+    fn of_change(case: &Case) -> Tier {
+        match case.name {
+            "fixed" => Tier::Fixed,
+            name if name.starts_with("touched") => Tier::Touched,
+            _ => Tier::Other,
+        }
+    }
+
+    #[test]
+    fn a_case_that_three_runs_left_out_goes_first() {
+        let cases = [
+            case("fixed", Level::L4n, 20, None),
+            case("touched", Level::L4n, 60, None),
+            case("other", Level::L4n, 50, None),
+            case("long", Level::L4n, 90, None),
+        ];
+        let after = |runs: u32| {
+            let left_out = |seconds| CaseHistory { left_out_runs: runs, ..past(4, seconds) };
+            let history =
+                History::from([("other".to_owned(), left_out(50)), ("long".to_owned(), left_out(90))]);
+            names(&within(100, &of_change, &cases, &history)).concat()
+        };
+        assert_eq!(after(OVERDUE_RUNS - 1), ["fixed", "touched", "other", "long"]);
+        // Beside the fixed set there is room for one of the two. The other one is the next if time is left.
+        assert_eq!(after(OVERDUE_RUNS), ["other", "fixed", "long", "touched"]);
+        // A run without time has the fixed set alone, whatever is overdue.
+        let overdue = CaseHistory { left_out_runs: 9, ..CaseHistory::default() };
+        let history = History::from([("other".to_owned(), overdue), ("fixed".to_owned(), overdue)]);
+        let plan = within(0, &of_change, &cases, &history);
+        assert_eq!(names(&plan)[0], ["fixed"]);
+        assert_eq!(plan.concat().iter().filter(|planned| planned.must_run).count(), 1);
+        // What has never passed has its own estimate.
+        assert_eq!(plan.concat().iter().find(|p| p.case.name == "other").unwrap().expected_s, 50);
+    }
+
+    #[test]
+    fn cases_that_are_overdue_leave_half_of_the_time_to_others() {
+        let cases = [
+            case("due-a", Level::L4n, 20, None),
+            case("due-b", Level::L4n, 20, None),
+            case("due-c", Level::L4n, 20, None),
+            case("touched-a", Level::L4n, 20, None),
+            case("touched-b", Level::L4n, 20, None),
+            case("fixed", Level::L4n, 20, None),
+        ];
+        let left_out = CaseHistory { left_out_runs: OVERDUE_RUNS, ..CaseHistory::default() };
+        let due = |name: &&str| name.starts_with("due");
+        let mut history: History =
+            cases.iter().map(|c| c.name).filter(due).map(|name| (name.to_owned(), left_out)).collect();
+        // 80 s beside the fixed set: 40 for two that are overdue, and as much for the touched ones.
+        let first = |history: &History| names(&within(100, &of_change, &cases, history)).concat();
+        assert_eq!(first(&history), ["due-a", "due-b", "fixed", "touched-a", "touched-b", "due-c"]);
+        // Overdue ones of a touched area are both.
+        history.insert("touched-b".to_owned(), left_out);
+        let all = first(&history);
+        assert!(all[..2].iter().all(|name| *name != "due-c" && *name != "fixed"), "{all:?}");
+        assert!(all[..5].contains(&"touched-a") && all[..5].contains(&"touched-b"), "{all:?}");
+    }
+
+    #[test]
+    fn changes_of_one_area_leave_no_case_out_for_more_than_three_runs() {
+        let cases = [
+            case("fixed", Level::L4n, 10, None),
+            case("touched-a", Level::L4n, 15, None),
+            case("touched-b", Level::L4n, 15, None),
+            case("touched-c", Level::L4n, 15, None),
+            case("x", Level::L4n, 15, None),
+            case("y", Level::L4n, 40, None),
+        ];
+        let mut history = History::new();
+        let mut most = 0;
+        for now in 1..=24 {
+            // The touched area and the fixed set fill a run.
+            let mut left = 55;
+            for planned in within(55, &of_change, &cases, &history).concat() {
+                let of_case = history.entry(planned.case.name.to_owned()).or_default();
+                if planned.must_run || planned.expected_s <= left {
+                    left = left.saturating_sub(planned.expected_s);
+                    *of_case = past(now, planned.expected_s);
+                } else {
+                    of_case.left_out_runs += 1;
+                    most = most.max(of_case.left_out_runs);
+                }
+            }
+        }
+        assert!(history["x"].passed_at > 12 && history["y"].passed_at > 12, "{history:?}");
+        // Two cases that are due in the same run, and fit only one at a time.
+        assert!(most <= OVERDUE_RUNS + 1, "{most}: {history:?}");
     }
 }

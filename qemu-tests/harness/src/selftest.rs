@@ -17,7 +17,7 @@ use crate::process::stream;
 use crate::run::Run;
 use crate::runner::{Options, run_cases};
 use crate::workspace::{cargo, workspace};
-use crate::{changes, gate, prepare, say};
+use crate::{ages, changes, gate, history, prepare, say};
 
 /// A check outside the cases.
 struct Check {
@@ -139,10 +139,16 @@ fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result
         say::line("the image does not build: no case was run");
         return Ok(total);
     }
-    let start = Instant::now();
+    let (start, begun_at) = (Instant::now(), history::now());
     say::line("== e2e ==");
+    // Only a run with a time limit leaves cases out.
+    let file = options.history.clone().filter(|_| options.until.is_some());
     let counts = run_cases(run, chosen, options)?;
     say::line(format!("== e2e: {counts} ({}) ==", human(start.elapsed())));
+    if let Some(file) = file {
+        let table = ages::table(chosen, &history::read(&file), begun_at, history::now());
+        table.iter().for_each(say::line);
+    }
     Ok(total.plus(counts))
 }
 

@@ -13,11 +13,11 @@ use orlop_harness::built;
 use orlop_harness::cluster::crowd::statuses;
 use orlop_harness::cluster::fixture::await_ready;
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{JoinMethod, start_kubelet_with, write};
+use orlop_harness::cluster::join::{JoinMethod, share_shims, start_kubelet_with, write};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::ready;
 use orlop_harness::native::config;
-use orlop_harness::native::held::HostLeftovers;
+use orlop_harness::native::held::{HostLeftovers, shims};
 use orlop_harness::native::node::NativeNode;
 use orlop_harness::run::Run;
 use orlop_harness::say;
@@ -30,17 +30,35 @@ const NODE: &str = "dense";
 /// A node's usual range has fewer addresses. No client outside uses these.
 const RANGE: &str = "10.90.0.0/16";
 
-/// Measures it.
+/// Options of the measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Numbers of pods; each is a measurement of its own, on a node of its own.
+    #[arg(long, value_delimiter = ',', default_value = "300")]
+    pub pods: Vec<u32>,
+    /// Pods that share a shim.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pods_per_shim: u32,
+}
+
+/// Measures each number of pods.
 ///
 /// # Errors
 /// If a pod does not run, has a wrong status or leaves something behind.
-pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
+pub fn run(run: &Arc<Run>, of: &Options) -> Result<()> {
+    of.pods.iter().try_for_each(|pods| one(run, *pods, of.pods_per_shim))
+}
+
+fn one(run: &Arc<Run>, pods: u32, pods_per_shim: u32) -> Result<()> {
     let agent = built::agent(run, true)?;
     let artefacts = run.dir().join("bench-dense");
     fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let mut node = cluster.start_node(&artefacts, NODE, agent)?;
     write(&node, config::CNI, &config::cni(RANGE))?;
+    if pods_per_shim > 1 {
+        share_shims(&node, pods_per_shim)?;
+    }
     start_kubelet_with(&mut node, JoinMethod::BootstrapKubeconfig, &[format!("--max-pods={}", pods + 20)])?;
     await_ready(&cluster, NODE, 120)?;
     let empty = HostLeftovers::by(&node)?;
@@ -51,10 +69,11 @@ pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     tells_right(&cluster, &node, pods)?;
     node.pass(Duration::from_secs(20))?;
     measure(&mut node, &format!("{pods} pods"))?;
+    say::line(format!("{} shims", shims(&node)?.len()));
     let (before, start) = (CpuSeconds::now(&cluster, &node)?, Instant::now());
     let client = cluster.client();
     client.delete::<Deployment>(&client.of("default"), "peer", None)?;
-    client.wait::<Pod, _>(&client.of("default"), 600, "all pods to be gone", |all| {
+    client.wait::<Pod, _>(&client.of("default"), 900, "all pods to be gone", |all| {
         all.is_empty().then_some(())
     })?;
     say::line(format!("and gone again in {:.1} s", start.elapsed().as_secs_f64()));

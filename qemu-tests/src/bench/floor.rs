@@ -20,14 +20,32 @@ use tonic::transport::Channel;
 
 use super::spent::CpuSeconds;
 
+/// Annotation of sandboxes with the name of the group that shares a shim.
+const SHIM_GROUP: &str = "io.containerd.runc.v2.group";
+
+/// Options of the measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Number of pods.
+    #[arg(long, default_value_t = 100)]
+    pub pods: u32,
+    /// Pods at once; each number is a measurement of its own.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,100")]
+    pub at_once: Vec<usize>,
+    /// Pods that share a shim.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pods_per_shim: u32,
+}
+
 /// Prints it for each of `at_once`.
 ///
 /// # Errors
 /// If the runtime refuses something.
-pub fn run(run: &Arc<Run>, pods: u32, at_once: &[usize]) -> Result<()> {
+pub fn run(run: &Arc<Run>, of: &Options) -> Result<()> {
+    let (pods, per_shim) = (of.pods, of.pods_per_shim);
     let artefacts = run.dir().join("bench-floor");
     fs::create_dir_all(&artefacts)?;
-    for parallel in at_once {
+    for parallel in &of.at_once {
         // No agent is started, so any program can be given as the agent.
         let node = NativeNode::start(run, &artefacts, std::env::current_exe()?)?;
         let pull = cri::PullImageRequest { image: Some(image()), ..Default::default() };
@@ -39,13 +57,15 @@ pub fn run(run: &Arc<Run>, pods: u32, at_once: &[usize]) -> Result<()> {
         let client = node.cri().runtime_client();
         let before = CpuSeconds::runtime(&node)?;
         let start = Instant::now();
-        let all = stream::iter((0..pods).map(|n| one(client.clone(), n))).buffer_unordered(*parallel);
+        let all =
+            stream::iter((0..pods).map(|n| one(client.clone(), n, per_shim))).buffer_unordered(*parallel);
         node.cri().block_on(all.collect::<Vec<_>>()).into_iter().collect::<Result<()>>()?;
         let took = start.elapsed().as_secs_f64();
         let spent = CpuSeconds::runtime(&node)?.since(&before);
-        let shims = shims_memory(&node)?;
+        let (count, memory) = (shims(&node)?.len(), shims_memory(&node)?);
         say::line(format!(
-            "{pods} pods, {parallel} at once: {took:.1} s; processor time: {spent}; shims {shims:.1} MiB"
+            "{pods} pods, {parallel} at once, {per_shim} for each shim: {took:.1} s; processor time: {spent}; \
+             {count} shims {memory:.1} MiB"
         ));
     }
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
@@ -69,11 +89,13 @@ fn image() -> cri::ImageSpec {
     cri::ImageSpec { image: images::busybox(), ..Default::default() }
 }
 
-async fn one(mut client: RuntimeServiceClient<Channel>, n: u32) -> Result<()> {
+async fn one(mut client: RuntimeServiceClient<Channel>, n: u32, per_shim: u32) -> Result<()> {
     let name = format!("floor-{n}");
     let metadata = cri::PodSandboxMetadata { name: name.clone(), uid: name.clone(), ..Default::default() };
+    let group = (per_shim > 1).then(|| (SHIM_GROUP.to_owned(), format!("floor-group-{}", n / per_shim)));
     let sandbox = cri::PodSandboxConfig {
         metadata: Some(metadata),
+        annotations: group.into_iter().collect(),
         log_directory: format!("/var/log/pods/{name}"),
         linux: Some(cri::LinuxPodSandboxConfig::default()),
         ..Default::default()

@@ -52,6 +52,9 @@ pub struct Options {
     /// Time between the two samples of a column, seconds.
     #[arg(long, default_value_t = 60)]
     pub window: u64,
+    /// Pods that share a shim, with the agent; the upstream kubelet gives each pod its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pods_per_shim: u32,
     /// Variables of containerd, for example GOGC=50.
     #[arg(long, value_delimiter = ',', conflicts_with = "vm")]
     pub containerd_env: Vec<String>,
@@ -146,6 +149,16 @@ mod tests {
         assert_eq!((given.sizes(), given.pods_max()), (vec![0, 10, 100], 120));
         assert_eq!(given.window(), Duration::from_secs(1));
         assert_eq!(options("node").unwrap().sizes(), [0, 10, 100]);
+        assert_eq!(options("node --pods 300,500").unwrap().pods_max(), 520);
+    }
+
+    #[test]
+    fn a_shim_has_a_bounded_number_of_pods() {
+        let of =
+            |pods: &str| options(&format!("node --pods-per-shim {pods}")).map(|given| given.pods_per_shim);
+        assert_eq!((of("1"), of("16"), of("64")), (Some(1), Some(16), Some(64)));
+        assert_eq!((of("0"), of("65")), (None, None));
+        assert_eq!(options("node").unwrap().pods_per_shim, 1);
     }
 
     #[test]

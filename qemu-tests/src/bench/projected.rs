@@ -3,9 +3,13 @@
 //!
 //! ```text
 //! 5 ConfigMaps, 5 Secrets ─► 200 pods × 5 projected volumes ─► a quiet minute ─► an object changes ─► 200 files
+//!                                                             └► one ConfigMap changes 20 times a second (`--rate 20`)
 //! ```
 //! Out: the time until all pods run, the API server's watches of their objects, processor time, and the times at which
-//! the first, the middle and the last pod have the new content.
+//! the first, the middle and the last pod have the new content; with a rate, the time from a change to a pod that has it or a
+//! later one.
+
+mod changes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,6 +42,12 @@ pub struct Options {
     /// Number of changes of an object.
     #[arg(long, default_value_t = 3)]
     pub changes: u32,
+    /// Changes of one ConfigMap a second, in place of single changes.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rate: Option<u32>,
+    /// For so many seconds.
+    #[arg(long, default_value_t = 60, requires = "rate", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
     /// Only this one.
     #[arg(long, value_enum)]
     pub only: Option<Kubelet>,
@@ -93,6 +103,9 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &
 
     let uids = uids(client)?;
     ensure!(uids.len() == of.pods as usize, "{} pods are there", uids.len());
+    if let Some(rate) = of.rate {
+        return changes::run(client, &mut node, &uids, rate, of.seconds);
+    }
     for round in 0..of.changes {
         let (volume, value) = (round % VOLUMES, format!("changed-{round}"));
         let before = node.spent()?;
@@ -152,11 +165,16 @@ fn uids(client: &ClusterClient) -> Result<Vec<String>> {
     })
 }
 
-/// When each pod's file has the value, as the node has it, sorted.
-fn arrive(node: &mut NativeNode, uids: &[String], file: &str, value: &str) -> Result<Vec<Duration>> {
+/// A file of each pod's volumes, as the node has it.
+fn files(node: &NativeNode, uids: &[String], file: &str) -> Vec<PathBuf> {
     let root = PathBuf::from(format!("/proc/{}/root/var/lib/kubelet/pods", node.pid()));
     let path = |uid: &String| root.join(uid).join("volumes/kubernetes.io~projected").join(file);
-    let mut missing: Vec<PathBuf> = uids.iter().map(path).collect();
+    uids.iter().map(path).collect()
+}
+
+/// When each pod's file has the value, as the node has it, sorted.
+fn arrive(node: &mut NativeNode, uids: &[String], file: &str, value: &str) -> Result<Vec<Duration>> {
+    let mut missing = files(node, uids, file);
     let (start, mut arrived) = (Instant::now(), Vec::new());
     while !missing.is_empty() {
         let before = missing.len();

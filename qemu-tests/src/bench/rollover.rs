@@ -7,8 +7,9 @@
 //!                       ─► SIGKILL of the kubelet, then of containerd, and so on
 //! ```
 //! Out: requests sent and lost, with the fault of each and the kill before it; the longest time in which a Service did
-//! not answer. Invariant: the Deployments are as careful users write them (no pod less, a readiness probe, a pause
-//! before the end, a server that ends in order), so that a lost request is a defect of the node.
+//! not answer; at the end a table with a row for each kubelet. Invariant: the Deployments are as careful users write them
+//! (no pod less, a readiness probe, a pause before the end, a server that ends in order), so that a lost request is a
+//! defect of the node.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -34,22 +35,25 @@ use orlop_harness::run::Run;
 use orlop_harness::say;
 use serde_json::{Value, json};
 
+use self::table::Figures;
 use super::scrape::{Kubelet, natively};
+
+mod table;
 
 /// Options of the measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Deployments, each with two pods and a Service.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=80))]
     pub deployments: u32,
     /// Minutes of rollovers.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub minutes: u64,
     /// Deployments that are rolled over at once.
     #[arg(long, default_value_t = 3)]
     pub at_once: usize,
     /// Requests a second to each Service.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rate: u32,
     /// Seconds from one kill to the next one; 0: no kills.
     #[arg(long, default_value_t = 15)]
@@ -121,11 +125,16 @@ struct RolloverCourse {
 pub fn run(run: &Arc<Run>, of: &Options) -> Result<()> {
     programs::prepare(run, &[More::AddOns])?;
     let artefacts = run.dir().join("bench-rollover");
-    natively(run, &artefacts, of.only, |artefacts, kubelet| one(run, artefacts, kubelet, of))?;
+    let mut rows = Vec::new();
+    natively(run, &artefacts, of.only, |artefacts, kubelet| {
+        rows.push(one(run, artefacts, kubelet, of)?);
+        Ok(())
+    })?;
+    say::line(table::render(&rows).trim_end());
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
 }
 
-fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &Options) -> Result<()> {
+fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &Options) -> Result<Figures> {
     say::line(format!("== {name}, {} Deployments of {REPLICAS} pods, {} min ==", of.deployments, of.minutes));
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
     let mut node = cluster.start_node(artefacts, NODE, program)?;
@@ -134,7 +143,7 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &
     let addons = AddOns::make(&cluster, ProxyMode::Iptables, NodeKind::Native)?;
     addons.offer(&node)?;
     addons.install(&cluster, 1, AVAILABLE_LIMIT_S)?;
-    let services = deploy(cluster.client(), of.deployments)?;
+    let (services, available) = deploy(cluster.client(), of.deployments)?;
     for (name, at) in &services {
         await_answer(node.pid(), *at, Duration::from_secs(60)).with_context(|| name.clone())?;
     }
@@ -152,11 +161,12 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &
         took.as_secs_f64(),
         course.kills.len() - of_kubelet
     ));
-    Ok(())
+    Ok(Figures::of(name, available, (course.rollovers, course.kills.len()), &reports))
 }
 
-/// Makes all Deployments with their Services and waits until they are available; returns the Services' addresses.
-fn deploy(client: &ClusterClient, number: u32) -> Result<Vec<(String, SocketAddr)>> {
+/// Makes all Deployments with their Services and waits until they are available; returns the Services' addresses, and the
+/// time that the pods took.
+fn deploy(client: &ClusterClient, number: u32) -> Result<(Vec<(String, SocketAddr)>, Duration)> {
     let start = Instant::now();
     let mut services = Vec::new();
     for n in 0..number {
@@ -179,8 +189,9 @@ fn deploy(client: &ClusterClient, number: u32) -> Result<Vec<(String, SocketAddr
         "all Deployments to be available",
         |all| (all.len() == number && all.values().all(is_rolled)).then_some(()),
     )?;
-    say::line(format!("all available after {:.1} s", start.elapsed().as_secs_f64()));
-    Ok(services)
+    let took = start.elapsed();
+    say::line(format!("all available after {:.1} s", took.as_secs_f64()));
+    Ok((services, took))
 }
 
 fn deployment(name: &str) -> Value {

@@ -91,6 +91,9 @@ const PATHS: [&str; 6] = [
     "/metrics/probes",
 ];
 
+/// Measured where it is answered: the upstream kubelet does not have it.
+const OF_SYSTEM: &str = "/metrics/node";
+
 /// A node whose programs' usage can be read.
 pub(super) trait MeasuredNode {
     /// Seconds of processor time of kubelet and containerd so far.
@@ -178,6 +181,9 @@ pub(super) fn measure(
     say::line(format!("memory after it: {:.1} MiB ({:.1} anonymous)", mib(resident), mib(anonymous)));
     for path in PATHS {
         each(node, &user, path, of.answers, idle)?;
+    }
+    if ask(&user, OF_SYSTEM).is_ok() {
+        each(node, &user, OF_SYSTEM, of.answers, idle)?;
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ fn line(what: &str, all: &mut [f64]) -> String {
 }
 
 /// The value below which `percent` of them are (nearest rank); 0 without any.
-fn percentile(all: &mut [f64], percent: usize) -> f64 {
+pub(super) fn percentile(all: &mut [f64], percent: usize) -> f64 {
     all.sort_by(f64::total_cmp);
     let rank = (all.len() * percent).div_ceil(100).max(1);
     all.get(rank - 1).copied().unwrap_or(0.0)

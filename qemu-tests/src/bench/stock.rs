@@ -34,9 +34,10 @@ pub const MARK: &str = "E2E-STOCK-UP";
 /// Argument of the kernel: seconds between the two samples.
 pub(super) const USAGE: &str = "e2e.usage";
 
-/// Places of the disk in the cache: this one, and that of earlier versions, which had no samples.
-const CACHE: &str = "bench/debian-13-usage";
-const OLDER_CACHE: &str = "bench/debian-13-standard";
+/// Place of the disk in the cache. The disk has the script of the samples, so a change of [`GATHER`] needs a new place.
+const CACHE: &str = "bench/debian-13-usage-2";
+/// Places of earlier versions, which had no samples or other ones.
+const OLDER_CACHES: [&str; 2] = ["bench/debian-13-standard", "bench/debian-13-usage"];
 
 /// Time before the first sample, seconds: as long as the appliance has.
 const SETTLE_S: u32 = 30;
@@ -98,8 +99,10 @@ pub fn build(run: &Arc<Run>) -> Result<Stock> {
     mkfs.args(["-q", "-F", "-U", ROOT, "-d"]).arg(&tree).arg(&stock.disk).arg("4G");
     must(run, &mut mkfs)?;
     Resource::Dir { path: work }.remove(run.id())?;
-    // It is not used any more, and takes more than a gigabyte.
-    let _ = fs::remove_dir_all(cache_dir().join(OLDER_CACHE));
+    // They are not used any more, and each takes more than a gigabyte.
+    for older in OLDER_CACHES {
+        let _ = fs::remove_dir_all(cache_dir().join(older));
+    }
     fs::write(dir.join("complete"), "").context("mark the stock disk as complete")?;
     Ok(stock)
 }
@@ -124,10 +127,12 @@ pub(super) fn machine(
             cmdline: format!("{COMMAND_LINE} {arguments}").trim_end().to_owned(),
         },
         disks: vec![Disk { file: disk.to_owned(), format: "raw", bus: Bus::Virtio }],
+        write_log: None,
         fw_cfg: Vec::new(),
         firmware: qemu::Firmware::default(),
         network: qemu::Network::Nowhere,
         ports: Vec::new(),
+        api_port: None,
         sockets: socket_dir(run)?,
         qemu_listens: &[],
         no_reboot: true,

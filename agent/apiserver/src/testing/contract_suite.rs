@@ -73,6 +73,7 @@ pub async fn contract_suite(
     suite.clean().await?;
     let uid = suite.registration().await?;
     suite.node_status_and_watch().await?;
+    suite.cordon().await?;
     suite.lease(&uid).await?;
     suite.pods().await?;
     suite.mirror_pod(&uid).await?;
@@ -238,6 +239,28 @@ impl Suite<'_> {
         self.until(&mut events, is_new).await?;
         driver.abort();
         Ok(())
+    }
+
+    async fn cordon(&mut self) -> Checked {
+        let name = Arc::clone(&self.name);
+        let patch = |metadata: Value, unschedulable: Value| ApiCall::PatchNode {
+            name: Arc::clone(&name),
+            patch: json!({ "metadata": metadata, "spec": { "unschedulable": unschedulable } }),
+        };
+        self.check("a node cordons itself with a mark of its own, unless the Node has changed meanwhile");
+        let marked = json!({ "annotations": { "suite-cordon": "u-1" } });
+        let node = self.ok(patch(marked, json!(true))).await?;
+        let node = self.reply_node(node)?;
+        let is_cordoned = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+        self.holds(is_cordoned(&node), || format!("{:?}", node.spec))?;
+        let stale = json!({ "resourceVersion": "1", "annotations": { "suite-cordon": null } });
+        self.fails(patch(stale, Value::Null), Class::Conflict).await?;
+        self.check("it takes both back");
+        let unmarked = json!({ "annotations": { "suite-cordon": null } });
+        let node = self.ok(patch(unmarked, Value::Null)).await?;
+        let node = self.reply_node(node)?;
+        let is_marked = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("suite-cordon"));
+        self.holds(!is_cordoned(&node) && !is_marked, || format!("{:?} {:?}", node.spec, node.metadata))
     }
 
     pub(super) async fn until<T: std::fmt::Debug>(

@@ -205,8 +205,10 @@ fn as_it_is(p: &Pod, actual: &Actual<'_>) -> Pod {
         if let Some(has) = actual.pod {
             spec.resources = Some(has.put_into(spec.resources.as_ref()));
         }
+        let differing = actual.running.iter().filter(|r| r.differs());
+        let differing: BTreeMap<&str, &Running<'_>> = differing.map(|r| (r.spec.name.as_str(), r)).collect();
         for c in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-            if let Some(r) = actual.running.iter().find(|r| r.spec.name == c.name && r.differs()) {
+            if let Some(r) = differing.get(c.name.as_str()) {
                 c.resources = Some(r.has.put_into(c.resources.as_ref()));
             }
         }

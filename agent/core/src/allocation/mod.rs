@@ -7,7 +7,7 @@
 //! ```
 //! In: desired pods, allocations, resources of containers. Out: verdicts, pods with their allocated amounts,
 //! steps. Pure. Invariants: every amount that the runtime gets was allocated before (ALLOC-DURABLE); the
-//! allocations fit (ALLOC-CAP). The pod manager keeps the record. docs/resize.md. Upstream:
+//! allocations fit (ALLOC-CAP). The pod manager keeps the record. docs/internals/resize.md. Upstream:
 //! pkg/kubelet/allocation, `doPodResizeAction` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 pub mod actuate;

@@ -3,7 +3,7 @@
 //! choice; they do not know the agent's decisions.
 //!
 //! In: [`TraceEvent`] in order. Out: the first [`Violation`] of each [`Invariant`]. Invariant of this module:
-//! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent/README.md.
+//! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/internals/agent/README.md.
 
 mod agent;
 mod api;
@@ -332,7 +332,7 @@ impl TraceEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} broken at {} ns: {message}", at.0)]
 pub struct Violation {
-    /// Name, as in docs/agent/README.md.
+    /// Name, as in docs/internals/agent/README.md.
     pub invariant: &'static str,
     /// Time of the violation.
     pub at: Mono,

@@ -177,7 +177,7 @@ impl NodeClock {
                     now,
                 );
             }
-            Ok(seen) => self.judge(seen, now, out),
+            Ok(seen) => self.judge(seen, proven, now, out),
             Err(why) => {
                 self.failed(why, now);
                 // The authority was made then: it is not earlier.
@@ -189,8 +189,9 @@ impl NodeClock {
         }
     }
 
-    /// The server is the cluster's: what it says counts.
-    fn judge(&mut self, seen: ServerClock, now: Now, out: &mut Outbox<ClockAction>) {
+    /// The server is the cluster's: what it says counts. The true time is later than `proven`, the latest beginning of image, pinned
+    /// authority and own certificate.
+    fn judge(&mut self, seen: ServerClock, proven: Wall, now: Now, out: &mut Outbox<ClockAction>) {
         let least = self.floor.max(seen.not_before);
         let Some(date) = seen.date else {
             self.failed("its answer has no Date".to_owned(), now);
@@ -221,7 +222,8 @@ impl NodeClock {
             (self.ntp_ends, self.next_look) = (Some(ends), ends);
             return;
         }
-        let certainly_wrong = now.wall < least || now.wall > seen.not_after;
+        // The chain may have begun years ago: the certificate that the node has just got proves more.
+        let certainly_wrong = now.wall < least.max(proven) || now.wall > seen.not_after;
         let may_set =
             certainly_wrong || self.trouble || self.dispute.is_some() || self.source == Source::Server;
         if difference <= TOLERANCE {

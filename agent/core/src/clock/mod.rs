@@ -15,7 +15,8 @@
 //! - A right clock costs nothing before [`PATIENCE`]. Then the machine takes one look, so that an NTP server that lies is
 //!   found. A problem with the cluster causes a look at once.
 //! - Without NTP the API server's `Date` counts, at once if the clock is certainly wrong or a problem is there, else after
-//!   [`PATIENCE`]. The sentence stays until NTP answers.
+//!   [`PATIENCE`]. The sentence stays until NTP answers. A clock is certainly wrong outside of the chain's dates, and before
+//!   the pinned authority or the node's own certificate begins.
 //! - With NTP the clock is NTP's, unless both differ by more than [`DISPUTE`]: certificates and tokens are judged by the
 //!   API server's clock, so the machine follows that one, refuses NTP, and says so.
 //! - The clock is never set to a time before the image was built, nor before the server's chain begins. A chain that ended
@@ -23,7 +24,8 @@
 //!   the key of an old certificate.
 //!
 //! Invariants: at most one look and one setting under way; pauses between looks grow to [`RETRY`]'s maximum; whatever
-//! happens, dates count after [`DATES_COUNT_AFTER`]. See docs/time.md. Upstream has no counterpart: a kubelet trusts its host's clock.
+//! happens, dates count after [`DATES_COUNT_AFTER`]. See docs/reference/time.md. Upstream has no counterpart: a kubelet trusts its host's
+//! clock.
 
 mod machine;
 

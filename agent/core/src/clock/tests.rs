@@ -189,6 +189,34 @@ fn a_clock_that_is_certainly_wrong_is_set_at_once() {
     }
 }
 
+/// The chain began years ago, so by the chain alone the clock may be right. The problem is not said yet, or is over.
+#[test]
+fn a_certificate_that_begins_later_than_the_clock_shows_is_reason_enough_to_set_it() {
+    let issued = Some(Wall(TRUTH.0 - 300 * SECOND));
+    for (own, pinned, sets) in [(None, None, 0), (issued, None, 1), (None, issued, 1)] {
+        let mut w = World::new(-9 * DAY);
+        w.server =
+            Ok(ServerClock { not_before: Wall(TRUTH.0 - 6 * YEAR), not_after: ENDS, date: Some(TRUTH) });
+        (w.own, w.pinned) = (own, pinned);
+        w.step(ClockEvent::Tick);
+        let answer = w.answer();
+        w.step(answer);
+        assert_eq!(w.sets.len(), sets, "{own:?} {pinned:?}");
+        assert_eq!(w.error() <= SECOND, sets == 1, "{} s", w.error() / SECOND);
+    }
+}
+
+#[test]
+fn a_problem_causes_a_look_and_a_setting_at_once() {
+    let mut w = World::new(200 * DAY);
+    w.run(seconds(10));
+    assert_eq!((w.looks, w.sets.len()), (0, 0));
+    w.other_trouble = true;
+    w.run(seconds(12));
+    assert_eq!((w.looks, w.sets.len()), (1, 1));
+    assert!(w.error() <= SECOND, "{} s", w.error() / SECOND);
+}
+
 #[test]
 fn a_clock_that_may_be_right_waits_for_ntp() {
     let mut w = World::new(200 * DAY);

@@ -25,6 +25,8 @@ pub struct NodeTitle {
     pub version: String,
     /// The partition of the root and the beginning of its hash, empty if unknown ([`root_of`]).
     pub root: String,
+    /// What the firmware trusts, by the ledger's detail of `init.trust`; empty if it knows no Secure Boot.
+    pub firmware: String,
 }
 
 impl NodeTitle {
@@ -48,7 +50,7 @@ impl NodeTitle {
 pub fn booted_root(verity: &str) -> Option<(&'static str, &str, &str)> {
     let (partition, hash) = verity.split_once(" root hash ")?;
     let partition = partition.rsplit('/').next().unwrap_or(partition);
-    // docs/architecture.md, "Disk": the roots are partitions 2 and 4.
+    // docs/internals/architecture.md, "Disk": the roots are partitions 2 and 4.
     let slot = match partition.chars().next_back() {
         Some('2') => "A",
         Some('4') => "B",
@@ -82,6 +84,8 @@ pub enum ClusterPlace {
 pub struct BannerFacts<'a> {
     /// What the agent does.
     pub state: &'static str,
+    /// What the firmware trusts; empty if it knows no Secure Boot.
+    pub firmware: &'a str,
     /// The node's addresses.
     pub addresses: &'a [String],
     /// Its place in a cluster.
@@ -102,6 +106,9 @@ pub fn content(facts: &BannerFacts<'_>) -> Vec<String> {
     };
     lines.push(format!("addresses: {addresses}"));
     lines.push(format!("cluster: {}", cluster(facts.cluster)));
+    if !facts.firmware.is_empty() {
+        lines.push(format!("firmware: {}", facts.firmware));
+    }
     for problem in facts.problems.iter().take(PROBLEMS_MAX) {
         lines.push(format!("problem: {}", problem.line()));
     }
@@ -133,7 +140,8 @@ mod tests {
     ) -> String {
         let addresses: Vec<String> = addresses.iter().map(|a| (*a).to_owned()).collect();
         let problems: Vec<&ConsoleProblem> = problems.iter().collect();
-        content(&BannerFacts { state, addresses: &addresses, cluster, problems: &problems }).join("\n")
+        let facts = BannerFacts { state, firmware: "", addresses: &addresses, cluster, problems: &problems };
+        content(&facts).join("\n")
     }
 
     #[test]
@@ -142,6 +150,7 @@ mod tests {
             name: "edge-7".to_owned(),
             version: "0.4.0".to_owned(),
             root: root_of("/dev/vda2 root hash 0123456789abcdef0123"),
+            firmware: String::new(),
         };
         assert_eq!(
             title.line(Mono(3_723_000_000_000)),
@@ -152,6 +161,16 @@ mod tests {
             render(RUNNING, &["192.0.2.17", "fd00::17"], place, &[]),
             "   node agent: ready\n   addresses: 192.0.2.17, fd00::17\n   cluster: joined, the Node is Ready\n   no problem is known"
         );
+    }
+
+    #[test]
+    fn a_firmware_with_secure_boot_has_a_line() {
+        let cluster = ClusterPlace::Standalone;
+        let firmware = "Secure Boot on (keys: Orlop db 1a2b3c4d)";
+        let facts = BannerFacts { state: RUNNING, firmware, addresses: &[], cluster, problems: &[] };
+        let lines = content(&facts);
+        assert_eq!(lines[3], "   firmware: Secure Boot on (keys: Orlop db 1a2b3c4d)");
+        assert_eq!(lines.len(), 5, "{lines:?}");
     }
 
     #[test]

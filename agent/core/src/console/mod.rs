@@ -1,7 +1,7 @@
 //! What the node writes on its consoles: each problem with its remedy, its end, and a banner.
 //!
 //! In: present problems by source, the node's state, its addresses, its place in a cluster, ticks. Out: lines for the kernel's
-//! log, which the kernel shows on every console (docs/boot.md). Invariants:
+//! log, which the kernel shows on every console (docs/reference/boot.md). Invariants:
 //! - a problem is written once, when it has lasted for its own time, and its end when it has been gone for a while;
 //! - a banner follows each change of what it shows, never sooner than [`SETTLE`] after it; changes that go on make the pauses
 //!   between banners longer, up to [`BANNER_PAUSE_MAX`];
@@ -12,6 +12,7 @@
 
 pub mod banner;
 pub mod problem;
+pub mod runbook;
 pub mod text;
 
 #[cfg(test)]
@@ -237,6 +238,7 @@ impl Console {
         let problems: Vec<&ConsoleProblem> = written.map(|(problem, _)| problem).collect();
         banner::content(&BannerFacts {
             state: self.state,
+            firmware: &self.title.firmware,
             addresses: &self.addresses,
             cluster: self.cluster,
             problems: &problems,

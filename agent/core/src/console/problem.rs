@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{ContainerStateWaiting, PodStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::runbook::{self, ProblemRunbook};
 use super::text::clean;
 
 /// A container that waits for less than this may be on its way.
@@ -17,7 +18,7 @@ pub const WAITS_FOR: Duration = Duration::from_secs(10);
 /// Longest name of an object, characters.
 const SUBJECT_CHARS_MAX: usize = 120;
 /// Longest text of a problem, characters; the remedy follows it.
-const TEXT_CHARS_MAX: usize = 220;
+const TEXT_CHARS_MAX: usize = 200;
 /// Longest sentence that has its remedy in itself, characters.
 const SENTENCE_CHARS_MAX: usize = 400;
 /// Mistakes of the configuration that have lines of their own.
@@ -58,6 +59,8 @@ pub struct ConsoleProblem {
     pub text: String,
     /// What a person can do; empty if the text says it.
     pub remedy: &'static str,
+    /// The section of the runbooks ([`ProblemRunbook::id`]); empty without one.
+    pub runbook: &'static str,
     /// How long it has to last before it is written.
     pub lasts: Duration,
 }
@@ -72,27 +75,43 @@ impl ConsoleProblem {
             kind: text.clone(),
             text,
             remedy,
+            runbook: "",
             lasts: Duration::ZERO,
         }
     }
 
-    /// A problem whose text says the remedy; it is written at once.
+    /// A problem with the remedy and the section of its runbook; it is written at once.
     #[must_use]
-    pub fn sentence(subject: &str, text: &str) -> ConsoleProblem {
-        let text = clean(text, SENTENCE_CHARS_MAX);
-        ConsoleProblem { kind: text.clone(), text, ..ConsoleProblem::new(subject, "", "") }
+    pub fn of(runbook: &ProblemRunbook, subject: &str, text: &str) -> ConsoleProblem {
+        ConsoleProblem { runbook: runbook.id, ..ConsoleProblem::new(subject, text, runbook.remedy) }
     }
 
-    /// Object, problem and remedy in one line.
+    /// A problem whose text says the remedy; it is written at once.
+    #[must_use]
+    pub fn sentence(runbook: &ProblemRunbook, subject: &str, text: &str) -> ConsoleProblem {
+        let text = clean(text, SENTENCE_CHARS_MAX);
+        ConsoleProblem {
+            kind: text.clone(),
+            text,
+            runbook: runbook.id,
+            ..ConsoleProblem::new(subject, "", "")
+        }
+    }
+
+    /// Object, problem, remedy and runbook in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let separator = if self.remedy.is_empty() { "" } else { "; " };
-        format!("{}: {}{separator}{}", self.subject, self.text, self.remedy)
+        let runbook = match self.runbook {
+            "" => String::new(),
+            id => format!(" [runbook {id}]"),
+        };
+        format!("{}: {}{separator}{}{runbook}", self.subject, self.text, self.remedy)
     }
 }
 
 /// The agent's present problems with pods, below init's run-time directory: for the management API, which is another process
-/// (docs/node-api.md).
+/// (docs/reference/node-api.md).
 pub const FILE: &str = "agent-problems.json";
 
 /// A problem as that file has it.
@@ -105,12 +124,16 @@ pub struct ShownProblem {
     /// What a person can do; empty if the text says it.
     #[serde(default)]
     pub remedy: String,
+    /// The section of the runbooks ([`ProblemRunbook::id`]); empty without one.
+    #[serde(default)]
+    pub runbook: String,
 }
 
 impl From<&ConsoleProblem> for ShownProblem {
     fn from(problem: &ConsoleProblem) -> ShownProblem {
-        let ConsoleProblem { subject, text, remedy, .. } = problem;
-        ShownProblem { subject: subject.clone(), text: text.clone(), remedy: (*remedy).to_owned() }
+        let ConsoleProblem { subject, text, remedy, runbook, .. } = problem;
+        let (remedy, runbook) = ((*remedy).to_owned(), (*runbook).to_owned());
+        ShownProblem { subject: subject.clone(), text: text.clone(), remedy, runbook }
     }
 }
 
@@ -126,25 +149,6 @@ pub fn render(problems: &[ShownProblem]) -> String {
 #[must_use]
 pub fn parse(text: &str) -> Vec<ShownProblem> {
     serde_json::from_str(text).unwrap_or_default()
-}
-
-const MANIFEST: &str = "correct the pod in staticPods of the NodeConfig and reboot";
-
-/// What a person can do about a container that waits for this reason. Reasons: pkg/kubelet/kuberuntime, pkg/kubelet/images.
-fn remedy(reason: &str) -> &'static str {
-    match reason {
-        "InvalidImageName" => "correct `image` in staticPods of the NodeConfig and reboot",
-        "ErrImageNeverPull" => {
-            "the image is not on this node and its pull policy is Never: correct `image` or `imagePullPolicy` and reboot"
-        }
-        "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" => {
-            "check the name of the image, the network, and `registries` of the NodeConfig"
-        }
-        "CrashLoopBackOff" => {
-            "the program ends again and again: `console.podOutput: true` in the NodeConfig shows what it prints"
-        }
-        _ => MANIFEST,
-    }
 }
 
 /// Reasons that are one and the same thing for a person.
@@ -181,7 +185,7 @@ pub fn of_static_pods<'a>(
             problems.push(ConsoleProblem {
                 kind: kind(reason).to_owned(),
                 lasts: WAITS_FOR,
-                ..ConsoleProblem::new(&subject, &text, remedy(reason))
+                ..ConsoleProblem::of(runbook::of_waiting(reason), &subject, &text)
             });
         }
     }
@@ -192,13 +196,13 @@ pub fn of_static_pods<'a>(
 fn refused(pod: &str, status: &PodStatus) -> Option<ConsoleProblem> {
     let reason = status.reason.as_deref().filter(|_| status.phase.as_deref() == Some("Failed"))?;
     let text = format!("{reason}: {}", status.message.as_deref().unwrap_or("no details"));
-    Some(ConsoleProblem { kind: reason.to_owned(), ..ConsoleProblem::new(pod, &text, MANIFEST) })
+    Some(ConsoleProblem { kind: reason.to_owned(), ..ConsoleProblem::of(&runbook::POD_FAILED, pod, &text) })
 }
 
 /// A manifest that is not used as it is written.
 #[must_use]
 pub fn of_manifest(path: &str, text: &str) -> ConsoleProblem {
-    ConsoleProblem::new(&format!("manifest {path}"), text, MANIFEST)
+    ConsoleProblem::of(&runbook::MANIFEST, &format!("manifest {path}"), text)
 }
 
 /// What init refused: `document` is `/run/orlop/node-config.json`. A text that is no such document has none.
@@ -207,11 +211,12 @@ pub fn of_configuration(document: &str) -> Vec<ConsoleProblem> {
     let document: Value = serde_json::from_str(document).unwrap_or_default();
     let mistakes = document["problems"].as_array().map_or(&[] as &[Value], Vec::as_slice);
     let shown = mistakes.iter().take(MISTAKES_MAX).enumerate();
-    let remedy = "correct it and reboot; the file orlop/node-config.json in the node's logs has all";
     let of = mistakes.len();
-    shown
-        .map(|(n, m)| ConsoleProblem::new(&format!("configuration, {} of {of}", n + 1), &mistake(m), remedy))
-        .collect()
+    let problem = |(n, m): (usize, &Value)| {
+        let subject = format!("configuration, {} of {of}", n + 1);
+        ConsoleProblem::of(&runbook::CONFIGURATION, &subject, &mistake(m))
+    };
+    shown.map(problem).collect()
 }
 
 /// One mistake as `orlop_config::Problem` shows it.
@@ -310,7 +315,9 @@ mod tests {
     fn the_file_of_problems_is_read_as_it_was_written() {
         let problem = of_manifest("web.yaml", "no \"kind\"\u{1b}");
         let shown = [ShownProblem::from(&problem)];
-        assert_eq!((shown[0].subject.as_str(), shown[0].remedy.as_str()), ("manifest web.yaml", MANIFEST));
+        let remedy = runbook::MANIFEST.remedy;
+        assert_eq!((shown[0].subject.as_str(), shown[0].remedy.as_str()), ("manifest web.yaml", remedy));
+        assert_eq!(shown[0].runbook, "manifest");
         assert_eq!(parse(&render(&shown)), shown);
         for other in ["", "{", "{}", "[1]"] {
             assert_eq!(parse(other), [], "{other}");
@@ -321,6 +328,7 @@ mod tests {
     fn long_texts_are_cut_and_keep_their_remedy() {
         let problem = of_manifest(&"p".repeat(500), &"x".repeat(5000));
         assert!(problem.line().len() < 480, "{}", problem.line().len());
-        assert!(problem.line().ends_with(MANIFEST));
+        let end = format!("{} [runbook manifest]", runbook::MANIFEST.remedy);
+        assert!(problem.line().ends_with(&end), "{}", problem.line());
     }
 }

@@ -13,7 +13,7 @@ struct World {
 
 impl World {
     fn new(cluster: ClusterPlace) -> World {
-        let title = NodeTitle { name: "n".to_owned(), version: "1".to_owned(), root: String::new() };
+        let title = NodeTitle { name: "n".to_owned(), version: "1".to_owned(), ..NodeTitle::default() };
         World { console: Console::new(title, "waiting", cluster), seconds: 0 }
     }
 

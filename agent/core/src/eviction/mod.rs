@@ -18,7 +18,7 @@
 //! Invariants: one victim at a time, and no further one before the resources of the last are free (30 s at
 //! most); critical, static and mirror pods are never victims; disks are measured only to choose a victim or
 //! to check a limit; the next observation comes before free memory can be used up, whether or not the kernel
-//! reports pressure. Upstream: pkg/kubelet/eviction. Differences: docs/eviction.md.
+//! reports pressure. Upstream: pkg/kubelet/eviction. Differences: docs/reference/eviction.md.
 
 mod api;
 mod local_storage;

@@ -2,7 +2,7 @@
 //!
 //! In: logind's name of the kind. Out: the longest wait for the API server, and the conclusions of the next
 //! boot. Pods end in the same way for every kind, and the API shows the same: upstream makes no difference.
-//! Table: docs/shutdown.md, "A plan for each kind".
+//! Table: docs/reference/shutdown.md, "A plan for each kind".
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@
 //! all stages with the reports to the API server no longer than the budget and [`TELL_MIN`]; the machine
 //! writes the end of the receipt before it gives the lock back, and removes it again if the boot continues (a
 //! soft-reboot). [`Kind`] lists the differences between kinds of stop. Upstream: pkg/kubelet/nodeshutdown.
-//! Differences: docs/shutdown.md.
+//! Differences: docs/reference/shutdown.md.
 
 mod aftermath;
 mod kind;

@@ -1,7 +1,7 @@
 //! The Node's conditions (API field `status.conditions`).
 //!
 //! In: pressures, errors of runtime, network, storage and shutdown, the end of the last boot, whether a stop
-//! would be delayed, the conditions that the Node has. Out: the new conditions, and events for those that
+//! would be delayed, updates of the node, the conditions that the Node has. Out: the new conditions, and events for those that
 //! change. Invariants: `lastHeartbeatTime` is new in each report, `lastTransitionTime` only when the status
 //! changes; reason and message of a pressure condition change on a transition only; Ready is last in a new
 //! list. Upstream: pkg/kubelet/nodestatus/setters.go, pkg/kubelet/runtime.go.
@@ -17,16 +17,20 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::inputs::Inputs;
 use crate::node_shutdown::{LastEnd, NO_DELAY, UNCLEAN_SHUTDOWN};
+use crate::node_update::report::UpdateShown;
 
 /// A runtime that was not seen ready for this long is down.
 const RUNTIME_SYNC_THRESHOLD: Duration = Duration::from_secs(30);
 
 /// One pressure condition: type, and for false and true its reason, message and event.
-struct Pressure {
-    kind: &'static str,
+pub(super) struct Pressure {
+    pub(super) kind: &'static str,
     absent: [&'static str; 3],
-    present: [&'static str; 3],
+    pub(super) present: [&'static str; 3],
 }
+
+/// All of them.
+pub(super) const PRESSURES: [Pressure; 3] = [MEMORY_PRESSURE, DISK_PRESSURE, PID_PRESSURE];
 
 const MEMORY_PRESSURE: Pressure = Pressure {
     kind: "MemoryPressure",
@@ -64,9 +68,7 @@ pub(super) fn set(node: &mut Node, inputs: &Inputs, isolation: bool, now: Now) -
     let ready = ready(node, inputs, isolation, now.mono);
     let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
     let pressures = inputs.pressures;
-    for (pressure, present) in
-        [(MEMORY_PRESSURE, pressures.memory), (DISK_PRESSURE, pressures.disk), (PID_PRESSURE, pressures.pid)]
-    {
+    for (pressure, present) in PRESSURES.into_iter().zip([pressures.memory, pressures.disk, pressures.pid]) {
         events.extend(set_pressure(conditions, &pressure, present, now));
     }
     if let Some(end) = &inputs.last_end {
@@ -74,6 +76,9 @@ pub(super) fn set(node: &mut Node, inputs: &Inputs, isolation: bool, now: Now) -
     }
     if let Some(delay) = &inputs.shutdown_delay {
         set_delay(conditions, delay, now);
+    }
+    if let Some(shown) = &inputs.update {
+        set_update(conditions, shown, now);
     }
     events.extend(set_ready(conditions, ready, now));
     events
@@ -128,6 +133,18 @@ fn set_delay(conditions: &mut Vec<NodeCondition>, delay: &Result<(), String>, no
             set_own(conditions, NO_DELAY, false, "DelayLockHeld", message, now);
         }
         Ok(()) => {}
+    }
+}
+
+/// What is under way of an update, and what has failed; upstream has no such conditions. A node on which neither was ever so does
+/// not have them.
+fn set_update(conditions: &mut Vec<NodeCondition>, shown: &UpdateShown, now: Now) {
+    for condition in shown.conditions() {
+        let is_known = conditions.iter().any(|c| c.type_ == condition.kind);
+        if condition.is_true || is_known {
+            let (reason, message) = (condition.reason, condition.message);
+            set_own(conditions, condition.kind, condition.is_true, reason, message, now);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
 use agent_types::time::Mono;
 
 use crate::node_shutdown::LastEnd;
+use crate::node_update::report::UpdateShown;
 
 /// One image that the runtime has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +79,10 @@ pub enum NodeInput {
     LastEnd(LastEnd),
     /// Whether a stop of the machine would wait for the pods, or why not.
     ShutdownDelay(Result<(), String>),
+    /// Fingerprint of the management API's key, which clients in the network pin.
+    ApiKey(String),
+    /// Where an update of the node is, and what has failed of it.
+    Update(UpdateShown),
     /// Attachable volumes in use; `None` until the volume reconciler has looked at the disk.
     VolumesInUse(Option<Vec<String>>),
     /// Device plugins.
@@ -101,6 +106,8 @@ pub(super) struct Inputs {
     pub(super) shutdown: Result<(), String>,
     pub(super) last_end: Option<LastEnd>,
     pub(super) shutdown_delay: Option<Result<(), String>>,
+    pub(super) api_key: Option<String>,
+    pub(super) update: Option<UpdateShown>,
     pub(super) volumes_in_use: Option<Vec<String>>,
     pub(super) devices: DeviceResources,
     pub(super) soft: Option<String>,
@@ -139,6 +146,8 @@ impl Default for Inputs {
             shutdown: Ok(()),
             last_end: None,
             shutdown_delay: None,
+            api_key: None,
+            update: None,
             volumes_in_use: None,
             devices: DeviceResources::default(),
             soft: None,
@@ -193,6 +202,8 @@ impl Inputs {
             NodeInput::Shutdown(shutdown) => self.shutdown = shutdown,
             NodeInput::LastEnd(end) => self.last_end = Some(end),
             NodeInput::ShutdownDelay(delay) => self.shutdown_delay = Some(delay),
+            NodeInput::ApiKey(fingerprint) => self.api_key = Some(fingerprint),
+            NodeInput::Update(shown) => self.update = Some(shown),
             NodeInput::VolumesInUse(volumes) => self.volumes_in_use = volumes,
             NodeInput::Devices(devices) => self.devices = devices,
             NodeInput::SoftRequirements(soft) => self.soft = soft,

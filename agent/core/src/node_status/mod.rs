@@ -24,6 +24,7 @@
 //! status. Upstream: pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus.
 
 pub mod addresses;
+pub mod condition_list;
 mod conditions;
 mod config;
 mod inputs;

@@ -18,10 +18,12 @@ use k8s_openapi::api::core::v1::{
     NodeRuntimeHandlerFeatures, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource;
+use orlop_config::admin_key::NODE_ANNOTATION;
 
 use super::addresses::{node_addresses, provided_node_ip};
 use super::inputs::Inputs;
 use super::{NodeStatusConfig, conditions};
+use crate::node_update::report::{STATE, VERSION_LABEL};
 
 /// Names of one image that are reported.
 const NAMES_PER_IMAGE_MAX: usize = 5;
@@ -46,6 +48,8 @@ pub(super) fn fill(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, 
             labels.insert(name.to_owned(), value);
         }
     }
+    set_api_key(node, inputs);
+    set_update(node, inputs);
     set_addresses(node, config, inputs, &mut notes);
     set_machine(node, config, inputs, &mut notes);
     set_versions(node, config, inputs);
@@ -73,6 +77,25 @@ pub(super) fn fill(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, 
 
 fn info(node: &mut Node) -> &mut NodeSystemInfo {
     node.status.get_or_insert_default().node_info.get_or_insert_default()
+}
+
+/// A key that is not known yet leaves the annotation of an earlier agent: a node keeps its key.
+fn set_api_key(node: &mut Node, inputs: &Inputs) {
+    if let Some(fingerprint) = &inputs.api_key {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.insert(NODE_ANNOTATION.to_owned(), fingerprint.clone());
+    }
+}
+
+/// Which version runs, and where an update is.
+fn set_update(node: &mut Node, inputs: &Inputs) {
+    let Some(shown) = &inputs.update else { return };
+    let annotations = node.metadata.annotations.get_or_insert_default();
+    annotations.insert(STATE.to_owned(), shown.state.clone());
+    if !shown.version.is_empty() {
+        let labels = node.metadata.labels.get_or_insert_default();
+        labels.insert(VERSION_LABEL.to_owned(), shown.version.clone());
+    }
 }
 
 fn set_addresses(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, notes: &mut Notes) {

@@ -185,7 +185,7 @@ pub struct GatePod {
 pub struct GateFacts {
     /// Checks without pods. A check that is not in it was not made.
     pub checks: BTreeMap<CheckName, CheckSeen>,
-    /// Static pods by UID.
+    /// Static pods by namespace and name: another version may make another UID of the same manifest.
     pub static_pods: BTreeMap<String, GatePod>,
     /// Pods of the API that are bound to this node, by UID; none while the API server has not listed them.
     pub api_pods: Option<BTreeMap<String, GatePod>>,

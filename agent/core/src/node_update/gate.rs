@@ -158,8 +158,10 @@ pub fn verdict(red: &[RedCheck], baseline: &GateFacts, now: &GateFacts) -> GateV
         CheckName::Dns | CheckName::Clock | CheckName::Api => Some(beyond),
         CheckName::ApiTrust => Some(trust),
         CheckName::ApiIdentity => Some(TrialFault::Cluster),
-        // Consequences of what is named already.
-        CheckName::Lease | CheckName::NodeReady | CheckName::ApiPods if api_is_away => None,
+        // Consequences of what is named already. Most pod networks are set up by pods of the API.
+        CheckName::ProbePod | CheckName::Lease | CheckName::NodeReady | CheckName::ApiPods if api_is_away => {
+            None
+        }
         _ => Some(TrialFault::Slot),
     };
     let judged = |red: &RedCheck| {

@@ -34,6 +34,8 @@ pub struct NodeUpdate {
     plan: UpdatePlan,
     record: Option<BootRecord>,
     orders: UpdateOrders,
+    /// The orders of operators are known.
+    has_orders: bool,
     /// The plan on the disk is another one.
     is_dirty: bool,
     last_step: u64,
@@ -73,6 +75,7 @@ impl NodeUpdate {
             plan: UpdatePlan::default(),
             record: None,
             orders: UpdateOrders::default(),
+            has_orders: false,
             is_dirty: false,
             last_step: 0,
             in_flight: None,
@@ -103,6 +106,43 @@ impl NodeUpdate {
     #[must_use]
     pub fn plan(&self) -> &UpdatePlan {
         &self.plan
+    }
+
+    /// The version that an operator has named; none if it has failed since then: an annotation that stays would have it tried for ever.
+    fn named(&self) -> Option<&str> {
+        self.orders.update_to.as_deref().filter(|version| *version != self.plan.spent)
+    }
+
+    /// An order that is taken back, or another one, makes room for the same one again.
+    fn forget_spent(&mut self) {
+        let stands = self.orders.update_to.as_ref() == Some(&self.plan.spent);
+        let knows_better = self.has_orders && !self.orders.is_paused;
+        if knows_better && !stands && !self.plan.spent.is_empty() {
+            self.plan.spent.clear();
+            self.is_dirty = true;
+        }
+    }
+
+    /// The version that the updater has to stage: an operator has named it, and no slot has it. None if there is none, or not now.
+    #[must_use]
+    pub fn to_stage(&self) -> Option<&str> {
+        let (record, named) = (self.record.as_ref()?, self.named()?);
+        let may_change = matches!(
+            self.plan.phase,
+            UpdatePhase::Idle
+                | UpdatePhase::Window
+                | UpdatePhase::Permit
+                | UpdatePhase::Cordon
+                | UpdatePhase::Drain
+                | UpdatePhase::Confirm
+        );
+        let at_home = is_home(record, self.booted) && record.trial.is_none();
+        let other = record.slot(self.booted.other());
+        // The updater itself refuses a slot whose failure was not examined.
+        let is_free = may_change && at_home && other.failed_check.is_empty() && !self.orders.is_paused;
+        let is_whole = matches!(other.state, SlotState::Staged | SlotState::Trial | SlotState::Good);
+        let is_there = (is_whole && other.version == named) || record.slot(self.booted).version == named;
+        (is_free && !is_there).then_some(named)
     }
 
     fn go(&mut self, phase: UpdatePhase) {
@@ -146,7 +186,7 @@ impl NodeUpdate {
         let record = self.record.as_ref()?;
         let at_home = is_home(record, self.booted) && record.trial.is_none();
         let other = record.slot(self.booted.other());
-        let is_named = self.orders.update_to.as_deref() == Some(other.version.as_str());
+        let is_named = self.named() == Some(other.version.as_str());
         let can_be_tried = match other.state {
             SlotState::Staged => other.failed_check.is_empty() && other.attempts < ATTEMPTS_MAX,
             SlotState::Good => is_named,
@@ -162,7 +202,9 @@ impl NodeUpdate {
         let (now_s, up) = (seconds(now), up(now));
         let is_paused = is_same && !self.plan.is_pause_over(now_s, up, &self.config.pauses);
         let is_due = !is_paused && (!is_same || self.awaited_passes());
-        let by_itself = self.config.is_automatic && !is_given_up && is_due;
+        // Somebody has named a version: no other one begins.
+        let is_free = self.orders.update_to.is_none();
+        let by_itself = self.config.is_automatic && is_free && !is_given_up && is_due;
         let is_rare = self.plan.trials_of(&other.version, now_s, up) < TRIALS_A_DAY;
         let is_held = is_same && !self.plan.is_abort_over(now_s, up, &self.config.pauses);
         ((is_named || by_itself) && is_rare && !is_held).then(|| other.version.clone())
@@ -209,6 +251,10 @@ impl NodeUpdate {
         }
         if !self.is_staged() {
             return Some(format!("version {} is not in the other slot any more", self.plan.version));
+        }
+        // An operator who names another version does not want this one, also while the other one cannot be staged yet.
+        if let Some(named) = self.named().filter(|named| *named != self.plan.version) {
+            return Some(format!("an operator has named version {named}"));
         }
         if self.plan.phase == UpdatePhase::Window || self.may_reboot(now) {
             return None;
@@ -260,7 +306,10 @@ impl NodeUpdate {
                     self.go(UpdatePhase::Cordon);
                 }
                 Coordination::Permit => {
-                    let words = format!("waits for annotation {PERMIT}={update}");
+                    let has = self.orders.permit.as_deref();
+                    let has = has
+                        .map_or_else(String::new, |has| format!("; the annotation names the update {has}"));
+                    let words = format!("waits for annotation {PERMIT}={update}{has}");
                     self.wait(words, now.mono.after(ASK), out);
                     return false;
                 }
@@ -492,7 +541,7 @@ impl Machine for NodeUpdate {
         match event {
             UpdateEvent::Tick => {}
             UpdateEvent::Record(record) => self.learn(*record, out),
-            UpdateEvent::Orders(orders) => self.orders = orders,
+            UpdateEvent::Orders(orders) => (self.orders, self.has_orders) = (orders, true),
             UpdateEvent::Gate { red, verdict } => {
                 self.gated(now, red.iter().map(|red| red.check).collect(), &verdict, out);
             }
@@ -502,6 +551,7 @@ impl Machine for NodeUpdate {
                 }
             }
         }
+        self.forget_spent();
         self.advance(now, out);
         self.tell(out);
     }

@@ -20,11 +20,15 @@
 //! gate was green for the whole soak; a version whose failure may have been the cluster's is never refused; at most
 //! [`plan::TRIALS_A_DAY`] trials of one version in a day; the node ends schedulable unless somebody else had cordoned it; the slot
 //! of its group is given back. The machine's clock is CLOCK_BOOTTIME: zero is the boot.
-//! Docs: docs/agent/updates.md. Upstream has no counterpart.
+//! Docs: docs/internals/agent/updates.md. Upstream has no counterpart.
 
 pub mod check;
+pub mod cordon;
+pub mod drain;
+pub mod facts;
 pub mod gate;
 mod machine;
+pub mod orders;
 pub mod plan;
 pub mod report;
 pub mod semaphore;
@@ -96,7 +100,7 @@ pub struct UpdateConfig {
 pub struct UpdateOrders {
     /// [`report::PAUSED`].
     pub is_paused: bool,
-    /// [`report::UPDATE_TO`].
+    /// [`report::UPDATE_TO`], or what [`report::ROLLBACK`] comes to.
     pub update_to: Option<String>,
     /// [`report::PERMIT`].
     pub permit: Option<String>,

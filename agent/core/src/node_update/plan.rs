@@ -120,6 +120,8 @@ pub struct UpdatePlan {
     pub awaits: Option<String>,
     /// What the condition `UpdateFailed` says; empty if nothing failed.
     pub failure: String,
+    /// The version that failed while an operator named it: that order does not count any more. Empty if there is none.
+    pub spent: String,
 }
 
 impl UpdatePlan {
@@ -169,9 +171,14 @@ impl UpdatePlan {
             UpdateEnd::Committed => {
                 (self.doubts, self.not_before, self.awaits) = (0, 0, None);
                 self.failure.clear();
+                self.spent.clear();
             }
-            UpdateEnd::Refused(words) => self.failure = words,
+            UpdateEnd::Refused(words) => {
+                self.failure = words;
+                self.spent.clone_from(&self.version);
+            }
             UpdateEnd::Doubtful(words) => {
+                self.spent.clone_from(&self.version);
                 self.doubts = self.doubts.saturating_add(1);
                 self.not_before = now_s.saturating_add(pauses.doubt_s);
                 self.failure = words;

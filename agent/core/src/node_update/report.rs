@@ -5,7 +5,6 @@
 
 use agent_types::event::EventKind;
 use orlop_config::slots::{BootRecord, SlotName};
-use serde_json::{Value, json};
 
 use super::plan::{UpdateEnd, UpdatePhase, UpdatePlan};
 
@@ -19,6 +18,8 @@ pub const CORDONED: &str = "orlop.org/update-cordon";
 pub const PERMIT: &str = "orlop.org/reboot-permit";
 /// Annotation with which an operator names a version: the one to be taken, or gone back to.
 pub const UPDATE_TO: &str = "orlop.org/update-to";
+/// Annotation with which an operator has a node leave a version: that version. The node goes back to the one before.
+pub const ROLLBACK: &str = "orlop.org/rollback";
 /// Annotation with which an operator stops updates: `true`.
 pub const PAUSED: &str = "orlop.org/update-paused";
 /// Type of the Node's condition while an update is under way.
@@ -94,6 +95,19 @@ impl UpdateNotice {
     }
 }
 
+/// One of the two conditions of the Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpdateCondition {
+    /// [`PROGRESSING`] or [`FAILED`].
+    pub kind: &'static str,
+    /// Its status is True.
+    pub is_true: bool,
+    /// Its reason.
+    pub reason: &'static str,
+    /// Its message, for people.
+    pub message: String,
+}
+
 /// What the Node shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateShown {
@@ -111,7 +125,9 @@ impl UpdateShown {
     pub(super) fn of(plan: &UpdatePlan, record: &BootRecord, booted: SlotName, waits: &str) -> UpdateShown {
         let version = record.slot(booted).version.clone();
         let on_trial = record.trial_of(booted).is_some();
-        let reason = if on_trial { Some("OnTrial") } else { reason(plan.phase) };
+        // Without a plan the node only looks whether something is left of an update.
+        let of_phase = reason(plan.phase).filter(|_| !plan.version.is_empty());
+        let reason = if on_trial { Some("OnTrial") } else { of_phase };
         let progressing = reason.map(|reason| {
             let more = if waits.is_empty() { String::new() } else { format!(": {waits}") };
             let to = if on_trial { &version } else { &plan.version };
@@ -130,12 +146,11 @@ impl UpdateShown {
         UpdateShown { version, state: cut(&state), progressing, failed }
     }
 
-    /// The two conditions of `status.conditions`; the shell adds the times.
+    /// The two conditions of `status.conditions`, without times.
     #[must_use]
-    pub fn conditions(&self) -> [Value; 2] {
-        let condition = |name: &str, status: bool, reason: &str, message: &str| {
-            let status = if status { "True" } else { "False" };
-            json!({"type": name, "status": status, "reason": reason, "message": message})
+    pub fn conditions(&self) -> [UpdateCondition; 2] {
+        let condition = |kind: &'static str, is_true: bool, reason: &'static str, message: &str| {
+            UpdateCondition { kind, is_true, reason, message: message.to_owned() }
         };
         let progressing = match &self.progressing {
             Some((reason, message)) => condition(PROGRESSING, true, reason, message),

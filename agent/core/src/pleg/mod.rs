@@ -36,6 +36,9 @@ pub struct Config {
     pub relist_min: Duration,
     /// It doubles up to this while nothing changes.
     pub relist_max: Duration,
+    /// While somebody reads the metrics, so old the last list gets before the next one: rules take the rate of the lists' durations
+    /// over five minutes (docs/decisions/pleg-relists.md).
+    pub measured: Duration,
     /// Time to collect hints of one pod before its inspection.
     pub gather: Duration,
     /// And at least this long for each of its containers: the cost of an inspection grows with their number,
@@ -48,12 +51,13 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// 300 s; 1 s to 10 s; 20 ms; 1 ms, so that a thousand containers wait as long as upstream's relist; 16; 3 m.
+    /// 300 s; 1 s to 10 s; 100 s; 20 ms; 1 ms, so that a thousand containers wait as long as upstream's relist; 16; 3 m.
     fn default() -> Self {
         Config {
             backstop: Duration::from_secs(300),
             relist_min: Duration::from_secs(1),
             relist_max: Duration::from_secs(10),
+            measured: Duration::from_secs(100),
             gather: Duration::from_millis(20),
             gather_each: Duration::from_millis(1),
             inspects_max: 16,
@@ -85,6 +89,8 @@ pub enum PlegEvent {
         /// Pod whose inspection failed.
         uid: PodUid,
     },
+    /// Somebody has read the metrics of the lists.
+    Scraped,
     /// The deadline has passed.
     Tick,
 }
@@ -122,6 +128,8 @@ pub struct Pleg {
     next_relist: Mono,
     period: Duration,
     last_listed: Option<Mono>,
+    /// When the last list was answered, also by an error.
+    last_answered: Option<Mono>,
 }
 
 impl Pleg {
@@ -136,6 +144,7 @@ impl Pleg {
             listing: Listing::Idle,
             next_relist: Mono(0),
             last_listed: None,
+            last_answered: None,
         }
     }
 
@@ -180,6 +189,7 @@ impl Pleg {
     fn listed(&mut self, as_of: Mono, result: Result<Vec<ListedPod>, String>, now: Mono) {
         let again = self.listing == Listing::Again;
         self.listing = Listing::Idle;
+        self.last_answered = Some(now);
         let changed = match result {
             Ok(pods) => {
                 self.last_listed = Some(now);
@@ -252,6 +262,12 @@ impl Machine for Pleg {
             }
             PlegEvent::InspectFailed { uid } => {
                 self.records.failed(&uid, now, now.after(self.config.relist_min));
+            }
+            PlegEvent::Scraped => {
+                // Lists that fail are repeated at their own pace.
+                if self.last_answered.is_some_and(|last| now.since(last) >= self.config.measured) {
+                    self.next_relist = self.next_relist.min(now);
+                }
             }
             PlegEvent::Tick => {}
         }

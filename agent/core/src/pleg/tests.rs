@@ -123,6 +123,73 @@ fn with_the_stream_up_nothing_is_asked_for_five_minutes() {
 }
 
 #[test]
+fn a_scrape_causes_a_list_if_the_last_one_is_older_than_rules_can_use() {
+    let mut b = Bench::at_rest(&["u1"]);
+    b.timer();
+    b.list(vec![listed("u1", true)]);
+    assert!(b.step(PlegEvent::Scraped).is_empty(), "the last list is new");
+    b.now.0 += 98 * S;
+    assert!(b.step(PlegEvent::Scraped).is_empty(), "and still new enough");
+    b.now.0 += 2 * S;
+    assert_eq!(b.step(PlegEvent::Scraped), [PlegAction::Relist]);
+    assert!(b.step(PlegEvent::Scraped).is_empty(), "one list in flight");
+    b.list(vec![listed("u1", true)]);
+    let (actions, waited) = b.timer();
+    assert_eq!(
+        (actions, waited),
+        (vec![PlegAction::Relist], Duration::from_secs(300)),
+        "nobody scrapes any more"
+    );
+}
+
+#[test]
+fn scrapes_do_not_hurry_lists_that_fail() {
+    let mut b = Bench::at_rest(&["u1"]);
+    b.now.0 += 200 * S;
+    assert_eq!(b.step(PlegEvent::Scraped), [PlegAction::Relist]);
+    let as_of = b.now;
+    b.step(PlegEvent::Listed { as_of, result: Err("away".to_owned()) });
+    let due = b.pleg.deadline();
+    assert!(b.step(PlegEvent::Scraped).is_empty(), "the list that failed is new");
+    assert_eq!(b.pleg.deadline(), due);
+}
+
+/// With scrapes every 15, 30, 60 or 120 seconds no two lists lie further apart than the samples of five minutes: the rate sees one of
+/// them at any time, also if a list takes twelve seconds.
+#[test]
+fn scrapes_of_usual_intervals_find_a_list_in_any_five_minutes() {
+    for interval in [15, 30, 60, 120] {
+        for took in [0, 12] {
+            let mut b = Bench::at_rest(&["u1"]);
+            b.timer();
+            b.list(vec![listed("u1", true)]);
+            let start = b.now.0;
+            // The count of lists that each scrape tells, and the time of the list that is under way.
+            let (mut count, mut ends): (u64, Option<u64>) = (0, None);
+            let mut told = Vec::new();
+            for scrape in 1..40 {
+                let at = start + scrape * interval * S;
+                if let Some(end) = ends.filter(|end| *end <= at) {
+                    b.now.0 = end - MS;
+                    b.list(vec![listed("u1", true)]);
+                    (count, ends) = (count + 1, None);
+                }
+                told.push(count);
+                b.now.0 = at - MS;
+                if b.step(PlegEvent::Scraped) == [PlegAction::Relist] {
+                    ends = Some(at + took * S + MS);
+                }
+            }
+            let samples = usize::try_from(300 / interval).unwrap();
+            for window in told.windows(samples) {
+                assert!(window[0] < window[samples - 1], "every {interval} s, {took} s long: {told:?}");
+            }
+            assert!(count <= 39 * interval / 100, "no more lists than needed: {count} every {interval} s");
+        }
+    }
+}
+
+#[test]
 fn hints_of_one_pod_coalesce() {
     let mut b = Bench::at_rest(&["u1"]);
     b.timer();

@@ -74,8 +74,8 @@ pub(super) fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> boo
 /// unchanged (another tool made it).
 pub(super) fn changed(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
     let Some(spec) = slot.spec(inputs.pod) else { return false };
-    let wanted = (inputs.hash)(&slot.name, spec.image.as_deref().unwrap_or(""));
-    c.annotations.get(labels::CONTAINER_HASH).is_some_and(|have| *have != wanted)
+    let Some(have) = c.annotations.get(labels::CONTAINER_HASH) else { return false };
+    *have != (inputs.hash)(&slot.name, spec.image.as_deref().unwrap_or(""))
 }
 
 /// A container's resources as stable text, for the back-off key.

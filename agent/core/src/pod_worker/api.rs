@@ -117,6 +117,15 @@ pub enum PodAction {
     },
 }
 
+/// Work of one worker that grows with the number of the pod's containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerCounts {
+    /// Passes over the whole pod.
+    pub passes: u64,
+    /// Statuses that were generated.
+    pub statuses: u64,
+}
+
 /// What all pod workers of a node share.
 #[derive(Clone, Debug)]
 pub struct WorkerContext {

@@ -3,14 +3,15 @@
 //! In: calls from the states' code. Out: actions. Invariants: every step computes the timer again, always
 //! later than now; a snapshot older than the current one is dropped.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_types::event::{ContainerList, EventFact, EventKind};
 use agent_types::failure::Class;
 use agent_types::ids::{ContainerId, PodKey, SandboxId};
 use agent_types::machine::{EffectId, Outbox};
+use agent_types::resources::cgroups::pod::PodCgroup;
 use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
 };
@@ -19,31 +20,19 @@ use agent_types::time::{Mono, Now, Wall};
 use agent_volumes::PodVolumes;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::api::{PodAction, WorkerContext};
+use super::api::{PodAction, WorkerContext, WorkerCounts};
+use super::status_basis::StatusBasis;
 use super::tracker::{EffectTracker, Flight, Purpose, Target};
 use crate::pod_actions::Replaced;
 use crate::pod_worker::effect::{Effect, EffectError};
-use crate::pod_worker::parts::{Cgroup, Claims, Placing, PreStop, Resize};
+use crate::pod_worker::parts::{Cgroup, Claims, Placing, PreStop, Resize, WantedCgroup};
 use crate::probe::PodProbes;
-use crate::status::{self, Phase, StatusInputs, Verdict, WaitingReason};
+use crate::status;
 
-/// How far a pod has come, for its status.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stage<'a> {
-    verdict: Option<&'a Verdict>,
-    terminating: bool,
-    may_start: bool,
-}
-
-impl<'a> Stage<'a> {
-    /// Containers are started as they should run.
-    pub(super) const MAY_START: Stage<'static> = Stage { verdict: None, terminating: false, may_start: true };
-
-    /// No container is started any more.
-    pub(super) fn down(verdict: Option<&'a Verdict>) -> Stage<'a> {
-        Stage { verdict, terminating: true, may_start: false }
-    }
-}
+/// Looks at a pod with more containers than this keep a distance while something is being done to one of them.
+const MANY_CONTAINERS: usize = 20;
+/// The distance for each of its containers, as PLEG's.
+const LOOK_PACE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct Base {
@@ -54,6 +43,8 @@ pub(super) struct Base {
     /// The pod's list (init, ephemeral) of each container that is not a regular one.
     pub(super) lists: BTreeMap<String, ContainerList>,
     pub(super) published: Option<Arc<PodStatus>>,
+    /// What was found to give the published status again.
+    pub(super) told: Option<StatusBasis>,
     pub(super) network: Result<(), String>,
     /// Sandboxes this incarnation has stopped.
     pub(super) stopped: Vec<SandboxId>,
@@ -73,6 +64,8 @@ pub(super) struct Base {
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
     /// What this incarnation did to the pod's cgroup last.
     pub(super) cgroup: Cgroup,
+    /// The cgroup that the pod should have, as computed last.
+    wanted_cgroup: Option<WantedCgroup>,
     /// Requests for other amounts.
     pub(super) resize: Resize,
     /// Processors and memory nodes of the pod's containers.
@@ -81,8 +74,11 @@ pub(super) struct Base {
     pub(super) claims: Claims,
     /// Instances killed in order to be replaced.
     pub(super) replaced: Replaced,
+    pub(super) counts: WorkerCounts,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
+    /// What was done last is not seen yet.
+    wants_news: bool,
 }
 
 impl Base {
@@ -94,6 +90,7 @@ impl Base {
             snapshot: None,
             lists: BTreeMap::new(),
             published: None,
+            told: None,
             network: Ok(()),
             stopped: Vec::new(),
             start_time: None,
@@ -106,11 +103,14 @@ impl Base {
             sandbox_unseen: false,
             pre_stops: BTreeMap::new(),
             cgroup: Cgroup::Unseen,
+            wanted_cgroup: None,
             resize: Resize::default(),
             placing: Placing::default(),
             claims: Claims::default(),
             replaced: Replaced::new(),
+            counts: WorkerCounts::default(),
             wanted_after: None,
+            wants_news: false,
         }
     }
 
@@ -118,10 +118,17 @@ impl Base {
     pub(super) fn begin_pass(&mut self) {
         self.wake = None;
         self.wanted_after = None;
+        self.wants_news = false;
     }
 
     /// Ends a pass: requests the snapshot that decisions waited for.
     pub(super) fn end_pass(&mut self, now: Now, out: &mut Outbox<PodAction>) {
+        if self.wants_news {
+            match self.next_look(now) {
+                Some(at) => self.wake_at(at, now),
+                None => self.want_snapshot_after(self.tracker.known_after()),
+            }
+        }
         let Some(after) = self.wanted_after else { return };
         if self.tracker.busy(&Target::Observe) {
             return;
@@ -151,6 +158,20 @@ impl Base {
         self.wanted_after = Some(self.wanted_after.map_or(after, |w| w.max(after)));
     }
 
+    /// Arranges a look at what was done last, if no snapshot shows it.
+    pub(super) fn want_news(&mut self) {
+        self.wants_news |= self.tracker.known_after() >= self.as_of();
+    }
+
+    /// When a look at what was done last is due; `None`: now. While containers of a pod of many are started, stopped or removed,
+    /// each answer is news, and each look lists them all.
+    fn next_look(&self, now: Now) -> Option<Mono> {
+        let seen = self.snapshot.as_ref().filter(|seen| seen.containers.len() > MANY_CONTAINERS)?;
+        let pace = LOOK_PACE.saturating_mul(u32::try_from(seen.containers.len()).unwrap_or(u32::MAX));
+        let due = seen.as_of.after(pace);
+        (self.tracker.any_container_busy() && now.mono < due).then_some(due)
+    }
+
     pub(super) fn issue(
         &mut self,
         now: Now,
@@ -173,7 +194,7 @@ impl Base {
         }
         let as_of = self.as_of();
         if !self.tracker.fresh(target, as_of) {
-            self.want_snapshot_after(self.tracker.known_after());
+            self.want_news();
             return false;
         }
         if let Some(held) = self.tracker.held_until(target, now.mono) {
@@ -217,7 +238,10 @@ impl Base {
         }
         if self.snapshot.as_ref().is_none_or(|have| have.as_of <= snapshot.as_of) {
             self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
-            self.pre_stops.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+            if !self.pre_stops.is_empty() {
+                let ids = snapshot.containers.ids();
+                self.pre_stops.retain(|id, _| ids.contains(id));
+            }
             let snapshot = match &self.snapshot {
                 Some(have) => snapshot.following(have),
                 None => snapshot,
@@ -301,104 +325,16 @@ impl Base {
         chosen
     }
 
-    pub(super) fn status(
-        &mut self,
-        pod: &Pod,
-        waiting: &BTreeMap<String, WaitingReason>,
-        stage: Stage<'_>,
-        now: Now,
-    ) -> PodStatus {
-        self.with_status_inputs(pod, waiting, stage, now, status::generate)
-    }
-
-    /// The end that [`Base::status`] would show.
-    pub(super) fn ended(
-        &mut self,
-        pod: &Pod,
-        waiting: &BTreeMap<String, WaitingReason>,
-        stage: Stage<'_>,
-        now: Now,
-    ) -> Option<Phase> {
-        self.with_status_inputs(pod, waiting, stage, now, status::ended)
-    }
-
-    fn with_status_inputs<T>(
-        &mut self,
-        pod: &Pod,
-        waiting: &BTreeMap<String, WaitingReason>,
-        stage: Stage<'_>,
-        now: Now,
-        take: impl FnOnce(&StatusInputs<'_>) -> T,
-    ) -> T {
-        let start_time = self.start_time(pod, now);
-        let features = self.ctx.specs.features();
-        let whole = features.pod_level_resize.then(|| {
-            let applied = self.resize.cgroup.as_ref();
-            let wanted = self.ctx.specs.cgroup(pod).map(|cgroup| cgroup.values);
-            let settled = applied == wanted.as_ref();
-            status::PodCgroupState { applied, settled }
-        });
-        let snapshot = self.snapshot.as_deref();
-        let snapshot =
-            snapshot.map(|seen| if stage.may_start { self.reported(seen) } else { Cow::Borrowed(seen) });
-        take(&StatusInputs {
-            pod,
-            snapshot: snapshot.as_deref(),
-            waiting,
-            previous: self.published.as_deref(),
-            terminating: stage.terminating,
-            may_start: stage.may_start,
-            verdict: stage.verdict,
-            probes: self.probes.verdicts(),
-            resetting: self.resetting,
-            replaced: &self.replaced,
-            resize: status::ResizeShown {
-                pending: self.resize.pending.as_ref(),
-                progress: self.resize.progress.as_ref(),
-                whole,
-            },
-            stop_signals: features.stop_signals,
-            devices: features.resource_health.then_some(status::DevicesShown {
-                of_plugins: &self.placing.wanted.devices,
-                of_claims: self.claims.known.as_deref(),
-            }),
-            recursive_read_only: self.makes_read_only(),
-            host_ips: &self.ctx.host_ips,
-            ipv6_first: self.ctx.ipv6_first,
-            runtime_name: &self.ctx.runtime_name,
-            start_time,
-            now: now.wall,
-        })
-    }
-
-    /// The snapshot for the status: without containers that are created but not started. No component waits
-    /// for that state, and it costs a status of its own; readers also take a container with resources for a
-    /// running one.
-    fn reported<'a>(&self, seen: &'a PodSnapshot) -> Cow<'a, PodSnapshot> {
-        let is_told = |c: &ContainerObserved| {
-            c.state != ContainerState::Created
-                || self.tracker.fresh(&Target::Container(c.name.clone()), seen.as_of)
-        };
-        if seen.containers.iter().all(is_told) {
-            return Cow::Borrowed(seen);
-        }
-        let mut told = seen.clone();
-        told.containers.retain(is_told);
-        Cow::Owned(told)
+    /// The cgroup that `pod` should have; `None` on a node without pod cgroups.
+    pub(super) fn wanted_cgroup(&mut self, pod: &Arc<Pod>) -> Option<Arc<PodCgroup>> {
+        let known = self.wanted_cgroup.take().filter(|known| known.is_of(pod, &self.ctx));
+        let known = known.unwrap_or_else(|| WantedCgroup::of(pod, &self.ctx));
+        self.wanted_cgroup.insert(known).cgroup.clone()
     }
 
     /// Read-only mounts in the pod's newest sandbox can be read-only all the way down.
     pub(super) fn makes_read_only(&self) -> bool {
         let newest = self.snapshot.as_ref().and_then(|s| s.sandboxes.iter().max_by_key(|s| s.attempt));
         newest.is_some_and(|s| self.ctx.specs.makes_read_only(&s.runtime_handler))
-    }
-
-    /// Publishes a status if it differs from the last one.
-    pub(super) fn publish(&mut self, status: PodStatus, out: &mut Outbox<PodAction>) {
-        if self.published.as_deref() != Some(&status) {
-            let status = Arc::new(status);
-            self.published = Some(Arc::clone(&status));
-            out.push(PodAction::PublishStatus(status));
-        }
     }
 }

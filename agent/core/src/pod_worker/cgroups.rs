@@ -7,6 +7,8 @@
 //! Upstream: pkg/kubelet/cm/pod_container_manager_linux.go, `SyncPod` and `SyncTerminatedPod` of
 //! pkg/kubelet/kubelet.go.
 
+use std::sync::Arc;
+
 use agent_types::event::EventKind;
 use agent_types::machine::Outbox;
 use agent_types::pod;
@@ -16,7 +18,7 @@ use agent_types::time::Now;
 use super::api::PodAction;
 use super::base::Base;
 use super::tracker::{Flight, Purpose, Target};
-use crate::allocation::actuate;
+use crate::allocation::actuate::{self, Actual};
 use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::pod_worker::parts::Cgroup;
 use crate::pod_worker::pass::Pass;
@@ -28,16 +30,18 @@ fn is_made(b: &Base, now: Now) -> bool {
     matches!(b.cgroup, Cgroup::Made(at) if at > fence || now.mono <= fence)
 }
 
-/// True if nothing is missing.
-pub(super) fn made(pass: &mut Pass<'_>) -> bool {
+/// True if nothing is missing. `actual`: what the pod has in the newest snapshot.
+pub(super) fn made(pass: &mut Pass<'_>, actual: &Actual<'_>) -> bool {
     if pass.base.tracker.busy(&Target::Cgroup) {
         return false;
     }
-    let specs = pass.base.ctx.specs.clone();
-    let snapshot = pass.base.snapshot.clone();
-    let actual =
-        snapshot.as_deref().map(|seen| actuate::actual(&pass.state.pod, seen, &*specs)).unwrap_or_default();
-    let Some(cgroup) = actuate::large_enough(&pass.state.pod, &actual, &*specs) else { return true };
+    let cgroup = if actual.differs() {
+        let specs = pass.base.ctx.specs.clone();
+        actuate::large_enough(&pass.state.pod, actual, &*specs)
+    } else {
+        pass.base.wanted_cgroup(&pass.state.pod).map(Arc::unwrap_or_clone)
+    };
+    let Some(cgroup) = cgroup else { return true };
     let enough = |has: &CgroupValues| actuate::raised(has, &cgroup.values) == *has;
     if is_made(pass.base, pass.now) && pass.base.resize.cgroup.as_ref().is_some_and(enough) {
         return true;
@@ -52,10 +56,8 @@ pub(super) fn made(pass: &mut Pass<'_>) -> bool {
         return false;
     }
     pass.base.resize.asked = Some(cgroup.values.clone());
-    let own = pod::spec(&pass.state.pod)
-        .resources
-        .clone()
-        .filter(|_| snapshot.is_none_or(|seen| seen.actuated.is_none()));
+    let is_unknown = pass.base.snapshot.as_ref().is_none_or(|seen| seen.actuated.is_none());
+    let own = pod::spec(&pass.state.pod).resources.clone().filter(|_| is_unknown);
     let effect = Effect::EnsureCgroup { cgroup: Box::new(cgroup), actuates: own.map(Box::new) };
     pass.issue(Target::Cgroup, Purpose::EnsureCgroup, effect);
     false

@@ -23,8 +23,9 @@ pub(super) fn advance(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
         return;
     }
     let Some(snapshot) = b.snapshot.clone() else { return };
-    if b.tracker.all_fresh(snapshot.as_of) {
-        b.placing.sent.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+    if !b.placing.sent.is_empty() && b.tracker.all_fresh(snapshot.as_of) {
+        let ids = snapshot.containers.ids();
+        b.placing.sent.retain(|id, _| ids.contains(id));
     }
     let mut cpus: BTreeMap<ContainerId, String> = BTreeMap::new();
     for c in snapshot.containers.iter().filter(|c| c.state == ContainerState::Running) {

@@ -73,10 +73,14 @@ pub(super) fn give_up(pass: &mut Pass<'_>, snapshot: &PodSnapshot) {
 
 /// Hooks of containers that have ended are not waited for.
 pub(super) fn drop_of_ended(b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
-    let ended = |id: &ContainerId| {
-        snapshot.containers.iter().any(|c| c.id == *id && c.state == ContainerState::Exited)
+    let ended = |name: &str, id: &ContainerId| {
+        snapshot.containers.of(name).iter().any(|c| c.id == *id && c.state == ContainerState::Exited)
     };
-    cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id, .. } if ended(id)), out);
+    let of_ended = |flight: &Flight| match (&flight.target, &flight.purpose) {
+        (Target::Hook(name), Purpose::Hook { id, .. }) => ended(name, id),
+        _ => false,
+    };
+    cancel(b, of_ended, out);
 }
 
 /// Whether `c` may be stopped now. If not, its preStop hook runs, for at most `left` from now on.

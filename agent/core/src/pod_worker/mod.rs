@@ -19,7 +19,7 @@
 //! A pod that ended by itself stays in `Terminated` (with its dead containers and its directories) until it
 //! is removed: the worker must live on, so that the pod does not start again.
 //!
-//! # Rules (docs/agent/pod-worker.md)
+//! # Rules (docs/internals/agent/pod-worker.md)
 //! Level-triggered and stamped; at most one mutating effect in flight per container name and for the
 //! sandboxes; unknown outcomes are inspected, never assumed; silence counts as absence only behind the fence;
 //! the grace period only shrinks; no state returns to an earlier one. Upstream: pkg/kubelet/pod_workers.go.
@@ -36,6 +36,7 @@ pub mod effect;
 mod hooks;
 mod parts;
 mod pass;
+mod pod_status;
 mod probes;
 mod pull;
 mod removal;
@@ -45,6 +46,7 @@ pub mod runtime_class;
 mod sandboxes;
 mod start;
 mod state;
+mod status_basis;
 mod sync;
 mod terminate;
 mod tracker;
@@ -68,10 +70,11 @@ use agent_types::time::{Mono, Now};
 use agent_types::{declared_features, pod};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-pub use api::{PodAction, PodEvent, WorkerContext};
+pub use api::{PodAction, PodEvent, WorkerContext, WorkerCounts};
 
-use base::{Base, Stage};
+use base::Base;
 use pass::Pass;
+use pod_status::Stage;
 use state::{Cleanup, PodWorkerState, Record, Syncing, Terminating};
 use tracker::{Flight, Purpose, Target};
 
@@ -161,6 +164,12 @@ impl PodWorker {
     #[must_use]
     pub fn status(&self) -> Option<&PodStatus> {
         self.base.published.as_deref()
+    }
+
+    /// The work so far, for benchmarks and tests.
+    #[must_use]
+    pub fn counts(&self) -> WorkerCounts {
+        self.base.counts
     }
 
     /// Effects that have not been answered yet (checker BOUNDED).
@@ -302,6 +311,7 @@ impl PodWorker {
         });
     }
 
+    /// False if the rest of the pod needs no thought.
     fn effect_done(
         &mut self,
         id: EffectId,
@@ -309,10 +319,10 @@ impl PodWorker {
         result: EffectResult,
         now: Now,
         out: &mut Outbox<PodAction>,
-    ) {
+    ) -> bool {
         let failure = result.as_ref().err().map(|e| e.class);
         let unknown = failure.is_some_and(is_unanswered);
-        let Some(flight) = self.base.tracker.close(id, completed_at, failure) else { return };
+        let Some(flight) = self.base.tracker.close(id, completed_at, failure) else { return true };
         let result = forgive(&flight, result);
         match &result {
             Ok(_) => self.base.tracker.succeeded(&flight.target),
@@ -352,6 +362,17 @@ impl PodWorker {
             }
             _ => {}
         }
+        !self.only_prepares(&flight)
+    }
+
+    /// The answer to `flight` only led to the next effect on its container, which is being started.
+    fn only_prepares(&self, flight: &Flight) -> bool {
+        let PodWorkerState::Syncing(s) = &self.state else { return false };
+        let of_chain = |target: &Target| {
+            let name = s.chain.as_ref().map(|chain| &chain.start.slot.name);
+            matches!(target, Target::Container(of) if name == Some(of))
+        };
+        flight.purpose.prepares() && of_chain(&flight.target) && self.base.tracker.busy(&flight.target)
     }
 
     /// What an answer means in every state.
@@ -389,6 +410,7 @@ impl PodWorker {
     }
 
     fn advance(&mut self, now: Now, out: &mut Outbox<PodAction>) {
+        self.base.counts.passes += 1;
         self.base.begin_pass();
         // Each round either changes the state, which happens at most four times in a life, or ends.
         loop {
@@ -401,9 +423,9 @@ impl PodWorker {
                         Some(reason) => self.kill(reason, None, now),
                         None => {
                             cpus::advance(b, now, out);
-                            let status = b.status(&s.pod, &s.waiting, Stage::MAY_START, now);
                             if b.snapshot.is_some() {
-                                b.publish(status, out);
+                                let as_it_is = |_: &Base, status: PodStatus| Some(status);
+                                b.tell(&s.pod, &s.waiting, Stage::MAY_START, now, as_it_is, out);
                             }
                             break;
                         }
@@ -439,9 +461,13 @@ impl Machine for PodWorker {
         match event {
             PodEvent::Desired(pod) => self.desired(pod, now, out),
             PodEvent::Kill { reason, grace_s } => self.kill(reason, grace_s, now),
+            // PLEG passes the worker's own look back to it.
+            PodEvent::Observed(snapshot) if self.base.snapshot.as_deref() == Some(&*snapshot) => return,
             PodEvent::Observed(snapshot) => self.base.absorb(snapshot),
             PodEvent::EffectDone { id, completed_at, result } => {
-                self.effect_done(id, completed_at, result, now, out);
+                if !self.effect_done(id, completed_at, result, now, out) {
+                    return;
+                }
             }
             PodEvent::ProbeDone { id, outcome } => {
                 if !probes::answered(&mut self.base, id, outcome, now, out) {

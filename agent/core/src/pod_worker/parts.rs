@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use agent_types::ids::ContainerId;
 use agent_types::resources::cgroups::CgroupValues;
+use agent_types::resources::cgroups::pod::PodCgroup;
 use agent_types::runtime::claims::PodClaims;
 use agent_types::runtime::placement::Placement;
 use agent_types::time::Mono;
+use k8s_openapi::api::core::v1::Pod;
 
+use super::api::WorkerContext;
 use crate::allocation::PodAllocation;
 use crate::allocation::resize::PendingResize;
 use crate::status::Progress;
@@ -23,6 +26,29 @@ pub(super) enum Cgroup {
     Made(Mono),
     /// Removed by this incarnation.
     Removed,
+}
+
+/// The cgroup that a pod should have, computed once for the pod and the node as they are: that reads the amounts of all
+/// containers several times.
+#[derive(Clone, Debug)]
+pub(super) struct WantedCgroup {
+    pod: Arc<Pod>,
+    ctx: Arc<WorkerContext>,
+    /// `None` on a node without pod cgroups.
+    pub(super) cgroup: Option<Arc<PodCgroup>>,
+}
+
+impl WantedCgroup {
+    /// The cgroup of `pod` on the node of `ctx`.
+    pub(super) fn of(pod: &Arc<Pod>, ctx: &Arc<WorkerContext>) -> WantedCgroup {
+        let cgroup = ctx.specs.cgroup(pod).map(Arc::new);
+        WantedCgroup { pod: pod.clone(), ctx: ctx.clone(), cgroup }
+    }
+
+    /// True if it was computed for these.
+    pub(super) fn is_of(&self, pod: &Arc<Pod>, ctx: &Arc<WorkerContext>) -> bool {
+        Arc::ptr_eq(&self.pod, pod) && Arc::ptr_eq(&self.ctx, ctx)
+    }
 }
 
 /// The preStop hook of an instance.

@@ -74,9 +74,8 @@ pub(super) fn pending(b: &mut Base, pending: Option<PendingResize>, out: &mut Ou
 
 /// Notes whether anything differs.
 pub(super) fn observe(pass: &mut Pass<'_>, actual: &Actual<'_>) {
-    let specs = pass.base.ctx.specs.clone();
-    let too_large =
-        |has: &CgroupValues| specs.cgroup(&pass.state.pod).is_some_and(|wanted| wanted.values != *has);
+    let wanted = pass.base.wanted_cgroup(&pass.state.pod);
+    let too_large = |has: &CgroupValues| wanted.is_some_and(|wanted| wanted.values != *has);
     if actual.differs() || pass.base.resize.cgroup.as_ref().is_some_and(too_large) {
         let generation = pass.state.pod.metadata.generation;
         pass.base.resize.progress.get_or_insert(Progress { generation, error: None });
@@ -116,6 +115,11 @@ pub(super) fn give_back(pass: &mut Pass<'_>, actual: &Actual<'_>, actions: &PodA
 
 /// Begins the next step; true if no other effect on the pod's containers may run before it is over.
 pub(super) fn advance(pass: &mut Pass<'_>, actual: &Actual<'_>, home: &SandboxId) -> bool {
+    let wanted = pass.base.wanted_cgroup(&pass.state.pod);
+    let has = pass.base.resize.cgroup.as_ref();
+    if !actual.differs() && has.zip(wanted.as_ref()).is_none_or(|(has, wanted)| *has == wanted.values) {
+        return false;
+    }
     let specs = pass.base.ctx.specs.clone();
     let steps = actuate::plan(&pass.state.pod, actual, home, &*specs, pass.base.resize.cgroup.as_ref());
     if steps.is_empty() || pass.base.tracker.any_container_busy() || pass.base.tracker.busy(&Target::Cgroup) {

@@ -23,6 +23,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::container_spec::inputs::ImageVolumes;
 use crate::node_shutdown;
 use crate::pod_actions::Start;
+use crate::pod_worker::back_off::BackOffKeys;
 use crate::pod_worker::effect::ImageUser;
 use crate::status::{Verdict, WaitingReason};
 
@@ -52,6 +53,8 @@ pub(super) struct Syncing {
     /// The start chain of one container; containers start one at a time, in order.
     pub(super) chain: Option<Chain>,
     pub(super) back_off: BackOff,
+    /// Keys of the pod in `back_off`.
+    pub(super) back_off_keys: BackOffKeys,
     pub(super) images: ImageBackOff,
     pub(super) waiting: BTreeMap<String, WaitingReason>,
     /// Instances with a failed postStart hook.
@@ -67,6 +70,7 @@ pub(super) struct Syncing {
 impl Syncing {
     pub(super) fn new(pod: Arc<Pod>, crash_loop: Backoff) -> Syncing {
         Syncing {
+            back_off_keys: BackOffKeys::of(&pod),
             pod,
             dirs_made: false,
             runtime: RuntimeHandler::Unasked,

@@ -22,13 +22,14 @@ use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
-use super::base::{Base, Stage};
+use super::base::Base;
+use super::pod_status::Stage;
 use super::state::{Occasion, Syncing};
 use super::tracker::{Purpose, Target};
 use super::{cgroups, claims, hooks, reset, resize, runtime_class, start, users, volumes};
-use crate::allocation::actuate;
-use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan, ended};
-use crate::pod_worker::back_off::RESTART_BACK_OFF;
+use crate::allocation::actuate::{self, Actual};
+use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan};
+use crate::pod_worker::back_off::{BackOffKeys, RESTART_BACK_OFF};
 use crate::pod_worker::effect::Effect;
 use crate::pod_worker::pass::Pass;
 use crate::pod_worker::sandboxes::{discard_sandbox, refuse_sandbox, stop_sandboxes};
@@ -46,11 +47,15 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
         pass.base.want_snapshot_after(Mono(0));
         return None;
     };
-    pass.base.replaced.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+    if !pass.base.replaced.is_empty() {
+        let ids = snapshot.containers.ids();
+        pass.base.replaced.retain(|id, _| ids.contains(id));
+    }
     digest(pass.state, &pass.base.replaced, &snapshot, pass.now);
     hooks::give_up(pass, &snapshot);
-    if pass.base.tracker.all_fresh(snapshot.as_of) {
-        pass.state.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
+    if !pass.state.hook_failed.is_empty() && pass.base.tracker.all_fresh(snapshot.as_of) {
+        let ids = snapshot.containers.ids();
+        pass.state.hook_failed.retain(|id| ids.contains(id));
     }
     if past_active_deadline(pass.state, pass.base, pass.now) {
         let text = "Pod was active on the node longer than the specified deadline";
@@ -77,9 +82,7 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
     {
         return Some(KillReason::Ended);
     }
-    if pass.base.tracker.known_after() >= snapshot.as_of {
-        pass.base.want_snapshot_after(pass.base.tracker.known_after());
-    }
+    pass.base.want_news();
     if actions.over && !replacing {
         // The containers stop in their order, with one grace period for all.
         return pass.base.tracker.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
@@ -110,14 +113,14 @@ pub(super) fn advance(pass: &mut Pass<'_>) -> Option<KillReason> {
                 && !actions.start.is_empty()
                 && has_claims
                 && volumes::mounted(pass.base, pass.now, pass.out)
-                && cgroups::made(pass)
+                && cgroups::made(pass, &actual)
                 && users::known(pass, None)
             {
                 start::begin_next(pass, home, &actions);
             }
         }
         SandboxPlan::Create { attempt, replaces } => {
-            replace_sandbox(pass, *attempt, *replaces);
+            replace_sandbox(pass, *attempt, *replaces, &actual);
         }
         SandboxPlan::Stop => {
             if stop_sandboxes(pass.base, &snapshot, pass.now, pass.out)
@@ -174,14 +177,17 @@ fn plan(
 /// Passes ended instances to the back-off, and takes over the series that an earlier incarnation left in
 /// annotations.
 fn digest(s: &mut Syncing, replaced: &Replaced, snapshot: &PodSnapshot, now: Now) {
-    let slots = view::slots(&s.pod);
-    let keys: BTreeSet<String> = slots.iter().map(|slot| ended::back_off_key(&s.pod, slot)).collect();
-    s.back_off.retain(|k| keys.contains(k));
-    for slot in &slots {
+    if !s.back_off_keys.is_of(&s.pod) {
+        s.back_off_keys = BackOffKeys::of(&s.pod);
+    }
+    if !s.back_off.is_empty() {
+        let keys = s.back_off_keys.keys();
+        s.back_off.retain(|k| keys.contains(k));
+    }
+    for (slot, key) in s.back_off_keys.all() {
         let Some(c) = view::newest(snapshot, &slot.name) else { continue };
-        let key = ended::back_off_key(&s.pod, slot);
-        if let Some(delay) = back_off_of(c, &key) {
-            s.back_off.restore(&key, delay, c.created);
+        if let Some(delay) = back_off_of(c, key) {
+            s.back_off.restore(key, delay, c.created);
         }
         match c.state {
             ContainerState::Running if s.hook_failed.contains(&c.id) => {}
@@ -194,7 +200,7 @@ fn digest(s: &mut Syncing, replaced: &Replaced, snapshot: &PodSnapshot, now: Now
             ContainerState::Exited => {
                 let killed_after = replaced.get(&c.id).copied();
                 let finished = c.finished.unwrap_or(c.created);
-                s.back_off.observe_exit(&key, Exit { instance: &c.id, finished, killed_after }, now);
+                s.back_off.observe_exit(key, Exit { instance: &c.id, finished, killed_after }, now);
             }
             ContainerState::Created | ContainerState::Unknown => {}
         }
@@ -228,10 +234,13 @@ fn note_waiting(pass: &mut Pass<'_>, actions: &PodActions, snapshot: &PodSnapsho
         }
     }
     // Forgets the events about instances that are gone.
-    pass.state.reported.retain(|occasion| match occasion {
-        Occasion::BackOff(id) => snapshot.containers.iter().any(|c| c.id == *id),
-        _ => true,
-    });
+    if pass.state.reported.iter().any(|occasion| matches!(occasion, Occasion::BackOff(_))) {
+        let ids = snapshot.containers.ids();
+        pass.state.reported.retain(|occasion| match occasion {
+            Occasion::BackOff(id) => ids.contains(id),
+            _ => true,
+        });
+    }
 }
 
 fn stop_containers(pass: &mut Pass<'_>, actions: &PodActions) {
@@ -251,7 +260,8 @@ fn stop_containers(pass: &mut Pass<'_>, actions: &PodActions) {
         if pass.state.reported.insert(Occasion::Killing(kill.id.clone())) {
             pass.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name));
         }
-        let Some(c) = snapshot.containers.iter().find(|c| c.id == kill.id) else { continue };
+        let of_name = snapshot.containers.of(&kill.slot.name);
+        let Some(c) = of_name.iter().find(|c| c.id == kill.id) else { continue };
         let grace = Duration::from_secs(u64::from(grace_s));
         let p = pass.state.pod.clone();
         if !actions.resetting && !hooks::may_stop(pass.base, Some(&p), c, grace, pass.now, pass.out) {
@@ -268,7 +278,8 @@ fn remove_dead(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outbox<Po
     for (name, id) in &actions.remove {
         let target = Target::Container(name.clone());
         if b.may_act(&target, now) && b.was_never_started(name, now) {
-            let observed = b.snapshot.as_ref().and_then(|s| s.containers.iter().find(|c| c.id == *id));
+            let observed =
+                b.snapshot.as_ref().and_then(|s| s.containers.of(name).iter().find(|c| c.id == *id));
             let log = observed.map(|c| RemovedLog { path: c.log_path.clone(), even_newest: false });
             let effect = Effect::RemoveContainer { container: id.clone(), log };
             b.issue(now, target, Purpose::Remove(id.clone()), effect, out);
@@ -283,7 +294,7 @@ fn remove_sandboxes(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outb
     }
 }
 
-fn replace_sandbox(pass: &mut Pass<'_>, attempt: u32, replaces: bool) {
+fn replace_sandbox(pass: &mut Pass<'_>, attempt: u32, replaces: bool, actual: &Actual<'_>) {
     let Some(snapshot) = pass.base.snapshot.clone() else { return };
     if replaces && pass.state.reported.insert(Occasion::SandboxChanged(attempt)) {
         let text = "Pod sandbox changed, it will be killed and re-created.";
@@ -293,7 +304,7 @@ fn replace_sandbox(pass: &mut Pass<'_>, attempt: u32, replaces: bool) {
         return;
     }
     // Side by side: directories and the cgroup.
-    let (has_dirs, has_cgroup) = (dirs_made(pass), cgroups::made(pass));
+    let (has_dirs, has_cgroup) = (dirs_made(pass), cgroups::made(pass, actual));
     if !has_dirs || !has_cgroup || !volumes::let_sandbox(pass.base, pass.now, pass.out) {
         return;
     }

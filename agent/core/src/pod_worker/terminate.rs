@@ -21,7 +21,8 @@ use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::PodAction;
-use super::base::{Base, Stage};
+use super::base::Base;
+use super::pod_status::Stage;
 use super::state::{Cleanup, PodWorkerState, Record, Removal, Terminated, Terminating, verdict};
 use super::tracker::{Flight, Purpose, Target};
 use super::{cgroups, claims, hooks, removal, volumes};
@@ -103,9 +104,7 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
     }
     remove_created(b, &snapshot, now, out);
     if !stop_sandboxes(b, &snapshot, now, out) {
-        if b.tracker.known_after() >= snapshot.as_of {
-            b.want_snapshot_after(b.tracker.known_after());
-        }
+        b.want_news();
         return false;
     }
     b.may_conclude_absence(b.tracker.all_absent_after(), now)
@@ -272,9 +271,7 @@ pub(super) fn clean_up(t: &mut Terminated, b: &mut Base, now: Now, out: &mut Out
         b.want_snapshot_after(Mono(0));
         return false;
     };
-    if b.tracker.known_after() >= snapshot.as_of {
-        b.want_snapshot_after(b.tracker.known_after());
-    }
+    b.want_news();
     // The cgroup is removed after the volumes: memory of volumes is charged to it.
     let all_gone = volumes::torn_down(b, t.pod.as_deref(), now, out) && cgroups::removed(b, now, out);
     match t.cleanup {
@@ -351,18 +348,23 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
     // An incarnation before this one may have begun to remove a pod that is wanted again, and a call of its may still come
     // through (simulation, stopping, seed 119).
     if let Some(p) = t.pod.clone().filter(|p| can_tell(p, b)) {
-        let mut status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
-        let over = |s: &PodStatus| Phase::end(s).is_some();
-        let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
-        if over(&status) && !known {
-            // Nothing was published since the restart, and the last status of an earlier incarnation is
-            // unknown.
-            let Some(before) = b.published.as_ref().and_then(|s| s.phase.clone()) else { return };
-            status.phase = Some(before);
-            (status.reason, status.message) = (None, None);
-        }
-        b.publish(status, out);
+        let verdict = verdict(&t.reason);
+        let unended = |b: &Base, status: PodStatus| without_end(b, &p, status);
+        b.tell(&p, &t.waiting, Stage::down(verdict.as_ref()), now, unended, out);
     }
+}
+
+/// The status in the phase before it, if it shows an end that no status has shown yet.
+fn without_end(b: &Base, p: &Pod, mut status: PodStatus) -> Option<PodStatus> {
+    let over = |s: &PodStatus| Phase::end(s).is_some();
+    let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
+    if over(&status) && !known {
+        // Without a phase nothing was published since the restart, and the last status of an earlier incarnation is
+        // unknown.
+        status.phase = Some(b.published.as_ref()?.phase.clone()?);
+        (status.reason, status.message) = (None, None);
+    }
+    Some(status)
 }
 
 /// Publishes the status of an ended pod: a container without a known end is reported as lost. Removed
@@ -370,8 +372,9 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
 pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let removing = t.cleanup != Cleanup::Kept;
     if let Some(p) = t.pod.clone().filter(|p| !removing || can_tell(p, b)) {
-        let status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
-        b.publish(terminated_status(&p, &status), out);
+        let verdict = verdict(&t.reason);
+        let ended = |_: &Base, status: PodStatus| Some(terminated_status(&p, &status));
+        b.tell(&p, &t.waiting, Stage::over(verdict.as_ref()), now, ended, out);
     }
 }
 
@@ -387,7 +390,7 @@ fn can_tell(p: &Pod, b: &Base) -> bool {
     if told_end(p) && !pod::is_static(p) {
         return true;
     }
-    let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == name));
+    let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| !s.containers.of(name).is_empty());
     let all = || pod::init_containers(p).iter().chain(pod::containers(p));
     b.published.is_some() || all().all(|c| seen(&c.name))
 }

@@ -132,6 +132,20 @@ impl Purpose {
         )
     }
 
+    /// True if the effect prepares the creation of a container, and changes nothing that any other decision is made from.
+    pub(super) fn prepares(&self) -> bool {
+        matches!(
+            self,
+            Purpose::FetchPullSecrets
+                | Purpose::InspectImage
+                | Purpose::PullImage
+                | Purpose::ContainerFiles
+                | Purpose::FetchObjects
+                | Purpose::ReadEnvFiles
+                | Purpose::MountSubPaths
+        )
+    }
+
     /// True if the effect can create an object in the pod, even after its answer was given up.
     fn creates(&self) -> bool {
         matches!(self, Purpose::RunSandbox | Purpose::Create | Purpose::Start(_))

@@ -8,7 +8,7 @@
 //! Invariants: PROBE-OWN, an outcome counts only for the instance that was probed; at most one probe in
 //! flight for each (container, kind); liveness and readiness wait until the container has started; a
 //! terminating pod has readiness probes only. Upstream: pkg/kubelet/prober. Differences:
-//! docs/agent/probes-and-hooks.md.
+//! docs/internals/agent/probes-and-hooks.md.
 
 pub mod check;
 mod handler_url;
@@ -198,19 +198,22 @@ impl PodProbes {
 
     /// Takes the present pod, and starts due probes.
     pub fn observe(&mut self, view: &View<'_>, now: Now, out: &mut Vec<ProbeAction>) {
-        self.pod = Some(view.pod.clone());
+        let before = self.pod.replace(view.pod.clone());
         if self.pod_ip != view.pod_ip {
             view.pod_ip.clone_into(&mut self.pod_ip);
         }
-        let wanted: Vec<(&Container, Kind)> = probed(view.pod).collect();
-        self.slots.retain(|(name, kind), slot| {
-            let stays = wanted.iter().any(|(c, k)| c.name == *name && k == kind);
-            if !stays {
-                out.extend(slot.flight().map(ProbeAction::Cancel));
-            }
-            stays
-        });
-        for (container, kind) in wanted {
+        if before.is_none_or(|before| !Arc::ptr_eq(&before, view.pod)) {
+            let wanted: BTreeSet<(&str, Kind)> =
+                probed(view.pod).map(|(c, k)| (c.name.as_str(), k)).collect();
+            self.slots.retain(|(name, kind), slot| {
+                let stays = wanted.contains(&(name.as_str(), *kind));
+                if !stays {
+                    out.extend(slot.flight().map(ProbeAction::Cancel));
+                }
+                stays
+            });
+        }
+        for (container, kind) in probed(view.pod) {
             self.follow(view, container, kind, now, out);
         }
         self.judge(view.hooked);
@@ -302,8 +305,10 @@ impl PodProbes {
         });
         slot.timing = timing;
         let runs = newest(view.snapshot, &container.name).filter(|c| c.state == ContainerState::Running);
-        let instance = runs.map(|c| instance(view, c, kind, now));
-        out.extend(slot.watch(instance).map(ProbeAction::Cancel));
+        if runs.map(|c| &c.id) != slot.instance() {
+            let instance = runs.map(|c| instance(view, c, kind, now));
+            out.extend(slot.watch(instance).map(ProbeAction::Cancel));
+        }
         let hooked = view.hooked.is_some() && view.hooked == slot.instance();
         // Upstream stops liveness and startup probes of regular containers alone (StopLivenessAndStartup).
         let goes_on = kind == Kind::Readiness || !view.terminating || pod::is_sidecar(container);
@@ -367,10 +372,10 @@ fn instance(view: &View<'_>, c: &ContainerObserved, kind: Kind, now: Now) -> Ins
 fn was_good(view: &View<'_>, c: &ContainerObserved, kind: Kind) -> bool {
     let Some(status) = &view.pod.status else { return false };
     let id = format!("{}://{}", view.runtime_name, c.id);
-    let this = |s: &&ContainerStatus| s.name == c.name && s.container_id.as_deref() == Some(id.as_str());
-    let mut all =
-        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-    all.find(this).is_some_and(|s| match kind {
+    let this = |s: &&ContainerStatus| s.container_id.as_deref() == Some(id.as_str());
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let mut of_name = lists.into_iter().flatten().filter_map(|all| pod::named(all, &c.name));
+    of_name.find(this).is_some_and(|s| match kind {
         Kind::Startup => s.started == Some(true),
         Kind::Readiness => s.ready,
         Kind::Liveness => true,

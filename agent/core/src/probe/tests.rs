@@ -294,6 +294,19 @@ fn startup_that_fails_too_often_kills() {
 }
 
 #[test]
+fn a_probe_that_the_pod_has_no_more_is_cancelled() {
+    let mut w = World::with(json!({"livenessProbe": exec(json!({}))}));
+    w.run("c", 0);
+    w.until_asked(20).unwrap();
+    w.look();
+    assert_eq!(w.asked.len(), 1, "the same pod changes nothing");
+    w.pod = World::new(json!({"containers": [{"name": "c"}]})).pod;
+    w.look();
+    assert!(w.asked.is_empty(), "{:?}", w.asked);
+    assert_eq!(w.probes.deadline(), None);
+}
+
+#[test]
 fn a_sidecar_is_probed_and_an_init_container_is_not() {
     let mut w = World::new(json!({"containers": [{"name": "c"}], "initContainers": [
         {"name": "i", "readinessProbe": exec(json!({}))},

@@ -4,7 +4,7 @@
 //! their status. Upstream: pkg/kubelet/status/generate.go.
 
 use agent_types::pod::{self, named};
-use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodStatus};
 
 use super::{Phase, StatusInputs, api_time, reset};
 use crate::pod_actions::{may_restart_all, usable_sandbox};
@@ -134,17 +134,12 @@ fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> F
         return Finding::yes();
     }
     let statuses = status.init_container_statuses.as_deref().unwrap_or(&[]);
-    let complete = |name: &str, sidecar: bool| {
-        statuses
-            .iter()
-            .find(|s| s.name == name)
-            .is_some_and(|s| if sidecar { s.started == Some(true) } else { s.ready })
+    let complete = |(index, c): (usize, &Container)| {
+        let is = |s: &ContainerStatus| if pod::is_sidecar(c) { s.started == Some(true) } else { s.ready };
+        pod::status_at(statuses, index, &c.name).is_some_and(is)
     };
-    let incomplete: Vec<&str> = pod::init_containers(inputs.pod)
-        .iter()
-        .filter(|c| !complete(&c.name, pod::is_sidecar(c)))
-        .map(|c| c.name.as_str())
-        .collect();
+    let all = pod::init_containers(inputs.pod).iter().enumerate();
+    let incomplete: Vec<&str> = all.filter(|c| !complete(*c)).map(|(_, c)| c.name.as_str()).collect();
     // A pod that was initialized stays so, also while its init containers run again in another sandbox or in a reset.
     if incomplete.is_empty() || was_true(inputs, "Initialized") {
         return Finding::yes();
@@ -161,11 +156,12 @@ fn containers_ready(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus)
     }
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let regular = status.container_statuses.as_deref().unwrap_or_default();
-    let sidecars = pod::init_containers(inputs.pod).iter().filter(|c| pod::is_sidecar(c));
-    let wanted = sidecars.chain(pod::containers(inputs.pod));
+    let sidecars = pod::init_containers(inputs.pod).iter().enumerate().filter(|(_, c)| pod::is_sidecar(c));
+    let sidecars = sidecars.map(|(index, c)| (c, pod::status_at(init, index, &c.name)));
+    let others = pod::containers(inputs.pod).iter().map(|c| (c, named(regular, &c.name)));
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
-    for c in wanted {
-        match named(init, &c.name).or_else(|| named(regular, &c.name)) {
+    for (c, shown) in sidecars.chain(others) {
+        match shown {
             None => unknown.push(c.name.as_str()),
             Some(s) if !s.ready => unready.push(c.name.as_str()),
             Some(_) => {}

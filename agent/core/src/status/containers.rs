@@ -5,7 +5,7 @@
 //! found any more is reported as lost, never as new. Upstream: `convertToAPIContainerStatuses` of
 //! pkg/kubelet/kubelet_pods.go.
 
-use agent_types::pod::{self, named};
+use agent_types::pod;
 use agent_types::runtime::labels;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState};
 use agent_types::runtime::view::{Slot, SlotKind, slots};
@@ -111,7 +111,7 @@ fn previous<'a>(inputs: &StatusInputs<'a>, slot: &Slot) -> Option<&'a ContainerS
         .into_iter()
         .flatten()
         .filter_map(list)
-        .find_map(|all| named(all, &slot.name))
+        .find_map(|all| pod::status_at(all, slot.index, &slot.name))
 }
 
 fn observed(

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 use agent_types::pod;
 use agent_types::runtime::observed::{PodSnapshot, SandboxState};
-use agent_types::runtime::view::{is_live, newest_sandbox};
+use agent_types::runtime::view::{is_live, newest_in, newest_sandbox};
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -158,6 +158,14 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
 /// The end that [`generate`] shows for these inputs, without the rest of the status; `None` if the pod has not ended.
 #[must_use]
 pub fn ended(inputs: &StatusInputs<'_>) -> Option<Phase> {
+    let known = [inputs.previous, inputs.pod.status.as_ref()];
+    if let Some(end) = known.into_iter().flatten().find_map(Phase::end) {
+        return Some(end);
+    }
+    // An end is withheld, whatever the statuses of all containers amount to.
+    if inputs.may_start || may_run(inputs.snapshot) {
+        return None;
+    }
     let (phase, _, _) = decide_phase(inputs, &containers::statuses(inputs));
     Some(phase).filter(|phase| phase.is_terminal())
 }
@@ -207,8 +215,8 @@ fn kept_words(inputs: &StatusInputs<'_>, phase: Phase) -> (Phase, Option<String>
 fn is_initialized(inputs: &StatusInputs<'_>) -> bool {
     let Some(snapshot) = inputs.snapshot else { return false };
     let home = newest_sandbox(snapshot).filter(|s| s.state == SandboxState::Ready);
-    let regular = |name: &str| pod::containers(inputs.pod).iter().any(|c| c.name == name);
-    home.is_some_and(|home| snapshot.containers.iter().any(|c| c.sandbox == home.id && regular(&c.name)))
+    let is_made = |name: &str| home.is_some_and(|home| newest_in(snapshot, name, &home.id).is_some());
+    pod::containers(inputs.pod).iter().any(|c| is_made(&c.name))
 }
 
 /// True if the pod was rejected before any of its containers existed or was reported: statuses of them would

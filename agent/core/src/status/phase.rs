@@ -136,7 +136,7 @@ fn seen(status: Option<&ContainerStatus>) -> ContainerPhase<'_> {
 fn init_state(p: &Pod, statuses: &Statuses, initialized: bool, n: &mut Count) -> InitState {
     let mut result = InitState::Done;
     for (index, spec) in pod::init_containers(p).iter().enumerate() {
-        let found = statuses.init.iter().find(|s| s.name == spec.name);
+        let found = pod::status_at(&statuses.init, index, &spec.name);
         let pending = if pod::is_sidecar(spec) {
             sidecar(found, n) && !initialized
         } else {

@@ -123,9 +123,13 @@ impl<'a> Case<'a> {
     }
 
     fn status(&self) -> PodStatus {
+        self.with(generate)
+    }
+
+    fn with<T>(&self, take: impl FnOnce(&StatusInputs<'_>) -> T) -> T {
         let reason = |r: &str| WaitingReason { reason: r.to_owned(), message: format!("{r} detail") };
         let waiting = self.waiting.iter().map(|(c, r)| ((*c).to_owned(), reason(r))).collect();
-        generate(&StatusInputs {
+        take(&StatusInputs {
             pod: self.pod,
             snapshot: self.snapshot.as_ref(),
             waiting: &waiting,

@@ -3,7 +3,7 @@
 //! In: two consecutive statuses and the pod's specification. Out: yes, or the container that contradicts.
 //! Pure. Upstream: `checkContainerStateTransition` of pkg/kubelet/status/status_manager.go.
 
-use agent_types::pod::named;
+use agent_types::pod::status_at;
 use agent_types::runtime::view::{SlotKind, slots};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
@@ -27,7 +27,7 @@ pub(super) fn check<'a>(
             SlotKind::Init | SlotKind::Sidecar => &status.init_container_statuses,
             SlotKind::Ephemeral => &status.ephemeral_container_statuses,
         };
-        let find = |status| list(status).as_deref().and_then(|all| named(all, &slot.name));
+        let find = |status| list(status).as_deref().and_then(|all| status_at(all, slot.index, &slot.name));
         let Some(exit_code) = find(before).and_then(exit_code) else { continue };
         let how = if exit_code == 0 { ContainerExit::Succeeded } else { ContainerExit::Failed(exit_code) };
         let comes_back = slot.kind != SlotKind::Ephemeral

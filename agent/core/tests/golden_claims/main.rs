@@ -1,8 +1,8 @@
 //! Made-up drivers, claims and pods, and what the upstream kubelet's DRA manager did with them: the same errors, calls, devices, health
 //! and checkpoints here, over drivers that fail, come and go, claims that are replaced, and restarts.
 //!
-//! In: `fixtures/claims.json.gz`, recorded by `qemu-tests/controlplane/cmd/claims` (docs/testing.md). Each state is compared by the hash
-//! of one text. The recorder ends a course where upstream's random order shows, and makes each device of a claim come once, which
+//! In: `fixtures/claims.json.gz`, recorded by `qemu-tests/controlplane/cmd/claims` (docs/internals/testing.md). Each state is compared by
+//! the hash of one text. The recorder ends a course where upstream's random order shows, and makes each device of a claim come once, which
 //! upstream doubles when a claim is prepared again. [`Departure`] names the places where a course ends because we depart on purpose.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]

@@ -4,6 +4,10 @@
 //! is shown: a terminal obeys them.
 
 pub(crate) mod amounts;
+pub(crate) mod boot_plot;
+pub(crate) mod jsonpath;
+pub(crate) mod operation;
+pub(crate) mod processes;
 pub(crate) mod screen;
 pub(crate) mod table;
 

@@ -11,58 +11,87 @@ const PLACES: [&str; 1] = ["/var"];
 
 /// The screen.
 pub(crate) fn screen(response: &GetResponse) -> String {
-    let mut lines = Vec::new();
-    let statuses =
-        || response.objects.iter().filter_map(|object| Some((name(object), object.status.as_ref()?)));
-    let slot = statuses().find_map(|(_, status)| match status {
-        Status::Slot(slot) if slot.slot.is_empty() => Some(format!("  root {}", slot.partition)),
-        Status::Slot(slot) => Some(format!("  slot {} ({})", slot.slot, slot.partition)),
-        _ => None,
-    });
-    for (name, status) in statuses() {
-        if let Status::Node(node) = status {
-            let version =
-                if node.image_version.is_empty() { "(no version)" } else { node.image_version.as_str() };
-            let slot = slot.as_deref().unwrap_or_default();
-            lines.push(format!("{name}  Orlop {version}{slot}  up {}", seconds(node.uptime_seconds)));
-            let addresses =
-                if node.addresses.is_empty() { "none".to_owned() } else { node.addresses.join(", ") };
-            lines.push(row("addresses", &addresses));
-            lines.push(row("agent", &node.agent));
-            let cluster = match node.cluster.as_str() {
-                "member" => format!("member of {}", node.api_server),
-                other => other.to_owned(),
-            };
-            lines.push(row("cluster", &cluster));
-        }
-    }
-    for (place, status) in statuses() {
-        match status {
-            Status::Memory(memory) => {
-                let text =
-                    format!("{} of {} available", bytes(memory.available_bytes), bytes(memory.total_bytes));
-                lines.push(row("memory", &text));
-            }
-            Status::Mount(mount) if PLACES.contains(&place) => lines.push(row(place, &free(mount))),
-            _ => {}
-        }
-    }
-    let problems: Vec<&ProblemStatus> = statuses()
-        .filter_map(|(_, status)| match status {
-            Status::Problem(problem) => Some(problem),
-            _ => None,
-        })
-        .collect();
-    match problems.len() {
-        0 if response.failures.is_empty() => lines.push(row("problems", "none")),
-        0 => lines.push(row("problems", "none is known, but not everything could be asked")),
-        number => lines.push(row("problems", &number.to_string())),
-    }
+    let mut lines: Vec<String> = headline(response).into_iter().collect();
+    lines.extend(facts(response).iter().map(|(key, value)| row(key, value)));
+    let problems = problems(response);
+    lines.push(row("problems", &number(&problems, response.failures.is_empty())));
     for problem in problems {
         lines.push(format!("  {}: {}", problem.subject, problem.message));
         lines.push(format!("    -> {} [{}]", problem.remedy, problem.runbook));
     }
     lines.iter().map(|line| plain(line) + "\n").collect()
+}
+
+fn statuses(response: &GetResponse) -> impl Iterator<Item = (&str, &Status)> {
+    response.objects.iter().filter_map(|object| Some((name(object), object.status.as_ref()?)))
+}
+
+/// Which node it is, which version, from where, for how long.
+pub(crate) fn headline(response: &GetResponse) -> Option<String> {
+    let slot = statuses(response).find_map(|(_, status)| match status {
+        Status::Slot(slot) if slot.slot.is_empty() => Some(format!("  root {}", slot.partition)),
+        Status::Slot(slot) => Some(format!("  slot {} ({})", slot.slot, slot.partition)),
+        _ => None,
+    });
+    statuses(response).find_map(|(name, status)| {
+        let Status::Node(node) = status else { return None };
+        let version =
+            if node.image_version.is_empty() { "(no version)" } else { node.image_version.as_str() };
+        let slot = slot.as_deref().unwrap_or_default();
+        Some(format!("{name}  Orlop {version}{slot}  up {}", seconds(node.uptime_seconds)))
+    })
+}
+
+/// The node's own words about itself, and its amounts.
+pub(crate) fn facts(response: &GetResponse) -> Vec<(String, String)> {
+    let mut facts = Vec::new();
+    let mut add = |key: &str, value: String| facts.push((key.to_owned(), value));
+    for (_, status) in statuses(response) {
+        if let Status::Node(node) = status {
+            let addresses =
+                if node.addresses.is_empty() { "none".to_owned() } else { node.addresses.join(", ") };
+            add("addresses", addresses);
+            add("agent", node.agent.clone());
+            let cluster = match node.cluster.as_str() {
+                "member" => format!("member of {}", node.api_server),
+                other => other.to_owned(),
+            };
+            add("cluster", cluster);
+            if !node.firmware.is_empty() {
+                add("firmware", node.firmware.clone());
+            }
+        }
+    }
+    for (place, status) in statuses(response) {
+        match status {
+            Status::Memory(memory) => {
+                let text =
+                    format!("{} of {} available", bytes(memory.available_bytes), bytes(memory.total_bytes));
+                add("memory", text);
+            }
+            Status::Mount(mount) if PLACES.contains(&place) => add(place, free(mount)),
+            _ => {}
+        }
+    }
+    facts
+}
+
+/// The problems that the node knows.
+pub(crate) fn problems(response: &GetResponse) -> Vec<&ProblemStatus> {
+    let all = statuses(response).filter_map(|(_, status)| match status {
+        Status::Problem(problem) => Some(problem),
+        _ => None,
+    });
+    all.collect()
+}
+
+/// How many there are, in words; `is_complete`: everything could be asked.
+pub(crate) fn number(problems: &[&ProblemStatus], is_complete: bool) -> String {
+    match problems.len() {
+        0 if is_complete => "none".to_owned(),
+        0 => "none is known, but not everything could be asked".to_owned(),
+        number => number.to_string(),
+    }
 }
 
 fn row(key: &str, value: &str) -> String {
@@ -126,17 +155,27 @@ mod tests {
     }
 
     #[test]
+    fn a_firmware_with_secure_boot_has_a_line() {
+        let mut objects = node();
+        if let Some(Status::Node(node)) = &mut objects[0].status {
+            node.firmware = "Secure Boot on (keys: Orlop db 1a2b3c4d)".to_owned();
+        }
+        let shown = screen(&GetResponse { objects, failures: Vec::new() });
+        assert!(shown.contains("firmware   Secure Boot on (keys: Orlop db 1a2b3c4d)\nmemory "), "{shown}");
+    }
+
+    #[test]
     fn problems_have_their_remedies() {
         let problem = ProblemStatus {
             subject: "kubelet.service".to_owned(),
             message: "the node agent does not run: masked".to_owned(),
             remedy: "reboot".to_owned(),
-            runbook: "docs/node-api.md#problems".to_owned(),
+            runbook: "docs/reference/node-api.md#problems".to_owned(),
         };
         let mut objects = node();
         objects.push(object("kubelet.service", Status::Problem(problem)));
         let shown = screen(&GetResponse { objects, failures: Vec::new() });
-        let end = "problems   1\n  kubelet.service: the node agent does not run: masked\n    -> reboot [docs/node-api.md#problems]\n";
+        let end = "problems   1\n  kubelet.service: the node agent does not run: masked\n    -> reboot [docs/reference/node-api.md#problems]\n";
         assert_eq!(shown, format!("{START}{end}"));
     }
 

@@ -45,25 +45,50 @@ pub(crate) fn objects(objects: &[Object]) -> String {
     groups.map(of_kind).collect::<Vec<_>>().join("\n")
 }
 
-fn columns(object: &Object) -> &'static [&'static str] {
+/// The same of several nodes, with the node of each object in front.
+pub(crate) fn objects_of_nodes(objects: &[(&str, &Object)]) -> String {
+    let mut kinds: Vec<&str> = Vec::new();
+    for (_, object) in objects {
+        if !kinds.contains(&object.kind.as_str()) {
+            kinds.push(&object.kind);
+        }
+    }
+    let of_kind = |kind: &&str| {
+        let group: Vec<&(&str, &Object)> =
+            objects.iter().filter(|(_, object)| object.kind.as_str() == *kind).collect();
+        let titles = group.first().map(|(_, object)| columns(object)).unwrap_or_default();
+        let headers: Vec<&str> = ["NODE", "NAME"].into_iter().chain(titles.iter().copied()).collect();
+        let row = |(node, object): &(&str, &Object)| {
+            let named = [(*node).to_owned(), name(object).to_owned()];
+            named.into_iter().chain(cells(object)).map(|cell| plain(&cell)).collect::<Vec<String>>()
+        };
+        table(&headers, group.into_iter().map(row).collect())
+    };
+    kinds.iter().map(of_kind).collect::<Vec<_>>().join("\n")
+}
+
+/// Headers of the columns after the name.
+pub(crate) fn columns(object: &Object) -> &'static [&'static str] {
     match &object.status {
         Some(Status::Node(_)) => &["AGENT", "CLUSTER", "VERSION", "UP", "ADDRESSES"],
         Some(Status::Slot(_)) => &["PARTITION", "VERSION", "ROOT HASH"],
         Some(Status::Boot(_)) => &["AT", "TOOK", "OK", "DETAIL"],
         Some(Status::Problem(_)) => &["PROBLEM", "REMEDY"],
         Some(Status::Service(_)) => &["ACTIVE", "SUB", "PID", "RESTARTS", "MEMORY", "STATUS"],
+        Some(Status::Process(_)) => &["COMMAND", "STATE", "USER", "MEMORY", "CPU TIME", "UNIT", "POD"],
         Some(Status::Address(_)) => &["INTERFACE", "ADDRESS"],
         Some(Status::Link(_)) => &["STATE", "MAC", "MTU", "DRIVER"],
         Some(Status::Disk(_)) => &["SIZE", "MODEL", "FLAGS", "PARTITIONS"],
         Some(Status::Mount(_)) => &["SOURCE", "TYPE", "SIZE", "FREE", "MODE"],
         Some(Status::Memory(_)) => &["TOTAL", "AVAILABLE", "SWAP", "PRESSURE"],
         Some(Status::Time(_)) => &["NOW", "NTP"],
+        Some(Status::Operation(_)) => &["VERB", "OBJECT", "PHASE", "BY", "ACCEPTED", "ENDED", "MESSAGE"],
         // A node that is newer than this program.
         None => &[],
     }
 }
 
-fn cells(object: &Object) -> Vec<String> {
+pub(crate) fn cells(object: &Object) -> Vec<String> {
     match &object.status {
         Some(Status::Node(node)) => vec![
             node.agent.clone(),
@@ -89,6 +114,15 @@ fn cells(object: &Object) -> Vec<String> {
             service.restarts.to_string(),
             service.memory_bytes.map_or_else(String::new, bytes),
             service.status.clone(),
+        ],
+        Some(Status::Process(process)) => vec![
+            process.command.clone(),
+            process.state.clone(),
+            process.user.to_string(),
+            bytes(process.memory_bytes),
+            milliseconds(process.cpu_ms),
+            process.unit.clone(),
+            process.pod.clone(),
         ],
         Some(Status::Address(address)) => vec![address.interface.clone(), address.address.clone()],
         Some(Status::Link(link)) => {
@@ -116,6 +150,15 @@ fn cells(object: &Object) -> Vec<String> {
         Some(Status::Time(time)) => {
             vec![time.now.clone(), ntp(time.ntp_synchronized, time.ntp_refused).to_owned()]
         }
+        Some(Status::Operation(operation)) => vec![
+            operation.verb.clone(),
+            operation.object.clone(),
+            operation.phase.clone(),
+            operation.by.clone(),
+            operation.accepted_at.clone(),
+            operation.ended_at.clone(),
+            operation.message.clone(),
+        ],
         None => Vec::new(),
     }
 }
@@ -132,7 +175,7 @@ fn ntp(synchronized: bool, refused: bool) -> &'static str {
 mod tests {
     use orlop_proto::node_api::v1alpha1::{
         AddressStatus, BootPhase, DiskStatus, LinkStatus, MemoryStatus, Meta, MountStatus, NodeStatus,
-        ProblemStatus, ServiceStatus, SlotStatus, TimeStatus,
+        OperationStatus, ProblemStatus, ProcessStatus, ServiceStatus, SlotStatus, TimeStatus,
     };
 
     use super::*;
@@ -179,12 +222,14 @@ mod tests {
             Status::Boot(BootPhase::default()),
             Status::Problem(ProblemStatus::default()),
             Status::Service(ServiceStatus::default()),
+            Status::Process(ProcessStatus::default()),
             Status::Address(AddressStatus::default()),
             Status::Link(LinkStatus::default()),
             Status::Disk(DiskStatus::default()),
             Status::Mount(MountStatus::default()),
             Status::Memory(MemoryStatus::default()),
             Status::Time(TimeStatus::default()),
+            Status::Operation(OperationStatus::default()),
         ];
         for status in all {
             let object = object("k", "n", status);

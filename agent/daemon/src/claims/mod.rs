@@ -1,4 +1,4 @@
-//! Resource claims (DRA): the task of their owner, and everything around it. docs/agent/resource-claims.md.
+//! Resource claims (DRA): the task of their owner, and everything around it. docs/internals/agent/resource-claims.md.
 //!
 //! ```text
 //! executor ──prepare, find, unprepare──► owner (ResourceClaims) ──► API server (claims, slices), files, workers (health)

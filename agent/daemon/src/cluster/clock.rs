@@ -8,7 +8,7 @@
 //! ```
 //! In: [`Deps`]. Out: whether dates of certificates count; files that systemd acts on, because the agent has no CAP_SYS_TIME.
 //! Invariants: a look ends within its limits and sends no credentials; the files are replaced whole. Decisions are in
-//! [`agent_core::clock`]. See docs/time.md.
+//! [`agent_core::clock`]. See docs/reference/time.md.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

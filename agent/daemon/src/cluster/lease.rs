@@ -3,6 +3,7 @@
 //! In: the Node's UID. Out: calls; the lease's problem for `ClusterProblems`. Decisions are in [`agent_core::lease`].
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use agent_core::lease::{LeaseAction, LeaseEvent, LeaseFact, NodeLease};
 use agent_types::api::ApiServer;
@@ -21,18 +22,21 @@ pub struct LeaseShell<A> {
     /// Asks for new connections.
     reconnect: Arc<Notify>,
     cluster_problems: ClusterProblems,
+    /// Renewals since the agent began; read without a lock.
+    renewals: Arc<AtomicU32>,
 }
 
 impl<A> LeaseShell<A> {
-    /// `own` is the lease's own mailbox, for answers.
+    /// `own` is the lease's own mailbox, for answers; `renewals` counts.
     #[must_use]
     pub fn new(
         caller: Caller<A>,
         own: Sender<LeaseEvent>,
         reconnect: Arc<Notify>,
         cluster_problems: ClusterProblems,
+        renewals: Arc<AtomicU32>,
     ) -> LeaseShell<A> {
-        LeaseShell { caller, own, reconnect, cluster_problems }
+        LeaseShell { caller, own, reconnect, cluster_problems, renewals }
     }
 }
 
@@ -53,7 +57,8 @@ impl<A: ApiServer> Shell for LeaseShell<A> {
             }
             LeaseAction::CloseConnections => self.reconnect.notify_one(),
             LeaseAction::Fact(LeaseFact::Created | LeaseFact::Renewed) => {
-                self.cluster_problems.say(Part::Lease, "")
+                self.cluster_problems.say(Part::Lease, "");
+                self.renewals.fetch_add(1, Ordering::Relaxed);
             }
             LeaseAction::Fact(LeaseFact::Failed { message }) => {
                 self.cluster_problems.say(Part::Lease, &format!("node lease not renewed: {message}"));

@@ -5,7 +5,7 @@
 //! pod watch ──► API source ─► manager       workers ─► status manager, mirror pods, recorder ─► calls
 //! ```
 //! In: [`ClusterPlan`], [`ApiDrivers`]. Out: owners that run until the node stops. Invariant: nothing here can stop a
-//! pod by itself; without the API server every owner waits and the pods go on. See docs/join.md.
+//! pod by itself; without the API server every owner waits and the pods go on. See docs/internals/join.md.
 
 mod bootstrap_credentials;
 pub mod calls;
@@ -21,6 +21,7 @@ pub mod pods;
 pub mod watches;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use agent_core::admission::NodeMarks;
 use agent_core::events::{Rate, Recorder, RecorderEvent};
@@ -111,6 +112,10 @@ pub struct ClusterHandles {
     pub pod_cidrs: watch::Receiver<Vec<String>>,
     /// `status.addresses`, as the API server has them.
     pub addresses: watch::Receiver<Vec<NodeAddress>>,
+    /// The Node as its watch shows it; none before the first list, and while there is none.
+    pub object: watch::Receiver<Option<Arc<Node>>>,
+    /// Renewals of the lease since the agent began.
+    pub renewals: Arc<AtomicU32>,
     /// For the watchdog.
     pub owners: Vec<Owner>,
 }
@@ -188,14 +193,21 @@ pub fn start<R: Runtime, I: ImageService, C: NodeFactsSource, A: ApiServer>(
     let (ready_view, ready) = watch::channel(false);
     let (cidr_view, pod_cidrs) = watch::channel(Vec::new());
     let (address_view, addresses) = watch::channel(Vec::new());
+    let (object_view, object) = watch::channel(None);
+    let renewals = Arc::new(AtomicU32::new(0));
     let tasks = &node.tasks;
     let network_changed = sources.facts.network_changes(tasks);
     let to = mailboxes.node.0.clone();
     let owners = mailboxes.owners();
     let watchers = mailboxes.watchers(node);
     tasks.start(hear_pods(api.pods, watchers));
-    let listener =
-        NodeListener { status: to.clone(), addresses: address_view, volumes, manager: node.manager.clone() };
+    let listener = NodeListener {
+        status: to.clone(),
+        addresses: address_view,
+        object: object_view,
+        volumes,
+        manager: node.manager.clone(),
+    };
     tasks.start(listener.hear(api.node));
     let caller = Caller::new(tasks.clone(), api.client);
     let name = plan.node.node_name.to_string();
@@ -211,10 +223,10 @@ pub fn start<R: Runtime, I: ImageService, C: NodeFactsSource, A: ApiServer>(
         cluster_problems: api.cluster_problems.clone(),
         metrics: node.node_events.metrics().clone(),
     };
-    start_machines(plan, mailboxes, &caller, listeners, node);
+    start_machines(plan, mailboxes, &caller, listeners, node, Arc::clone(&renewals));
     let feeds = Feeds { sources, ready: ready.clone(), network_changed, to: to.clone() };
     feeds.start(tasks);
-    ClusterHandles { node: to, ready, pod_cidrs, addresses, owners }
+    ClusterHandles { node: to, ready, pod_cidrs, addresses, object, renewals, owners }
 }
 
 /// Starts the machines that call the API server; the first ticks start the work.
@@ -224,6 +236,7 @@ fn start_machines<A: ApiServer>(
     caller: &Caller<A>,
     listeners: NodeListeners,
     node: &NodeHandles,
+    renewals: Arc<AtomicU32>,
 ) {
     let Mailboxes { source, status, mirrors, recorder, lease, node: own, shutdown, .. } = mailboxes;
     let name = plan.node.node_name.to_string();
@@ -243,7 +256,7 @@ fn start_machines<A: ApiServer>(
     let shell = RecorderShell { caller: caller.clone(), own: recorder.0 };
     tasks.own(Recorder::new(name, plan.events), shell, recorder.1);
     let (reconnect, cluster_problems) = (listeners.reconnect.clone(), listeners.cluster_problems.clone());
-    let shell = LeaseShell::new(caller.clone(), lease.0.clone(), reconnect, cluster_problems);
+    let shell = LeaseShell::new(caller.clone(), lease.0.clone(), reconnect, cluster_problems, renewals);
     tasks.own(NodeLease::new(plan.lease), shell, lease.1);
     let shell = NodeObjectShell { caller: caller.clone(), own: own.0.clone(), listeners };
     tasks.own(NodeStatus::new(plan.node), shell, own.1);
@@ -263,6 +276,7 @@ async fn hear_pods(opening: Opening<Pod>, watchers: PodWatchers) {
 struct NodeListener {
     status: Sender<NodeStatusEvent>,
     addresses: watch::Sender<Vec<NodeAddress>>,
+    object: watch::Sender<Option<Arc<Node>>>,
     volumes: CsiVolumes,
     manager: Sender<ManagerEvent>,
 }
@@ -278,6 +292,9 @@ impl NodeListener {
                     *known = now;
                     differ
                 });
+            }
+            if let Some(object) = object_in(&event) {
+                self.object.send_replace(object);
             }
             // Pods whose volumes are now attached are synchronised at once, without waiting for the next retry.
             let pods = self.volumes.node_says(&event).await;
@@ -306,6 +323,16 @@ async fn answer_manager<A: ApiServer>(
             };
             to.send(ManagerEvent::NodeRead(marks));
         });
+    }
+}
+
+/// The Node after an event of the watch; `None` if the event says nothing about it.
+fn object_in(event: &WatchEvent<Node>) -> Option<Option<Arc<Node>>> {
+    match event {
+        WatchEvent::Listed(nodes) => Some(nodes.first().cloned()),
+        WatchEvent::Applied(node) => Some(Some(Arc::clone(node))),
+        WatchEvent::Deleted(_) => Some(None),
+        WatchEvent::Lost(_) => None,
     }
 }
 

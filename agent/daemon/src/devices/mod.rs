@@ -1,4 +1,4 @@
-//! Device plugins: the registration socket, one client for each registered plugin, the checkpoint. docs/agent/devices.md.
+//! Device plugins: the registration socket, one client for each registered plugin, the checkpoint. docs/internals/agent/devices.md.
 //!
 //! ```text
 //! plugin ──Register──► server ──► client (options, ListAndWatch) ──DeviceEvent──► pod manager

@@ -9,7 +9,7 @@
 //! In: images and containers of the runtime, the configuration. Out: removals, node events, a metric, removed
 //! pull records of removed images. Invariants: one collection at a time; an image that a pod needed recently
 //! stays ([`crate::images::image_uses`]); no state is on disk, ages begin again with the agent. The decisions
-//! are in [`agent_core::images::gc`]; docs/gc.md. Upstream: pkg/kubelet/images/image_gc_manager.go.
+//! are in [`agent_core::images::gc`]; docs/internals/gc.md. Upstream: pkg/kubelet/images/image_gc_manager.go.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_core::console::runbook::{self, ProblemRunbook};
 use agent_linux::notify::Notifier;
 use orlop_config::ledger::HostMessage;
 use tokio::sync::watch;
@@ -36,6 +37,10 @@ pub enum Part {
 }
 
 impl Part {
+    /// All of them, in their order.
+    pub const ALL: [Part; 6] =
+        [Part::Identity, Part::Kubeconfig, Part::Node, Part::Lease, Part::Serving, Part::Clock];
+
     /// Its name, for people.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -46,6 +51,19 @@ impl Part {
             Part::Lease => "lease",
             Part::Serving => "serving certificate",
             Part::Clock => "clock",
+        }
+    }
+
+    /// Its section of the runbooks.
+    #[must_use]
+    pub fn runbook(self) -> &'static ProblemRunbook {
+        match self {
+            Part::Identity => &runbook::CLUSTER_IDENTITY,
+            Part::Kubeconfig => &runbook::CLUSTER_KUBECONFIG,
+            Part::Node => &runbook::CLUSTER_NODE,
+            Part::Lease => &runbook::CLUSTER_LEASE,
+            Part::Serving => &runbook::CLUSTER_SERVING,
+            Part::Clock => &runbook::CLUSTER_CLOCK,
         }
     }
 }

@@ -5,9 +5,9 @@
 //! pods' output (`console.podOutput`) ────────────────────────────────────────────────────┴─► queue ─► /dev/kmsg ─► consoles
 //!                                                      └─► problems with pods ─► agent-problems.json ─► management API
 //! ```
-//! Decisions are in [`agent_core::console`]. Invariants: an agent that orlop-init did not boot writes nothing: the kernel's log
+//! Decisions are in [`agent_core::console`]. Invariants: an agent that orlop-initrd did not boot writes nothing: the kernel's log
 //! is another system's; a console that is slow delays no owner, its lines wait in a bounded queue and are dropped when it is
-//! full. See docs/boot.md, "Consoles".
+//! full. See docs/reference/boot.md, "Consoles".
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use agent_linux::kernel_log::{self, KernelLogWriter};
 use agent_linux::network;
 use agent_types::pod::is_static;
 use agent_types::time::Now;
+use orlop_config::boot_trust::TRUST_PHASE;
 use orlop_config::ledger::Ledger;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -41,6 +42,9 @@ const ADDRESSES_EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration
 const OF_PODS: &[ProblemSource] = &[ProblemSource::Manifests, ProblemSource::StaticPods];
 /// Their file is written no sooner than this after the last time.
 const PROBLEMS_EVERY: Duration = Duration::from_secs(1);
+/// The kernel's levels of what an update says (KERN_WARNING, KERN_NOTICE).
+const LEVEL_WARNING: u8 = 4;
+const LEVEL_NOTICE: u8 = 5;
 /// The kernel's level of pods' output (KERN_INFO).
 const LEVEL_OUTPUT: u8 = 6;
 
@@ -49,7 +53,7 @@ const LEVEL_OUTPUT: u8 = 6;
 pub struct ConsoleWriter(mpsc::Sender<(u8, String)>);
 
 impl ConsoleWriter {
-    /// A writer to the kernel's log of a machine that orlop-init has booted; `None` on another machine.
+    /// A writer to the kernel's log of a machine that orlop-initrd has booted; `None` on another machine.
     #[must_use]
     pub fn of_appliance(run_dir: &Path, tasks: &Tasks) -> Option<ConsoleWriter> {
         is_appliance(run_dir).then(|| ConsoleWriter::new(PathBuf::from(kernel_log::PATH), tasks))
@@ -67,12 +71,18 @@ impl ConsoleWriter {
         self.write(LEVEL_OUTPUT, line)
     }
 
+    /// Queues a line about an update of the node; false if it had to be dropped.
+    #[must_use]
+    pub fn update(&self, is_warning: bool, line: String) -> bool {
+        self.write(if is_warning { LEVEL_WARNING } else { LEVEL_NOTICE }, line)
+    }
+
     fn write(&self, level: u8, text: String) -> bool {
         self.0.try_send((level, text)).is_ok()
     }
 }
 
-/// Whether orlop-init booted this machine.
+/// Whether orlop-initrd booted this machine.
 #[must_use]
 pub fn is_appliance(run_dir: &Path) -> bool {
     run_dir.join("boot.json").exists()
@@ -248,9 +258,11 @@ impl Coalesce for ConsoleEvent {
 fn title(name: String, run_dir: &Path) -> NodeTitle {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     let ledger = Ledger::parse(&read(&run_dir.join("boot.json"))).unwrap_or_default();
-    let verity = ledger.entries.iter().find(|entry| entry.phase == "init.verity");
-    let root = verity.map_or_else(String::new, |entry| root_of(&entry.detail));
-    NodeTitle { name, version: image_version(&read(Path::new("/usr/lib/os-release"))), root }
+    let of =
+        |phase: &str| ledger.entries.iter().find(|entry| entry.phase == phase).map(|entry| &entry.detail);
+    let root = of("init.verity").map_or_else(String::new, |detail| root_of(detail));
+    let firmware = of(TRUST_PHASE).cloned().unwrap_or_default();
+    NodeTitle { name, version: image_version(&read(Path::new("/usr/lib/os-release"))), root, firmware }
 }
 
 /// `IMAGE_VERSION` of an os-release file; the agent's own version in an image without it.
@@ -268,7 +280,7 @@ fn configuration(run_dir: &Path) -> Vec<ConsoleProblem> {
 async fn follow_cluster(mut problems: watch::Receiver<Problems>, own: Sender<ConsoleEvent>) {
     loop {
         let first = problems.borrow_and_update().iter().next().map(|(part, sentence)| {
-            ConsoleProblem::sentence(&format!("cluster, {}", part.as_str()), sentence)
+            ConsoleProblem::sentence(part.runbook(), &format!("cluster, {}", part.as_str()), sentence)
         });
         own.send(ConsoleEvent::Problems(ProblemSource::Cluster, first.into_iter().collect()));
         if problems.changed().await.is_err() {

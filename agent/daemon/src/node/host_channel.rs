@@ -5,7 +5,7 @@
 //! pod output, problems ───────────────────────────────────────────────────┴─► queue ─► host channel
 //! ```
 //! Invariants: a host that does not read loses lines, and never delays the agent; a message reports the number of lost
-//! lines. Formats: docs/architecture.md, "Host channel" and "Ledger phase names".
+//! lines. Formats: docs/internals/architecture.md, "Host channel" and "Ledger phase names".
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! The node itself: cgroups, eviction, shutdown, rotation of logs, settings, and reports about the node.
 
+pub mod api_key;
 pub mod cluster_problems;
 pub mod console;
 pub mod container_manager;

@@ -14,6 +14,7 @@ use agent_core::eviction::{EvictionEvent, Victim};
 use agent_core::mirror_pods::MirrorEvent;
 use agent_core::node_shutdown::{LastEnd, LeavingPod, ShutdownEvent};
 use agent_core::node_status::{DeviceResources, NodeInput, NodeStatusEvent};
+use agent_core::node_update::report::UpdateShown;
 use agent_core::pod_source::storage::DuplicateName;
 use agent_core::pod_source::{PodUpdate, Source};
 use agent_core::status_manager::StatusEvent;
@@ -131,6 +132,16 @@ impl NodeEvents {
     /// How the last boot ended.
     pub fn last_end(&self, end: LastEnd) {
         self.to_node(NodeInput::LastEnd(end));
+    }
+
+    /// Fingerprint of the management API's key.
+    pub fn api_key(&self, fingerprint: String) {
+        self.to_node(NodeInput::ApiKey(fingerprint));
+    }
+
+    /// Where an update of the node is, and what has failed of it.
+    pub fn update(&self, shown: UpdateShown) {
+        self.to_node(NodeInput::Update(shown));
     }
 
     /// Whether a stop of the machine would wait for the pods, or why not.

@@ -481,6 +481,7 @@ mod tests {
             options,
             cluster: None,
             pod_output: false,
+            pods_per_shim: 1,
             given,
             warnings: Vec::new(),
         };

@@ -8,7 +8,7 @@
 //! In: logind's signals; the stop of the agent's unit. Out: pods that end in order, a receipt, the delay lock given
 //! back. Decisions are in [`agent_core::node_shutdown`]. Invariants: without logind no shutdown is delayed and nothing
 //! else changes; the agent connects again and again, and after a while a condition of the Node reports it. If logind
-//! did not wait, pods end while the unit stops ([`Departure`]). See docs/shutdown.md.
+//! did not wait, pods end while the unit stops ([`Departure`]). See docs/reference/shutdown.md.
 
 mod delay;
 mod departure;
@@ -33,7 +33,7 @@ use agent_types::kill::TerminatingRecord;
 use agent_types::time::Now;
 use tokio::sync::{mpsc, watch};
 
-pub use crate::node::shutdown::departure::Departure;
+pub use crate::node::shutdown::departure::{Departure, stop_of_machine};
 
 use crate::node::NodeHandles;
 use crate::node::node_events::NodeEvents;

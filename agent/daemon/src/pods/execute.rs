@@ -59,6 +59,7 @@ use crate::pods::pod_dirs::{PodDirs, chain};
 use crate::pods::pod_values::Sources;
 use crate::pods::probes_and_hooks::Handlers;
 use crate::runtime::inspect::Observer;
+use crate::runtime::shim_groups::SharedShims;
 use crate::serving::metrics::Metrics;
 use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
@@ -77,6 +78,8 @@ pub struct Deps<R, I> {
     pub handlers: Arc<dyn Handlers>,
     /// Resources of running containers.
     pub amounts: Arc<dyn ContainerAmounts>,
+    /// Groups of pods that share a shim.
+    pub shims: SharedShims,
     /// The pods' directories.
     pub dirs: Arc<PodDirs>,
     /// Values of Secrets, ConfigMaps and tokens.
@@ -101,6 +104,7 @@ pub struct Executor<R, I> {
     images: Arc<I>,
     handlers: Arc<dyn Handlers>,
     amounts: Arc<dyn ContainerAmounts>,
+    shims: SharedShims,
     observer: Observer<R>,
     dirs: Arc<PodDirs>,
     sources: Arc<dyn Sources>,
@@ -129,6 +133,7 @@ impl<R, I> Clone for Executor<R, I> {
             images: self.images.clone(),
             handlers: self.handlers.clone(),
             amounts: self.amounts.clone(),
+            shims: self.shims.clone(),
             observer: self.observer.clone(),
             dirs: self.dirs.clone(),
             sources: self.sources.clone(),
@@ -160,6 +165,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             images,
             handlers,
             amounts,
+            shims,
             dirs,
             sources,
             cgroups,
@@ -175,6 +181,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             images,
             handlers,
             amounts,
+            shims,
             dirs,
             sources,
             records,

@@ -239,20 +239,26 @@ impl PodDirs {
                 remove_tree(&logs)?;
             }
         }
-        self.links.sync(&key.uid, &BTreeMap::new())?;
+        self.links.sync(&key.uid, &BTreeMap::new(), None)?;
         remove_tree(&own)?;
         self.free_users(&key.uid);
         self.forget_actuated(&key.uid);
         Ok(())
     }
 
-    /// Makes the links of the pod's logs equal to `wanted` (name, target). A missing log gets no link.
+    /// Makes the links of the pod's logs equal to `wanted` (name, target). A missing log gets no link. `before` has the pod's links;
+    /// `None`: they are looked for among all links. Answers the links that are there.
     ///
     /// # Errors
     /// The step that failed.
-    pub fn sync_log_links(&self, uid: &PodUid, wanted: &BTreeMap<String, String>) -> Result<(), FilesError> {
+    pub fn sync_log_links(
+        &self,
+        uid: &PodUid,
+        wanted: &BTreeMap<String, String>,
+        before: Option<BTreeMap<String, String>>,
+    ) -> Result<BTreeMap<String, String>, FilesError> {
         let _one = self.lock(uid);
-        self.links.sync(uid, wanted)
+        self.links.sync(uid, wanted, before)
     }
 
     /// Removes links to logs of pods without a log directory.

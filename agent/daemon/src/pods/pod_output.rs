@@ -1,7 +1,7 @@
 //! Pods' output to the host channel and the consoles (`console.podOutput: true`): for a person who watches a machine boot.
 //!
 //! In: snapshots of pods that changed. Out: [`HostMessage::PodOutput`], one a line, and the same lines for the consoles,
-//! short and few (docs/boot.md, "Consoles"). Containers that ran before the agent are followed from where they are, so a restart
+//! short and few (docs/reference/boot.md, "Consoles"). Containers that ran before the agent are followed from where they are, so a restart
 //! repeats nothing. Invariant: the agent drops lines rather than wait for host or consoles, and reports their number.
 
 use std::collections::BTreeMap;

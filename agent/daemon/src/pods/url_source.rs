@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::console::problem::ConsoleProblem;
+use agent_core::console::runbook;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::decode::MAX_MANIFEST_BYTES;
 use agent_core::pod_source::url::{self, UrlAction, UrlAnswer, UrlEvent, UrlReport, UrlSourceConfig};
@@ -129,9 +130,8 @@ impl UrlShell {
             UrlReport::Failed { problem, last } => {
                 let more = if *last { "; this is not said again until it works" } else { "" };
                 tracing::error!(server, problem, "static pods not read from their URL{more}");
-                let remedy = "check `staticPodURL` of the NodeConfig, and its server";
                 let subject = format!("static pods of {server}");
-                let shown = ConsoleProblem::new(&subject, problem, remedy);
+                let shown = ConsoleProblem::of(&runbook::MANIFEST_URL, &subject, problem);
                 self.node_events.manifest_problems(Source::Http, vec![shown]);
             }
             UrlReport::Recovered => {

@@ -41,7 +41,7 @@ pub(super) struct Process {
     pub(super) host: Host,
     /// Shows problems with the cluster.
     pub(super) cluster_problems: ClusterProblems,
-    /// The machine's consoles; `None` where orlop-init did not boot it.
+    /// The machine's consoles; `None` where orlop-initrd did not boot it.
     pub(super) console: Option<NodeConsole>,
     /// Counters.
     pub(super) metrics: Metrics,

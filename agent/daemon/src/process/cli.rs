@@ -11,6 +11,8 @@ use anyhow::{Context, bail};
 use orlop_config::ConfigError;
 use orlop_config::kubelet::flags::args::{self, Options};
 use orlop_config::kubelet::{DROP_IN_EXTENSION, DropIn, FeatureGates, load_kubelet_config_with, unread};
+use orlop_config::node::{PODS_PER_SHIM_MAX, Runtime};
+use serde_json::Value;
 
 use crate::pods::url_source::Manifests;
 use crate::process::cluster_settings;
@@ -93,12 +95,12 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
     if !parsed.options.node_labels.is_empty() && (cluster.is_none() || !kubelet.register_node) {
         warnings.push("--node-labels is for admission only: this node registers nowhere".to_owned());
     }
-    let pod_output = match pod_output(node_config.as_deref()) {
-        Ok(on) => on,
+    let of_node = match of_node(node_config.as_deref()) {
+        Ok(of_node) => of_node,
         Err(e) => {
-            // The node configuration decides about the console only; the node itself can do without.
+            // The node configuration decides about the console and the shims only; the node itself can do without.
             warnings.push(format!("{e:#}"));
-            false
+            OfNode::default()
         }
     };
     Ok(Command::Run(Box::new(Settings {
@@ -106,7 +108,8 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
         kubelet,
         options: parsed.options,
         cluster,
-        pod_output,
+        pod_output: of_node.pod_output,
+        pods_per_shim: of_node.pods_per_shim,
         given,
         warnings,
     })))
@@ -193,17 +196,44 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read configuration {}", path.display()))
 }
 
-/// `console.podOutput` of the effective node configuration; false on a machine without one.
-fn pod_output(given: Option<&Path>) -> anyhow::Result<bool> {
+/// The agent's part of the effective node configuration.
+struct OfNode {
+    pod_output: bool,
+    pods_per_shim: u32,
+}
+
+impl Default for OfNode {
+    fn default() -> OfNode {
+        OfNode { pod_output: false, pods_per_shim: Runtime::default().pods_per_shim }
+    }
+}
+
+/// `console.podOutput` and `runtime.podsPerShim`; the defaults on a machine without a node configuration.
+fn of_node(given: Option<&Path>) -> anyhow::Result<OfNode> {
     let path = given.unwrap_or(Path::new(NODE_CONFIG));
     let text = match std::fs::read_to_string(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && given.is_none() => return Ok(false),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && given.is_none() => return Ok(OfNode::default()),
         text => text.with_context(|| format!("read node configuration {}", path.display()))?,
     };
-    let document: serde_json::Value = serde_json::from_str(&text)
+    let document: Value = serde_json::from_str(&text)
         .with_context(|| format!("parse node configuration {}", path.display()))?;
-    let on = document.pointer("/config/console/podOutput").or_else(|| document.pointer("/console/podOutput"));
-    Ok(on.and_then(serde_json::Value::as_bool).unwrap_or(false))
+    let value = |at: &str| document.pointer(&format!("/config{at}")).or_else(|| document.pointer(at));
+    let default = OfNode::default();
+    let pods_per_shim = match value("/runtime/podsPerShim") {
+        None => default.pods_per_shim,
+        Some(pods) => {
+            let fits = pods.as_i64().filter(|pods| (1..=PODS_PER_SHIM_MAX).contains(pods));
+            let fits = fits.and_then(|pods| u32::try_from(pods).ok());
+            fits.with_context(|| {
+                format!(
+                    "{}: runtime.podsPerShim: {pods} must be an integer between 1 and {PODS_PER_SHIM_MAX}",
+                    path.display()
+                )
+            })?
+        }
+    };
+    let pod_output = value("/console/podOutput").and_then(Value::as_bool).unwrap_or(default.pod_output);
+    Ok(OfNode { pod_output, pods_per_shim })
 }
 
 #[cfg(test)]
@@ -268,6 +298,31 @@ mod tests {
         assert_eq!((k.max_pods, k.pod_pids_limit, k.oom_score_adj), (30, 200, -7));
         assert_eq!(given.options.hostname_override.as_deref(), Some("n1"));
         assert!(given.pod_output && given.warnings.is_empty(), "{:?}", given.warnings);
+        assert_eq!(given.pods_per_shim, 1);
+    }
+
+    #[test]
+    fn pods_share_shims_as_the_node_configuration_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = dir.path().join("node.json");
+        let given = |pods: &str| {
+            std::fs::write(&node, format!("{{\"config\":{{\"runtime\":{{\"podsPerShim\":{pods}}}}}}}"))
+                .unwrap();
+            settings(&["--node-config", node.to_str().unwrap()])
+        };
+        for pods in [1_u32, 16, 64] {
+            let of = given(&pods.to_string());
+            assert_eq!((of.pods_per_shim, of.warnings.len()), (pods, 0), "{:?}", of.warnings);
+        }
+        for pods in ["0", "65", "-1", "1.5", "\"2\""] {
+            let of = given(pods);
+            assert_eq!(of.pods_per_shim, 1);
+            assert!(
+                of.warnings[0].contains("runtime.podsPerShim") && of.warnings[0].contains(pods),
+                "{:?}",
+                of.warnings
+            );
+        }
     }
 
     #[test]

@@ -100,6 +100,12 @@ impl Incarnation {
         self.fence_until
     }
 
+    /// The last run of this boot did not end in order.
+    #[must_use]
+    pub fn follows_crash(&self) -> bool {
+        self.fence_until != Mono(0)
+    }
+
     /// The kernel's id of this boot.
     #[must_use]
     pub fn boot_id(&self) -> &str {
@@ -170,6 +176,7 @@ mod tests {
         assert_eq!((first.fence_until(), first.is_first_of_boot()), (Mono(0), true));
         let after_crash = begin("boot-1", 7);
         assert_eq!((after_crash.fence_until(), after_crash.is_first_of_boot()), (fenced(7), false));
+        assert!(after_crash.follows_crash() && !first.follows_crash());
         after_crash.end_clean().unwrap();
         let after_stop = begin("boot-1", 9);
         assert_eq!((after_stop.fence_until(), after_stop.is_first_of_boot()), (Mono(0), false));

@@ -11,11 +11,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::eviction::EvictionConfig;
 use agent_core::images::gc;
+use agent_core::pleg::PlegEvent;
 use agent_core::plugin_registrations::sockets::PluginSockets;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::file::FileSourceConfig;
@@ -26,7 +28,7 @@ use agent_types::api::ApiServer;
 use agent_types::resources::user_ranges::UserRanges;
 use agent_types::time::Mono;
 use anyhow::Context;
-use k8s_openapi::api::core::v1::NodeAddress;
+use k8s_openapi::api::core::v1::{self, NodeAddress};
 use tokio::sync::watch;
 
 use crate::claims::{self, ClaimsHandle, ClaimsPlan};
@@ -55,10 +57,12 @@ use crate::process::pods::{self, Pods};
 use crate::process::wiring::Wiring;
 use crate::runtime::pleg::Signals;
 use crate::runtime::runtime_state::{self, ContextSource, RuntimeState};
+use crate::runtime::shim_groups::SharedShims;
 use crate::serving::metrics::Metrics;
 use crate::serving::pod_resources::ClaimsReader;
 use crate::tasks::actor::Tasks;
 use crate::tasks::alive::Owner;
+use crate::tasks::mailbox::Sender;
 use crate::volumes::csi::{Csi, volume_table};
 use crate::volumes::local_volumes::LocalVolumes;
 
@@ -126,6 +130,8 @@ pub struct PodDrivers<S> {
     pub handlers: Arc<dyn Handlers>,
     /// Resources of running containers: reads and updates.
     pub amounts: Arc<dyn ContainerAmounts>,
+    /// Groups of pods that share a shim.
+    pub shims: SharedShims,
     /// Pods' cgroups; `None` where they have none (`cgroupsPerQOS: false`).
     pub cgroups: Option<ContainerManagerPlan>,
 }
@@ -254,6 +260,24 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.cluster.as_ref().map(|cluster| cluster.addresses.clone())
     }
 
+    /// The Node as its watch shows it; `None` on a standalone node.
+    #[must_use]
+    pub fn object(&self) -> Option<watch::Receiver<Option<Arc<v1::Node>>>> {
+        self.cluster.as_ref().map(|cluster| cluster.object.clone())
+    }
+
+    /// Renewals of the node's lease since the agent began; `None` on a standalone node.
+    #[must_use]
+    pub fn lease_renewals(&self) -> Option<Arc<AtomicU32>> {
+        self.cluster.as_ref().map(|cluster| Arc::clone(&cluster.renewals))
+    }
+
+    /// The runtime's last status.
+    #[must_use]
+    pub fn runtime_state(&self) -> watch::Receiver<RuntimeState> {
+        self.runtime.clone()
+    }
+
     /// Processors and memory that pods have for themselves.
     #[must_use]
     pub fn resources(&self) -> watch::Receiver<Arc<ResourcesView>> {
@@ -327,6 +351,12 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Result<(), String>> {
         self.pods.pleg.health.clone()
+    }
+
+    /// PLEG's mailbox.
+    #[must_use]
+    pub fn pleg(&self) -> Sender<PlegEvent> {
+        self.pods.pleg.events.clone()
     }
 
     /// Starts the collection of unused images and dead containers, periodic and on request.

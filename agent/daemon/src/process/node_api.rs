@@ -4,8 +4,6 @@
 //! In: the name under which the process was started, the sockets of systemd. Out: the server, until no client has been there for five
 //! minutes.
 
-use std::ffi::OsStr;
-use std::path::Path;
 use std::time::Duration;
 
 use agent_linux::activation;
@@ -24,12 +22,6 @@ const IDLE: Duration = Duration::from_secs(300);
 const BLOCKING_THREADS: usize = 7;
 /// The user that may ask on the unix socket: root, as which the unit runs.
 const UID: u32 = 0;
-
-/// Whether a process with this argument 0 is this program.
-#[must_use]
-pub fn is_named(argument: Option<&OsStr>) -> bool {
-    argument.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(NAME))
-}
 
 /// Serves until it is idle.
 ///
@@ -55,22 +47,4 @@ pub fn start() -> anyhow::Result<()> {
     // A look at a dead file system must not hold the end back.
     runtime.shutdown_background();
     Ok(served?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_part_of_the_name_decides() {
-        for (argument, wanted) in [
-            (Some("/usr/lib/orlop/orlop-node-api"), true),
-            (Some("orlop-node-api"), true),
-            (Some("/usr/bin/orlop-agent"), false),
-            (Some("/orlop-node-api/agent"), false),
-            (None, false),
-        ] {
-            assert_eq!(is_named(argument.map(OsStr::new)), wanted, "{argument:?}");
-        }
-    }
 }

@@ -79,7 +79,7 @@ pub(super) struct Pods<R, I> {
 pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I, S>) -> Pods<R, I> {
     let Deps { node, plan, on_disk, runtime, network, images, sources, .. } = deps;
     let OnDisk { dirs, directories, records, allocated, actuated } = on_disk;
-    let PodDrivers { signals, handlers, amounts, cgroups } = deps.drivers;
+    let PodDrivers { signals, handlers, amounts, shims, cgroups } = deps.drivers;
     let mail = deps.mail;
     let (tasks, metrics) = (&node.tasks, node.node_events.metrics());
     let mut owners =
@@ -91,6 +91,7 @@ pub(super) fn start<R: Runtime, I: ImageService, S: Signals>(deps: Deps<'_, R, I
         images,
         handlers,
         amounts,
+        shims,
         dirs,
         sources: sources.clone(),
         cgroups: container_manager.as_ref().map(ContainerManager::pods),

@@ -3,7 +3,6 @@
 //!
 //! In: the name under which the process was started, `NOTIFY_SOCKET`. Out: readiness to the service manager, lines on the consoles.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use agent_core::console::text::clean;
@@ -20,12 +19,6 @@ use crate::logging;
 pub const NAME: &str = "orlop-provision";
 /// Longest line on the consoles, characters.
 const LINE_CHARS_MAX: usize = 800;
-
-/// Whether a process with this argument 0 is this program.
-#[must_use]
-pub fn is_named(argument: Option<&OsStr>) -> bool {
-    argument.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(NAME))
-}
 
 /// Runs it until the platform has answered.
 ///
@@ -63,25 +56,6 @@ impl ProvisionOutlet for ServiceOutlet {
         if let Some(consoles) = &mut self.consoles {
             // The journal has the line.
             let _ = consoles.write(3, &format!("orlop-provision: {}", clean(line, LINE_CHARS_MAX)));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_part_of_the_name_decides() {
-        for (argument, wanted) in [
-            (Some("/usr/lib/orlop/orlop-provision"), true),
-            (Some("orlop-provision"), true),
-            (Some("/usr/bin/orlop-agent"), false),
-            (Some("/orlop-provision/agent"), false),
-            (Some(""), false),
-            (None, false),
-        ] {
-            assert_eq!(is_named(argument.map(OsStr::new)), wanted, "{argument:?}");
         }
     }
 }

@@ -35,12 +35,14 @@ use crate::process::environment::Stop;
 use crate::process::incarnation::Incarnation;
 use crate::process::node::{Drivers, Node, PodDrivers};
 use crate::process::node_plan::{node_plan, shutdown_groups};
-use crate::process::services;
+use crate::process::{node_updates, services};
 use crate::runtime::cri_clients::{CriSignals, connect};
 use crate::runtime::runtime_state::RuntimeState;
+use crate::runtime::shim_groups::SharedShims;
 use crate::serving;
 use crate::settings::{ClusterSettings, Settings};
 use crate::tasks::actor::Tasks;
+use crate::update::slots::Slots;
 use crate::volumes::csi::Csi;
 use crate::volumes::flex;
 
@@ -63,6 +65,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let (tasks, root_dir) = (process.tasks.clone(), Path::new(&settings.options.root_dir));
     share_root(root_dir)?;
     let early = container_manager::plan::begin_early(&settings, &tasks)?;
+    let early_voice = node_updates::speak_early(&process);
     // The identity and the first answers of the API server come while the runtime is asked.
     let cluster = join(&process)?;
     let (runtime, images) = tokio::select! {
@@ -90,6 +93,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
             signals: CriSignals(runtime.clone()),
             handlers: Arc::new(PodHandlers::new(runtime.clone())?),
             amounts: runtime.clone(),
+            shims: SharedShims::new(runtime.clone(), settings.pods_per_shim),
             cgroups,
         },
         senses: Some(senses(&process, kubepods.clone(), &runtime, &images, garbage)),
@@ -99,9 +103,20 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         cluster,
     };
     let mut node = Node::start(plan, drivers, process.host.clone(), tasks).await?;
-    let next_to_node = services::Deps { runtime, images, client, csi, kubepods, garbage: requests };
+    let slots = Slots::of_machine(&process.tasks).await;
+    let next_to_node = services::Deps {
+        runtime,
+        images,
+        client,
+        csi,
+        kubepods,
+        garbage: requests,
+        slots: slots.clone(),
+        crashed: incarnation.follows_crash(),
+    };
     services::start(next_to_node, &process, &mut node).await?;
-    serve_until_stopped(node, &process, &mut stop, &incarnation).await;
+    early_voice.cancel();
+    serve_until_stopped(node, &process, &mut stop, &incarnation, slots).await;
     Ok(())
 }
 
@@ -204,6 +219,7 @@ async fn serve_until_stopped(
     process: &Process,
     stop: &mut Stop,
     incarnation: &Incarnation,
+    slots: Option<Slots>,
 ) {
     let Process { notifier, state, host, .. } = process;
     state.send_replace("waiting for pod sources and the container runtime");
@@ -215,14 +231,23 @@ async fn serve_until_stopped(
             node.follow_logind();
             host.stamp("agent.ready", "").await;
             log_usage();
+            if let Some(slots) = slots.clone() {
+                process.tasks.start(slots.boot_is_ready());
+            }
             stop.asked().await
         }
         signal = stop.asked() => signal,
     };
     tracing::info!(signal, "stopping");
     notify(notifier, "STOPPING=1");
-    if let Some(departure) = node.take_departure() {
-        departure.leave(notifier, stop.asked()).await;
+    let kind = match node.take_departure() {
+        Some(departure) => departure.leave(notifier, stop.asked()).await,
+        None if slots.is_some() => shutdown::stop_of_machine().await,
+        None => None,
+    };
+    // A soft reboot does not end the boot.
+    if let (Some(slots), Some(_)) = (slots, kind.filter(|kind| kind != "soft-reboot")) {
+        slots.boot_ends().await;
     }
     end(node, incarnation).await;
 }

@@ -1,4 +1,4 @@
-//! Services that run next to a node: collection of garbage, rotation of logs, the APIs, CSI plugins, the watchdog.
+//! Services that run next to a node: collection of garbage, rotation of logs, the APIs, CSI plugins, updates, the watchdog.
 //!
 //! In: a [`Node`] that has started. Out: tasks that run until the node stops.
 
@@ -7,21 +7,28 @@ use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
 use agent_cri::CriClient;
+use agent_kubelet_api::server_policy::policy::AccessPolicy;
+use orlop_node_api::server::FINGERPRINT_FILE;
+use orlop_proto::node_api::{AGENT_SOCKET, SOCKET};
 use tokio::sync::watch;
 
 use crate::cluster::calls::Caller;
 use crate::images::garbage_collection::{self, Requests};
-use crate::node::console::NodeParts;
+use crate::node::api_key::{self, ApiKeyPaths};
+use crate::node::console::{NodeParts, is_appliance};
 use crate::node::host_channel::Host;
 use crate::node::log_rotation;
 use crate::plugin_watcher::Handlers;
 use crate::pods::pod_network::{self, RuntimesFile};
 use crate::process::begin::Process;
 use crate::process::node::{Node, run_dir};
+use crate::process::node_updates;
 use crate::process::watchdog::{HealthCheck, beat};
 use crate::runtime::lost_shims;
 use crate::serving::pod_resources::{PodResourceViews, PodResources};
+use crate::serving::reviews::{NodeReviews, TellEvent};
 use crate::serving::{self, Views};
+use crate::update::slots::Slots;
 use crate::volumes::csi::{self, Csi};
 
 /// Inputs of the services.
@@ -38,6 +45,10 @@ pub(super) struct Deps {
     pub(super) kubepods: String,
     /// Requests for a collection of garbage.
     pub(super) garbage: Requests,
+    /// The slots of the disk; `None` on a machine that was not booted from one.
+    pub(super) slots: Option<Slots>,
+    /// The last agent of this boot did not end in order.
+    pub(super) crashed: bool,
 }
 
 /// Starts them all.
@@ -49,7 +60,7 @@ pub(super) async fn start(
     process: &Process,
     node: &mut Node<CriClient, CriClient>,
 ) -> anyhow::Result<()> {
-    let Deps { runtime, images, client, csi, kubepods, garbage } = deps;
+    let Deps { runtime, images, client, csi, kubepods, garbage, slots, crashed } = deps;
     let (settings, tasks, metrics) = (&process.settings, &process.tasks, &process.metrics);
     let kubelet = &settings.kubelet;
     if let Some(rotation) = log_rotation::Settings::of(kubelet) {
@@ -77,6 +88,12 @@ pub(super) async fn start(
         tasks: tasks.clone(),
     };
     serving::start(api).await?;
+    if let Some(client) = client.clone().filter(|_| is_appliance(run_dir())) {
+        help_node_api(client, process, node).await;
+    }
+    if let Some(slots) = slots {
+        node_updates::start(slots, crashed, client.clone(), process, node).await;
+    }
     let csi = client.map(|client| {
         let caller = Caller::new(tasks.clone(), client);
         csi::start(process.node_name.as_str().into(), caller, csi, node.node_events(), tasks)
@@ -101,6 +118,26 @@ pub(super) async fn start(
     Ok(())
 }
 
+/// What the management API needs of the agent: reviews of tokens, and its key in the Node.
+async fn help_node_api(
+    client: watch::Receiver<Option<Arc<ApiClient>>>,
+    process: &Process,
+    node: &Node<CriClient, CriClient>,
+) {
+    let (settings, tasks) = (&process.settings, &process.tasks);
+    let policy = AccessPolicy::new(&settings.kubelet, &settings.gates);
+    let node_events = node.node_events();
+    let tell: TellEvent = Arc::new(move |fact| node_events.of_node(fact));
+    let reviews = NodeReviews::new(&process.node_name, policy, client, tell);
+    reviews.start(Path::new(AGENT_SOCKET), tasks.clone()).await;
+    let paths = ApiKeyPaths {
+        node_config: run_dir().join("node-config.json"),
+        fingerprint: PathBuf::from(FINGERPRINT_FILE),
+        socket: PathBuf::from(SOCKET),
+    };
+    tasks.start(api_key::follow(paths, node.node_events(), tasks.clone()));
+}
+
 /// What the consoles show of the node.
 fn node_parts(node: &Node<CriClient, CriClient>) -> NodeParts {
     NodeParts {
@@ -116,6 +153,7 @@ fn views(node: &Node<CriClient, CriClient>, process: &Process, csi: &Csi, kubepo
         desired: node.desired(),
         statuses: node.statuses(),
         health: node.health(),
+        pleg: node.pleg(),
         device_plugins: node.device_plugins().health(),
         addresses: node.addresses(),
         kubepods,

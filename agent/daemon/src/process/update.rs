@@ -4,7 +4,7 @@
 //! In: the name under which the process was started and its arguments; without any, the listening socket as standard input, as
 //! systemd hands it over. Out: reports over the socket, lines on the consoles, and, for who asks, on standard output.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -31,12 +31,6 @@ const LEVEL_ERROR: u8 = 3;
 const LEVEL_NOTICE: u8 = 5;
 /// Exit code of a request that did not begin because another one runs (EX_TEMPFAIL).
 pub const EXIT_BUSY: u8 = 75;
-
-/// Whether a process with this argument 0 is this program.
-#[must_use]
-pub fn is_named(argument: Option<&OsStr>) -> bool {
-    argument.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(NAME))
-}
 
 /// What the program is asked for by its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,19 +140,6 @@ fn allows_drives(settings: &Path) -> anyhow::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_part_of_the_name_decides() {
-        for (argument, wanted) in [
-            (Some("/usr/lib/orlop/orlop-update"), true),
-            (Some("orlop-update"), true),
-            (Some("/usr/lib/orlop/orlop-provision"), false),
-            (Some(""), false),
-            (None, false),
-        ] {
-            assert_eq!(is_named(argument.map(OsStr::new)), wanted, "{argument:?}");
-        }
-    }
 
     #[test]
     fn arguments_are_requests() {

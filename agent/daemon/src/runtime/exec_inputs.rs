@@ -5,7 +5,7 @@
 //! ```
 //! In: a container in which a command with input begins. Out: FIFOs without data that no process reads. Invariants: a
 //! FIFO is drained only if its command was over at two looks, a second apart; a container without such commands is not
-//! polled. [`agent_linux::exec_input`] explains why containerd needs this; docs/server.md.
+//! polled. [`agent_linux::exec_input`] explains why containerd needs this; docs/reference/server.md.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -70,9 +70,7 @@ impl<R: Runtime> Observer<R> {
             .iter_mut()
             .filter(|c| self.kills.contains(&c.id))
             .for_each(system_oom::correct);
-        if let Some(had) = self.dirs.actuated(uid) {
-            observation.actuated = had.recall(&mut observation.containers);
-        }
+        observation.actuated = self.dirs.recall_actuated(uid, &mut observation.containers);
         if !observation.containers.iter().any(|c| last_words::places(c).is_some()) {
             return Ok((key, observation));
         }

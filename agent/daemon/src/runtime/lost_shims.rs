@@ -1,11 +1,11 @@
-//! Ends shims that the runtime has lost.
+//! Ends shims that the runtime has lost, and what dead shims have left.
 //!
 //! ```text
 //! timer ─► agent_linux::shims (/proc) ─► LostShims ─► their children, then themselves, are killed
 //! ```
 //! In: the runtime's socket. Out: ended processes. Invariants: shims that the runtime knows are left alone; a pod's
 //! process that poses as a shim, with an address on a file system whose server is away, blocks only the thread of this
-//! check, never one of the node's own. Decisions are in [`agent_types::runtime::lost_shims`]; docs/gc.md.
+//! check, never one of the node's own. Decisions are in [`agent_types::runtime::lost_shims`]; docs/internals/gc.md.
 
 use std::path::PathBuf;
 
@@ -44,6 +44,9 @@ fn say(shim: &Shim, ended: Result<ShimKillResult, FilesError>) {
         Ok(ShimKillResult::Nothing) => {}
         Ok(ShimKillResult::Shim) if *kind == Kind::Unstarted => {
             tracing::warn!(pid, id, "what a dead shim had left of a container in the making was ended");
+        }
+        Ok(ShimKillResult::Shim) if *kind == Kind::Orphan => {
+            tracing::warn!(pid, id, "a container that a dead shim had left running was ended");
         }
         Ok(ShimKillResult::Shim) => {
             tracing::warn!(pid, sandbox = id, "a shim that the runtime had forgotten was ended");

@@ -7,3 +7,4 @@ pub mod inspect;
 pub mod lost_shims;
 pub mod pleg;
 pub mod runtime_state;
+pub mod shim_groups;

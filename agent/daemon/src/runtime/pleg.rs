@@ -52,6 +52,8 @@ pub struct PlegHandles {
     pub health: watch::Receiver<Result<(), String>>,
     /// The logs that are being written to.
     pub running_logs: watch::Receiver<RunningLogs>,
+    /// Its mailbox.
+    pub events: Sender<PlegEvent>,
 }
 
 /// Starts PLEG; changes go to the manager.
@@ -60,7 +62,8 @@ pub fn start<R: Runtime, S: Signals>(deps: Deps<'_, R, S>) -> PlegHandles {
     let NodeHandles { manager, node_events, tasks } = node.clone();
     let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
     let logs = watch::Sender::default();
-    let handles = PlegHandles { health: health.subscribe(), running_logs: logs.subscribe() };
+    let handles =
+        PlegHandles { health: health.subscribe(), running_logs: logs.subscribe(), events: own.clone() };
     let shell = PlegShell {
         observer,
         tasks: tasks.clone(),
@@ -208,7 +211,9 @@ impl Coalesce for PlegEvent {
         let at = |s: &PodSnapshot| (s.pod.uid.clone(), s.as_of);
         match (self, newer) {
             (PlegEvent::Hint(a), PlegEvent::Hint(b)) if a.uid == b.uid => Relation::Supersedes,
-            (PlegEvent::Tick, PlegEvent::Tick) => Relation::Supersedes,
+            (PlegEvent::Tick, PlegEvent::Tick) | (PlegEvent::Scraped, PlegEvent::Scraped) => {
+                Relation::Supersedes
+            }
             (PlegEvent::StreamUp | PlegEvent::StreamDown, _)
             | (_, PlegEvent::StreamUp | PlegEvent::StreamDown) => Relation::Ordered,
             (PlegEvent::Inspected(a), PlegEvent::Inspected(b)) if supersedes(at(a), at(b)) => {
@@ -236,5 +241,11 @@ mod tests {
         assert_eq!(hint("a").relation(&hint("b")), Relation::Independent);
         assert_eq!(PlegEvent::StreamUp.relation(&hint("a")), Relation::Ordered);
         assert_eq!(hint("a").relation(&PlegEvent::StreamDown), Relation::Ordered);
+    }
+
+    #[test]
+    fn many_scrapes_are_one_event() {
+        assert_eq!(PlegEvent::Scraped.relation(&PlegEvent::Scraped), Relation::Supersedes);
+        assert_eq!(PlegEvent::Tick.relation(&PlegEvent::Scraped), Relation::Independent);
     }
 }

@@ -7,13 +7,15 @@
 //! ```
 //! In: settings, the node's views. Out: a listener. Invariants: an unusable setting at the start is an error
 //! that names it; an unusable file later is reported, and the earlier contents stay in use. See
-//! docs/server.md.
+//! docs/reference/server.md.
 
 mod files;
 pub(crate) mod local_connections;
 pub mod metrics;
+mod os_metrics;
 pub mod pod_resources;
 mod request;
+pub(crate) mod reviews;
 mod self_signed;
 pub(crate) mod statistics;
 mod tools;
@@ -25,6 +27,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
+use agent_core::pleg::PlegEvent;
 use agent_kubelet_api::drivers::{Checkpoints, Exec, Runtime, Statistics as RuntimeStatistics, Streaming};
 use agent_kubelet_api::server_policy::policy::AccessPolicy;
 use agent_linux::directory_hints::DirectoryHints;
@@ -56,6 +59,7 @@ use crate::serving::metrics::Metrics;
 use crate::serving::pod_resources::ClaimsReader;
 use crate::settings::Settings;
 use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
 use crate::volumes::csi::Csi;
 use crate::volumes::local_volumes::LocalVolumes;
 
@@ -67,6 +71,8 @@ pub struct Views {
     pub statuses: StatusStore,
     /// Whether PLEG is healthy.
     pub health: watch::Receiver<Result<(), String>>,
+    /// Receives that somebody has read the metrics.
+    pub pleg: Sender<PlegEvent>,
     /// Whether device plugins can register.
     pub device_plugins: watch::Receiver<Result<(), String>>,
     /// Addresses of the Node; `None` on a standalone node.
@@ -137,6 +143,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
         configuration: configuration(kubelet),
         gates: settings.gates.clone(),
         runtime_socket: agent_cri::socket_path(&kubelet.container_runtime_endpoint)?,
+        root_dir: settings.options.root_dir.clone(),
     };
     let place = StatisticsContext::new(&settings, &node_name, views.kubepods.clone(), tasks.now().wall);
     let period = kubelet.volume_stats_agg_period;

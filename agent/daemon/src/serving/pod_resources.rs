@@ -1,5 +1,5 @@
 //! The pod resources API on `<root>/pod-resources/kubelet.sock`: gRPC, for exporters that label devices' figures with pods.
-//! docs/server.md.
+//! docs/reference/server.md.
 //!
 //! In: desired and active pods, assignments of the managers, resource claims, questions. Out: pods and containers with their own
 //! processors, memory and devices. Invariants: asking changes nothing; a question beyond the rate limit is refused before anything is

@@ -1,4 +1,4 @@
-//! Usage of the node, its pods and its containers, gathered on request. docs/stats.md.
+//! Usage of the node, its pods and its containers, gathered on request. docs/reference/stats.md.
 //!
 //! ```text
 //! cgroupfs, /proc ─┐

@@ -1,12 +1,13 @@
 //! The node as its API shows it.
 //!
 //! In: views of desired pods and statuses, the runtime, log files. Out: [`NodeApi`]. Invariant: reads have no side
-//! effects.
+//! effects, but that PLEG is told of a read of its metrics.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::pleg::PlegEvent;
 use agent_kubelet_api::drivers::{Runtime, Statistics as RuntimeStatistics, Streaming};
 use agent_kubelet_api::stats::ShownPod;
 use agent_kubelet_api::stats::shown::shown;
@@ -27,6 +28,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Views;
+use super::os_metrics::OsMetrics;
 use super::statistics::Statistics;
 use super::tools::ProcessFacts;
 use crate::cluster::plan::KUBELET_VERSION;
@@ -37,6 +39,7 @@ use crate::runtime::exec_inputs;
 use crate::serving::metrics::{Metrics, Scrape};
 use crate::serving::pod_resources::ClaimsReader;
 use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
 
 /// Pieces that wait for a client; a slow client delays only its own log.
 const PIECES_MAX: usize = 4;
@@ -49,6 +52,7 @@ pub(super) struct NodeView<R> {
     desired: watch::Receiver<DesiredPods>,
     statuses: StatusStore,
     health: watch::Receiver<Result<(), String>>,
+    pleg: Sender<PlegEvent>,
     device_plugins: watch::Receiver<Result<(), String>>,
     pub(super) runtime: Arc<R>,
     about: Arc<NodeConstants>,
@@ -56,6 +60,7 @@ pub(super) struct NodeView<R> {
     metrics: Metrics,
     claims: ClaimsReader,
     statistics: Statistics<R>,
+    operating_system: OsMetrics,
     pub(super) tasks: Tasks,
 }
 
@@ -67,6 +72,8 @@ pub(super) struct NodeConstants {
     pub(super) gates: FeatureGates,
     /// The runtime's socket.
     pub(super) runtime_socket: PathBuf,
+    /// Directory of pods (`--root-dir`).
+    pub(super) root_dir: String,
 }
 
 impl<R: Runtime> NodeView<R> {
@@ -79,12 +86,16 @@ impl<R: Runtime> NodeView<R> {
         statistics: Statistics<R>,
         tasks: Tasks,
     ) -> NodeView<R> {
-        let Views { desired, statuses, health, device_plugins, metrics, claims, .. } = views;
+        let Views {
+            desired, statuses, health, pleg, device_plugins, metrics, claims, cluster_problems, ..
+        } = views;
+        let operating_system = OsMetrics::new(&about.root_dir, cluster_problems, tasks.clone());
         NodeView {
             process,
             desired,
             statuses,
             health,
+            pleg,
             device_plugins,
             runtime,
             about: Arc::new(about),
@@ -92,6 +103,7 @@ impl<R: Runtime> NodeView<R> {
             metrics,
             claims,
             statistics,
+            operating_system,
             tasks,
         }
     }
@@ -174,8 +186,11 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
         match of {
             MetricsOf::Probes => return self.metrics.probes_text(),
             MetricsOf::Slis => return self.metrics.slis_text(),
+            MetricsOf::OperatingSystem => return self.operating_system.text().await,
             MetricsOf::Node => {}
         }
+        // A list that this causes is in the next text.
+        self.pleg.send(PlegEvent::Scraped);
         let (about, metrics) = (self.about.clone(), self.metrics.clone());
         let (desired, statuses) = (self.desired.clone(), self.statuses.subscribe());
         let claims = (self.claims)();

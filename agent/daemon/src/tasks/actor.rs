@@ -149,6 +149,18 @@ impl Tasks {
         self.in_place(self.pools.measure(uid).await?, work).await
     }
 
+    /// Reads a source of the machine's metrics, which may hang; one read at a time for each source.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_machine<T: Send + 'static>(
+        &self,
+        source: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.machine(source).await?, work).await
+    }
+
     /// Runs a look for shims that the runtime lost, one at a time.
     ///
     /// # Errors
@@ -158,6 +170,17 @@ impl Tasks {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         self.in_place(self.pools.shims().await?, work).await
+    }
+
+    /// Runs blocking work for updates of the node, one at a time.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_update<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.updates().await?, work).await
     }
 
     /// Runs blocking work that walks through a volume's files, one at a time for each volume. Once `end` is called it is not begun;

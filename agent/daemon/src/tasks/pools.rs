@@ -6,6 +6,8 @@
 //! walks that measure volumes           ──► measures   one thread a pod, MEASURE_THREADS
 //! walks that give volumes to a group   ──► walks      one thread a volume, WALK_THREADS
 //! looks for lost shims                 ──► shims      SHIM_THREADS
+//! files and file systems for metrics   ──► machine    one thread a source, MACHINE_THREADS
+//! updates of the node: its disk        ──► updates    UPDATE_THREADS
 //! look-ups of host names               ──► [`crate::pods::probes_and_hooks`] has its own bound, NAME_THREADS
 //! ```
 //! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The
@@ -34,14 +36,26 @@ const WALK_THREADS: usize = 64;
 /// Threads that look for shims that the runtime lost: a look reads what processes of pods show of themselves, and may hang. There is
 /// one look at a time.
 const SHIM_THREADS: usize = 1;
+/// Threads that read the machine for its metrics ([`crate::serving`]): a sensor or a file system may hang. The table of mounts, the
+/// kernel's files, and four questions to file systems.
+const MACHINE_THREADS: usize = 6;
+/// Threads that read and write what updates of the node have on the disk: the disk may hang, and nothing else waits for it.
+const UPDATE_THREADS: usize = 1;
 /// Threads that look up host names.
 pub(crate) const NAME_THREADS: usize = 16;
 /// Threads for work that tokio itself gives to its pool: reading logs, the API server's name.
 const TOKIO_THREADS: usize = 16;
 
 /// The size of tokio's pool.
-pub const BLOCKING_THREADS: usize =
-    NODE_THREADS + POD_THREADS + MEASURE_THREADS + WALK_THREADS + SHIM_THREADS + NAME_THREADS + TOKIO_THREADS;
+pub const BLOCKING_THREADS: usize = NODE_THREADS
+    + POD_THREADS
+    + MEASURE_THREADS
+    + WALK_THREADS
+    + SHIM_THREADS
+    + MACHINE_THREADS
+    + UPDATE_THREADS
+    + NAME_THREADS
+    + TOKIO_THREADS;
 /// Idle time after which a thread ends.
 pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
@@ -60,6 +74,8 @@ pub(crate) struct Pools {
     measures: Keyed,
     walks: Keyed,
     shims: Arc<Semaphore>,
+    machine: Keyed,
+    updates: Arc<Semaphore>,
 }
 
 /// One thread for each key, and a bound for all keys.
@@ -95,6 +111,8 @@ impl Default for Pools {
             measures: Keyed::new(MEASURE_THREADS),
             walks: Keyed::new(WALK_THREADS),
             shims: Arc::new(Semaphore::new(SHIM_THREADS)),
+            machine: Keyed::new(MACHINE_THREADS),
+            updates: Arc::new(Semaphore::new(UPDATE_THREADS)),
         }
     }
 }
@@ -110,6 +128,11 @@ impl Pools {
         thread_of(&self.shims).await
     }
 
+    /// The place for the disk's part in updates of the node, after the earlier one.
+    pub(crate) async fn updates(&self) -> Option<PoolPermit> {
+        thread_of(&self.updates).await
+    }
+
     /// A place for work on directories and volumes of a pod, after the pod's earlier work.
     pub(crate) async fn of_pod(&self, uid: &str) -> Option<PoolPermit> {
         self.pods.place(format!("pod {uid}")).await
@@ -123,6 +146,11 @@ impl Pools {
     /// A place to measure volumes of a pod, after the pod's earlier measurement.
     pub(crate) async fn measure(&self, uid: &str) -> Option<PoolPermit> {
         self.measures.place(uid.to_owned()).await
+    }
+
+    /// A place to read a source of the machine's metrics, after the source's earlier read.
+    pub(crate) async fn machine(&self, source: &str) -> Option<PoolPermit> {
+        self.machine.place(source.to_owned()).await
     }
 
     /// A place to walk through a volume's files, after the volume's earlier walk.
@@ -187,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn stuck_measurements_do_not_keep_the_look_for_lost_shims_from_its_thread() {
+    fn stuck_measurements_keep_neither_the_look_for_lost_shims_nor_metrics_from_their_threads() {
         let runtime = runtime();
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let (release, released) = channel::<()>();
@@ -206,6 +234,8 @@ mod tests {
             assert!(timeout(Duration::from_millis(50), measured).await.is_err(), "all threads are busy");
             let look = timeout(LIMIT, tasks.blocking_shims(|| 7)).await;
             assert_eq!(look.expect("the look has its thread"), Some(7));
+            let files = timeout(LIMIT, tasks.blocking_machine("files", || 7)).await;
+            assert_eq!(files.expect("the machine's metrics have a thread"), Some(7));
             assert!(tasks.blocking_shims(stuck()).now_or_never().is_none());
             let second = tasks.blocking_shims(|| 7);
             assert!(timeout(Duration::from_millis(50), second).await.is_err(), "one look at a time");

@@ -41,6 +41,7 @@ use orlop_agent::pods::status::PodViews;
 use orlop_agent::process::node::{Drivers, Node, Plan, PodDrivers};
 use orlop_agent::runtime::pleg::Signals;
 use orlop_agent::runtime::runtime_state::{ContextSource, RuntimeState};
+use orlop_agent::runtime::shim_groups::SharedShims;
 use orlop_agent::serving::metrics::Metrics;
 use orlop_agent::tasks::actor::Tasks;
 use orlop_agent::testing::VirtualClock;
@@ -204,6 +205,7 @@ impl Machine {
                 signals: NoEvents,
                 handlers: Arc::new(PodHandlers::new(driver.clone()).unwrap()),
                 amounts: driver.clone(),
+                shims: SharedShims::new(driver.clone(), 1),
                 cgroups: Some(self.cgroups.plan()),
             },
             images: driver,

@@ -6,6 +6,7 @@
 //! pkg/kubelet/status/status_manager.go.
 
 use agent_types::api_time;
+use agent_types::pod::status_at;
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 
@@ -59,8 +60,8 @@ pub fn changes<'a>(old: Option<&PodStatus>, new: &'a PodStatus, began: Wall) -> 
     for (kind, list) in lists(new) {
         let before =
             old.map(|old| lists(old).into_iter().find(|(k, _)| *k == kind).map_or(&[][..], |(_, l)| l));
-        for container in list {
-            let known = before.map(|list| list.iter().find(|c| c.name == container.name));
+        for (index, container) in list.iter().enumerate() {
+            let known = before.map(|list| status_at(list, index, &container.name));
             of_container(kind, known, container, began, &mut found);
         }
     }

@@ -1,13 +1,15 @@
 //! The metric families of the node: names, labels and buckets as in the upstream kubelet v1.36.
 //!
-//! Help texts are our own. docs/metrics.md lists the families whose numbers differ from upstream's, and
+//! Help texts are our own. docs/reference/node-metrics.md lists the families whose numbers differ from upstream's, and
 //! upstream's families that the node does not have, with the reasons.
 
 mod resources;
+mod updates;
 
 use super::registry::{Counter, Gauge, Histogram};
 
 pub use resources::*;
+pub use updates::*;
 
 const fn counter<const N: usize>(
     name: &'static str,

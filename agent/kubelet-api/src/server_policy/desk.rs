@@ -81,6 +81,12 @@ impl<K: Ord + Clone, V: Clone> ReviewDesk<K, V> {
         }
     }
 
+    /// The value of a positive answer that holds.
+    #[must_use]
+    pub fn known(&self, key: &K, now: Mono) -> Option<V> {
+        self.believed.get(key, now)
+    }
+
     /// A request needs the review of `key`.
     pub fn request(&mut self, key: &K, now: Mono) -> ReviewStep<V> {
         if let Some(value) = self.believed.get(key, now) {

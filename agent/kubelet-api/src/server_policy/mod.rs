@@ -17,6 +17,7 @@ mod authentication;
 mod cache;
 mod connection_slots;
 mod desk;
+pub mod node_areas;
 pub mod policy;
 mod reviews;
 mod user;

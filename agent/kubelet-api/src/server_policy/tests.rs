@@ -130,6 +130,7 @@ fn paths_and_their_subresources() {
         ("/stats", &["stats"]),
         ("/metrics", &["metrics"]),
         ("/metrics/cadvisor", &["metrics"]),
+        ("/metrics/node", &["metrics"]),
         ("/logs/", &["log"]),
         ("/checkpoint/ns/p/c", &["checkpoint"]),
         ("/statusz", &["statusz"]),

@@ -16,6 +16,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// The kernel does not say which of both it is.
+    Untyped,
 }
 
 /// Labels of a sample, in the order in which they are written.
@@ -146,6 +148,7 @@ impl Exposition {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Untyped => "untyped",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");

@@ -1,4 +1,4 @@
-//! Resource usage of the node, its pods and its containers, in three formats (docs/stats.md).
+//! Resource usage of the node, its pods and its containers, in three formats (docs/reference/stats.md).
 //!
 //! ```text
 //! cgroup files ─► cgroup ─┐

@@ -14,7 +14,8 @@ use agent_types::resources::cgroups::{CgroupName, CgroupValues};
 use futures_util::StreamExt;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
-use zbus::{Connection, OwnedObjectPath, Variant};
+use zbus::message::Type;
+use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath, Variant};
 
 /// What systemd may take for one slice, as upstream has it.
 const CALL_MAX: Duration = Duration::from_secs(30);
@@ -36,22 +37,12 @@ const SECOND_US: u64 = 1_000_000;
 trait Manager {
     fn subscribe(&self) -> zbus::Result<()>;
 
-    fn start_transient_unit(
-        &self,
-        name: &str,
-        mode: &str,
-        properties: &[(&str, Variant<'_>)],
-        aux: &[(&str, Vec<(&str, Variant<'_>)>)],
-    ) -> zbus::Result<OwnedObjectPath>;
-
     fn set_unit_properties(
         &self,
         name: &str,
         runtime: bool,
         properties: &[(&str, Variant<'_>)],
     ) -> zbus::Result<()>;
-
-    fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
 
     #[zbus(signal)]
     fn job_removed(&self, id: u32, job: OwnedObjectPath, unit: String, result: String) -> zbus::Result<()>;
@@ -133,6 +124,20 @@ async fn subscribed(connection: Connection) -> zbus::Result<ManagerProxy<'static
     Ok(manager)
 }
 
+/// The ends of jobs: broadcasts of systemd alone, because the rule names the sender, and whatever a peer sends to us itself. The
+/// proxy's own stream would compare senders, and ask the bus for that who has the name and who gets it: two more questions
+/// before each slice. The sender of the job's answer does as well.
+async fn job_ends(connection: &Connection) -> zbus::Result<MessageStream> {
+    let rule = MatchRule::builder()
+        .msg_type(Type::Signal)
+        .sender("org.freedesktop.systemd1")
+        .path("/org/freedesktop/systemd1")
+        .interface("org.freedesktop.systemd1.Manager")
+        .member("JobRemoved")
+        .build()?;
+    MessageStream::for_match_rule(rule, connection, Some(QUEUED_MAX)).await
+}
+
 fn is(error: &zbus::Error, name: &str) -> bool {
     matches!(error, zbus::Error::MethodError(found, ..) if found.as_str() == name)
 }
@@ -153,24 +158,32 @@ enum Request {
 impl Request {
     async fn send(&self, manager: &ManagerProxy<'static>, unit: &str) -> zbus::Result<()> {
         // Before the call: its job may be over before its answer is read.
-        let mut removed = manager.receive_job_removed().await?;
-        let job = match self {
+        let mut removed = job_ends(manager.inner().connection()).await?;
+        let systemd = manager.inner();
+        let answer = match self {
             Request::Apply { slice, values } => {
-                let all: Vec<_> = slice.iter().chain(values).map(|(name, v)| (*name, v.clone())).collect();
-                match manager.start_transient_unit(unit, "replace", &all, &[]).await {
+                let all: Properties = slice.iter().chain(values).cloned().collect();
+                let aux: &[(&str, Properties)] = &[];
+                match systemd.call_method("StartTransientUnit", &(unit, "replace", all, aux)).await {
                     Err(error) if is(&error, UNIT_EXISTS) && values.is_empty() => return Ok(()),
                     Err(error) if is(&error, UNIT_EXISTS) => {
                         return manager.set_unit_properties(unit, true, values).await;
                     }
-                    job => job?,
+                    answer => answer?,
                 }
             }
-            Request::Stop => match manager.stop_unit(unit, "replace").await {
+            Request::Stop => match systemd.call_method("StopUnit", &(unit, "replace")).await {
                 Err(error) if is(&error, NO_SUCH_UNIT) => return Ok(()),
-                job => job?,
+                answer => answer?,
             },
         };
-        while let Some(signal) = removed.next().await {
+        let job: OwnedObjectPath = answer.body().deserialize()?;
+        while let Some(message) = removed.next().await {
+            let message = message?;
+            if message.header().sender() != answer.header().sender() {
+                continue;
+            }
+            let Some(signal) = JobRemoved::from_message(message) else { continue };
             let args = signal.args()?;
             if args.job == job {
                 return match args.result.as_str() {

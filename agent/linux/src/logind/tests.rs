@@ -34,6 +34,10 @@ impl Fake {
         write.into()
     }
 
+    async fn reboot(&self, interactive: bool) {
+        self.asked.lock().unwrap().push(format!("reboot, interactive: {interactive}"));
+    }
+
     async fn list_inhibitors(&self) -> Vec<Inhibitor> {
         let entry = |who: &str, mode: &str| {
             (
@@ -147,6 +151,13 @@ async fn a_lock_is_held_as_long_as_it_lives() {
     assert!(!is_closed(&mut far));
     drop(lock);
     assert!(is_closed(&mut far));
+}
+
+#[tokio::test]
+async fn a_reboot_is_asked_for_without_a_person() {
+    let (fake, _server, logind) = pair(300, 300).await;
+    logind.reboot().await.unwrap();
+    assert_eq!(*fake.asked.lock().unwrap(), ["reboot, interactive: false"]);
 }
 
 #[tokio::test]

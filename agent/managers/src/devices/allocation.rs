@@ -62,8 +62,6 @@ pub(super) struct Allocation {
     /// Resources that are not allocated yet, the next one last.
     left: Vec<(ResourceName, usize)>,
     waits_for: Waits,
-    /// True if the container got devices that the checkpoint lacks.
-    is_dirty: bool,
 }
 
 /// The event that an allocation waits for.
@@ -112,7 +110,6 @@ impl DeviceManager {
             runs_already,
             left: limits.rev().map(|(name, limit)| (name.clone(), needed(*limit))).collect(),
             waits_for: Waits::Nothing,
-            is_dirty: false,
         })
     }
 
@@ -146,7 +143,7 @@ impl DeviceManager {
         uid: &str,
         answer: Result<Option<AllocateResponse>, String>,
     ) -> AllocationStep {
-        let Some((mut allocation, Waits::Allocated { resource, ids })) = self.resume(uid) else {
+        let Some((allocation, Waits::Allocated { resource, ids })) = self.resume(uid) else {
             return out_of_turn();
         };
         let response = match answer {
@@ -159,7 +156,7 @@ impl DeviceManager {
         };
         let record = DeviceRecord::new(&ids, |id| self.inventory.nodes_of(&resource, id), response);
         self.records.insert(&allocation.uid, &allocation.container, &resource, record);
-        allocation.is_dirty = true;
+        self.unwritten.insert(allocation.uid.clone());
         self.advance(allocation)
     }
 
@@ -167,7 +164,10 @@ impl DeviceManager {
     pub fn written(&mut self, uid: &str, outcome: Result<(), String>) -> AllocationStep {
         let Some((allocation, Waits::Written)) = self.resume(uid) else { return out_of_turn() };
         match outcome {
-            Ok(()) => self.finish(&allocation),
+            Ok(()) => {
+                self.unwritten.remove(uid);
+                self.finish(&allocation)
+            }
             Err(error) => {
                 AllocationStep::Refused(format!("failed to write checkpoint file \"{CHECKPOINT}\": {error}"))
             }
@@ -224,7 +224,7 @@ impl DeviceManager {
                 Err(error) => return AllocationStep::Refused(error.to_string()),
             }
         }
-        if allocation.is_dirty {
+        if self.unwritten.contains(&allocation.uid) {
             return self.wait(allocation, Waits::Written, AllocationStep::WriteCheckpoint);
         }
         self.finish(&allocation)

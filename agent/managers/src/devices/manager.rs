@@ -33,6 +33,8 @@ pub struct DeviceManager {
     pub(super) reusable: BTreeMap<String, BTreeMap<ResourceName, BTreeSet<String>>>,
     /// Allocations that wait for a plugin or for the checkpoint, by pod.
     pub(super) allocations: BTreeMap<String, Allocation>,
+    /// Pods with devices that the checkpoint lacks: their allocation is going on, or has failed since. Their next one writes it.
+    pub(super) unwritten: BTreeSet<String>,
 }
 
 impl DeviceManager {
@@ -81,6 +83,7 @@ impl DeviceManager {
     /// it answers podresources' List, once all pod sources are ready. The checkpoint does not change. True if something changed.
     pub fn keep_only(&mut self, is_active: impl Fn(&str) -> bool) -> bool {
         self.reusable.retain(|uid, _| is_active(uid));
+        self.unwritten.retain(|uid| is_active(uid));
         self.records.keep_only(is_active)
     }
 

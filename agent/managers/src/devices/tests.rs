@@ -238,6 +238,28 @@ impl Agent {
     }
 }
 
+/// A course that the property below found: the checkpoint of a refused allocation could not be written, and the pod's next one needs
+/// nothing more.
+#[test]
+fn the_next_allocation_of_a_pod_writes_the_devices_that_the_checkpoint_lacks() {
+    let begin = || Event::Begin { pod: 4, container: 2, kind: 0, gpus: 3, nics: 0, nodes: 0 };
+    let answer = |fails| Event::Answer { fails, preferred: Vec::new() };
+    let mut agent = Agent::new();
+    for event in [
+        Event::Register { resource: 0, asks: false },
+        Event::List { connection: 0, devices: vec![(1, 0), (0, 0), (2, 0)] },
+        begin(),
+        answer(false),
+        answer(true),
+        begin(),
+        answer(false),
+        Event::Restart,
+    ] {
+        agent.happen(event);
+        agent.check();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 

@@ -1,8 +1,8 @@
 //! Invented device plugins and pods, and the allocations of the upstream kubelet's device manager: this manager must give the same
 //! devices, amounts, hints, health, refusals and checkpoints, also after changes of lists, ends of plugins, and restarts.
 //!
-//! In: `fixtures/devices.json.gz`, recorded by `qemu-tests/controlplane/cmd/devices` (docs/testing.md). Each state is compared by the
-//! hash of one text. The recorder ends a course where upstream chooses at random, or crashes.
+//! In: `fixtures/devices.json.gz`, recorded by `qemu-tests/controlplane/cmd/devices` (docs/internals/testing.md). Each state is compared by
+//! the hash of one text. The recorder ends a course where upstream chooses at random, or crashes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -17,7 +17,7 @@ pub(super) fn ledger(facts: &Facts) -> Result<Ledger, Refusal> {
     let refused = |message: String| Refusal::new(Reason::PartDown, "boot ledger", message);
     if facts.ledger.trim().is_empty() {
         return Err(refused(
-            "/run/orlop/boot.json is not there: orlop-init did not boot this machine".to_owned(),
+            "/run/orlop/boot.json is not there: orlop-initrd did not boot this machine".to_owned(),
         ));
     }
     Ledger::parse(&facts.ledger).map_err(|error| refused(error.to_string()))

@@ -1,4 +1,4 @@
-//! The machine: network, disks, memory, clock.
+//! The machine: network, disks, processes, memory, clock.
 
 use orlop_config::procfs::kilobytes;
 use orlop_proto::node_api::v1alpha1::object::Status;
@@ -27,6 +27,11 @@ pub(super) fn disks(facts: &Facts) -> NamedObjects {
 pub(super) fn mounts(facts: &Facts) -> Result<NamedObjects, Refusal> {
     let mounts = facts.mounts.clone().unwrap_or_else(|| Ok(Vec::new()))?;
     Ok(mounts.into_iter().map(|(place, mount)| (place, Status::Mount(mount))).collect())
+}
+
+pub(super) fn processes(facts: &Facts) -> Result<NamedObjects, Refusal> {
+    let processes = facts.processes.clone().unwrap_or_else(|| Ok(Vec::new()))?;
+    Ok(processes.into_iter().map(|process| (process.pid.to_string(), Status::Process(process))).collect())
 }
 
 pub(super) fn memory(facts: &Facts) -> Result<NamedObjects, Refusal> {

@@ -66,13 +66,20 @@ fn of_kind(kind: ObjectKind, facts: &Facts) -> Result<NamedObjects, Refusal> {
         ObjectKind::Boot => boot::phases(facts)?,
         ObjectKind::Problems => problems::objects(facts),
         ObjectKind::Services => services::objects(facts)?,
+        ObjectKind::Processes => machine::processes(facts)?,
         ObjectKind::Addresses => machine::addresses(facts),
         ObjectKind::Links => machine::links(facts),
         ObjectKind::Disks => machine::disks(facts),
         ObjectKind::Mounts => machine::mounts(facts)?,
         ObjectKind::Memory => machine::memory(facts)?,
         ObjectKind::Time => machine::time(facts),
+        ObjectKind::Operations => operations(facts)?,
     })
+}
+
+fn operations(facts: &Facts) -> Result<NamedObjects, Refusal> {
+    let operations = facts.operations.clone().unwrap_or_else(|| Ok(Vec::new()))?;
+    Ok(operations.into_iter().map(|status| (status.id.clone(), Status::Operation(status))).collect())
 }
 
 fn object(kind: ObjectKind, name: String, status: Status, facts: &Facts) -> Object {

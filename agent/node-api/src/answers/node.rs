@@ -1,5 +1,7 @@
 //! The node itself.
 
+use orlop_config::boot_trust::TRUST_PHASE;
+use orlop_config::ledger::Ledger;
 use orlop_proto::node_api::v1alpha1::NodeStatus;
 
 use super::services;
@@ -24,7 +26,14 @@ pub(super) fn node(facts: &Facts) -> NodeStatus {
         api_server: join["server"].as_str().unwrap_or_default().to_owned(),
         degraded: facts.degraded.trim().to_owned(),
         addresses: facts.node_addresses.iter().map(ToString::to_string).collect(),
+        firmware: firmware(facts),
     }
+}
+
+/// By the boot ledger; empty if it says nothing, or there is none.
+fn firmware(facts: &Facts) -> String {
+    let entries = Ledger::parse(&facts.ledger).map(|ledger| ledger.entries).unwrap_or_default();
+    entries.into_iter().find(|entry| entry.phase == TRUST_PHASE).map(|entry| entry.detail).unwrap_or_default()
 }
 
 /// What the agent says it does, or why it says nothing.

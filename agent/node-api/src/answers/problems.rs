@@ -4,6 +4,7 @@
 //! a problem itself.
 
 use agent_core::console::problem::{of_configuration, parse};
+use agent_core::console::runbook::{self, ProblemRunbook, phase_reference, reference};
 use agent_core::console::text::clean;
 use orlop_proto::node_api::v1alpha1::object::Status;
 use orlop_proto::node_api::v1alpha1::{MountStatus, ProblemStatus};
@@ -11,22 +12,31 @@ use orlop_proto::node_api::v1alpha1::{MountStatus, ProblemStatus};
 use super::node::AGENT;
 use super::{NamedObjects, boot, services};
 use crate::facts::Facts;
+use crate::refusal::Refusal;
 
-/// Where the documentation has more.
-const RUNBOOK: &str = "docs/node-api.md#problems";
 /// Longest texts, characters.
 const TEXT_CHARS_MAX: usize = 600;
 /// A file system with less than this share free is a problem: 1 in 20.
 const FREE_SHARE: u64 = 20;
 
-/// A problem.
-fn problem(subject: &str, message: &str, remedy: &str) -> ProblemStatus {
+/// A problem; `runbook` is where the documentation has more.
+fn problem(subject: &str, message: &str, remedy: &str, runbook: String) -> ProblemStatus {
     ProblemStatus {
         subject: clean(subject, TEXT_CHARS_MAX),
         message: clean(message, TEXT_CHARS_MAX),
         remedy: remedy.to_owned(),
-        runbook: RUNBOOK.to_owned(),
+        runbook,
     }
+}
+
+/// A problem with the remedy of its runbook.
+fn problem_of(runbook: &ProblemRunbook, subject: &str, message: &str) -> ProblemStatus {
+    problem(subject, message, runbook.remedy, runbook.reference())
+}
+
+/// A part that did not answer.
+fn problem_of_refusal(refusal: &Refusal) -> ProblemStatus {
+    problem(&refusal.object, &refusal.message, refusal.reason.remedy(), refusal.reason.runbook())
 }
 
 /// All of them.
@@ -35,21 +45,24 @@ pub fn problems(facts: &Facts) -> Vec<ProblemStatus> {
     let mut found = Vec::new();
     let degraded = facts.degraded.trim();
     if !degraded.is_empty() {
-        let remedy = "nothing is kept over a reboot; docs/boot.md says what to do about the state partition";
-        found.push(problem("state partition", degraded, remedy));
+        found.push(problem_of(&runbook::STATE_PARTITION, "state partition", degraded));
     }
     for mistake in of_configuration(&facts.node_config) {
-        found.push(problem(&mistake.subject, &mistake.text, mistake.remedy));
+        found.push(problem(&mistake.subject, &mistake.text, mistake.remedy, reference(mistake.runbook)));
+    }
+    // Their driver takes the file away with the change.
+    for shown in parse(&facts.change_problems) {
+        found.push(problem(&shown.subject, &shown.text, &shown.remedy, reference(&shown.runbook)));
     }
     of_services(facts, &mut found);
     if facts.node_addresses.is_empty() {
-        let remedy = "check cables, DHCP, and `network` of the NodeConfig; `orlopctl get links,addresses`";
-        found.push(problem("network", "this machine has no address", remedy));
+        found.push(problem_of(&runbook::NO_ADDRESS, "network", "this machine has no address"));
     }
     of_mounts(facts, &mut found);
     for entry in boot::ledger(facts).into_iter().flat_map(|ledger| ledger.entries).filter(|entry| !entry.ok) {
-        let remedy = "docs/boot.md has the phases; `orlopctl get boot` has all of this boot";
-        found.push(problem(&format!("boot phase {}", entry.phase), &entry.detail, remedy));
+        let remedy = "docs/reference/boot.md has the phases; `orlopctl get boot` has all of this boot";
+        let subject = format!("boot phase {}", entry.phase);
+        found.push(problem(&subject, &entry.detail, remedy, phase_reference(&entry.phase)));
     }
     found
 }
@@ -58,7 +71,7 @@ fn of_services(facts: &Facts, found: &mut Vec<ProblemStatus>) {
     let units = match &facts.services {
         Some(Ok(text)) => services::parse(text),
         Some(Err(refusal)) => {
-            found.push(problem(&refusal.object, &refusal.message, refusal.reason.remedy()));
+            found.push(problem_of_refusal(refusal));
             return;
         }
         None => return,
@@ -70,22 +83,24 @@ fn of_services(facts: &Facts, found: &mut Vec<ProblemStatus>) {
             None => "systemd does not know it".to_owned(),
         };
         let remedy = format!("`orlopctl logs {name}` has its last words; a reboot starts it again");
-        found.push(problem(name, &format!("{part} does not run: {why}"), &remedy));
+        let message = format!("{part} does not run: {why}");
+        found.push(problem(name, &message, &remedy, runbook::SERVICE_DOWN.reference()));
     }
     let essential = |name: &str| services::ESSENTIAL.iter().any(|(unit, _)| *unit == name);
     for (name, unit) in units.iter().filter(|(name, unit)| unit.active == "failed" && !essential(name)) {
         let remedy = format!("`orlopctl logs {name}` has its last words");
-        found.push(problem(name, &services::words(unit), &remedy));
+        found.push(problem(name, &services::words(unit), &remedy, runbook::SERVICE_FAILED.reference()));
     }
-    // `running; the reason why the node is not in its cluster` (docs/architecture.md, "Agent").
+    // `running; the reason why the node is not in its cluster` (docs/internals/architecture.md, "Agent").
     let agent = units.get(AGENT).filter(|unit| unit.active == "active");
     if let Some((_, sentence)) = agent.and_then(|unit| unit.status.split_once("; ")) {
-        found.push(problem("cluster", sentence, "docs/join.md has each refusal and its end"));
+        let remedy = "docs/runbooks/cluster.md has each refusal and its end";
+        found.push(problem("cluster", sentence, remedy, runbook::CLUSTER.to_owned()));
     }
     // What a dead agent has left may be over.
     if agent.is_some() {
         for shown in parse(&facts.agent_problems) {
-            found.push(problem(&shown.subject, &shown.text, &shown.remedy));
+            found.push(problem(&shown.subject, &shown.text, &shown.remedy, reference(&shown.runbook)));
         }
     }
 }
@@ -96,12 +111,10 @@ fn of_mounts(facts: &Facts, found: &mut Vec<ProblemStatus>) {
             for (place, mount) in mounts.iter().filter(|(_, mount)| is_short(mount)) {
                 let message =
                     format!("{} MiB of {} MiB are free", mount.available_bytes >> 20, mount.size_bytes >> 20);
-                let remedy =
-                    "the agent removes unused images by itself (docs/eviction.md); look at what pods write";
-                found.push(problem(&format!("file system {place}"), &message, remedy));
+                found.push(problem_of(&runbook::FILE_SYSTEM_FULL, &format!("file system {place}"), &message));
             }
         }
-        Some(Err(refusal)) => found.push(problem(&refusal.object, &refusal.message, refusal.reason.remedy())),
+        Some(Err(refusal)) => found.push(problem_of_refusal(refusal)),
         None => {}
     }
 }

@@ -84,6 +84,22 @@ fn a_healthy_node_has_no_problem_and_every_kind() {
 }
 
 #[test]
+fn the_node_says_what_its_firmware_trusts() {
+    let ledger = |phases: &str| format!(r#"{{"boot_id":"b","entries":[{phases}]}}"#);
+    let trust = r#"{"phase":"init.trust","at_ms":5,"detail":"Secure Boot on (keys: Orlop db 1a2b3c4d)"}"#;
+    for (text, want) in [
+        (
+            ledger(&format!(r#"{{"phase":"kernel","at_ms":1}},{trust}"#)),
+            "Secure Boot on (keys: Orlop db 1a2b3c4d)",
+        ),
+        (ledger(r#"{"phase":"kernel","at_ms":1}"#), ""),
+        (String::new(), ""),
+    ] {
+        assert_eq!(node_of(&Facts { ledger: text, ..healthy() }).firmware, want);
+    }
+}
+
+#[test]
 fn objects_are_found_by_their_names() {
     let response = ask(&healthy(), &["services", "memory"], &["containerd.service", "memory", "no-such"]);
     let names: Vec<&str> =
@@ -143,7 +159,7 @@ fn why_the_node_is_not_ready_is_a_problem_with_a_remedy() {
         let found = problems(&facts);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].subject.as_str(), found[0].message.as_str()), (subject, message));
-        assert!(!found[0].remedy.is_empty() && !found[0].runbook.is_empty());
+        assert!(!found[0].remedy.is_empty() && found[0].runbook.starts_with("docs/"), "{found:?}");
     }
 }
 
@@ -160,14 +176,24 @@ fn another_service_that_failed_is_a_problem_and_texts_are_printable() {
 
 #[test]
 fn problems_of_pods_are_those_of_an_agent_that_runs() {
-    let file = r#"[{"subject":"static pod default/web, container web","text":"ErrImagePull: no","remedy":"check the name"}]"#;
+    let file = r#"[{"subject":"static pod default/web, container web","text":"ErrImagePull: no","remedy":"check the name","runbook":"image-pull"}]"#;
     let facts = Facts { agent_problems: file.to_owned(), ..healthy() };
     let found = problems(&facts);
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].message.as_str(), found[0].remedy.as_str()), ("ErrImagePull: no", "check the name"));
+    assert_eq!(found[0].runbook, "docs/runbooks/static-pods.md#image-pull");
     let dead = "Id=kubelet.service\nLoadState=loaded\nActiveState=failed\nResult=exit-code\nExecMainStatus=1";
     let found = problems(&Facts { services: Some(Ok(services(dead))), ..facts });
     assert_eq!(found.iter().map(|problem| problem.subject.as_str()).collect::<Vec<_>>(), ["kubelet.service"]);
+}
+
+#[test]
+fn a_change_that_has_not_ended_is_a_problem() {
+    let file = r#"[{"subject":"configuration","text":"change 1 of ops-1 (labels.a) is tried","remedy":"confirm it","runbook":"open-change"}]"#;
+    let found = problems(&Facts { change_problems: file.to_owned(), ..healthy() });
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].subject.as_str(), found[0].remedy.as_str()), ("configuration", "confirm it"));
+    assert_eq!(found[0].runbook, "docs/runbooks/configuration.md#open-change");
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub trait NodeApi: Send + Sync + 'static {
     /// The runtime's words.
     fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
 
-    /// What `/metrics`, `/metrics/probes` and `/metrics/slis` say.
+    /// What `/metrics`, `/metrics/probes`, `/metrics/slis` and `/metrics/node` say.
     fn metrics(&self, of: MetricsOf) -> impl Future<Output = String> + Send;
 
     /// A health check was asked for and answered: for the metrics.
@@ -129,6 +129,8 @@ pub enum MetricsOf {
     Probes,
     /// Health checks: `/metrics/slis`.
     Slis,
+    /// The machine and its operating system, under node_exporter's names: `/metrics/node`.
+    OperatingSystem,
 }
 
 /// What streams need in addition.
@@ -307,6 +309,7 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["metrics"] if get => metrics(node, MetricsOf::Node).await,
         ["metrics", "probes"] if get => metrics(node, MetricsOf::Probes).await,
         ["metrics", "slis"] if get => metrics(node, MetricsOf::Slis).await,
+        ["metrics", "node"] if get => metrics(node, MetricsOf::OperatingSystem).await,
         ["stats", "summary"] if get || post => summary(node, query).await,
         ["metrics", "cadvisor"] if get => {
             whole(StatusCode::OK, exposition::CONTENT_TYPE, node.cadvisor_metrics().await.into())
@@ -327,7 +330,7 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["stats", "summary"]
         | ["logs", ..]
         | ["statusz" | "flagz"]
-        | ["metrics", "resource" | "cadvisor" | "probes" | "slis"]
+        | ["metrics", "resource" | "cadvisor" | "probes" | "slis" | "node"]
         | ["metrics"]
         | ["healthz", ..]
         | ["pods", ..]

@@ -177,6 +177,8 @@ async fn paths_and_answers() {
         ("/metrics", 200, "Node\n"),
         ("/metrics/probes", 200, "Probes\n"),
         ("/metrics/slis", 200, "Slis\n"),
+        ("/metrics/node", 200, "OperatingSystem\n"),
+        ("/metrics/node/x", 404, "404 page not found\n"),
         ("/metrics/cadvisor", 200, "container_scrape_error 0\n"),
         ("/stats/summary", 200, r#"{"only":false}"#),
         ("/stats/summary?only_cpu_and_memory=true", 200, r#"{"only":true}"#),
@@ -193,9 +195,15 @@ async fn paths_and_answers() {
     let pods: Value = serde_json::from_str(&pods).unwrap();
     assert_eq!((status, pods["items"][0]["metadata"]["name"].as_str()), (200, Some("web")));
     assert!(pods["items"][0].get("kind").is_none());
-    for target in
-        ["/pods", "/healthz", "/configz", "/metrics", "/metrics/slis", "/containerLogs/default/web/c"]
-    {
+    for target in [
+        "/pods",
+        "/healthz",
+        "/configz",
+        "/metrics",
+        "/metrics/slis",
+        "/metrics/node",
+        "/containerLogs/default/web/c",
+    ] {
         assert_eq!(ask(&node, ALL, Method::POST, target).await.0, 405, "{target}");
     }
     assert_eq!(ask(&node, ALL, Method::POST, "/stats/summary").await.0, 200);

@@ -29,6 +29,13 @@ fn create<T: Serialize>(resource: Resource, object: &T) -> Result<(Key, Verb), S
     Ok((key, Verb::Create(object)))
 }
 
+fn replace<T: Serialize>(resource: Resource, object: &T) -> Result<(Key, Verb), Status> {
+    Ok(match create(resource, object)? {
+        (key, Verb::Create(object)) => (key, Verb::Replace(object)),
+        other => other,
+    })
+}
+
 fn typed<T: DeserializeOwned>(object: &Value) -> Result<Box<T>, Status> {
     T::deserialize(object).map(Box::new).map_err(|e| Status::internal(&e.to_string()))
 }
@@ -126,15 +133,15 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
     Ok(match call {
         ApiCall::GetNode { name } => (Key::new(Resource::Nodes, "", name), Verb::Get),
         ApiCall::CreateNode(node) => create(Resource::Nodes, node)?,
+        ApiCall::PatchNode { name, patch } => {
+            (Key::new(Resource::Nodes, "", name), Verb::Patch(patch.clone()))
+        }
         ApiCall::PatchNodeStatus { name, patch } => {
             (Key::new(Resource::Nodes, "", name), Verb::PatchStatus(patch.clone()))
         }
         ApiCall::GetLease { name } => (Key::new(Resource::Leases, LEASES, name), Verb::Get),
         ApiCall::CreateLease(lease) => create(Resource::Leases, lease)?,
-        ApiCall::ReplaceLease(lease) => match create(Resource::Leases, lease)? {
-            (key, Verb::Create(object)) => (key, Verb::Replace(object)),
-            other => other,
-        },
+        ApiCall::ReplaceLease(lease) => replace(Resource::Leases, lease)?,
         ApiCall::CreatePod(pod) => create(Resource::Pods, pod)?,
         ApiCall::PatchPodStatus { pod, patch } => (of(Resource::Pods, pod), Verb::PatchStatus(patch.clone())),
         ApiCall::DeletePod { pod, uid, resource_version, grace_s } => {
@@ -142,11 +149,18 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
             let options = DeleteOptions { grace_s, uid, resource_version: resource_version.clone() };
             (of(Resource::Pods, pod), Verb::Delete(options))
         }
+        // No budgets are kept here: an eviction is a deletion with the pod's own grace period.
+        ApiCall::EvictPod { pod, uid } => {
+            let options = DeleteOptions { grace_s: None, uid: Some(uid.clone()), resource_version: None };
+            (of(Resource::Pods, pod), Verb::Delete(options))
+        }
         ApiCall::CreateEvent(event) => create(Resource::Events, event)?,
         ApiCall::PatchEvent { event, patch } => (of(Resource::Events, event), Verb::Patch(patch.clone())),
         ApiCall::CreateCsr(csr) => create(Resource::Csrs, csr)?,
         ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
         ApiCall::GetConfigMap(object) => (of(Resource::ConfigMaps, object), Verb::Get),
+        ApiCall::CreateConfigMap(map) => create(Resource::ConfigMaps, map)?,
+        ApiCall::ReplaceConfigMap(map) => replace(Resource::ConfigMaps, map)?,
         ApiCall::GetSecret(object) => (of(Resource::Secrets, object), Verb::Get),
         ApiCall::GetServiceAccount(_)
         | ApiCall::GetClaim(_)

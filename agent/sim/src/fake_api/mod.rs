@@ -168,6 +168,20 @@ impl FakeApi {
         self.history.shrink(0);
     }
 
+    /// All objects, for [`FakeApi::restore`], without the history.
+    #[must_use]
+    pub fn backup(&self) -> FakeApi {
+        FakeApi {
+            objects: self.objects.clone(),
+            history: History::starting_at(self.version),
+            version: self.version,
+            uids: self.uids,
+            names: self.names,
+            window: self.window,
+            reviews: self.reviews.clone(),
+        }
+    }
+
     /// Restores all objects from `backup`, versions included, as a restored etcd does. Names and UIDs that were generated since are
     /// not generated again.
     pub fn restore(&mut self, backup: &FakeApi) {

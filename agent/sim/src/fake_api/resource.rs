@@ -168,16 +168,30 @@ impl Selector {
     }
 }
 
+/// The value at a JSON pointer without escapes. serde_json copies each part of a pointer twice for escapes, and the server selects
+/// objects by pointers all the time.
+#[must_use]
+pub fn value_at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
+    let Some(parts) = pointer.strip_prefix('/') else {
+        return Some(object).filter(|_| pointer.is_empty());
+    };
+    parts.split('/').try_fold(object, |value, part| match value {
+        Value::Object(map) => map.get(part),
+        Value::Array(list) => part.parse::<usize>().ok().and_then(|index| list.get(index)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    })
+}
+
 /// The text at a JSON pointer; empty if there is none.
 #[must_use]
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+    value_at(object, pointer).and_then(Value::as_str).unwrap_or("")
 }
 
 /// The integer at a JSON pointer.
 #[must_use]
 pub fn number(object: &Value, pointer: &str) -> Option<i64> {
-    object.pointer(pointer).and_then(Value::as_i64)
+    value_at(object, pointer).and_then(Value::as_i64)
 }
 
 /// Sets `object.field.name`, or removes it for `None`; creates `field` if needed.
@@ -204,4 +218,21 @@ pub(crate) fn keep(object: &mut Value, from: &Value, field: &str) {
 pub(crate) fn keep_meta(object: &mut Value, from: &Value, name: &str) {
     let value = from.get("metadata").and_then(|m| m.get(name)).cloned();
     put(object, "metadata", name, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pointers_lead_where_those_of_the_json_crate_lead() {
+        let object = json!({"a": {"b": [1, {"c": "d"}], "": 2}, "e": "f"});
+        for pointer in ["", "/", "/a", "/a/b", "/a/b/1/c", "/a/b/2", "/a/b/x", "/a/", "/e", "/e/f", "/g", "a"]
+        {
+            assert_eq!(value_at(&object, pointer), object.pointer(pointer), "{pointer}");
+        }
+        assert_eq!((text(&object, "/a/b/1/c"), number(&object, "/a/b/0")), ("d", Some(1)));
+    }
 }

@@ -10,7 +10,7 @@ use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::resource::{Key, Resource, keep, keep_meta, number, put, text};
+use super::resource::{Key, Resource, keep, keep_meta, number, put, text, value_at};
 use super::status::Status;
 
 /// Whole seconds, UTC, as `metav1.Time` is written.
@@ -67,7 +67,7 @@ pub(super) fn before_create(object: &mut Value, key: &Key) -> Result<(), Status>
 pub(super) fn before_update(key: &Key, old: &Value, new: &mut Value, status: bool) -> Result<(), Status> {
     for field in ["name", "namespace", "uid"] {
         let (was, is) =
-            (old.pointer(&format!("/metadata/{field}")), new.pointer(&format!("/metadata/{field}")));
+            (value_at(old, &format!("/metadata/{field}")), value_at(new, &format!("/metadata/{field}")));
         if is.is_some() && is != was {
             let why = format!("metadata.{field}: Invalid value: field is immutable");
             return Err(Status::invalid(key, &why));
@@ -132,7 +132,7 @@ fn pod_status(key: &Key, old: &Value, new: &mut Value) -> Result<(), Status> {
 /// Keeps the old `observedGeneration` where a writer omits it.
 fn observed_generations(old: &Value, new: &mut Value) {
     if number(new, "/status/observedGeneration").unwrap_or(0) == 0 {
-        let before = old.pointer("/status/observedGeneration").cloned();
+        let before = value_at(old, "/status/observedGeneration").cloned();
         put(new, "status", "observedGeneration", before);
     }
     let before = conditions(old).to_vec();
@@ -149,7 +149,7 @@ fn observed_generations(old: &Value, new: &mut Value) {
 }
 
 fn conditions(object: &Value) -> &[Value] {
-    object.pointer("/status/conditions").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    value_at(object, "/status/conditions").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// Makes `podIP` and `podIPs[0]` equal: `podIP` wins if they differ.
@@ -193,29 +193,35 @@ fn addresses_are_distinct(key: &Key, node: &Value) -> Result<(), Status> {
     Ok(())
 }
 
+/// True if this text stands anywhere in the value.
+fn has_text(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(found) => found == text,
+        Value::Array(list) => list.iter().any(|item| has_text(item, text)),
+        Value::Object(map) => map.values().any(|item| has_text(item, text)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// Rejects an update in which a container that has ended for good runs again.
 fn no_resurrection(key: &Key, old: &Value, new: &Value, list: &str) -> Result<(), Status> {
-    let statuses = |v: &Value| -> Vec<Value> {
-        v.pointer(&format!("/status/{list}")).and_then(Value::as_array).cloned().unwrap_or_default()
-    };
+    let pointer = format!("/status/{list}");
+    let statuses = |v| value_at(v, &pointer).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let specs = if list == "containerStatuses" { "/spec/containers" } else { "/spec/initContainers" };
-    // A rule RestartAllContainers may restart any container.
-    if old.pointer("/spec").is_some_and(|spec| spec.to_string().contains("\"RestartAllContainers\"")) {
-        return Ok(());
-    }
     let policy = text(old, "/spec/restartPolicy");
-    let now = statuses(new);
+    let now: &[Value] = statuses(new);
     for (n, was) in statuses(old).iter().enumerate() {
         let Some(code) = number(was, "/state/terminated/exitCode") else { continue };
         let Some(is) = now.iter().find(|s| s.get("name") == was.get("name")) else { continue };
-        if is.pointer("/state/terminated").is_some() {
+        if value_at(is, "/state/terminated").is_some() {
             continue;
         }
-        let spec = old.pointer(specs).and_then(Value::as_array);
+        let spec = value_at(old, specs).and_then(Value::as_array);
         let own = spec.and_then(|s| s.iter().find(|c| c.get("name") == was.get("name")));
         let policy = own.map(|c| text(c, "/restartPolicy")).filter(|p| !p.is_empty()).unwrap_or(policy);
         let may_restart = policy == "Always" || (policy == "OnFailure" && code != 0);
-        if !may_restart {
+        // A rule RestartAllContainers may restart any container.
+        if !may_restart && !has_text(value_at(old, "/spec").unwrap_or(&Value::Null), "RestartAllContainers") {
             let why = format!(
                 "status.{list}[{n}].state: Forbidden: may not be transitioned to non-terminated state"
             );

@@ -39,7 +39,7 @@ pub(crate) fn seeds(of_ci: u64) -> u64 {
     std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(of_ci)
 }
 
-/// Every seed below `seeds`, and the seeds that failed once in a survey (docs/testing.md).
+/// Every seed below `seeds`, and the seeds that failed once in a survey (docs/internals/testing.md).
 pub(crate) fn every_seed(
     run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure> + Sync,
     seeds: u64,

@@ -43,6 +43,13 @@ pub enum ApiCall {
     },
     /// POST a node. Answer: [`ApiReply::Node`].
     CreateNode(Box<Node>),
+    /// Strategic merge PATCH of a node's spec and metadata. Answer: [`ApiReply::Node`].
+    PatchNode {
+        /// Name of the Node.
+        name: Arc<str>,
+        /// Strategic merge patch; its `metadata.uid` and `metadata.resourceVersion` guard it.
+        patch: Value,
+    },
     /// Strategic merge PATCH of a node's `status` subresource (which takes metadata along, as upstream's does).
     /// Answer: [`ApiReply::Node`].
     PatchNodeStatus {
@@ -90,6 +97,14 @@ pub enum ApiCall {
         /// `gracePeriodSeconds`.
         grace_s: u32,
     },
+    /// POST to a pod's `eviction` subresource: the pod is deleted with its own grace period, unless a PodDisruptionBudget forbids it
+    /// (429). Answer: [`ApiReply::Done`].
+    EvictPod {
+        /// Pod to evict.
+        pod: ObjectName,
+        /// `deleteOptions.preconditions.uid`.
+        uid: String,
+    },
     /// POST an event. Answer: [`ApiReply::Event`].
     CreateEvent(Box<Event>),
     /// Strategic merge PATCH of an event (its count). Answer: [`ApiReply::Event`].
@@ -108,6 +123,10 @@ pub enum ApiCall {
     },
     /// GET a ConfigMap. Answer: [`ApiReply::ConfigMap`].
     GetConfigMap(ObjectName),
+    /// POST a ConfigMap. Answer: [`ApiReply::ConfigMap`].
+    CreateConfigMap(Box<ConfigMap>),
+    /// PUT a ConfigMap (conflicts on `resourceVersion`). Answer: [`ApiReply::ConfigMap`].
+    ReplaceConfigMap(Box<ConfigMap>),
     /// GET a Secret. Answer: [`ApiReply::Secret`].
     GetSecret(ObjectName),
     /// GET a service account. Answer: [`ApiReply::ServiceAccount`].
@@ -214,6 +233,7 @@ impl ApiCall {
         match self {
             ApiCall::GetNode { name } => format!("get node {name}"),
             ApiCall::CreateNode(node) => format!("create node {}", meta(&node.metadata)),
+            ApiCall::PatchNode { name, .. } => format!("patch node {name}"),
             ApiCall::PatchNodeStatus { name, .. } => format!("patch node status {name}"),
             ApiCall::GetLease { name } => format!("get lease {name}"),
             ApiCall::CreateLease(lease) => format!("create lease {}", meta(&lease.metadata)),
@@ -222,11 +242,14 @@ impl ApiCall {
             ApiCall::CreatePod(pod) => format!("create pod {}", meta(&pod.metadata)),
             ApiCall::PatchPodStatus { pod, .. } => format!("patch pod status {}", named(pod)),
             ApiCall::DeletePod { pod, .. } => format!("delete pod {}", named(pod)),
+            ApiCall::EvictPod { pod, .. } => format!("evict pod {}", named(pod)),
             ApiCall::CreateEvent(event) => format!("create event {}", meta(&event.metadata)),
             ApiCall::PatchEvent { event, .. } => format!("patch event {}", named(event)),
             ApiCall::CreateCsr(csr) => format!("create certificate signing request {}", meta(&csr.metadata)),
             ApiCall::GetCsr { name } => format!("get certificate signing request {name}"),
             ApiCall::GetConfigMap(object) => format!("get configmap {}", named(object)),
+            ApiCall::CreateConfigMap(map) => format!("create configmap {}", meta(&map.metadata)),
+            ApiCall::ReplaceConfigMap(map) => format!("replace configmap {}", meta(&map.metadata)),
             ApiCall::GetSecret(object) => format!("get secret {}", named(object)),
             ApiCall::GetServiceAccount(object) => format!("get serviceaccount {}", named(object)),
             ApiCall::GetClaim(object) => format!("get persistentvolumeclaim {}", named(object)),

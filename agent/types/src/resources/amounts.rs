@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Serialize};
 
-use crate::resources::requests::{CPU, MEMORY, resources_in_pod};
+use crate::resources::requests::{CPU, MEMORY, limit};
 use crate::{Quantity, pod, quantity_text};
 
 /// Quantities by resource name, as the API has them.
@@ -44,7 +44,19 @@ impl Amounts {
     /// Amounts of a container in its pod; the pod's own limits count where the container has none.
     #[must_use]
     pub fn in_pod(p: &Pod, container: &Container) -> Amounts {
-        Amounts::of(Some(&resources_in_pod(p, container)))
+        let mut amounts = Amounts::of(container.resources.as_ref());
+        let of_pod = pod::spec(p).resources.as_ref().and_then(|r| r.limits.as_ref());
+        let inherited = |name: &str| {
+            let is = of_pod.filter(|list| list.contains_key(name))?;
+            limit(container, name).is_none_or(Quantity::is_zero).then(|| amount(Some(is), name))
+        };
+        if let Some(limit) = inherited(CPU) {
+            amounts.cpu_limit_milli = limit.milli_value();
+        }
+        if let Some(limit) = inherited(MEMORY) {
+            amounts.memory_limit = limit.value();
+        }
+        amounts
     }
 
     /// Amounts of the pod itself (`spec.resources`).
@@ -87,5 +99,42 @@ fn put(list: &mut Option<List>, name: &str, is: Quantity) {
         list.remove(name);
     } else {
         list.insert(name.to_owned(), ApiQuantity(quantity_text::of_resource(name, is)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::resources::requests::resources_in_pod;
+
+    #[test]
+    fn a_container_has_its_pods_limits_where_it_has_none() {
+        let lists = [
+            json!({}),
+            json!({"cpu": "2", "memory": "64Mi"}),
+            json!({"cpu": "0"}),
+            json!({"memory": "-1Mi"}),
+            json!({"cpu": "many", "memory": "1e3"}),
+        ];
+        for of_pod in &lists {
+            for of_container in &lists {
+                let resources =
+                    |limits: &Value| json!({"limits": limits, "requests": {"cpu": "100m", "memory": "1Mi"}});
+                let container = json!({"name": "c", "resources": resources(of_container)});
+                let spec = json!({"resources": resources(of_pod), "containers": [container]});
+                let p: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+                let container = &pod::containers(&p)[0];
+                let expected = Amounts::of(Some(&resources_in_pod(&p, container)));
+                assert_eq!(Amounts::in_pod(&p, container), expected, "{of_container} in {of_pod}");
+            }
+        }
+        let p: Pod = serde_json::from_value(
+            json!({"spec": {"resources": {"limits": {"cpu": "2"}}, "containers": [{"name": "c"}]}}),
+        )
+        .unwrap();
+        let amounts = Amounts::in_pod(&p, &pod::containers(&p)[0]);
+        assert_eq!(amounts, Amounts { cpu_limit_milli: 2000, ..Amounts::default() });
     }
 }

@@ -1,7 +1,7 @@
 //! Resources: the pods' requests, and the kernel's values for them.
 //!
 //! In: pods. Out: QoS classes, OOM scores, sums of requests and limits, the values of cgroups. Upstream:
-//! pkg/apis/core/v1/helper/qos, component-helpers/resource. See docs/agent/cgroups.md.
+//! pkg/apis/core/v1/helper/qos, component-helpers/resource. See docs/internals/agent/cgroups.md.
 
 pub mod amounts;
 pub mod cgroups;

@@ -130,31 +130,37 @@ pub fn resources_in_pod(pod: &Pod, container: &Container) -> ResourceRequirement
 /// Peak request of every resource that is named: by containers, by the pod itself, by its overhead.
 #[must_use]
 pub fn all_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
-    let requests = |r: &'_ ResourceRequirements| r.requests.clone();
-    names(pod, requests).into_iter().map(|name| (name.clone(), pod_request(pod, &name))).collect()
+    names(pod, requests_of).into_iter().map(|name| (name.to_owned(), pod_request(pod, name))).collect()
 }
 
 /// Peak limit of every resource that has one.
 #[must_use]
 pub fn all_limits(pod: &Pod) -> BTreeMap<String, Quantity> {
-    let limits = |r: &'_ ResourceRequirements| r.limits.clone();
-    names(pod, limits).into_iter().map(|name| (name.clone(), pod_limit(pod, &name))).collect()
+    names(pod, limits_of).into_iter().map(|name| (name.to_owned(), pod_limit(pod, name))).collect()
+}
+
+fn requests_of(resources: &ResourceRequirements) -> Option<&List> {
+    resources.requests.as_ref()
+}
+
+fn limits_of(resources: &ResourceRequirements) -> Option<&List> {
+    resources.limits.as_ref()
 }
 
 /// The resources that are named in the lists of containers and of the pod, and in its overhead.
-fn names(pod: &Pod, of: impl Fn(&ResourceRequirements) -> Option<List>) -> BTreeSet<String> {
+fn names(pod: &Pod, of: fn(&ResourceRequirements) -> Option<&List>) -> BTreeSet<&str> {
     let spec = pod::spec(pod);
     let containers = pod::containers(pod).iter().chain(pod::init_containers(pod));
     let resources = containers.filter_map(|c| c.resources.as_ref()).chain(&spec.resources);
-    resources.filter_map(of).chain(spec.overhead.clone()).flat_map(BTreeMap::into_keys).collect()
+    let lists = resources.filter_map(of).chain(&spec.overhead);
+    lists.flat_map(|list| list.keys().map(String::as_str)).collect()
 }
 
 /// Request of the whole pod for each size of huge pages, by resource name.
 #[must_use]
 pub fn hugepages_request(pod: &Pod) -> BTreeMap<String, Quantity> {
-    let mut all = all_requests(pod);
-    all.retain(|name, _| name.starts_with(HUGEPAGES_PREFIX));
-    all
+    let pages = names(pod, requests_of).into_iter().filter(|name| name.starts_with(HUGEPAGES_PREFIX));
+    pages.map(|name| (name.to_owned(), pod_request(pod, name))).collect()
 }
 
 fn peak(pod: &Pod, resource: &str, of: impl Fn(&Container, &str) -> Option<Quantity>) -> Quantity {
@@ -247,6 +253,7 @@ mod tests {
         assert_eq!(limits(b), json!({"cpu": "2", "memory": "1Gi"}));
         assert_eq!(all_requests(&pod).len(), 4);
         assert_eq!(all_limits(&pod).keys().collect::<Vec<_>>(), ["cpu", "hugepages-2Mi", "memory"]);
-        assert_eq!(hugepages_request(&pod)["hugepages-2Mi"].value(), 4 << 20);
+        let pages = hugepages_request(&pod);
+        assert_eq!((pages.len(), pages["hugepages-2Mi"].value()), (1, 4 << 20));
     }
 }

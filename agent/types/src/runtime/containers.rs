@@ -3,11 +3,13 @@
 //! A pod may have a thousand, and each pass over it looks up each by its name. In: instances in any order.
 //! Out: slices of one name. Invariant: sorted by name, within a name the newest first.
 
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 
 use super::observed::ContainerObserved;
+use crate::ids::ContainerId;
 
 /// Instances of a pod's containers, sorted by name, within a name the newest first (attempt, then creation).
 ///
@@ -24,6 +26,12 @@ impl Containers {
         let rest = self.0.get(begin..).unwrap_or_default();
         let end = rest.iter().take_while(|c| c.name == name).count();
         rest.get(..end).unwrap_or_default()
+    }
+
+    /// The ids of all instances, for callers that look for many.
+    #[must_use]
+    pub fn ids(&self) -> BTreeSet<&ContainerId> {
+        self.0.iter().map(|c| &c.id).collect()
     }
 
     /// Removes the instances for which `kept` is false.
@@ -111,6 +119,7 @@ mod tests {
         for name in ["", "0", "aa", "bb", "z"] {
             assert_eq!(ids(name), [""; 0], "{name}");
         }
+        assert!(all.ids().into_iter().map(ContainerId::as_str).eq(["1", "2", "3", "4", "5"]));
         let text = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Containers>(&text).unwrap(), all);
     }

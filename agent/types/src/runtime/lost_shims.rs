@@ -4,12 +4,16 @@
 //! shim that is still starting, or a task that the shim makes afterwards. No call of CRI reaches such a shim
 //! any more, and it does not end by itself (containerd's issue 7733): it would hold its memory until the next
 //! boot, after every such crash. containerd removes a task's bundle, the directory in which its shim works,
-//! as the last step of forgetting it; so a shim without a bundle is lost. A shim that dies while it makes a
-//! container leaves the process that was to become it, which waits for a start that cannot come; without the
-//! bundle this process is lost, too.
+//! as the last step of forgetting it; so a shim without a bundle is lost, unless the bundle of another container
+//! names its socket: pods may share a shim (`agent_core::shim_groups`), and the first of them may go before the
+//! others. A shim that dies while it makes a container leaves the process that was to become it, which waits for
+//! a start that cannot come; without the bundle this process is lost, too. A shim that dies later leaves the
+//! processes of its containers. containerd ends the sandboxes alone (its issue 10727): the pods are made again,
+//! and the old containers would run on next to the new ones.
 //!
-//! In: shims without a bundle, as /proc shows them, and the time. Out: shims to kill. Invariant: a shim is
-//! killed only if it was seen without its bundle for [`CONFIRM`]; a shim that is ending has ended by then.
+//! In: shims without a bundle and what dead shims have left, as /proc shows them, and the time. Out: processes to
+//! kill. Invariant: a process is killed only if it was seen so for [`CONFIRM`]; a shim that is ending has ended by
+//! then.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,6 +32,8 @@ pub enum Kind {
     Shim,
     /// The process of a shim that died, which would have become a container's first process.
     Unstarted,
+    /// The first process of a container whose shim died.
+    Orphan,
 }
 
 /// A process of a shim, or one that a shim has left: its id alone may belong to another process later.

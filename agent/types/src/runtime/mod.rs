@@ -21,6 +21,9 @@ pub mod labels {
     pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
     /// Pod UID label, on sandboxes and containers.
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
+    /// Annotation of sandboxes: containerd's shim for runc puts all containers with the same value into one process
+    /// (`groupLabels` of its `manager_linux.go`), if the handler's `pod_annotations` name it.
+    pub const SHIM_GROUP: &str = "io.containerd.runc.v2.group";
     /// Container name label, on containers.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
     /// Annotation: hash of the container's name and image; no other change of the definition restarts a container.

@@ -208,6 +208,21 @@ pub struct ListedPod {
     pub containers: BTreeMap<ContainerId, i32>,
 }
 
+/// One sandbox of `ListPodSandbox`, with the shim that it shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedSandbox {
+    /// CRI id of the sandbox.
+    pub id: SandboxId,
+    /// The pod.
+    pub uid: PodUid,
+    /// From the CRI metadata.
+    pub attempt: u32,
+    /// Ready or not.
+    pub ready: bool,
+    /// Its annotation [`super::labels::SHIM_GROUP`].
+    pub shim_group: Option<String>,
+}
+
 /// The pod of an entry of the CRI event stream (`GetContainerEvents`). It is a hint to inspect the pod, never a fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeHint {

@@ -12,14 +12,18 @@ use orlop_config::node::{Update, derive};
 use orlop_config::release::{
     ARCH, ChannelClock, IMAGE_TRUST_FILE, KEPT_DIR, NodeRelease, ReleaseDocument, ReleaseVersion, UtcSecond,
 };
-use orlop_config::slots::{BootRecord, SlotName, SlotState};
+use orlop_config::slots::{BootRecord, SlotName, SlotRecord, SlotState};
 use tokio::sync::watch;
 
+use super::bytes::UpdateBytes;
 use super::plan::{PlannedSource, UpdatePlan};
 use super::protocol::{UpdateReport, UpdateState};
 use crate::directory::MountedDirectory;
 use crate::disk::SlotDisk;
-use crate::https::{HttpsDirectory, client_config};
+use crate::http::client_config;
+use crate::https::HttpsDirectory;
+use crate::oci::OciRepository;
+use crate::oci_answers::OCI_SCHEME;
 use crate::source::{ByteRange, ByteSource, DocumentSource, SourceError, TakePiece};
 use crate::stage::{StageProgress, StagedRelease, stage};
 use crate::store::UpdateStore;
@@ -49,6 +53,8 @@ pub struct UpdaterPaths {
     pub authorities: PathBuf,
     /// Directories with further ones, with colons between them.
     pub further_authorities: Option<OsString>,
+    /// The node's passwords of registries, as the agent reads them for images; absent: none.
+    pub registry_logins: PathBuf,
 }
 
 impl UpdaterPaths {
@@ -65,6 +71,7 @@ impl UpdaterPaths {
             stick: "/run/orlop/stick".into(),
             authorities: "/etc/ssl/certs/ca-certificates.crt".into(),
             further_authorities,
+            registry_logins: "/var/lib/kubelet/config.json".into(),
         }
     }
 
@@ -81,7 +88,8 @@ impl UpdaterPaths {
         }
     }
 
-    fn running(&self) -> Result<ReleaseVersion, UpdateReport> {
+    /// The version that runs, by os-release.
+    pub(crate) fn running(&self) -> Result<ReleaseVersion, UpdateReport> {
         let text = read_small(&self.os_release).unwrap_or_default();
         running_version(&String::from_utf8_lossy(&text)).ok_or_else(|| {
             let message =
@@ -107,7 +115,8 @@ fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// `IMAGE_VERSION` of an os-release file.
-fn running_version(os_release: &str) -> Option<ReleaseVersion> {
+#[must_use]
+pub fn running_version(os_release: &str) -> Option<ReleaseVersion> {
     let value = os_release.lines().find_map(|line| line.strip_prefix("IMAGE_VERSION="))?;
     value.trim_matches('"').parse().ok()
 }
@@ -119,6 +128,16 @@ fn refused(record: &BootRecord) -> BTreeSet<ReleaseVersion> {
         .filter(|slot| slot.state == SlotState::Refused)
         .filter_map(|slot| slot.version.parse().ok())
         .collect()
+}
+
+/// The version that the settings name, if the node has gone back from it: it would be taken and tried for ever.
+fn passed_over(plan: &UpdatePlan, gone_back: &BTreeSet<ReleaseVersion>) -> Option<ReleaseVersion> {
+    plan.version.filter(|version| !plan.is_named && gone_back.contains(version))
+}
+
+/// Is this the version to which the node can go back? Written anew, the slot would be none for a while.
+fn is_way_back(slot: &SlotRecord, version: ReleaseVersion) -> bool {
+    slot.state == SlotState::Good && slot.version.parse::<ReleaseVersion>() == Ok(version)
 }
 
 /// How a request has ended.
@@ -140,9 +159,10 @@ impl JobEnd {
     }
 }
 
-/// A source of either kind.
+/// A source of any kind.
 enum AnySource {
     Https(HttpsDirectory),
+    Oci(OciRepository),
     Directory(MountedDirectory),
 }
 
@@ -150,6 +170,7 @@ impl DocumentSource for AnySource {
     fn place(&self) -> String {
         match self {
             AnySource::Https(source) => source.place(),
+            AnySource::Oci(source) => source.place(),
             AnySource::Directory(source) => source.place(),
         }
     }
@@ -157,6 +178,7 @@ impl DocumentSource for AnySource {
     async fn document(&self, path: &str) -> Result<Option<Vec<u8>>, SourceError> {
         match self {
             AnySource::Https(source) => source.document(path).await,
+            AnySource::Oci(source) => source.document(path).await,
             AnySource::Directory(source) => source.document(path).await,
         }
     }
@@ -166,6 +188,7 @@ impl ByteSource for AnySource {
     async fn bytes(&self, path: &str, range: ByteRange, take: &mut TakePiece<'_>) -> Result<(), SourceError> {
         match self {
             AnySource::Https(source) => source.bytes(path, range, take).await,
+            AnySource::Oci(source) => source.bytes(path, range, take).await,
             AnySource::Directory(source) => source.bytes(path, range, take).await,
         }
     }
@@ -206,6 +229,10 @@ pub(crate) async fn run(
     };
     match stage(&source, &release, &disk, &mut progress).await {
         Ok(done) => {
+            if !done.was_staged {
+                // The release is staged all the same; only the metrics miss it.
+                let _ = UpdateBytes::of(&[done.root, done.uki]).add_to(&paths.kept);
+            }
             let message = staged_message(version, &done, is_stick, clock);
             JobEnd::of(UpdateReport::new(UpdateState::Staged, message).about(version))
         }
@@ -222,6 +249,10 @@ fn open(paths: &UpdaterPaths, source: &PlannedSource) -> Result<AnySource, Sourc
         PlannedSource::Stick => Ok(AnySource::Directory(MountedDirectory::new(&paths.stick))),
         PlannedSource::Https(base) => {
             let tls = client_config(&paths.authorities, paths.further_authorities.as_deref())?;
+            if base.starts_with(OCI_SCHEME) {
+                let logins = read_small(&paths.registry_logins).unwrap_or_default();
+                return Ok(AnySource::Oci(OciRepository::new(base, tls, &logins)?));
+            }
             Ok(AnySource::Https(HttpsDirectory::new(base, tls)?))
         }
     }
@@ -251,18 +282,35 @@ async fn look(paths: &UpdaterPaths, plan: &UpdatePlan, source: &AnySource) -> Re
             UpdateReport::new(UpdateState::UpToDate, format!("{running} runs already")).about(running);
         return Ok(LookResult::Nothing(report));
     }
+    let gone_back = refused(&record);
+    if let Some(version) = passed_over(plan, &gone_back) {
+        let message =
+            format!("the node has gone back from {version}; `orlop-update take {version}` takes it again");
+        return Ok(LookResult::Nothing(UpdateReport::new(UpdateState::Idle, message).about(version)));
+    }
+    let slot = disk.places.running.other();
+    if let Some(version) = plan.version.filter(|version| is_way_back(record.slot(slot), *version)) {
+        let report = UpdateReport::new(UpdateState::Staged, format!("{version} is in slot {slot}, and good"));
+        return Ok(LookResult::Nothing(report.about(version)));
+    }
     let seed = read_small(&paths.machine_id).unwrap_or_default();
     let request = SurveyRequest {
         channel: &plan.channel,
         node: NodeRelease { arch: ARCH, running, floor: record.floor },
         seed: seed.trim_ascii(),
-        refused: &refused(&record),
+        refused: &gone_back,
         now: paths.now(),
         version: plan.version,
     };
     let Survey { clock, answer, .. } =
         survey(source, &mut store, &request).await.map_err(LookFault::Update)?;
     Ok(match answer {
+        // Written anew, it would be tried by itself: a node that was led back from it would not stay there.
+        SurveyAnswer::Take(release) if is_way_back(record.slot(slot), release.version) => {
+            let version = release.version;
+            let message = format!("{version} is in slot {slot}, and good");
+            LookResult::Nothing(UpdateReport::new(UpdateState::Staged, message).about(version))
+        }
         SurveyAnswer::Take(release) => LookResult::Take(release, disk, clock),
         SurveyAnswer::UpToDate => {
             let message =
@@ -328,7 +376,22 @@ mod tests {
         (record.a.version, record.b.version) = ("0.1.0".into(), "0.2.0".into());
         assert!(refused(&record).is_empty());
         record.b.state = SlotState::Refused;
-        assert_eq!(refused(&record), ["0.2.0".parse().expect("a version")].into());
+        let version: ReleaseVersion = "0.2.0".parse().expect("a version");
+        assert_eq!(refused(&record), [version].into());
+        let pinned = UpdatePlan {
+            source: PlannedSource::Stick,
+            channel: String::new(),
+            version: Some(version),
+            is_named: false,
+        };
+        assert_eq!(passed_over(&pinned, &refused(&record)), Some(version));
+        assert_eq!(passed_over(&pinned, &BTreeSet::new()), None);
+        let named = UpdatePlan { is_named: true, ..pinned };
+        assert_eq!(passed_over(&named, &refused(&record)), None, "a person asks for it");
+        assert!(!is_way_back(&record.b, version));
+        record.b.state = SlotState::Good;
+        assert!(is_way_back(&record.b, version));
+        record.b.state = SlotState::Refused;
         record.b.version = "another".into();
         assert!(refused(&record).is_empty());
     }

@@ -23,6 +23,8 @@ pub struct UpdatePlan {
     pub channel: String,
     /// The one version that is taken, in place of the channel's choice.
     pub version: Option<ReleaseVersion>,
+    /// A person has named that version in the request: it is taken although the node has gone back from it.
+    pub is_named: bool,
 }
 
 /// Plans a request.
@@ -35,7 +37,10 @@ pub fn plan(settings: &Update, request: UpdateRequest) -> Result<UpdatePlan, Upd
     let pinned = settings.version.parse::<ReleaseVersion>().ok();
     let https = || PlannedSource::Https(settings.source.clone());
     let (source, version) = match request {
-        UpdateRequest::Status => return idle("nothing runs"),
+        // The server answers these by itself.
+        UpdateRequest::Status | UpdateRequest::Slots | UpdateRequest::Try { .. } => {
+            return idle("nothing runs");
+        }
         UpdateRequest::Check if settings.policy == UpdatePolicy::Manual => {
             return idle("update.policy is manual: nothing is done without being asked");
         }
@@ -53,7 +58,8 @@ pub fn plan(settings: &Update, request: UpdateRequest) -> Result<UpdatePlan, Upd
         }
         UpdateRequest::Stick => (PlannedSource::Stick, pinned),
     };
-    Ok(UpdatePlan { source, channel: settings.channel.clone(), version })
+    let is_named = matches!(request, UpdateRequest::Take { version: Some(_) });
+    Ok(UpdatePlan { source, channel: settings.channel.clone(), version, is_named })
 }
 
 #[cfg(test)]
@@ -75,18 +81,18 @@ mod tests {
         let https = || PlannedSource::Https("https://updates.example/o".to_owned());
         let (manual, stage) = (settings(UpdatePolicy::Manual, ""), settings(UpdatePolicy::Stage, ""));
         let pinned = settings(UpdatePolicy::Stage, "0.3.0");
-        for (settings, request, source, want) in [
-            (&stage, UpdateRequest::Check, https(), None),
-            (&pinned, UpdateRequest::Check, https(), version("0.3.0")),
-            (&manual, take(""), https(), None),
-            (&manual, take("0.2.0"), https(), version("0.2.0")),
-            (&pinned, take(""), https(), version("0.3.0")),
-            (&pinned, take("0.2.0"), https(), version("0.2.0")),
-            (&manual, UpdateRequest::Stick, PlannedSource::Stick, None),
-            (&pinned, UpdateRequest::Stick, PlannedSource::Stick, version("0.3.0")),
+        for (settings, request, source, want, is_named) in [
+            (&stage, UpdateRequest::Check, https(), None, false),
+            (&pinned, UpdateRequest::Check, https(), version("0.3.0"), false),
+            (&manual, take(""), https(), None, false),
+            (&manual, take("0.2.0"), https(), version("0.2.0"), true),
+            (&pinned, take(""), https(), version("0.3.0"), false),
+            (&pinned, take("0.2.0"), https(), version("0.2.0"), true),
+            (&manual, UpdateRequest::Stick, PlannedSource::Stick, None, false),
+            (&pinned, UpdateRequest::Stick, PlannedSource::Stick, version("0.3.0"), false),
         ] {
             let plan = plan(settings, request).expect("something to do");
-            assert_eq!((plan.source, plan.version), (source, want), "{request:?}");
+            assert_eq!((plan.source, plan.version, plan.is_named), (source, want, is_named), "{request:?}");
             assert_eq!(plan.channel, "stable");
         }
         let ignored = Update { usb: UpdateDrives::Ignore, ..stage.clone() };

@@ -24,6 +24,13 @@ pub enum UpdateRequest {
     },
     /// Stage the release of the drive that is plugged in.
     Stick,
+    /// What the boot record says about both slots.
+    Slots,
+    /// Order a trial of the other slot, which holds this version, and show the slot to the loader. The asker reboots the node.
+    Try {
+        /// The version that the other slot must hold.
+        version: ReleaseVersion,
+    },
 }
 
 /// Where a request stands.
@@ -46,6 +53,8 @@ pub enum UpdateState {
     Failed,
     /// Another request runs.
     Busy,
+    /// The next boot tries the version of the other slot.
+    Ordered,
 }
 
 /// A report.
@@ -65,13 +74,38 @@ pub struct UpdateReport {
     /// All blocks of that part.
     #[serde(default)]
     pub blocks: u32,
+    /// Both slots; absent if the request did not ask for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<Box<SlotsSeen>>,
+}
+
+/// Both slots of the disk, as the boot record has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlotsSeen {
+    /// The slot that runs: `a` or `b`.
+    pub running: String,
+    /// The slot that the node boots.
+    pub desired: String,
+    /// The slot that is to be tried, or is on trial; empty: there is no trial without a verdict.
+    pub trial: String,
+    /// The version that runs.
+    pub running_version: String,
+    /// What the slot that runs is, in the words of the record: `good`, `trial`.
+    pub running_state: String,
+    /// The version in the other slot; empty: none, or it is not known.
+    pub other_version: String,
+    /// What the other slot is: `empty`, `writing`, `staged`, `trial`, `good`, `refused`.
+    pub other_state: String,
+    /// How the last trial of the other slot ended, with the check that failed; empty: it was good, or was not tried.
+    pub other_reason: String,
 }
 
 impl UpdateReport {
     /// A report without version and progress.
     #[must_use]
     pub fn new(state: UpdateState, message: impl Into<String>) -> UpdateReport {
-        UpdateReport { state, message: message.into(), version: None, done: 0, blocks: 0 }
+        UpdateReport { state, message: message.into(), version: None, done: 0, blocks: 0, slots: None }
     }
 
     /// The same about a version.
@@ -117,6 +151,11 @@ mod tests {
             (r#"{"do":"take"}"#, UpdateRequest::Take { version: None }),
             (r#"{"do":"take","version":"0.2.0"}"#, UpdateRequest::Take { version }),
             (r#"{"do":"stick"}"#, UpdateRequest::Stick),
+            (r#"{"do":"slots"}"#, UpdateRequest::Slots),
+            (
+                r#"{"do":"try","version":"0.2.0"}"#,
+                UpdateRequest::Try { version: "0.2.0".parse().expect("a version") },
+            ),
         ] {
             assert_eq!(request(text.as_bytes()).expect(text), want);
             assert_eq!(serde_json::to_string(&want).expect("JSON"), text);
@@ -127,6 +166,7 @@ mod tests {
             r#"{"do":"boot"}"#,
             r#"{"do":"take","version":"new"}"#,
             r#"{"do":"take","verison":"0.2.0"}"#,
+            r#"{"do":"try"}"#,
         ] {
             assert!(request(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::job::{JobEnd, UpdaterPaths, run};
 use super::plan::{PlannedSource, UpdatePlan, plan};
 use super::protocol::{REQUEST_BYTES_MAX, UpdateReport, UpdateRequest, UpdateState, request};
+use super::slots;
 
 /// Without a request the process ends after this time.
 const IDLE: Duration = Duration::from_secs(60);
@@ -63,7 +64,8 @@ pub async fn serve(
             // Each branch waits for one event and loses nothing when another one comes first.
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
                 let (stream, _) = accepted?;
-                connections.spawn(connection(stream, orders.clone(), updater.reports.subscribe()));
+                let (paths, reports) = (updater.paths.clone(), updater.reports.subscribe());
+                connections.spawn(connection(stream, paths, orders.clone(), reports));
             }
             Some(order) = waiting.recv() => {
                 let refused = updater.start(order.request, Instant::now());
@@ -148,6 +150,7 @@ impl Updater {
 
 async fn connection(
     mut stream: UnixStream,
+    paths: UpdaterPaths,
     orders: mpsc::Sender<JobOrder>,
     mut reports: watch::Receiver<UpdateReport>,
 ) {
@@ -159,6 +162,17 @@ async fn connection(
     let asked = match request(&line) {
         Ok(UpdateRequest::Status) => {
             let report = reports.borrow().clone();
+            let _ = send(&mut stream, &report).await;
+            return;
+        }
+        // The record's lock keeps these apart from a request that writes the slot.
+        Ok(UpdateRequest::Slots) => {
+            let report = slots::apart(move || slots::seen(&paths)).await;
+            let _ = send(&mut stream, &report).await;
+            return;
+        }
+        Ok(UpdateRequest::Try { version }) => {
+            let report = slots::apart(move || slots::order(&paths, version)).await;
             let _ = send(&mut stream, &report).await;
             return;
         }
@@ -237,6 +251,7 @@ mod tests {
             stick: dir.join("stick"),
             authorities: dir.join("ca.pem"),
             further_authorities: None,
+            registry_logins: dir.join("config.json"),
         };
         let (source, policy) = ("https://127.0.0.1:1/o".to_owned(), UpdatePolicy::Stage);
         let settings = Update { source, policy, ..Update::default() };
@@ -283,6 +298,13 @@ mod tests {
             // A drive, and no trust document in the image.
             let (last, _) = asked(&socket, UpdateRequest::Stick).await;
             assert!(last.message.contains("updates are not configured"), "{last:?}");
+            // No slots: this machine was not booted from an image. Neither is the end of a request that is said on the consoles.
+            let version = "0.2.0".parse().expect("a version");
+            for request in [UpdateRequest::Slots, UpdateRequest::Try { version }] {
+                let (last, _) = asked(&socket, request).await;
+                assert!(last.state == UpdateState::Failed && last.slots.is_none(), "{last:?}");
+                assert!(last.message.contains("was not booted from an image"), "{last:?}");
+            }
         })
         .await;
         assert_eq!(said.len(), 2, "{said:?}");
@@ -334,7 +356,8 @@ mod tests {
             "https://127.0.0.1:1/o is left for 10 min more: block 3 does not match its hash"
         );
         assert_eq!(updater.idle_until(now), now + LEFT);
-        let plan = UpdatePlan { source: PlannedSource::Stick, channel: String::new(), version: None };
+        let (source, channel) = (PlannedSource::Stick, String::new());
+        let plan = UpdatePlan { source, channel, version: None, is_named: false };
         assert!(updater.is_left(&plan, now).is_none(), "a drive is another source");
         assert!(updater.start(UpdateRequest::Check, now + LEFT).is_none());
         let busy = updater.start(UpdateRequest::Check, now + LEFT).expect("not started");

@@ -8,7 +8,7 @@
 //! ```
 //! Invariants, tried by the tests beside each module: nothing of the running slot is written; whatever an area held before and
 //! wherever the power was cut, a run that ends leaves exactly the blocks of the release; no block is written that does not
-//! match its digest. The drivers are [`stage`](super::stage()) and `DeviceArea`. For operators: docs/update.md.
+//! match its digest. The drivers are [`stage`](super::stage()) and `DeviceArea`. For operators: docs/reference/update.md.
 
 pub mod area;
 pub mod blocks;

@@ -88,6 +88,7 @@ pub fn writing(record: &BootRecord, slot: SlotName, release: &ReleaseDocument) -
     written.state = SlotState::Writing;
     written.version = release.version.to_string();
     written.generation = release.generation;
+    written.revokes = release.revokes.unwrap_or(0);
     written.roothash = release.root.hash.to_string();
     // The arbiter shows no entry whose length is not known.
     (written.uki_bytes, written.attempts) = (0, 0);

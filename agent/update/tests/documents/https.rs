@@ -1,6 +1,7 @@
 //! A web server that lies, and one that does not.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use orlop_update::{
     DocumentSource, HttpsDirectory, SourceError, SurveyAnswer, UpdateStore, client_config, survey,
 };
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
-use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -27,7 +28,9 @@ fn authority() -> (String, Arc<ServerConfig>) {
     let pem = params.self_signed(&key).expect("CA").pem();
     let issuer = Issuer::new(params, key);
     let key = KeyPair::generate().expect("key");
-    let server = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");
+    // Under its second name it is another server to a client.
+    let names = ["127.0.0.1", "localhost"].map(str::to_owned).to_vec();
+    let server = CertificateParams::new(names).expect("names");
     let certificate = server.signed_by(&key, &issuer).expect("server");
     let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("key");
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -70,7 +73,7 @@ async fn serve(
     }
 }
 
-fn ok(body: &[u8]) -> Vec<u8> {
+pub(crate) fn ok(body: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
 }
 
@@ -91,16 +94,26 @@ pub(crate) async fn server(
     answer: impl Fn(&str, &str) -> Option<Vec<u8>> + Send + Sync + 'static,
     other: bool,
 ) -> HttpsDirectory {
+    let (address, tls) = listening(answer, other).await;
+    let base = format!("https://{address}/orlop/");
+    HttpsDirectory::new(&base, tls).expect("a source").within(Duration::from_secs(20))
+}
+
+/// A server, trusted unless `other`: its address, and what a client needs.
+pub(crate) async fn listening(
+    answer: impl Fn(&str, &str) -> Option<Vec<u8>> + Send + Sync + 'static,
+    other: bool,
+) -> (SocketAddr, Arc<ClientConfig>) {
     let (pem, tls) = authority();
     let trusted = if other { authority().0 } else { pem };
     let dir = tempfile::tempdir().expect("a scratch directory");
     fs::write(dir.path().join("ca.pem"), trusted).expect("written");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let base = format!("https://{}/orlop/", listener.local_addr().expect("an address"));
+    let address = listener.local_addr().expect("an address");
     tokio::spawn(serve(listener, tls, answer));
     // As SSL_CERT_DIR names it; there is no bundle.
     let tls = client_config(&dir.path().join("none"), Some(dir.path().as_os_str())).expect("an authority");
-    HttpsDirectory::new(&base, tls).expect("a source").within(Duration::from_secs(20))
+    (address, tls)
 }
 
 #[tokio::test]

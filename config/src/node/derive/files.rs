@@ -4,7 +4,8 @@ use super::{bridges, environment_files, hostname, hosts, hosts_files, joins, net
 use crate::kubelet;
 use crate::node::credential_provider;
 use crate::node::effective::Effective;
-use crate::node::types::{NodeConfig, Update};
+use crate::node::types::NodeConfig;
+use crate::node::update::Update;
 use crate::yaml_emit;
 use std::fmt::Write;
 
@@ -76,7 +77,7 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
         let text = serde_json::to_string(&config.update).unwrap_or_default();
         files.push(file(UPDATE_FILE, 0o644, text + "\n"));
     }
-    if !config.api.admins.is_empty() {
+    if !config.api.admins.is_empty() || config.api.cluster_identities {
         let wants = "[Unit]\nWants=orlop-node-api-tcp.socket\n".to_owned();
         files.push(file(API_PORT_FILE, 0o644, wants));
     }

@@ -1,4 +1,4 @@
-//! docs/agent/flags.md has each flag that the agent takes, with the key of NodeConfig that says the same, or the reason why
+//! docs/internals/agent/flags.md has each flag that the agent takes, with the key of NodeConfig that says the same, or the reason why
 //! there is none. A new flag fails here until the page has a decision about it.
 
 use super::agent_env;
@@ -10,7 +10,7 @@ use crate::node::types::NodeConfig;
 use crate::path;
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGE: &str = include_str!("../../../../docs/agent/flags.md");
+const PAGE: &str = include_str!("../../../../docs/internals/agent/flags.md");
 
 /// Flags that upstream does not have; the daemon reads them.
 const OWN: [&str; 2] = ["join", "node-config"];

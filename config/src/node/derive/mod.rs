@@ -1,6 +1,6 @@
 //! What follows from an effective NodeConfig: the agent's configuration, files, settings, names.
 //!
-//! Pure: texts and values out; init writes them (docs/architecture.md, "Run-time files").
+//! Pure: texts and values out; init writes them (docs/internals/architecture.md, "Run-time files").
 
 mod environment;
 mod files;

@@ -1,4 +1,4 @@
-//! systemd-networkd's `.network` files, from all interfaces of NodeConfig (docs/network.md).
+//! systemd-networkd's `.network` files, from all interfaces of NodeConfig (docs/reference/network.md).
 //!
 //! Invariant: of the interfaces that match one pattern with DHCP, those with the indexes 2 to 9 get default routes of
 //! different metrics in the order of their indexes; all others share a worse one. The kernel counts up, so one that is

@@ -64,10 +64,14 @@ fn a_node_that_was_told_nothing() {
 }
 
 #[test]
-fn the_port_of_the_management_api_is_open_with_an_administrator() {
+fn the_port_of_the_management_api_is_open_with_an_administrator_or_for_the_cluster() {
+    const OPENS: &str = "/run/systemd/system/sockets.target.d/10-orlop-api.conf";
+    assert!(run_files(&effective(""), MACHINE_ID).iter().all(|file| file.path != OPENS));
+    let cluster = run_files(&effective("api: {clusterIdentities: true}"), MACHINE_ID);
+    assert!(cluster.iter().any(|file| file.path == OPENS));
     let admin = "api: {admins: [{name: a, key: 'ed25519:MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE='}]}";
     let files = run_files(&effective(admin), MACHINE_ID);
-    let opens = file(&files, "/run/systemd/system/sockets.target.d/10-orlop-api.conf");
+    let opens = file(&files, OPENS);
     assert_eq!((opens.text.as_str(), opens.mode), ("[Unit]\nWants=orlop-node-api-tcp.socket\n", 0o644));
 }
 
@@ -487,7 +491,10 @@ fn the_updater_has_a_file_where_something_is_set() {
     let set = files("update: {source: 'https://a.example/o', policy: stage}\n");
     assert_eq!(
         file(&set, UPDATE_FILE).text,
-        "{\"source\":\"https://a.example/o\",\"channel\":\"stable\",\"policy\":\"stage\",\"version\":\"\",\"usb\":\"allow\"}\n"
+        "{\"source\":\"https://a.example/o\",\"channel\":\"stable\",\"policy\":\"stage\",\"version\":\"\",\"usb\":\"allow\",\
+         \"windows\":[],\"coordination\":\"none\",\"group\":\"default\",\
+         \"drain\":{\"enabled\":true,\"timeout\":\"10m0s\",\"onTimeout\":\"abort\"},\
+         \"trial\":{\"deadline\":\"10m0s\",\"soak\":\"1m0s\",\"holdMax\":\"6h0m0s\"}}\n"
     );
 }
 

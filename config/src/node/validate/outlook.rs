@@ -2,7 +2,8 @@
 //! A single source may hold one half, so this breaks no rule.
 
 use crate::node::derive;
-use crate::node::types::{NodeConfig, UpdatePolicy};
+use crate::node::types::NodeConfig;
+use crate::node::update::UpdatePolicy;
 use crate::path;
 use crate::problem::Problem;
 
@@ -32,7 +33,7 @@ pub(in crate::node) fn outlook(config: &NodeConfig) -> Vec<Problem> {
         let at = path::child("registries.mirrors", host);
         tell(&at, format!("lacks {lacks}: the node shows these servers no certificate"));
     }
-    if config.update.policy == UpdatePolicy::Stage && config.update.source.is_empty() {
+    if config.update.policy != UpdatePolicy::Manual && config.update.source.is_empty() {
         tell("update.policy", "needs update.source: releases come from drives only".to_owned());
     }
     problems

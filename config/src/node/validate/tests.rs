@@ -41,18 +41,57 @@ fn each_rule_has_two_sides() {
         ),
         (
             "update: {source: '', channel: beta-2, version: 0.2.0, usb: ignore}",
-            "update: {source: 'oci://registry.example/orlop'}",
-            "is a registry",
+            "update: {source: 'oci://registry.example/orlop:stable'}",
+            "or oci://registry/repository, without a tag",
         ),
         (
             "update: {source: 'https://[2001:db8::1]/a@b'}",
             "update: {source: 'https://u:p@updates.example/orlop'}",
             "has a user",
         ),
+        (
+            "update: {source: 'oci://registry.example:5000/team/orlop-1'}",
+            "update: {source: 'oci://registry.example?a/b'}",
+            "or oci://registry/repository, without a tag",
+        ),
         ("update: {channel: stable}", "update: {channel: ../stable}", "must be a name of at most 64 letters"),
         ("update: {version: 1.20.3}", "update: {version: v1.20}", "must be a version such as 0.2.0"),
-        ("update: {policy: manual}", "update: {policy: automatic}", "must be one of manual, stage"),
-        ("update: {usb: allow}", "update: {windows: []}", "update.windows"),
+        (
+            "update: {source: 'https://updates.example/orlop', policy: automatic}",
+            "update: {policy: always}",
+            "must be one of manual, stage, automatic",
+        ),
+        ("update: {usb: allow}", "update: {skip: []}", "update.skip"),
+        (
+            "update: {windows: [{days: [tue, thu], start: '02:00', minutes: 180}, {start: '23:59', minutes: 1}]}",
+            "update: {windows: [{start: '2:00', minutes: 180}]}",
+            "must be a time of the day with four digits",
+        ),
+        (
+            "update: {windows: []}",
+            "update: {windows: [{start: '24:00', minutes: 180}]}",
+            "must be a time of the day with four digits",
+        ),
+        (
+            "update: {windows: [{start: '00:00', minutes: 10080}]}",
+            "update: {windows: [{start: '00:00', minutes: 10081}]}",
+            "must be an integer between 1 and 10080",
+        ),
+        (
+            "update: {coordination: shared, group: edge-1}",
+            "update: {group: ../edge}",
+            "must be a name of at most 64 letters",
+        ),
+        (
+            "update: {drain: {enabled: false, timeout: 0s, onTimeout: continue}}",
+            "update: {drain: {timeout: 25h}}",
+            "must be a duration between 0s and 24h0m0s",
+        ),
+        (
+            "update: {trial: {deadline: 3m, soak: 10s, holdMax: 1h}}",
+            "update: {trial: {deadline: 1m, soak: 1m}}",
+            "must be less than update.trial.deadline",
+        ),
         (
             "install: {disk: nvme-QEMU_NVMe_Ctrl_1, wipe: true}",
             "install: {disk: /dev/sda}",

@@ -1,5 +1,5 @@
 // Command claims makes up DRA drivers, claims and pods and records how the upstream kubelet's DRA manager prepares and unprepares them
-// (docs/testing.md, "Records of upstream"). Upstream's manager is used as it is; the drivers answer over gRPC by a script.
+// (docs/internals/testing.md, "Records of upstream"). Upstream's manager is used as it is; the drivers answer over gRPC by a script.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command devices makes up device plugins and pods and records the devices that the upstream kubelet's device and topology managers
-// give them (docs/testing.md, "Golden files"). Upstream's managers are used as they are; the plugins, the pods' ends and the
+// give them (docs/internals/testing.md, "Golden files"). Upstream's managers are used as they are; the plugins, the pods' ends and the
 // restarts are made here. Upstream's directory is fixed: run the command where /var/lib is an empty tmpfs.
 package main
 

@@ -1,5 +1,5 @@
 // Command evictions makes up nodes that run out of something and records what the upstream kubelet's eviction manager
-// does about it: who goes, in which order, with how much grace and with which words (docs/testing.md, "Golden files").
+// does about it: who goes, in which order, with how much grace and with which words (docs/internals/testing.md, "Golden files").
 // Upstream's manager is used as it is; time, statistics and the pods' ends are made here.
 package main
 

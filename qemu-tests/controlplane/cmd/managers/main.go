@@ -1,5 +1,5 @@
 // Command managers makes up machines and pods and records the processors and the memory that the upstream kubelet's CPU, memory and
-// topology managers give them (docs/testing.md, "Golden files"). Upstream's managers are used as they are; the machine, the pods'
+// topology managers give them (docs/internals/testing.md, "Golden files"). Upstream's managers are used as they are; the machine, the pods'
 // ends and the restarts are made here.
 package main
 

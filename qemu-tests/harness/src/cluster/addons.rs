@@ -1,13 +1,14 @@
 //! Add-ons that clusters have: kube-proxy routes Services, CoreDNS answers their names.
 //!
-//! flannel brings the pods' network, if it is asked for.
+//! flannel or kube-router brings the pods' network, if one is asked for.
 //!
 //! In: a cluster, the mode of kube-proxy, the programs ([`super::programs::addons`]). Out: images in a registry
 //! that the nodes reach without a network outside, and the objects of a usual installation. Invariant: the add-ons
-//! are pods as any other; nothing of them runs outside of the nodes. See docs/testing.md, "Add-ons".
+//! are pods as any other; nothing of them runs outside of the nodes. See docs/internals/testing.md, "Add-ons".
 
 pub mod flannel;
 mod images;
+pub mod kube_router;
 mod manifests;
 mod metrics_server;
 pub mod multus;
@@ -18,12 +19,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use self::manifests::ProxySettings;
 use super::flags::{ADDRESS, CLUSTER_DOMAIN, DNS_ADDRESS};
 use super::plane::Cluster;
-use super::programs;
+use super::programs::{self, More};
 use super::vm_node::{READY_LIMIT_S, VmNode};
 use crate::native::images as host;
 use crate::native::node::NativeNode;
@@ -47,7 +49,7 @@ const NF_CONNTRACK: (&str, &str) = ("nf_conntrack", "/proc/sys/net/netfilter/nf_
 /// The module of flannel's overlay.
 const VXLAN: &str = "vxlan";
 /// Registries of the published images.
-const REGISTRIES: [&str; 2] = [images::REGISTRY, flannel::REGISTRY];
+const REGISTRIES: [&str; 3] = [images::REGISTRY, flannel::REGISTRY, kube_router::REGISTRY];
 /// The kernel's virtual servers, with their list.
 const IP_VS: (&str, &str) = ("ip_vs", "/proc/net/ip_vs");
 
@@ -93,6 +95,8 @@ impl ProxyMode {
 pub enum Cni {
     /// flannel with its overlay of VXLAN.
     Flannel,
+    /// kube-router: BGP between the nodes, and a packet filter for policies.
+    KubeRouter,
 }
 
 impl Cni {
@@ -101,6 +105,23 @@ impl Cni {
     pub fn name(self) -> &'static str {
         match self {
             Cni::Flannel => "flannel",
+            Cni::KubeRouter => "kube-router",
+        }
+    }
+
+    /// Its programs, which are compiled on first use.
+    pub(super) fn programs(self) -> More {
+        match self {
+            Cni::Flannel => More::Flannel,
+            Cni::KubeRouter => More::KubeRouter,
+        }
+    }
+
+    /// Modules of the kernel that an operator configures for it.
+    fn modules(self) -> &'static [&'static str] {
+        match self {
+            Cni::Flannel => &[VXLAN],
+            Cni::KubeRouter => &[kube_router::IP_SET],
         }
     }
 }
@@ -146,12 +167,21 @@ impl AddOns {
     /// Adds a pod network (its programs are compiled on first use, in minutes). The nodes must have no other one.
     ///
     /// # Errors
-    /// If a program does not compile, or an image cannot be made.
+    /// If a program does not compile, an image cannot be made, or native nodes cannot have the network.
     pub fn add_network(&mut self, cluster: &Cluster, cni: Cni) -> Result<()> {
         match cni {
             Cni::Flannel => {
                 let programs = programs::flannel(cluster.run())?;
                 flannel::make(cluster.run(), &self.registry, &programs)?;
+            }
+            Cni::KubeRouter => {
+                if let (NodeKind::Native, Some(module)) = (self.nodes, kube_router::missing_module()) {
+                    bail!(
+                        "native nodes share this machine's kernel, which lacks {module}: load it, or take VMs (--vm)"
+                    );
+                }
+                let programs = programs::kube_router(cluster.run())?;
+                kube_router::make(cluster.run(), &self.registry, &programs)?;
             }
         }
         self.cni = Some(cni);
@@ -233,8 +263,8 @@ impl AddOns {
         for (module, _) in self.mode.modules() {
             vm.load_module(module);
         }
-        if self.cni.is_some() {
-            vm.load_module(VXLAN);
+        if let Some(cni) = self.cni {
+            cni.modules().iter().for_each(|module| vm.load_module(module));
             vm.leave_pod_network();
         }
         vm.configure("clusterDNS", json!([DNS_ADDRESS]));
@@ -264,9 +294,8 @@ impl AddOns {
         };
         objects::create(cluster, "add-ons", &manifests::objects(settings)?)?;
         let nodes = i32::from(nodes);
-        if let Some(Cni::Flannel) = self.cni {
-            flannel::apply(cluster)?;
-            flannel::await_ready(cluster, nodes, limit_s)?;
+        if let Some(cni) = self.cni {
+            apply_network(cluster, cni, nodes, limit_s)?;
         }
         objects::await_daemon_set(cluster, (NAMESPACE, KUBE_PROXY), nodes, limit_s)?;
         objects::await_deployment(cluster, (NAMESPACE, COREDNS), manifests::REPLICAS, limit_s)?;
@@ -291,6 +320,40 @@ impl AddOns {
         format!(
             "add-ons: kube-proxy (mode {mode}), CoreDNS at {DNS_ADDRESS} for {CLUSTER_DOMAIN}{network}{multus}{metrics}"
         )
+    }
+}
+
+/// Removes a native node's own pod network, and sets the pod range of its Node as a cluster's controller does.
+///
+/// # Errors
+/// If the node had no pod network, or the API server refuses the range.
+pub fn make_room(cluster: &Cluster, node: &NativeNode) -> Result<()> {
+    let client = cluster.client();
+    let range = node.pods();
+    let patch = json!({"spec": {"podCIDR": range, "podCIDRs": [range]}});
+    client.merge(&client.all::<Node>(), node.name(), &patch)?;
+    node.remove_network()
+}
+
+/// Installs another pod network in a cluster that has the other add-ons already; its images must have been offered to the
+/// nodes ([`AddOns::add_network`]). Waits until it runs on all `nodes`.
+///
+/// # Errors
+/// If an object is refused; at the deadline, with the present state.
+pub fn install_network(cluster: &Cluster, cni: Cni, nodes: u8, limit_s: u64) -> Result<()> {
+    apply_network(cluster, cni, i32::from(nodes), limit_s)
+}
+
+fn apply_network(cluster: &Cluster, cni: Cni, nodes: i32, limit_s: u64) -> Result<()> {
+    match cni {
+        Cni::Flannel => {
+            flannel::apply(cluster)?;
+            flannel::await_ready(cluster, nodes, limit_s)
+        }
+        Cni::KubeRouter => {
+            kube_router::apply(cluster)?;
+            kube_router::await_ready(cluster, nodes, limit_s)
+        }
     }
 }
 
@@ -321,7 +384,9 @@ mod tests {
 
     #[test]
     fn the_pod_networks_have_their_own_names_and_no_other_is_known() {
-        assert_eq!(Cni::from_str(Cni::Flannel.name(), false), Ok(Cni::Flannel));
+        for cni in [Cni::Flannel, Cni::KubeRouter] {
+            assert_eq!(Cni::from_str(cni.name(), false), Ok(cni));
+        }
         assert!(Cni::from_str("calico", false).is_err());
     }
 

@@ -5,7 +5,7 @@
 //! what it answers ◄────────────────────────────────── and its log
 //! ```
 //! In: the cluster and the container. Out: nothing. The runtime may pass the first lines on before it has added the
-//! client to the readers of the container's output (docs/server.md): a line is typed again until there is an answer,
+//! client to the readers of the container's output (docs/reference/server.md): a line is typed again until there is an answer,
 //! and from then on no answer may be missing.
 
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Compiles Kubernetes from `qemu-tests/controlplane`, metrics-server from `qemu-tests/metrics-server`, CoreDNS from
-//! `qemu-tests/coredns`, flannel from `qemu-tests/flannel` and `qemu-tests/flannel-cni`, Multus from `qemu-tests/multus`, and the end-to-end suite from
-//! `qemu-tests/conformance` (each a go.mod with a few lines of Go or none) and keeps the results.
+//! `qemu-tests/coredns`, flannel from `qemu-tests/flannel` and `qemu-tests/flannel-cni`, kube-router from `qemu-tests/kube-router`, Multus from
+//! `qemu-tests/multus`, promtool from `qemu-tests/promtool`, and the end-to-end suite from `qemu-tests/conformance` (each a go.mod with a few lines of Go or none) and keeps the results.
 //!
 //! In: this machine's Go compiler if it is new enough, otherwise Debian's; the module proxy in `go`'s configuration.
 //! Out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers every input, so an existing
@@ -35,7 +35,9 @@ const METRICS_SERVER_GO_MOD: &str = include_str!("../../../metrics-server/go.mod
 const COREDNS_GO_MOD: &str = include_str!("../../../coredns/go.mod");
 const FLANNEL_GO_MOD: &str = include_str!("../../../flannel/go.mod");
 const FLANNEL_CNI_GO_MOD: &str = include_str!("../../../flannel-cni/go.mod");
+const KUBE_ROUTER_GO_MOD: &str = include_str!("../../../kube-router/go.mod");
 const MULTUS_GO_MOD: &str = include_str!("../../../multus/go.mod");
+const PROMTOOL_GO_MOD: &str = include_str!("../../../promtool/go.mod");
 const SUITE_GO_MOD: &str = include_str!("../../../conformance/go.mod");
 
 const CONTROL_PLANE: Module = Module {
@@ -82,10 +84,22 @@ const FLANNEL_CNI: Module = Module {
     inputs: &[FLANNEL_CNI_GO_MOD, include_str!("../../../flannel-cni/go.sum")],
 };
 
+const KUBE_ROUTER: Module = Module {
+    dir: "kube-router",
+    go_mod: KUBE_ROUTER_GO_MOD,
+    inputs: &[KUBE_ROUTER_GO_MOD, include_str!("../../../kube-router/go.sum")],
+};
+
 const MULTUS: Module = Module {
     dir: "multus",
     go_mod: MULTUS_GO_MOD,
     inputs: &[MULTUS_GO_MOD, include_str!("../../../multus/go.sum")],
+};
+
+const PROMTOOL: Module = Module {
+    dir: "promtool",
+    go_mod: PROMTOOL_GO_MOD,
+    inputs: &[PROMTOOL_GO_MOD, include_str!("../../../promtool/go.sum")],
 };
 
 const SUITE: Module = Module {
@@ -117,6 +131,8 @@ pub enum Target {
     FlannelInstallConf,
     /// flannel's CNI plugin.
     FlannelCni,
+    /// The pod network kube-router, for clusters with add-ons.
+    KubeRouter,
     /// The thin CNI plugin Multus, for clusters with add-ons.
     Multus,
     /// The CNI plugin of Multus that hands its configuration on.
@@ -127,6 +143,8 @@ pub enum Target {
     MultusEntrypoint,
     /// The source of `kubectl top`: collects the nodes' metrics.
     MetricsServer,
+    /// Checks rules and metrics as Prometheus reads them.
+    Promtool,
     /// Upstream's DRA driver for tests.
     ClaimsDriver,
     /// Upstream's sample of a device plugin.
@@ -163,11 +181,13 @@ impl Target {
             Target::Flannel => "flanneld",
             Target::FlannelInstallConf => "install-conf",
             Target::FlannelCni => "flannel",
+            Target::KubeRouter => "kube-router",
             Target::Multus => "multus",
             Target::MultusPassthru => "passthru",
             Target::MultusInstall => "install_multus",
             Target::MultusEntrypoint => "thin_entrypoint",
             Target::MetricsServer => "metrics-server",
+            Target::Promtool => "promtool",
             Target::ClaimsDriver => "dra-test-driver",
             Target::DevicePlugin => "sample-device-plugin",
             Target::EndToEnd => "e2e.test",
@@ -191,11 +211,13 @@ impl Target {
             Target::Flannel => "github.com/flannel-io/flannel",
             Target::FlannelInstallConf => "github.com/flannel-io/flannel/cmd/install_conf",
             Target::FlannelCni => "github.com/containernetworking/plugins/plugins/meta/flannel",
+            Target::KubeRouter => "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
             Target::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus",
             Target::MultusPassthru => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/passthru-cni",
             Target::MultusInstall => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/install_multus",
             Target::MultusEntrypoint => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/thin_entrypoint",
             Target::MetricsServer => "./cmd/metrics-server",
+            Target::Promtool => "github.com/prometheus/prometheus/cmd/promtool",
             Target::ClaimsDriver => "k8s.io/kubernetes/test/e2e/dra/test-driver",
             Target::DevicePlugin => "k8s.io/kubernetes/test/images/sample-device-plugin",
             Target::EndToEnd => "k8s.io/kubernetes/test/e2e",
@@ -221,10 +243,12 @@ impl Target {
             Target::CoreDns => &COREDNS,
             Target::Flannel | Target::FlannelInstallConf => &FLANNEL,
             Target::FlannelCni => &FLANNEL_CNI,
+            Target::KubeRouter => &KUBE_ROUTER,
             Target::Multus | Target::MultusPassthru | Target::MultusInstall | Target::MultusEntrypoint => {
                 &MULTUS
             }
             Target::MetricsServer => &METRICS_SERVER,
+            Target::Promtool => &PROMTOOL,
             _ => &SUITE,
         }
     }
@@ -234,6 +258,8 @@ impl Target {
         match self {
             Target::EndToEnd | Target::NodeEndToEnd => &["test", "-c", "-vet=off"],
             Target::Flannel => &["build", "-tags", "netgo,osusergo"],
+            // Clients of twenty clouds, which no check of a file needs.
+            Target::Promtool => &["build", "-tags", "remove_all_sd"],
             _ => &["build"],
         }
     }
@@ -290,12 +316,28 @@ pub fn flannel_cni_version() -> Result<&'static str> {
     required(FLANNEL_CNI_GO_MOD, "github.com/containernetworking/plugins")
 }
 
+/// The version of kube-router that its go.mod names, for example `v2.1.0`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn kube_router_version() -> Result<&'static str> {
+    required(KUBE_ROUTER_GO_MOD, "github.com/cloudnativelabs/kube-router/v2")
+}
+
 /// The version of Multus that its go.mod names, for example `v4.2.4`.
 ///
 /// # Errors
 /// If go.mod does not name one.
 pub fn multus_version() -> Result<&'static str> {
     required(MULTUS_GO_MOD, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4")
+}
+
+/// The version of Prometheus that promtool is from, for example `v0.311.0`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn promtool_version() -> Result<&'static str> {
+    required(PROMTOOL_GO_MOD, "github.com/prometheus/prometheus")
 }
 
 /// The version of a module in the `require` block of a go.mod.
@@ -514,13 +556,18 @@ mod tests {
     }
 
     #[test]
-    fn go_mod_names_releases_of_flannel_and_of_its_plugin() {
+    fn go_mod_names_releases_of_the_pod_networks_and_of_promtool() {
         for version in [flannel_version().unwrap(), flannel_cni_version().unwrap()] {
             assert!(version.starts_with("v0.") && !version.contains('-'), "{version} is no release");
         }
         assert!(required(FLANNEL_GO_MOD, "github.com/flannel-io").is_err());
         assert!(multus_version().unwrap().starts_with("v4."));
-        for go_mod in [FLANNEL_GO_MOD, FLANNEL_CNI_GO_MOD, MULTUS_GO_MOD] {
+        let version = kube_router_version().unwrap();
+        assert!(version.starts_with("v2.") && !version.contains('-'), "{version} is no release");
+        let version = promtool_version().unwrap();
+        assert!(version.starts_with("v0.") && !version.contains('-'), "{version} is no release");
+        for go_mod in [FLANNEL_GO_MOD, FLANNEL_CNI_GO_MOD, KUBE_ROUTER_GO_MOD, MULTUS_GO_MOD, PROMTOOL_GO_MOD]
+        {
             assert_eq!(oldest_go(go_mod).unwrap(), "1.26.0");
         }
     }

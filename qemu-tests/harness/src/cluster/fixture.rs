@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::{Value, json};
 
 use super::flags::Settings;
-use super::join::{JoinMethod, start_kubelet};
+use super::join::{JoinMethod, share_shims, start_kubelet};
 use super::node_api::NodeApi;
 use super::plane::Cluster;
 use super::ready;
@@ -38,11 +38,28 @@ impl Joined {
     /// # Errors
     /// The part that did not start.
     pub fn start(run: &Arc<Run>, artefacts: &Path, settings: Settings, names: &[&str]) -> Result<Joined> {
+        Joined::start_sharing(run, artefacts, settings, names, 1)
+    }
+
+    /// The same with so many pods for each shim.
+    ///
+    /// # Errors
+    /// The part that did not start.
+    pub fn start_sharing(
+        run: &Arc<Run>,
+        artefacts: &Path,
+        settings: Settings,
+        names: &[&str],
+        pods_per_shim: u32,
+    ) -> Result<Joined> {
         let agent = built::agent(run, false)?;
         let cluster = Cluster::start(run, artefacts, settings)?;
         let mut joined = Joined { nodes: Vec::new(), cluster };
         for name in names {
             let mut node = joined.cluster.start_node(artefacts, name, agent.clone())?;
+            if pods_per_shim > 1 {
+                share_shims(&node, pods_per_shim)?;
+            }
             start_kubelet(&mut node, JoinMethod::BootstrapKubeconfig)?;
             joined.nodes.push(node);
         }

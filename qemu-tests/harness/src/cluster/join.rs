@@ -119,6 +119,14 @@ pub fn write(node: &NativeNode, path: &str, text: &str) -> Result<()> {
     fs::write(node.inside(path), text).with_context(|| format!("write {path} in node {}", node.name()))
 }
 
+/// Lets so many pods of the node share a shim, from the agent's next start on. The upstream kubelet does not know of it.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn share_shims(node: &NativeNode, pods_per_shim: u32) -> Result<()> {
+    write(node, config::NODE_CONFIG, &config::sharing_shims(pods_per_shim))
+}
+
 /// Removes every file by which a cluster knows the node.
 ///
 /// # Errors

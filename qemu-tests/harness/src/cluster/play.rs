@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::addons::{AddOns, Cni, NodeKind, ProxyMode, flannel};
+use super::addons::{AddOns, Cni, NodeKind, ProxyMode, make_room};
 use super::fixture::await_ready;
 use super::flags::Settings;
 use super::join::{self, JoinMethod};
@@ -50,7 +50,7 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, choice: Option<AddOnChoice>) -
     std::fs::create_dir_all(&artefacts)?;
     if let Some(choice) = choice {
         anyhow::ensure!(nodes > 0, "add-ons need a node");
-        let network = choice.cni.map(|Cni::Flannel| More::Flannel);
+        let network = choice.cni.map(Cni::programs);
         // Together with the control plane, which consists of the same packages.
         let more: Vec<More> = [More::AddOns, More::MetricsServer].into_iter().chain(network).collect();
         programs::prepare(run, &more)?;
@@ -73,7 +73,7 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind, choice: Option<AddOnChoice>) -
     if let Some(addons) = &addons {
         native.iter().try_for_each(|node| addons.offer(node))?;
         if addons.brings_network() {
-            native.iter().try_for_each(|node| flannel::make_room(&cluster, node))?;
+            native.iter().try_for_each(|node| make_room(&cluster, node))?;
         }
         addons.install(&cluster, nodes, addons.limit_s(nodes))?;
         say::line(addons.describe());

@@ -18,7 +18,9 @@ use crate::run::{Run, cache_dir};
 /// kubelet, kube-proxy, coredns, e2e.test, ginkgo and e2e_node.test, to be used as they are.
 pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
-const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+/// Kubernetes' programs.
+pub(super) const NAMES: [&str; 4] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
 /// Paths of the programs.
 #[derive(Clone, Debug)]
@@ -28,6 +30,12 @@ pub struct Programs {
 }
 
 impl Programs {
+    /// Programs of a test.
+    #[cfg(test)]
+    pub(super) fn of(dir: PathBuf, etcd: PathBuf) -> Programs {
+        Programs { dir, etcd }
+    }
+
     /// One of Kubernetes' programs.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
@@ -79,7 +87,7 @@ pub(super) const PACKET_TOOLS: [&str; 21] = [
     "iptables",
 ];
 
-/// Programs that only some cases need. All but CoreDNS, flannel and Multus consist of the control plane's packages: built together,
+/// Programs that only some cases need. All but CoreDNS, flannel, kube-router, Multus and promtool consist of the control plane's packages: built together,
 /// they share compiled packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
@@ -91,8 +99,12 @@ pub enum More {
     AddOns,
     /// flannel and its CNI plugin.
     Flannel,
+    /// kube-router.
+    KubeRouter,
     /// Multus.
     Multus,
+    /// promtool.
+    Promtool,
 }
 
 impl More {
@@ -101,7 +113,9 @@ impl More {
             More::MetricsServer => &[Target::MetricsServer],
             More::Drivers => &[Target::ClaimsDriver, Target::DevicePlugin],
             More::AddOns => &[Target::KubeProxy, Target::CoreDns],
+            More::KubeRouter => &[Target::KubeRouter],
             More::Multus => &MULTUS,
+            More::Promtool => &[Target::Promtool],
             More::Flannel => &[Target::Flannel, Target::FlannelInstallConf, Target::FlannelCni],
         }
     }
@@ -248,12 +262,42 @@ pub fn flannel(run: &Arc<Run>) -> Result<FlannelPrograms> {
     })
 }
 
+/// Contents of kube-router's image.
+#[derive(Clone, Debug)]
+pub struct KubeRouterPrograms {
+    /// The daemon.
+    pub kube_router: PathBuf,
+    /// Directory with Debian's iptables and ipset, as kube-proxy has them.
+    pub packet_tools: PathBuf,
+}
+
+/// kube-router's programs (built and fetched on first use).
+///
+/// # Errors
+/// The build's, or Debian's archive does not have a package.
+pub fn kube_router(run: &Arc<Run>) -> Result<KubeRouterPrograms> {
+    let target = Target::KubeRouter;
+    Ok(KubeRouterPrograms {
+        kube_router: build::programs(run, &cache(), &[target])?.join(target.program()),
+        packet_tools: debs::unpacked(&cache(), &PACKET_TOOLS)?,
+    })
+}
+
 /// metrics-server (built on first use).
 ///
 /// # Errors
 /// The build's.
 pub fn metrics_server(run: &Arc<Run>) -> Result<PathBuf> {
     let target = Target::MetricsServer;
+    Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
+}
+
+/// promtool (built on first use).
+///
+/// # Errors
+/// The build's.
+pub fn promtool(run: &Arc<Run>) -> Result<PathBuf> {
+    let target = Target::Promtool;
     Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
 }
 

@@ -17,7 +17,7 @@ use super::bootstrap::Token;
 use super::flags::ADDRESS;
 use super::plane::{Cluster, server_url};
 use super::wires::Wire;
-use crate::vm::lab::{Cable, Lab, MachineHardware};
+use crate::vm::lab::{Cable, Firmware, Lab, MachineHardware};
 use crate::vm::machine::Vm;
 
 /// How long a boot to a Ready node may take under TCG on a busy machine, seconds.
@@ -44,6 +44,8 @@ pub struct VmNode {
     disk: Option<PathBuf>,
     keeps_last_words: bool,
     has_watchdog: bool,
+    /// It boots through the firmware and the boot loader on its disk.
+    firmware: Firmware,
     /// `kubelet` of its NodeConfig.
     kubelet: Value,
     /// `registries` of it.
@@ -52,6 +54,8 @@ pub struct VmNode {
     storage: Value,
     /// `kernel` of it.
     kernel: Value,
+    /// `runtime.podsPerShim` of it.
+    pods_per_shim: u32,
     /// Its name servers.
     name_servers: Vec<String>,
     /// Its NTP servers.
@@ -93,15 +97,22 @@ impl VmNode {
             disk,
             keeps_last_words,
             has_watchdog: false,
+            firmware: Firmware::Direct,
             kubelet,
             registries,
             storage,
             kernel: json!({}),
+            pods_per_shim: 1,
             name_servers: Vec::new(),
             time_servers: Vec::new(),
             pod_network: "bridge",
             network: None,
         })
+    }
+
+    /// It starts through the firmware and the boot loader on its disk, which chooses the slot.
+    pub fn start_by_firmware(&mut self) {
+        self.firmware = Firmware::Uefi;
     }
 
     /// Sets a key of its kubelet's configuration, from the next boot on.
@@ -162,6 +173,11 @@ impl VmNode {
     /// Makes its state partition with project quotas.
     pub fn count_by_projects(&mut self) {
         self.storage["projectQuotas"] = true.into();
+    }
+
+    /// Lets so many pods share a shim, from the next boot on.
+    pub fn share_shims(&mut self, pods_per_shim: u32) {
+        self.pods_per_shim = pods_per_shim;
     }
 
     /// Its clock shows this time (`2001-01-01T00:00:00`) whenever it is switched on.
@@ -252,6 +268,9 @@ impl VmNode {
             (self.name_servers.as_slice(), self.pod_network, self.time_servers.as_slice()),
             [&self.kubelet, &self.registries, &self.storage, &self.kernel],
         );
+        if self.pods_per_shim > 1 {
+            config["runtime"] = json!({"podsPerShim": self.pods_per_shim});
+        }
         if let Some((network, addresses)) = &self.network {
             config["network"] = network.clone();
             config["network"]["podNetwork"] = self.pod_network.into();
@@ -289,6 +308,7 @@ impl VmNode {
             keeps_last_words,
             watchdog: self.has_watchdog,
             memory_mib,
+            firmware: self.firmware,
         };
         let config = config.map(Value::to_string);
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, config.as_deref())?);
@@ -325,6 +345,14 @@ impl VmNode {
     /// If it is off.
     pub fn vm(&mut self) -> Result<&mut Vm> {
         self.vm.as_mut().with_context(|| format!("{} is off", self.name))
+    }
+
+    /// Waits until its network card has an address, and returns the card's name ([`Vm::await_network`]).
+    ///
+    /// # Errors
+    /// If it is off, or its card has none in time.
+    pub fn await_network(&mut self) -> Result<String> {
+        self.vm()?.await_network()
     }
 
     /// Its place in the network.

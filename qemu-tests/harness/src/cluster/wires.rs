@@ -162,6 +162,26 @@ pub fn remove_link(pid: i32, name: &str) -> Result<()> {
     ip(pid, &["link", "delete", name])
 }
 
+/// True if the network namespace of process `pid` has a link of this name.
+///
+/// # Errors
+/// If the links cannot be listed.
+pub fn has_link(pid: i32, name: &str) -> Result<bool> {
+    let output = Command::new("nsenter")
+        .args(["--target", &pid.to_string(), "--net", "ip", "-o", "link", "show"])
+        .output()
+        .context("run nsenter (util-linux)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "ip link show: {}: {}", output.status, said.trim());
+    Ok(names_link(&String::from_utf8_lossy(&output.stdout), name))
+}
+
+/// True if `ip -o link show` has this link; the name of one of a pair is followed by that of its peer. Pure.
+fn names_link(links: &str, name: &str) -> bool {
+    let mut names = links.lines().filter_map(|line| line.split(": ").nth(1));
+    names.any(|found| found.split('@').next() == Some(name))
+}
+
 /// Gives the network namespace of process `pid` an address of its own, on its loopback.
 ///
 /// # Errors
@@ -226,6 +246,14 @@ mod tests {
         assert!(Wire::new(100).is_err());
         assert_ne!((a.mac(), a.uuid(), a.tap()), (b.mac(), b.uuid(), b.tap()));
         assert!(a.mac().len() == 17 && a.uuid().len() == 36);
+    }
+
+    #[test]
+    fn a_link_is_found_by_its_whole_name() {
+        let links = "1: lo: <LOOPBACK,UP> mtu 65536\n2: node0@if9: <BROADCAST,UP> mtu 1500\n3: cni0: <BROADCAST> mtu 1450\n";
+        for (name, is_there) in [("cni0", true), ("node0", true), ("cni", false), ("if9", false)] {
+            assert_eq!(names_link(links, name), is_there, "{name}");
+        }
     }
 
     #[test]

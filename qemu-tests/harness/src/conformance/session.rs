@@ -6,7 +6,8 @@
 //! ```
 //! In: [`Options`], the suite's program, and for each part a report from the place that runs it. Out: counts; with kept
 //! results a folder ([`Folder`]) with `results.jsonl`, `e2e.log`, `junit_01.xml`, `table.md` and `version.txt`, for a
-//! certified run also `README.md` and `PRODUCT.yaml`. Invariant: each test that is left runs once in a session.
+//! certified run also `README.md` and `PRODUCT.yaml`; with `--page` the table is in docs/internals/conformance.md, too. Invariant:
+//! each test that is left runs once in a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +25,7 @@ use super::product::Product;
 use super::report::{self, Outcome, Verdict};
 use super::selection::{self, Part, Selection};
 use super::skips::Skip;
-use super::{Options, summary};
+use super::{Options, junit, summary, table};
 use crate::case::human;
 use crate::cluster::build;
 use crate::cluster::plane::Cluster;
@@ -44,6 +45,10 @@ pub(super) struct Session {
     parts: Vec<Part>,
     keeper: Option<Keeper>,
     product: Option<Product>,
+    /// The tests that the run leaves out.
+    left_out: Vec<Skip>,
+    /// Name of the table in docs/internals/conformance.md that has these results, too.
+    page: Option<String>,
 }
 
 impl Session {
@@ -61,7 +66,16 @@ impl Session {
         let whole = options.whole(listed);
         let (run, artefacts) = (run.clone(), artefacts.to_owned());
         if !(options.list || options.certified || options.resume.is_some()) {
-            return Ok(Session { run, artefacts, parts: vec![whole], keeper: None, product: None });
+            let parts = vec![whole];
+            return Ok(Session {
+                run,
+                artefacts,
+                parts,
+                keeper: None,
+                product: None,
+                left_out: Vec::new(),
+                page: None,
+            });
         }
         let selection = selection::read(&run, suite, &artefacts, &whole)?;
         ensure!(!selection.tests.is_empty(), "no test of the suite matches {}", whole.focus);
@@ -75,9 +89,12 @@ impl Session {
             Some(OWN) => named(&options.place())?,
             Some(name) => named(name)?,
         };
-        let folder = Folder::open(&dir)?;
-        let results = folder.results()?;
-        let left = selection::left(&selection.tests, &results, options.certified);
+        let mut keeper = Keeper::open(&dir, selection, commit(&run))?;
+        if let Some(file) = &options.from_junit {
+            keeper.take_junit(file)?;
+        }
+        let (selection, results) = (&keeper.selection, &keeper.results);
+        let left = selection::left(&selection.tests, results, options.certified);
         let parts = selection::parts(&selection.suite, &left, usize::from(options.part), whole.procs);
         let (chosen, left) = (selection.tests.len(), left.len());
         if !options.list {
@@ -86,10 +103,11 @@ impl Session {
                 "{chosen} tests, {left} of them without a result or failed, in {count} parts: {folder}"
             ));
         }
-        let keeper =
-            Some(Keeper { folder, selection, results, commit: commit(&run), added: BTreeSet::new() });
         let product = Product::of(options, build::version()?);
-        Ok(Session { run, artefacts, parts, keeper, product })
+        let page = options.page.then(|| options.place());
+        page.as_deref().map_or(Ok(()), table::ensure_place)?;
+        let (keeper, left_out) = (Some(keeper), listed.to_vec());
+        Ok(Session { run, artefacts, parts, keeper, product, left_out, page })
     }
 
     /// True if no test is left.
@@ -156,6 +174,8 @@ impl Session {
                 }
                 Some(keeper) => keeper.take(&results)?,
             });
+            // A run that is killed leaves the summaries of the parts before.
+            self.write()?;
         }
         let where_to = self.close()?;
         say::line(format!("\n{}; everything is in {}", human(start.elapsed()), where_to.display()));
@@ -171,16 +191,20 @@ impl Session {
         counts
     }
 
-    /// Writes the summaries of kept results; returns the directory with the results.
+    /// Writes the summaries of kept results, and their table into docs/internals/conformance.md if the run is to do so.
     ///
     /// # Errors
-    /// If the disk is full.
-    pub(super) fn close(&self) -> Result<PathBuf> {
-        let Some(keeper) = &self.keeper else { return Ok(self.artefacts.clone()) };
+    /// If the disk is full, or the page has no place for the table.
+    pub(super) fn write(&self) -> Result<()> {
+        let Some(keeper) = &self.keeper else { return Ok(()) };
         let (dir, selection, results) = (keeper.folder.dir(), &keeper.selection, &keeper.results);
+        let table = table::render(&selection.tests, results, &self.left_out);
+        if let Some(page) = &self.page {
+            table::write_to_page(page, &table)?;
+        }
         let mut files = vec![
             ("junit_01.xml", summary::junit(selection, results)),
-            ("table.md", summary::table(&selection.tests, results)),
+            ("table.md", table),
             ("results.txt", summary::list(&selection.tests, results)),
         ];
         if let Some(product) = &self.product {
@@ -189,6 +213,17 @@ impl Session {
         for (name, text) in files {
             fs::write(dir.join(name), text).with_context(|| format!("write {name}"))?;
         }
+        Ok(())
+    }
+
+    /// Writes the summaries of kept results, and notes what is missing; returns the directory with the results.
+    ///
+    /// # Errors
+    /// If the disk is full.
+    pub(super) fn close(&self) -> Result<PathBuf> {
+        self.write()?;
+        let Some(keeper) = &self.keeper else { return Ok(self.artefacts.clone()) };
+        let (dir, selection, results) = (keeper.folder.dir(), &keeper.selection, &keeper.results);
         let missing = summary::missing(&selection.tests, results);
         if missing > 0 {
             self.note_failure(format!("{missing} selected tests have no result"));
@@ -219,6 +254,27 @@ struct Keeper {
 }
 
 impl Keeper {
+    fn open(dir: &Path, selection: Selection, commit: String) -> Result<Keeper> {
+        let folder = Folder::open(dir)?;
+        let results = folder.results()?;
+        Ok(Keeper { folder, selection, results, commit, added: BTreeSet::new() })
+    }
+
+    /// Keeps the results of a junit file: those of a run of the same suite in another place.
+    fn take_junit(&mut self, file: &Path) -> Result<()> {
+        let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+        let names: BTreeSet<&str> = self.selection.tests.iter().map(|test| test.name.as_str()).collect();
+        let outcomes = junit::read(&text, &names).with_context(|| file.display().to_string())?;
+        let ours = std::mem::replace(&mut self.commit, "a junit file".to_owned());
+        let number = outcomes.len();
+        let kept = outcomes.iter().try_for_each(|outcome| self.add(outcome));
+        self.commit = ours;
+        // A test that fails in that run runs again in this one.
+        self.added.clear();
+        say::line(format!("{number} results of {}", file.display()));
+        kept
+    }
+
     /// Keeps a test that has passed, before there is a report. Other results wait for the report and its messages.
     fn note(&mut self, ended: &EndedTest) -> Result<()> {
         if ended.state != "PASSED" {
@@ -324,9 +380,7 @@ mod tests {
     fn keeper(dir: &Path, names: &[&str]) -> Keeper {
         let test = |name: &&str| Test { name: (*name).into(), group: "g".into() };
         let selection = Selection { suite: "S".into(), tests: names.iter().map(test).collect() };
-        let folder = Folder::open(dir).unwrap();
-        let results = folder.results().unwrap();
-        Keeper { folder, selection, results, commit: "c".into(), added: BTreeSet::new() }
+        Keeper::open(dir, selection, "c".into()).unwrap()
     }
 
     fn outcome(name: &str, verdict: Verdict) -> Outcome {
@@ -360,6 +414,24 @@ mod tests {
             .map(|test| test.name.as_str())
             .collect();
         assert_eq!(left, ["[a] b waits"]);
+        drop(keeper);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn results_of_a_junit_file_are_kept_and_what_failed_there_is_left() {
+        let dir = place("junit");
+        let mut keeper = keeper(&dir, &["a", "b"]);
+        let file = dir.join("other.xml");
+        let text = "<testsuite><testcase name=\"[It] a\" time=\"1\"/>\
+                    <testcase name=\"[It] b\" time=\"1\"><failure message=\"no\"/></testcase></testsuite>";
+        fs::write(&file, text).unwrap();
+        keeper.take_junit(&file).unwrap();
+        let counts = summary::counts(&keeper.selection.tests, &keeper.results);
+        assert_eq!(counts, Counts { passed: 1, failed: 1, skipped: 0 });
+        assert_eq!((keeper.results["a"].commit.as_str(), keeper.commit.as_str()), ("a junit file", "c"));
+        assert_eq!(keeper.take(&[outcome("b", Verdict::Passed)]).unwrap(), Counts::default());
+        assert_eq!(keeper.results["b"].commit, "c");
         drop(keeper);
         fs::remove_dir_all(dir).unwrap();
     }

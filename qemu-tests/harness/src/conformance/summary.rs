@@ -1,4 +1,4 @@
-//! Results of a selection for others to read: junit XML, a table for docs/conformance.md, counts. Pure.
+//! Results of a selection for others to read: junit XML, a list, counts. Pure.
 //!
 //! In: the selected tests and the last result of each. Out: texts. Invariant: a test of the selection counts once,
 //! however often it ran; results of other tests do not count.
@@ -13,9 +13,6 @@ use crate::counts::Counts;
 
 /// Results of the last runs, by full name.
 type Results = BTreeMap<String, TestResult>;
-
-/// Largest number of characters of a reason in the table.
-const REASON: usize = 160;
 
 /// Counts of the selected tests that have a result.
 pub(super) fn counts(tests: &[Test], results: &Results) -> Counts {
@@ -93,54 +90,6 @@ fn xml(text: &str) -> String {
     escaped
 }
 
-/// A table of the groups of tests: passed, failed, skipped, not run, and why those that did not pass did not.
-pub(super) fn table(tests: &[Test], results: &Results) -> String {
-    let mut groups: BTreeMap<&str, Vec<&Test>> = BTreeMap::new();
-    for test in tests {
-        groups.entry(&test.group).or_default().push(test);
-    }
-    let mut text = String::from("| tests | passed | failed | skipped | not run | why |\n");
-    text.push_str("| --- | --- | --- | --- | --- | --- |\n");
-    for (group, tests) in groups {
-        let (mut counts, mut missing, mut why) = (Counts::default(), 0, Vec::new());
-        for test in tests {
-            let Some(kept) = results.get(&test.name) else {
-                missing += 1;
-                continue;
-            };
-            counts = counts.plus(kept.result.counts());
-            if kept.result != Verdict::Passed {
-                let name = test.name.strip_prefix(group).unwrap_or(&test.name).trim();
-                why.push(format!("{name}: {}", reason(&kept.message)));
-            }
-        }
-        let Counts { passed, failed, skipped } = counts;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {} | {passed} | {failed} | {skipped} | {missing} | {} |",
-            cell(group),
-            cell(&why.join("; "))
-        );
-    }
-    text
-}
-
-/// The first words of a message, in one line.
-fn reason(message: &str) -> String {
-    let words: Vec<&str> = message.split_whitespace().collect();
-    let line: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
-    match line.char_indices().nth(REASON) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
-}
-
-/// Text in a cell of a table.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,18 +147,5 @@ mod tests {
         }
         assert!(!text.contains("not yet") && !text.contains("Secrets"), "{text}");
         assert!(text.ends_with("</testsuite>\n</testsuites>\n"));
-    }
-
-    #[test]
-    fn groups_say_why_a_test_did_not_pass() {
-        let text = table(&selection().tests, &results());
-        let rows: Vec<&str> = text.lines().skip(2).collect();
-        let expected = [
-            "| [sig-apps] Job | 1 | 0 | 0 | 0 |  |",
-            "| [sig-node] Pods | 0 | 1 | 1 | 1 | run & <end>: expected \"a\\|b\" not <c>; wait: needs two nodes |",
-        ];
-        assert_eq!(rows, expected);
-        let long = reason(&"é ".repeat(200));
-        assert_eq!(long.chars().count(), REASON + 1);
     }
 }

@@ -24,7 +24,7 @@ pub(super) const FILES: [(&str, &str); 2] =
 ///
 /// # Errors
 /// If a file is missing, or the tree cannot be written.
-pub(super) fn install(run: &Arc<Run>, root: &Path, program: &Path, tree: &Path, to: &str) -> Result<()> {
+pub(crate) fn install(run: &Arc<Run>, root: &Path, program: &Path, tree: &Path, to: &str) -> Result<()> {
     copy(program, &tree.join(to), 0o755)?;
     let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
     if !is_dynamic(&content) {

@@ -15,6 +15,9 @@ pub const HOSTS: &str = "/run/orlop/hosts";
 /// containerd's socket inside the node.
 pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 
+/// The node's effective configuration, where the agent looks for it; only some nodes have one.
+pub const NODE_CONFIG: &str = "/run/orlop/node-config.json";
+
 /// The node's pod network.
 pub const CNI: &str = "/var/lib/orlop/cni/net.d/10-e2e.conflist";
 
@@ -66,6 +69,7 @@ state = "/run/containerd"
     default_runtime_name = "{handler}"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}]
       runtime_type = "io.containerd.runc.v2"
+      pod_annotations = ["io.containerd.runc.v2.group"]
       [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}.options]
         BinaryName = "{runtime}"
         SystemdCgroup = false
@@ -75,6 +79,12 @@ state = "/run/containerd"
     use_internal_loopback = true
 "#
     )
+}
+
+/// A node's effective configuration in which so many pods share a shim.
+#[must_use]
+pub fn sharing_shims(pods_per_shim: u32) -> String {
+    json!({"config": {"runtime": {"podsPerShim": pods_per_shim}}}).to_string()
 }
 
 /// containerd's `hosts.toml` for the registry at `address` (host and port): plain HTTP.
@@ -106,9 +116,9 @@ pub fn cni_with_host_ports(subnets: &[String]) -> String {
     let bridge = json!({
         "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
         "ipam": {"type": "host-local", "ranges": ranges, "routes": routes},
+        "capabilities": {"portMappings": true}, "portmap": {"backend": "nftables"},
     });
-    let ports = json!({"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}});
-    format!("{}\n", json!({"cniVersion": "1.0.0", "name": "e2e", "plugins": [bridge, ports]}))
+    format!("{}\n", json!({"cniVersion": "1.0.0", "name": "e2e", "plugins": [bridge]}))
 }
 
 /// Names as a booted node of this name, without a configured address, has them.
@@ -149,6 +159,10 @@ mod tests {
         let own: Vec<String> = serde_json::from_str(line).unwrap();
         assert_eq!(own.len(), off.len() - 1);
         assert!(own.iter().all(|name| name != MONITOR && off.contains(&name.as_str())), "{own:?}");
+        // Pods share shims on a native node as they do in the image.
+        let annotation = "io.containerd.runc.v2.group";
+        assert!(OF_IMAGE.contains(&format!("pod_annotations = ['{annotation}']")));
+        assert!(text.contains(&format!("pod_annotations = [\"{annotation}\"]")));
         // A key behind the first table would belong to that table.
         assert!(text.find("disabled_plugins") < text.find("\n["));
     }
@@ -158,8 +172,9 @@ mod tests {
         let read = |text: &str| -> Value { serde_json::from_str(text).unwrap() };
         let plain = read(&cni("10.88.10.0/24"));
         let mut ported = read(&cni_with_host_ports(&["10.88.10.0/24".to_owned()]));
-        let plugins = ported["plugins"].as_array_mut().unwrap();
-        assert_eq!(plugins.pop().unwrap()["capabilities"], json!({"portMappings": true}));
+        let bridge = ported["plugins"][0].as_object_mut().unwrap();
+        assert_eq!(bridge.remove("capabilities").unwrap(), json!({"portMappings": true}));
+        assert_eq!(bridge.remove("portmap").unwrap(), json!({"backend": "nftables"}));
         assert_eq!(ported, plain);
         let both = read(&cni_with_host_ports(&["10.88.10.0/24".to_owned(), "fd88::/112".to_owned()]));
         let ipam = &both["plugins"][0]["ipam"];

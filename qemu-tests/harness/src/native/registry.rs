@@ -104,6 +104,17 @@ pub fn serve(dir: &Path) -> Result<()> {
     serve_at(listener, dir, None).map(drop)
 }
 
+/// The same on a free port of this machine's loopback; returns the port.
+///
+/// # Errors
+/// If the loopback has no free port.
+pub fn serve_on_loopback(dir: &Path) -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("listen on the loopback")?;
+    let port = listener.local_addr().context("ask for the port")?.port();
+    serve_at(listener, dir, None)?;
+    Ok(port)
+}
+
 /// The same, on all addresses of the network namespace of process `pid`.
 ///
 /// # Errors
@@ -118,6 +129,16 @@ pub fn serve_in(pid: i32, port: u16, dir: &Path) -> Result<()> {
 /// If the port is in use.
 pub fn serve_tls_in(pid: i32, port: u16, dir: &Path, tls: Arc<ServerConfig>) -> Result<RegistryLog> {
     serve_at(listen_in(pid, port)?, dir, Some(tls))
+}
+
+/// The same on a free port of this machine's loopback; returns the port, too.
+///
+/// # Errors
+/// If the loopback has no free port.
+pub fn serve_tls_on_loopback(dir: &Path, tls: Arc<ServerConfig>) -> Result<(u16, RegistryLog)> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("listen on the loopback")?;
+    let port = listener.local_addr().context("ask for the port")?.port();
+    Ok((port, serve_at(listener, dir, Some(tls))?))
 }
 
 fn listen_in(pid: i32, port: u16) -> Result<TcpListener> {

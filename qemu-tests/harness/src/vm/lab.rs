@@ -9,91 +9,37 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use orlop_image::arch::Arch;
 use orlop_image::format::sectors::to_4096;
-use orlop_image::profile::{Dirs, Profile};
 use orlop_image::qemu::{
-    self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network, Port, Topology,
+    self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Machine, Network, Port, Topology,
 };
 
+use super::boot_files;
 use super::disk::{self, Partition};
+pub use super::image::Image;
 use super::machine::{EmulatorFault, KERNEL_STARTS_INIT, Vm, socket_dir};
+use super::tpm::SoftTpm;
 use crate::resource::Resource;
-use crate::run::{Run, cache_dir};
+use crate::run::Run;
 use crate::say;
 
 /// Memory of a test VM.
 pub const MEMORY_MIB: u32 = 1024;
 
 /// Size of a test VM's disk, GiB.
-const DISK_GIB: u64 = 4;
+pub(super) const DISK_GIB: u64 = 4;
 
-/// Firmware and kernel, on a slow machine.
+/// The kernel that QEMU passes, on a slow machine.
 const KERNEL_LIMIT_S: u64 = 90;
+
+/// The same behind firmware and boot loader: they read the UKI from sticks and IDE disks a sector or a packet at a time, and with
+/// keys to enrol the machine starts twice.
+const FIRMWARE_LIMIT_S: u64 = 240;
 
 /// The same for another architecture than the machine's.
 const FOREIGN_KERNEL_LIMIT_S: u64 = 240;
 
 /// Largest number of starts of QEMU for one boot.
 const STARTS_MAX: u32 = 3;
-
-/// The build output of a profile.
-#[derive(Clone, Debug)]
-pub struct Image {
-    arch: Arch,
-    dir: PathBuf,
-}
-
-impl Image {
-    /// The test profile's output for this machine's architecture.
-    ///
-    /// # Errors
-    /// If it was not built.
-    pub fn test() -> Result<Image> {
-        Image::of(Arch::HOST)
-    }
-
-    /// The test profile's output for an architecture.
-    ///
-    /// # Errors
-    /// If it was not built.
-    pub fn of(arch: Arch) -> Result<Image> {
-        let dirs = Dirs { source: PathBuf::new(), cache: cache_dir(), arch };
-        let image = Image { arch, dir: dirs.output(Profile::Test) };
-        for file in ["orlop.raw", "vmlinuz", "initrd", "cmdline"] {
-            let path = image.path(file);
-            anyhow::ensure!(
-                path.exists(),
-                "{} is missing: build it with `cargo run -p orlop-image -- build --profile test --arch {}`",
-                path.display(),
-                arch.name()
-            );
-        }
-        Ok(image)
-    }
-
-    /// A file of the output.
-    #[must_use]
-    pub fn path(&self, file: &str) -> PathBuf {
-        self.dir.join(file)
-    }
-
-    /// The accelerator with which this image's kernel gets as far as init.
-    ///
-    /// # Errors
-    /// If QEMU is not installed.
-    pub fn accelerator(&self) -> Result<Accelerator> {
-        let (kernel, initrd) = (self.path("vmlinuz"), self.path("initrd"));
-        qemu::probe(&Guest { arch: self.arch, kernel, initrd, memory_mib: MEMORY_MIB })
-    }
-
-    /// Copies the files of one lab: a build that publishes meanwhile must not mix two images in the lab.
-    fn copy_to(&self, run: &Arc<Run>, dir: &Path) -> Result<()> {
-        disk::copy(run, &self.path("orlop.raw"), &dir.join("disk.raw"), DISK_GIB)?;
-        for file in ["vmlinuz", "initrd", "cmdline"] {
-            fs::copy(self.path(file), dir.join(file)).with_context(|| format!("copy {file}"))?;
-        }
-        Ok(())
-    }
-}
 
 /// A disk and the VMs that are booted from it, one after another.
 pub struct Lab {
@@ -103,6 +49,7 @@ pub struct Lab {
     artefacts: PathBuf,
     accelerator: Accelerator,
     processors: u32,
+    memory_mib: u32,
     topology: Option<Topology>,
     /// Arguments of the kernel in addition to those of the image.
     arguments: String,
@@ -110,12 +57,20 @@ pub struct Lab {
     bus: Bus,
     /// Further raw disks.
     attached: Vec<PathBuf>,
+    /// Log of all writes to its own disk.
+    write_log: Option<PathBuf>,
     /// Further network cards.
     ports: Vec<Port>,
     /// Its VMs have a screen.
     screen: bool,
     /// Its VMs reach this machine.
     reaches_host: bool,
+    /// Its VMs' board has a hardware watchdog.
+    has_watchdog: bool,
+    /// Socket of its VMs' TPM.
+    tpm: Option<PathBuf>,
+    /// Socket of its VMs' port of the management API.
+    api_port: Option<PathBuf>,
 }
 
 /// Kernel source of a boot.
@@ -155,6 +110,8 @@ pub struct MachineHardware<'a> {
     pub watchdog: bool,
     /// Its memory, MiB, if not [`MEMORY_MIB`].
     pub memory_mib: Option<u32>,
+    /// Source of its kernel.
+    pub firmware: Firmware,
 }
 
 /// Result of the kernel's start.
@@ -174,7 +131,7 @@ fn directory(run: &str, artefacts: &Path) -> String {
 }
 
 /// Number of processors of a test VM. Under emulation each processor costs work that the others wait for: with one
-/// processor a boot takes a quarter less of the host's time (docs/testing.md), and the host has two processors for two
+/// processor a boot takes a quarter less of the host's time (docs/internals/testing.md), and the host has two processors for two
 /// VMs.
 fn processors(accelerator: Accelerator) -> u32 {
     match accelerator {
@@ -184,11 +141,20 @@ fn processors(accelerator: Accelerator) -> u32 {
 }
 
 /// Kernel arguments of a test VM in addition to the image's. QEMU translates code again for each address at which it
-/// runs: programs with fixed addresses cost an eighth less in a case with pods (docs/testing.md).
+/// runs: programs with fixed addresses cost an eighth less in a case with pods (docs/internals/testing.md).
 fn arguments(accelerator: Accelerator) -> &'static str {
     match accelerator {
         Accelerator::Kvm => "",
         Accelerator::Tcg | Accelerator::TcgInTurn => " norandmaps",
+    }
+}
+
+/// Time from QEMU's start to init.
+fn kernel_limit_s(arch: Arch, boot: &Boot) -> u64 {
+    match boot {
+        _ if arch != Arch::HOST => FOREIGN_KERNEL_LIMIT_S,
+        Boot::Uefi { .. } => FIRMWARE_LIMIT_S,
+        Boot::Direct { .. } | Boot::Bios => KERNEL_LIMIT_S,
     }
 }
 
@@ -229,13 +195,18 @@ impl Lab {
             artefacts,
             accelerator,
             processors,
+            memory_mib: MEMORY_MIB,
             topology,
             arguments,
             bus,
             attached,
+            write_log: None,
             ports,
             screen,
             reaches_host,
+            has_watchdog: false,
+            tpm: None,
+            api_port: None,
         })
     }
 
@@ -249,6 +220,11 @@ impl Lab {
     /// Sets the number of the VMs' processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.processors = number;
+    }
+
+    /// Sets the VMs' memory, MiB, from the next boot on.
+    pub fn give_memory(&mut self, mebi: u32) {
+        self.memory_mib = mebi;
     }
 
     /// Its VMs have these sockets and NUMA nodes, from the next boot on.
@@ -268,9 +244,45 @@ impl Lab {
         self.screen = true;
     }
 
+    /// Its VMs' board has a hardware watchdog, from the next boot on.
+    pub fn give_watchdog(&mut self) {
+        self.has_watchdog = true;
+    }
+
+    /// Its next VM has this TPM.
+    pub fn give_tpm(&mut self, tpm: &SoftTpm) {
+        self.tpm = Some(tpm.socket().to_owned());
+    }
+
+    /// Its VMs have a virtio-serial port of the management API, from the next boot on; returns its socket on this machine.
+    ///
+    /// # Errors
+    /// If the socket's directory cannot be made.
+    pub fn give_api_port(&mut self) -> Result<PathBuf> {
+        let socket = socket_dir(&self.run)?.join("api");
+        self.api_port = Some(socket.clone());
+        Ok(socket)
+    }
+
     /// Its VMs reach servers on this machine's loopback at 10.0.2.2, from the next boot on.
     pub fn reach_host(&mut self) {
         self.reaches_host = true;
+    }
+
+    /// Logs all writes to its own disk ([`WriteLog`](super::write_log::WriteLog)); returns the log, which each boot begins again.
+    ///
+    /// # Errors
+    /// If the log cannot be made.
+    pub fn log_writes(&mut self) -> Result<PathBuf> {
+        let path = self.dir.join("writes.log");
+        File::create(&path).with_context(|| format!("make {}", path.display()))?;
+        self.write_log = Some(path.clone());
+        Ok(path)
+    }
+
+    /// Logs no writes any more, from the next boot on.
+    pub fn log_no_more(&mut self) {
+        self.write_log = None;
     }
 
     /// Adds these raw disks at virtio, from the next boot on.
@@ -328,11 +340,27 @@ impl Lab {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&self, firmware: Firmware, config: Option<&str>) -> Result<Vm> {
-        let mut fw_cfg = Vec::new();
-        if let Some(text) = config {
-            fw_cfg.push((FW_CFG_CONFIG.to_owned(), self.file("node-config.yaml", text)?));
-        }
+        let fw_cfg = self.handed_over(config)?;
         self.start(None, || Ok(Machine { fw_cfg: fw_cfg.clone(), ..self.machine(firmware)? }))
+    }
+
+    /// Boots an overlay (qcow2) in place of its own disk; `config` as with [`Lab::boot`].
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot_overlay(&self, firmware: Firmware, overlay: &Path, config: Option<&str>) -> Result<Vm> {
+        let fw_cfg = self.handed_over(config)?;
+        let disk = Disk { file: overlay.to_owned(), format: "qcow2", bus: self.bus };
+        self.start(None, || {
+            let (disks, write_log) = (vec![disk.clone()], None);
+            Ok(Machine { fw_cfg: fw_cfg.clone(), disks, write_log, ..self.machine(firmware)? })
+        })
+    }
+
+    /// fw_cfg entries of a configuration.
+    fn handed_over(&self, config: Option<&str>) -> Result<Vec<(String, PathBuf)>> {
+        let file = config.map(|text| self.file("node-config.yaml", text)).transpose()?;
+        Ok(file.into_iter().map(|file| (FW_CFG_CONFIG.to_owned(), file)).collect())
     }
 
     /// Boots with these disks alone, in this order.
@@ -350,6 +378,14 @@ impl Lab {
     pub fn start_by_bios(&self) -> Result<Vm> {
         let machine = Machine { boot: Boot::Bios, ..self.machine(Firmware::Direct)? };
         Vm::start(&self.run, &self.artefacts, &machine, None)
+    }
+
+    /// Starts the disk by the firmware, and waits for nothing: with Secure Boot it may start no kernel.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn start_by_firmware(&self) -> Result<Vm> {
+        Vm::start(&self.run, &self.artefacts, &self.machine(Firmware::Uefi)?, None)
     }
 
     /// Gives its disk sectors of 4096 bytes; only while no VM runs.
@@ -382,7 +418,7 @@ impl Lab {
             if let (Some(file), Some(kept)) = (&erst, &kept) {
                 fs::write(file, kept).with_context(|| format!("write {}", file.display()))?;
             }
-            let machine = self.machine(Firmware::Direct)?;
+            let machine = self.machine(board.firmware)?;
             let second =
                 board.disk.map(|file| Disk { file: file.to_owned(), format: "raw", bus: Bus::Virtio });
             Ok(Machine {
@@ -395,6 +431,7 @@ impl Lab {
                     erst: erst.clone(),
                     watchdog: board.watchdog,
                     screen: self.screen,
+                    tpm: self.tpm.clone(),
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
                 memory_mib: board.memory_mib.unwrap_or(machine.memory_mib),
@@ -417,9 +454,9 @@ impl Lab {
     fn start(&self, namespace_of: Option<i32>, spec: impl Fn() -> Result<Machine>) -> Result<Vm> {
         let mut why = String::new();
         for _ in 0..STARTS_MAX {
-            let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
-            let limit = if self.arch == Arch::HOST { KERNEL_LIMIT_S } else { FOREIGN_KERNEL_LIMIT_S };
-            let limit = Duration::from_secs(limit);
+            let machine = spec()?;
+            let limit = Duration::from_secs(kernel_limit_s(self.arch, &machine.boot));
+            let vm = Vm::start(&self.run, &self.artefacts, &machine, namespace_of)?;
             match vm.console.wait(0, limit, "the kernel to start init", start_of_kernel) {
                 Ok((_, KernelStart::Init)) => return Ok(vm),
                 Ok((_, KernelStart::Panic)) if !EmulatorFault.pass(&self.artefacts) => return Ok(vm),
@@ -445,8 +482,8 @@ impl Lab {
     /// The machine without any configuration.
     fn machine(&self, firmware: Firmware) -> Result<Machine> {
         let boot = match firmware {
-            Firmware::Direct => self.direct()?,
-            Firmware::Uefi => self.uefi()?,
+            Firmware::Direct => boot_files::direct(&self.dir, &self.arguments)?,
+            Firmware::Uefi => boot_files::uefi(self.arch, &self.dir)?,
         };
         let besides = self.attached.iter().map(|file| (file.clone(), Bus::Virtio));
         let disks = std::iter::once((self.disk(), self.bus)).chain(besides);
@@ -454,60 +491,26 @@ impl Lab {
         Ok(Machine {
             arch: self.arch,
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
-            memory_mib: MEMORY_MIB,
+            memory_mib: self.memory_mib,
             processors: self.processors,
             topology: self.topology,
             boot,
             disks,
+            write_log: self.write_log.clone(),
             fw_cfg: Vec::new(),
-            firmware: qemu::Firmware { screen: self.screen, ..qemu::Firmware::default() },
+            firmware: qemu::Firmware {
+                screen: self.screen,
+                tpm: self.tpm.clone(),
+                watchdog: self.has_watchdog,
+                ..qemu::Firmware::default()
+            },
             network: if self.reaches_host { Network::Host } else { Network::Nowhere },
             ports: self.ports.clone(),
+            api_port: self.api_port.clone(),
             sockets: socket_dir(&self.run)?,
             qemu_listens: &[],
             no_reboot: false,
         })
-    }
-
-    fn direct(&self) -> Result<Boot> {
-        let cmdline = self.dir.join("cmdline");
-        let text = fs::read_to_string(&cmdline).with_context(|| format!("read {}", cmdline.display()))?;
-        let (kernel, initrd) = (self.dir.join("vmlinuz"), self.dir.join("initrd"));
-        let cmdline = format!("{}{}", text.trim(), self.arguments);
-        Ok(Boot::Direct { kernel, initrd, cmdline })
-    }
-
-    fn uefi(&self) -> Result<Boot> {
-        if self.arch != Arch::Amd64 {
-            return self.uefi_of_arch();
-        }
-        let find = |names: &[&str]| {
-            names
-                .iter()
-                .flat_map(|n| {
-                    [Path::new("/usr/share/OVMF").join(n), Path::new("/usr/share/edk2/x64").join(n)]
-                })
-                .find(|p| p.exists())
-                .with_context(|| format!("no {} on this machine: install ovmf", names[0]))
-        };
-        let vars = self.dir.join("vars.fd");
-        if !vars.exists() {
-            fs::copy(find(&["OVMF_VARS_4M.fd", "OVMF_VARS.fd"])?, &vars)
-                .context("copy the firmware's variables")?;
-        }
-        Ok(Boot::Uefi { code: find(&["OVMF_CODE_4M.fd", "OVMF_CODE.fd"])?, vars })
-    }
-}
-
-impl Lab {
-    /// The firmware as the architecture's package has it.
-    fn uefi_of_arch(&self) -> Result<Boot> {
-        let (code, template) = self.arch.facts().emulator.firmware;
-        let vars = self.dir.join("vars.fd");
-        if !vars.exists() {
-            fs::copy(template, &vars).with_context(|| format!("copy {template}"))?;
-        }
-        Ok(Boot::Uefi { code: code.into(), vars })
     }
 }
 

@@ -31,6 +31,9 @@ pub(super) const KERNEL_STARTS_INIT: &str = "Run /init as init process";
 /// Looks at a screen before it counts as one that changes all the time.
 const SCREEN_LOOKS: u32 = 10;
 
+/// Looks for a route of a network card, a second apart.
+const NETWORK_LIMIT_S: u64 = 90;
+
 static VMS: AtomicU32 = AtomicU32::new(0);
 
 /// The guest's kernel crashed because of a fault of the emulator: emulating two processors, QEMU 7.2 sometimes executes
@@ -205,6 +208,12 @@ impl Vm {
         self.host.since(self.boot_from).iter().filter_map(|l| serde_json::from_str(l).ok()).collect()
     }
 
+    /// All lines of the host channel, of every boot: for a thread that notes when they come.
+    #[must_use]
+    pub fn host_feed(&self) -> Feed {
+        self.host.clone()
+    }
+
     /// Waits for a line on the console.
     ///
     /// # Errors
@@ -225,6 +234,23 @@ impl Vm {
             self.shell_is_up = true;
         }
         Ok(&mut self.shell)
+    }
+
+    /// Waits until a network card of the machine has a route, so its driver is loaded and it has an address; returns the card's name.
+    /// Cards load after the agent is ready, and no agent of a standalone node waits for one.
+    ///
+    /// # Errors
+    /// If none has one after a minute and a half.
+    pub fn await_network(&mut self) -> Result<String> {
+        // Interfaces of pods and bridges have other first letters.
+        let routes = "grep '^e' /proc/net/route";
+        let asked =
+            format!("(for n in $(seq {NETWORK_LIMIT_S}); do {routes} && exit 0; sleep 1; done; exit 1)");
+        // Under emulation a look takes longer than its pause.
+        let output = self.shell()?.run(&asked, Duration::from_secs(3 * NETWORK_LIMIT_S))?;
+        ensure!(output.status == 0, "no network card has a route after {NETWORK_LIMIT_S} looks");
+        let card = output.text.split_whitespace().next().context("a route without a card")?;
+        Ok(card.to_owned())
     }
 
     /// What the screen shows: the kernel's text of its first virtual terminal, once the picture that QEMU draws shows the same
@@ -293,8 +319,24 @@ impl Vm {
     /// # Errors
     /// If the reset does not happen.
     pub fn restarts(&mut self, command: &str, limit_s: u64) -> Result<()> {
-        self.qmp.forget_events()?;
+        self.expect_restart()?;
         self.shell()?.tell(command)?;
+        self.restarted(limit_s)
+    }
+
+    /// From now on a restart of the machine by itself is noted; [`Vm::restarted`] waits for it.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn expect_restart(&mut self) -> Result<()> {
+        self.qmp.forget_events()
+    }
+
+    /// Waits for the restart that [`Vm::expect_restart`] expects. Later messages belong to the next boot.
+    ///
+    /// # Errors
+    /// If the reset does not happen.
+    pub fn restarted(&mut self, limit_s: u64) -> Result<()> {
         self.qmp.await_event("RESET", Duration::from_secs(limit_s))?;
         // The next boot needs a second to its first word.
         self.boot_from = self.host.len();

@@ -11,6 +11,13 @@ use anyhow::{Context, Result};
 
 use super::feed::Feed;
 
+/// A question whether the shell reads is repeated after this, as long as it may not have begun to read.
+const SHORT: Duration = Duration::from_secs(2);
+/// The same later: an emulated machine that starts a control plane answers late.
+const LONG: Duration = Duration::from_secs(10);
+/// Until then questions are short.
+const SOON: Duration = Duration::from_secs(12);
+
 /// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
@@ -67,10 +74,12 @@ impl Shell {
     /// # Errors
     /// If none is answered within `limit`.
     pub fn rouse(&mut self, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
+        let begun = Instant::now();
         loop {
-            let asked = self.run("true", Duration::from_secs(2));
-            if asked.is_ok() || Instant::now() >= deadline {
+            // A shell that is there and slow would never answer a question of two seconds.
+            let patience = if begun.elapsed() < SOON { SHORT } else { LONG };
+            let asked = self.run("true", patience);
+            if asked.is_ok() || begun.elapsed() >= limit {
                 return asked.map(|_| ()).context("the debug shell does not answer");
             }
         }

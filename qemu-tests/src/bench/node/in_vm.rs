@@ -72,6 +72,7 @@ fn on_appliance(
     node.give_memory(options.memory);
     node.give_processors(PROCESSORS);
     node.configure("maxPods", options.pods_max());
+    node.share_shims(options.pods_per_shim);
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     node.give_range(&cluster)?;

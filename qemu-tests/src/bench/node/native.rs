@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use orlop_harness::cluster::fixture::{STAYS, await_ready, container};
 use orlop_harness::cluster::flags::Settings;
-use orlop_harness::cluster::join::{JoinMethod, start_kubelet_with, write};
+use orlop_harness::cluster::join::{JoinMethod, share_shims, start_kubelet_with, write};
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::native::config;
 use orlop_harness::native::node::NativeNode;
@@ -51,6 +51,9 @@ fn one(
         node.start_containerd_in(&variables(&options.containerd_env)?)?;
     }
     write(&node, config::CNI, &config::cni(RANGE))?;
+    if options.pods_per_shim > 1 {
+        share_shims(&node, options.pods_per_shim)?;
+    }
     let flags = [format!("--max-pods={}", options.pods_max())];
     start_kubelet_with(&mut node, JoinMethod::BootstrapKubeconfig, &flags)?;
     await_ready(&cluster, NODE, 120)?;

@@ -16,7 +16,7 @@ use orlop_config::procfs;
 pub(in crate::bench) const GATHER: &str = "(cd /proc; \
     grep -sH '^cpu ' stat; grep -sH '' uptime; \
     grep -sH '' [0-9]*/stat [0-9]*/cgroup; \
-    grep -sH '^Pss:' [0-9]*/smaps_rollup; \
+    grep -sH -e '^Pss:' -e '^Pss_Shmem:' [0-9]*/smaps_rollup; \
     grep -sH '^write_bytes:' [0-9]*/io; \
     grep -sH '' meminfo diskstats /sys/fs/cgroup/cgroup.stat \
     /sys/module/dm_bufio/parameters/current_allocated_bytes; \
@@ -38,11 +38,13 @@ pub(super) struct ProcessSample {
     pub(super) ticks: u64,
     /// That of the children that it has reaped.
     pub(super) reaped_ticks: u64,
-    /// Its lines of `cgroup`.
+    /// Its lines of `cgroup`; none if it ended after its `stat` was read.
     pub(super) cgroups: String,
     /// Its memory with its share of shared pages, KiB. Kernel threads have none.
     pub(super) pss_kib: Option<u64>,
-    /// Bytes that it has made the kernel write to disks.
+    /// The part of it that is in tmpfs files or shared without a file: `meminfo` counts these pages, too. KiB.
+    pub(super) pss_shmem_kib: Option<u64>,
+    /// Bytes that it, and the children that it has reaped, have made the kernel write to disks.
     pub(super) written_bytes: Option<u64>,
 }
 
@@ -60,7 +62,7 @@ pub(super) struct MachineClock {
 pub(super) struct NodeSample {
     /// By their ids.
     pub(super) processes: BTreeMap<i32, ProcessSample>,
-    /// When the sample began: the processes are read first.
+    /// When the sample began: the times of the processes are read first.
     pub(super) begin: MachineClock,
     /// When it ended: under emulation a sample takes seconds of processor time.
     pub(super) end: MachineClock,
@@ -98,6 +100,8 @@ pub(super) fn parse(text: &str) -> NodeSample {
 pub(super) fn read_below(root: i32) -> String {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut uptime = String::new();
+    lines_of("uptime", &mut uptime);
     let mut stats = String::new();
     pids.for_each(|pid| lines_of(&format!("{pid}/stat"), &mut stats));
     let all = parse(&stats);
@@ -106,7 +110,8 @@ pub(super) fn read_below(root: i32) -> String {
         let pid = line.split_once('/').and_then(|(pid, _)| pid.parse::<i32>().ok());
         pid.is_some_and(|pid| below.contains(&pid))
     };
-    let mut text: String = stats.lines().filter(is_below).map(|line| format!("{line}\n")).collect();
+    let mut text = uptime;
+    text.extend(stats.lines().filter(is_below).map(|line| format!("{line}\n")));
     for pid in &below {
         OF_PROCESS.iter().for_each(|file| lines_of(&format!("{pid}/{file}"), &mut text));
     }
@@ -131,8 +136,9 @@ impl ProcessSample {
                 self.cgroups.push('\n');
             }
             "smaps_rollup" => {
-                let kib = procfs::kilobytes(line, "Pss").map(|bytes| bytes / 1024);
-                self.pss_kib = self.pss_kib.or(kib);
+                let kib = |name: &str| procfs::kilobytes(line, name).map(|bytes| bytes / 1024);
+                self.pss_kib = self.pss_kib.or(kib("Pss"));
+                self.pss_shmem_kib = self.pss_shmem_kib.or(kib("Pss_Shmem"));
             }
             "io" => {
                 let bytes = line.strip_prefix("write_bytes:").and_then(|bytes| bytes.trim().parse().ok());
@@ -224,6 +230,8 @@ mod tests {
         let text = "12/stat:12 (a b) c) S 1 12 12 0 -1 4194560 100 0 0 0 30 12 200 300 20 0 5 0 1234 1 2 3\n\
             12/cgroup:0::/system.slice/a.service\n\
             12/smaps_rollup:Pss:                 20480 kB\n\
+            12/smaps_rollup:Pss_Anon:             9000 kB\n\
+            12/smaps_rollup:Pss_Shmem:             480 kB\n\
             12/io:write_bytes: 4096\n\
             13/cgroup:0::/\n\
             stat:cpu  10 1 20 1000 5 2 3 0 0 0\n\
@@ -246,6 +254,7 @@ mod tests {
             reaped_ticks: 500,
             cgroups: "0::/system.slice/a.service\n".into(),
             pss_kib: Some(20480),
+            pss_shmem_kib: Some(480),
             written_bytes: Some(4096),
         };
         let want = NodeSample {
@@ -301,7 +310,9 @@ mod tests {
         assert!(output.status.success(), "{output:?}");
         let sample = parse(&String::from_utf8_lossy(&output.stdout));
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(sample.processes.contains_key(&own), "{:?}", sample.processes.keys());
+        let of_own = sample.processes.get(&own);
+        let shared = of_own.and_then(|process| process.pss_kib.zip(process.pss_shmem_kib));
+        assert!(shared.is_some_and(|(all, shmem)| shmem < all), "{of_own:?}");
         assert!(sample.meminfo.contains_key("MemTotal"));
         assert!(sample.begin.uptime_s.is_some() && sample.begin.uptime_s <= sample.end.uptime_s);
         assert!(sample.begin.busy_ticks.is_some() && sample.begin.busy_ticks <= sample.end.busy_ticks);
@@ -313,6 +324,7 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let sample = parse(&read_below(parent));
         assert!(sample.processes.contains_key(&own) && !sample.processes.contains_key(&parent));
-        assert!(sample.begin.uptime_s.is_some());
+        assert!(!sample.processes[&own].cgroups.is_empty(), "what is without groups is left out");
+        assert!(sample.begin.uptime_s.is_some() && sample.begin.uptime_s <= sample.end.uptime_s);
     }
 }

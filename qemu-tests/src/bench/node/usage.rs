@@ -2,8 +2,10 @@
 //! samples.
 //!
 //! In: two [`NodeSample`]s. Out: [`NodeUsage`]. Pure. A process belongs to a pod if its cgroup does. Processor time of a
-//! program that ended between the samples counts for the program that started it; that of a container that ended counts
-//! for nobody.
+//! program that ended between the samples counts for the program that reaped it; that of a container that ended counts
+//! for nobody, nor does that of an OCI runtime, which a shim reaps, and of a thread of the kernel. What a container
+//! wrote that ended counts for its shim: the kernel keeps one number for a process and the children that it has reaped.
+//! Memory that a process maps counts for the process, and not again as the kernel's.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +21,16 @@ const KTHREADD: i32 = 2;
 const SHIMS: &str = "shims";
 /// Parts of the kernel's memory that belongs to no process, with their names in `meminfo`. Stacks of threads and modules
 /// are most of vmalloc; what is per processor are counters, above all those of cgroups.
-const KERNEL: [(&str, &[&str]); 5] = [
+const KERNEL: [(&str, &[&str]); 6] = [
     ("unreclaimable slab", &["SUnreclaim"]),
     ("stacks and modules", &["VmallocUsed"]),
     ("page tables", &["PageTables", "SecPageTables"]),
     ("per processor", &["Percpu"]),
-    ("tmpfs, pods' too", &["Shmem"]),
+    ("huge pages", &["Hugetlb"]),
+    (TMPFS, &["Shmem"]),
 ];
+/// Files in memory, without what processes map of them.
+const TMPFS: &str = "tmpfs, pods' too";
 /// Names of disks begin like this; other block devices are made of them.
 const DISKS: [&str; 4] = ["vd", "sd", "nvme", "mmcblk"];
 /// Bytes of a sector, whatever the disk's blocks.
@@ -70,7 +75,8 @@ pub(super) struct NodeUsage {
 enum ProcessOwner<'a> {
     Node(&'a str),
     Pod(&'static str),
-    Benchmark,
+    /// The benchmark's own, or one that ended while it was read.
+    Nobody,
 }
 
 impl NodeUsage {
@@ -132,36 +138,73 @@ type Programs = BTreeMap<String, ProgramUsage>;
 
 fn programs(before: &NodeSample, after: &NodeSample) -> (Programs, Programs) {
     let (mut nodes, mut pods) = (Programs::new(), Programs::new());
-    // What a process had spent at the first sample is part of its parent's time once the parent has reaped it.
-    let mut ended: BTreeMap<i32, u64> = BTreeMap::new();
-    for (pid, then) in &before.processes {
-        if after.processes.get(pid).is_none_or(|now| now.started_ticks != then.started_ticks) {
-            *ended.entry(then.parent).or_default() += then.ticks.saturating_add(then.reaped_ticks);
-        }
-    }
+    let ended = ended_children(before, after);
+    // A process that is new has spent all of its time since the first sample.
+    let new = ProcessSample::default();
     for (pid, now) in &after.processes {
         let usage = match owner(*pid, now) {
             ProcessOwner::Node(name) => nodes.entry(name.to_owned()).or_default(),
             ProcessOwner::Pod(name) => pods.entry(name.to_owned()).or_default(),
-            ProcessOwner::Benchmark => continue,
+            ProcessOwner::Nobody => continue,
         };
-        // A process that is new has spent all of its time since the first sample.
-        let then = before.processes.get(pid).filter(|then| then.started_ticks == now.started_ticks);
+        let then = if lives_on(before, after, *pid) { &before.processes[pid] } else { &new };
+        let ended = ended.get(pid).copied().unwrap_or_default();
+        // A shim reaps the processes of its containers, and who reaps a shim has their time with the shim's.
+        let reaped = if is_shim(&now.name) || ended.has_shim {
+            0
+        } else {
+            now.reaped_ticks.saturating_sub(then.reaped_ticks).saturating_sub(ended.ticks)
+        };
         let written = |process: &ProcessSample| process.written_bytes.unwrap_or(0);
         usage.processes += 1;
         usage.pss_kib += now.pss_kib.unwrap_or(0);
-        let reaped = if is_shim(&now.name) { None } else { ended.get(pid) };
-        let earlier = then.map_or(0, |then| spent(then).saturating_add(reaped.copied().unwrap_or(0)));
-        usage.ticks += spent(now).saturating_sub(earlier);
-        usage.written_bytes += written(now).saturating_sub(then.map_or(0, written));
+        usage.ticks += now.ticks.saturating_sub(then.ticks).saturating_add(reaped);
+        usage.written_bytes += written(now).saturating_sub(written(then)).saturating_sub(ended.written_bytes);
     }
     (nodes, pods)
 }
 
+/// True if the process is the same one in both samples.
+fn lives_on(before: &NodeSample, after: &NodeSample, pid: i32) -> bool {
+    let started = |sample: &NodeSample| sample.processes.get(&pid).map(|process| process.started_ticks);
+    started(before).is_some() && started(before) == started(after)
+}
+
+/// What processes that have ended since had at the first sample.
+#[derive(Clone, Copy, Debug, Default)]
+struct EndedChildren {
+    ticks: u64,
+    written_bytes: u64,
+    has_shim: bool,
+}
+
+/// By the process that has reaped them, or has what their reaper had: the nearest ancestor that lives on.
+fn ended_children(before: &NodeSample, after: &NodeSample) -> BTreeMap<i32, EndedChildren> {
+    let mut all: BTreeMap<i32, EndedChildren> = BTreeMap::new();
+    for (pid, then) in &before.processes {
+        if lives_on(before, after, *pid) {
+            continue;
+        }
+        let mut reaper = then.parent;
+        // No chain of parents is longer than that, whatever the text says.
+        for _ in 0..before.processes.len() {
+            match before.processes.get(&reaper) {
+                Some(process) if !lives_on(before, after, reaper) => reaper = process.parent,
+                _ => break,
+            }
+        }
+        let ended = all.entry(reaper).or_default();
+        ended.ticks = ended.ticks.saturating_add(then.ticks).saturating_add(then.reaped_ticks);
+        ended.written_bytes = ended.written_bytes.saturating_add(then.written_bytes.unwrap_or(0));
+        ended.has_shim |= is_shim(&then.name);
+    }
+    all
+}
+
 fn owner(pid: i32, process: &ProcessSample) -> ProcessOwner<'_> {
     let is_in = |groups: [&str; 2]| groups.iter().any(|group| process.cgroups.contains(*group));
-    if is_in(OWN_UNITS) {
-        ProcessOwner::Benchmark
+    if is_in(OWN_UNITS) || process.cgroups.is_empty() {
+        ProcessOwner::Nobody
     } else if is_in(POD_GROUPS) {
         ProcessOwner::Pod(if process.name == "pause" { "pause containers" } else { "other containers" })
     } else if pid == KTHREADD || process.parent == KTHREADD {
@@ -184,17 +227,13 @@ fn is_shim(name: &str) -> bool {
     name.starts_with("containerd-shim")
 }
 
-/// A shim reaps the processes of its containers: their time is not its own.
-fn spent(process: &ProcessSample) -> u64 {
-    let reaped = if is_shim(&process.name) { 0 } else { process.reaped_ticks };
-    process.ticks.saturating_add(reaped)
-}
-
 fn kernel(sample: &NodeSample, given_mib: Option<u32>) -> Vec<(&'static str, u64)> {
     let Some(total) = sample.meminfo.get("MemTotal") else { return Vec::new() };
     let amount = |names: &[&str]| -> u64 { names.iter().filter_map(|name| sample.meminfo.get(*name)).sum() };
+    let mapped: u64 = sample.processes.values().filter_map(|process| process.pss_shmem_kib).sum();
+    let own = |label: &str, kib: u64| if label == TMPFS { kib.saturating_sub(mapped) } else { kib };
     let mut parts: Vec<(&'static str, u64)> =
-        KERNEL.iter().map(|(label, names)| (*label, amount(names))).collect();
+        KERNEL.iter().map(|(label, names)| (*label, own(label, amount(names)))).collect();
     if let Some(bytes) = sample.verity_bytes {
         parts.push(("verity hashes", bytes / 1024));
     }
@@ -214,142 +253,4 @@ fn written(sectors: &BTreeMap<String, u64>) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn process(name: &str, cgroups: &str, ticks: u64, pss_kib: u64) -> ProcessSample {
-        let (name, cgroups) = (name.to_owned(), cgroups.to_owned());
-        ProcessSample { parent: 1, name, cgroups, ticks, pss_kib: Some(pss_kib), ..Default::default() }
-    }
-
-    fn usage(processes: u32, pss_kib: u64, ticks: u64) -> ProgramUsage {
-        ProgramUsage { processes, pss_kib, ticks, written_bytes: 0 }
-    }
-
-    const SYSTEM: &str = "0::/system.slice/x.service\n";
-
-    #[test]
-    fn programs_and_pods_are_told_apart() {
-        let sample = |processes: Vec<ProcessSample>| NodeSample {
-            processes: (10..).zip(processes).collect(),
-            ..Default::default()
-        };
-        let native = "5:memory:/orlop-1/k8s.io/abc\n4:pids:/orlop-1/k8s.io/abc\n";
-        let all = |ticks: u64| {
-            sample(vec![
-                process("orlop-agent", SYSTEM, ticks, 16_000),
-                process("containerd-shim", SYSTEM, ticks, 4000),
-                process("containerd-shim", SYSTEM, ticks, 5000),
-                process("pause", "0::/kubepods.slice/kubepods-pod1.slice/cri-x.scope\n", ticks, 20),
-                process("sh", native, ticks, 700),
-                process("bash", "0::/system.slice/orlop-debug-shell.service\n", ticks, 900),
-            ])
-        };
-        let found = NodeUsage::between(&all(3), &all(10), None);
-        let named = |rows: Vec<(&str, ProgramUsage)>| -> Programs {
-            rows.into_iter().map(|(name, usage)| (name.to_owned(), usage)).collect()
-        };
-        assert_eq!(
-            found.programs,
-            named(vec![("kubelet", usage(1, 16_000, 7)), ("shims", usage(2, 9000, 14))])
-        );
-        let pods = vec![("pause containers", usage(1, 20, 7)), ("other containers", usage(1, 700, 7))];
-        assert_eq!(found.pods, named(pods));
-        assert_eq!(found.processes(), usage(3, 25_000, 21));
-        assert_eq!((found.kernel_kib(), found.in_use_kib, found.written_bytes), (None, None, None));
-    }
-
-    #[test]
-    fn the_time_of_ended_children_counts_except_a_shims() {
-        let one = |name: &str, reaped_ticks: u64, started_ticks: u64| {
-            let process = ProcessSample { reaped_ticks, started_ticks, ..process(name, SYSTEM, 5, 1) };
-            NodeSample { processes: BTreeMap::from([(9, process)]), ..Default::default() }
-        };
-        let ticks = |before: &NodeSample, after: &NodeSample| {
-            NodeUsage::between(before, after, None).processes().ticks
-        };
-        assert_eq!(ticks(&one("containerd", 100, 1), &one("containerd", 130, 1)), 30);
-        assert_eq!(ticks(&one("containerd-shim", 100, 1), &one("containerd-shim", 130, 1)), 0);
-        // Another process of the same id, and one that was not there.
-        assert_eq!(ticks(&one("containerd", 100, 1), &one("containerd", 2, 8)), 7);
-        assert_eq!(ticks(&NodeSample::default(), &one("containerd", 2, 8)), 7);
-    }
-
-    #[test]
-    fn a_child_that_ended_counts_once() {
-        let parent = |reaped_ticks| ProcessSample { reaped_ticks, ..process("systemd", SYSTEM, 5, 1) };
-        let child = ProcessSample { parent: 9, ..process("worker", SYSTEM, 100, 1) };
-        let sample = |processes: Vec<(i32, ProcessSample)>| NodeSample {
-            processes: processes.into_iter().collect(),
-            ..Default::default()
-        };
-        let before = sample(vec![(9, parent(0)), (10, child)]);
-        // The child spent seven more ticks before it ended.
-        let found = NodeUsage::between(&before, &sample(vec![(9, parent(107))]), None);
-        assert_eq!(found.processes(), usage(1, 1, 7));
-        // Nobody has reaped it yet.
-        let found = NodeUsage::between(&before, &sample(vec![(9, parent(0))]), None);
-        assert_eq!(found.processes().ticks, 0);
-    }
-
-    #[test]
-    fn threads_of_the_kernel_are_one_row() {
-        let thread = |parent| ProcessSample { parent, ..process("kworker/0:1", "0::/\n", 0, 0) };
-        let processes = BTreeMap::from([(2, thread(0)), (30, thread(2)), (31, thread(1))]);
-        let sample = NodeSample { processes, ..Default::default() };
-        let found = NodeUsage::between(&sample, &sample, None).programs;
-        let count = |name: &str| found.get(name).map(|program| program.processes);
-        assert_eq!((count("kernel threads"), count("kworker/0:1")), (Some(2), Some(1)));
-    }
-
-    #[test]
-    fn the_kernels_parts_are_added_once() {
-        let amounts = [
-            ("MemTotal", 1_000_000),
-            ("MemAvailable", 800_000),
-            ("SUnreclaim", 20_000),
-            ("SReclaimable", 7),
-            ("VmallocUsed", 9000),
-            ("KernelStack", 3000),
-            ("PageTables", 500),
-            ("SecPageTables", 40),
-            ("Shmem", 600),
-        ];
-        let meminfo = amounts.iter().map(|(name, kib)| ((*name).to_owned(), *kib)).collect();
-        let sample =
-            NodeSample { meminfo, verity_bytes: Some(2048), cgroups: Some(60), ..Default::default() };
-        let found = NodeUsage::between(&sample, &sample, Some(1000));
-        let image = 1_024_000 - 1_000_000;
-        assert_eq!(found.kernel_kib(), Some(20_000 + 9000 + 540 + 600 + 2 + image));
-        assert_eq!((found.in_use_kib, found.cgroups), (Some(200_000), Some((60, 0))));
-        let without = NodeUsage::between(&sample, &sample, None);
-        assert_eq!(without.kernel_kib(), Some(20_000 + 9000 + 540 + 600 + 2));
-    }
-
-    #[test]
-    fn a_write_counts_for_its_disk_alone() {
-        let clock =
-            |uptime_s: f64, ticks: u64| MachineClock { uptime_s: Some(uptime_s), busy_ticks: Some(ticks) };
-        // A sample takes five seconds and 200 ticks.
-        let at = |seconds: f64, vda: u64, ticks: u64| NodeSample {
-            begin: clock(seconds, ticks),
-            end: clock(seconds + 5.0, ticks + 200),
-            written_sectors: [
-                ("vda", vda),
-                ("vda1", vda),
-                ("dm-0", 900),
-                ("sr0", 4),
-                ("nvme0n1", 7),
-                ("nvme0n1p2", 7),
-            ]
-            .map(|(name, sectors)| (name.to_owned(), sectors))
-            .into(),
-            ..Default::default()
-        };
-        let found = NodeUsage::between(&at(10.0, 100, 50), &at(40.0, 160, 350), None);
-        assert_eq!(found.written_bytes, Some(60 * 512));
-        assert_eq!((found.window_s, found.busy_ms_per_minute), (Some(30.0), Some(2400.0)));
-        assert_eq!(found.ms_per_minute(300), Some(6000.0));
-        assert_eq!(NodeUsage::between(&at(10.0, 1, 1), &at(10.0, 1, 1), None).ms_per_minute(300), None);
-    }
-}
+mod tests;

@@ -29,8 +29,10 @@ pub(super) const PORT: u16 = 8080;
 const REQUESTS: usize = 24;
 /// Limit for a new Service to be routed: also by a kube-proxy that must be started again first.
 pub(super) const ROUTED: Duration = Duration::from_secs(30);
-/// Requests of a script until the first answer; each takes up to a second, as does the pause after it.
+/// Requests of a script until the first answer, with a pause of a second after each.
 const TURNS: u32 = 30;
+/// Limit of each of them, seconds: a VM without KVM is slow.
+const TURN_S: u32 = 3;
 /// Limit of one of the harness's requests until the first answer.
 const TRY: Duration = Duration::from_secs(3);
 /// Limit for a name to have all of its addresses: an answer that is lost takes seconds.
@@ -157,7 +159,7 @@ fn ask(at: &str, limit_s: u32) -> String {
 
 /// Script that asks until there is an answer: kube-proxy learns of a new Service within a moment.
 pub(super) fn first_answer(at: &str) -> String {
-    let ask = ask(at, 1);
+    let ask = ask(at, TURN_S);
     format!(
         "i=0; until [ -n \"$({ask})\" ]; do i=$((i + 1)); \
          [ $i -lt {TURNS} ] || {{ echo no answer; exit 1; }}; \"$0\" sleep 1; done"

@@ -51,8 +51,8 @@ const PORTED: &str = "ported";
 const HOST_PORT: u16 = 8088;
 /// Limit for the add-ons to be Ready: the VM unpacks large images.
 const ADD_ONS_LIMIT_S: u64 = READY_LIMIT_S * 2;
-/// Limit for pods and Services, seconds.
-const LIMIT_S: u64 = 120;
+/// Limit for pods, Services and the node's certificate, seconds.
+const LIMIT_S: u64 = READY_LIMIT_S;
 /// Pace of the requests during a kill.
 const PACE: Pace = Pace { period: Duration::from_millis(250), limit: Duration::from_secs(5) };
 
@@ -75,7 +75,7 @@ fn services(cx: &mut CaseContext<'_>, mode: ProxyMode) -> Result<()> {
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     vm.give_range(&cluster)?;
     await_ready(&cluster, VM, READY_LIMIT_S)?;
-    await_serving(&cluster, VM, 60)?;
+    await_serving(&cluster, VM, LIMIT_S)?;
     let start = Instant::now();
     addons.install(&cluster, 1, ADD_ONS_LIMIT_S)?;
     say::line(format!("  kube-proxy and CoreDNS are Ready after {:.1} s", start.elapsed().as_secs_f64()));

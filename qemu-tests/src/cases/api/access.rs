@@ -131,6 +131,7 @@ const PATHS: &[(&str, &str)] = &[
     ("/metrics/cadvisor", "metrics"),
     ("/metrics/resource", "metrics"),
     ("/metrics/probes", "metrics"),
+    ("/metrics/node", "metrics"),
     ("/stats/summary", "stats"),
     ("/logs/", "log"),
     ("/logs/?query=kubelet", "log"),

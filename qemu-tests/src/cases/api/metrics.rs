@@ -7,7 +7,7 @@
 //! In: a node of its own, whose certificates live for less than a minute. Out: each difference. Invariant: every family
 //! is upstream's, with the same kind and labels; the values match the case's actions.
 
-mod families;
+pub(in crate::cases) mod families;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The node API: authentication, logs, streams, metrics, statistics, malicious clients.
 
 pub mod access;
+pub mod howto;
 pub mod load;
 pub mod logs;
 pub mod metrics;

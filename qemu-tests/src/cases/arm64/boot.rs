@@ -1,5 +1,5 @@
 //! The image for arm64 boots on QEMU's board `virt` through AAVMF, systemd-boot and its UKI, and runs a pod
-//! (docs/arm64.md).
+//! (docs/internals/arm64.md).
 //!
 //! Case: `arm64/boot`.
 

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use orlop_config::procfs;
 use orlop_harness::case::{Case, CaseContext};
+use orlop_init::plan::agent_memory;
 
 use crate::cases::boot::shared_vm::{HERE, Node, node};
 
@@ -98,7 +100,11 @@ fn modules(node: &mut Node) -> Result<()> {
 }
 
 fn memory(node: &mut Node) -> Result<()> {
-    for (file, want) in [("memory.high", 512 << 20), ("memory.max", 1 << 30)] {
+    let meminfo = node.must("cat /proc/meminfo")?;
+    let total = procfs::kilobytes(&meminfo, "MemTotal").context("no MemTotal in /proc/meminfo")?;
+    let limits = agent_memory::limits(total);
+    for (file, mib) in [("memory.high", limits.high_mib), ("memory.max", limits.max_mib)] {
+        let want = mib << 20;
         let path = format!("/sys/fs/cgroup/system.slice/kubelet.service/{file}");
         let found: u64 = node.must(&format!("cat {path}"))?.trim().parse().with_context(|| path.clone())?;
         ensure!(found == want, "{path} is {found}, not {want}");

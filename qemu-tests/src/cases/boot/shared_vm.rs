@@ -53,9 +53,7 @@ pub(crate) const BOOT_LIMIT_S: u64 = 150;
 
 /// Waits until the machine's card has an address: a standalone node's agent does not wait for one.
 pub(crate) fn await_network(vm: &mut Vm) -> Result<()> {
-    let asked = "(for n in $(seq 60); do grep -q '^e' /proc/net/route && exit 0; sleep 1; done; exit 1)";
-    vm.shell()?.must(asked).context("the node's network")?;
-    Ok(())
+    vm.await_network().context("the node's network").map(drop)
 }
 
 /// A standalone node with the sample pod, whose output goes to the host channel.

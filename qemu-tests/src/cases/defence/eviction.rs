@@ -76,8 +76,8 @@ fn limited(name: &str, script: &str, limit: &str) -> Value {
     container
 }
 
-/// Amounts of volumes and layers are a minute old at most (docs/stats.md), the next look at them comes after ten seconds, and six pods
-/// start at once on a busy machine: 16 s were seen.
+/// Amounts of volumes and layers are a minute old at most (docs/reference/stats.md), the next look at them comes after ten seconds, and six
+/// pods start at once on a busy machine: 16 s were seen.
 const AMOUNTS_LIMIT_S: u64 = 150;
 
 fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {

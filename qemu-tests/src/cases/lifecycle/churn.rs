@@ -32,6 +32,8 @@ pub const CASES: &[Case] = &[HERE.case(
 /// Duration of the kills, seconds.
 const CHURN_VARIABLE: &str = "ORLOP_E2E_CHURN_S";
 const CHURN_S: u64 = 60;
+/// Pods that share a shim; without it each pod has its own.
+const SHIMS_VARIABLE: &str = "ORLOP_E2E_PODS_PER_SHIM";
 const NODE: &str = "churned";
 const PODS: u32 = 50;
 /// When all is as wanted after the last kill, seconds: nothing may wait for a call that a dead containerd will not answer.
@@ -47,7 +49,9 @@ const PAUSE_MS_MAX: u32 = 9000;
 fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     let seconds = std::env::var(CHURN_VARIABLE).map_or(Ok(CHURN_S), |s| s.parse());
     let seconds = seconds.with_context(|| format!("{CHURN_VARIABLE} is a number of seconds"))?;
-    let joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &[NODE])?;
+    let pods_per_shim = std::env::var(SHIMS_VARIABLE).map_or(Ok(1_u32), |pods| pods.parse());
+    let pods_per_shim = pods_per_shim.with_context(|| format!("{SHIMS_VARIABLE} is a number of pods"))?;
+    let joined = Joined::start_sharing(&cx.run, &cx.artefacts, Settings::default(), &[NODE], pods_per_shim)?;
     let before = HostLeftovers::by(&joined.nodes[0])?;
     let truth = Truth::start(joined.cluster.client());
     let mut crowd = Crowd::begin(joined, cx.seed, PODS)?;

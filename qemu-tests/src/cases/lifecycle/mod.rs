@@ -11,5 +11,6 @@ pub mod log_links;
 pub mod nri;
 pub mod probes;
 pub mod runtime_control;
+pub mod shared_shims;
 pub mod static_pod_url;
 pub mod static_pods;

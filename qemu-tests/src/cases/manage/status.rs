@@ -27,7 +27,7 @@ pub const CASES: &[Case] = &[ALONE.case(
 )];
 
 /// Where the program is in the guest: on the state partition, which has room.
-const PROGRAM: &str = "/var/orlopctl";
+pub(crate) const PROGRAM: &str = "/var/orlopctl";
 /// The key of the administrator, in the guest.
 const KEY: &str = "/var/ops-1.key";
 const UNIT: &str = "orlop-node-api.service";
@@ -109,7 +109,7 @@ fn logs(vm: &mut Vm) -> Result<()> {
 }
 
 /// A key of an administrator, and its line for the configuration.
-fn administrator(program: &Path, artefacts: &Path) -> Result<(String, String)> {
+pub(crate) fn administrator(program: &Path, artefacts: &Path) -> Result<(String, String)> {
     let file = artefacts.join("ops-1.key");
     let made = Command::new(program).args(["key", "new", "--name", "ops-1"]).arg(&file).output();
     let made = made.with_context(|| format!("run {}", program.display()))?;
@@ -145,13 +145,19 @@ fn memory(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-fn dead(vm: &mut Vm) -> Result<()> {
+/// Ends agent, containerd and network, and the server with them.
+pub(crate) fn kill_parts(vm: &mut Vm) -> Result<()> {
     let shell = vm.shell()?;
     shell.must(
         "systemctl mask --runtime kubelet.service && systemctl stop kubelet.service containerd.service",
     )?;
     shell.must("(for d in /sys/class/net/e*; do networkctl down ${d##*/} || exit 1; done)")?;
     shell.must(&format!("systemctl stop {UNIT}"))?;
+    Ok(())
+}
+
+fn dead(vm: &mut Vm) -> Result<()> {
+    kill_parts(vm)?;
     let began = std::time::Instant::now();
     let output = ask(vm, "status")?;
     say::line(format!("  first answer after {:.1} s", began.elapsed().as_secs_f64()));

@@ -19,6 +19,9 @@ use orlop_image::qemu::{Bus, Disk};
 
 use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, config_with_pod};
 
+/// A boot to the running pod, seconds: emulated sticks and IDE disks give some megabytes a second.
+const LIMIT_S: u64 = 2 * BOOT_LIMIT_S;
+
 const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 
 /// Cases of this file.
@@ -127,12 +130,12 @@ fn boots(cx: &mut CaseContext<'_>, place: &BootBus) -> Result<()> {
     let disks = disks.map(|(file, bus)| Disk { file, format: "raw", bus });
     let mut vm = lab.boot_from(place.firmware, &disks)?;
 
-    let disk = vm.await_phase("init.disk", BOOT_LIMIT_S)?;
+    let disk = vm.await_phase("init.disk", LIMIT_S)?;
     ensure!(disk.detail.contains(place.device), "the root's disk is another one: {}", disk.detail);
-    let pod = vm.await_phase("pod.running", BOOT_LIMIT_S).context("with the drive's configuration")?;
+    let pod = vm.await_phase("pod.running", LIMIT_S).context("with the drive's configuration")?;
     ensure!(pod.detail.contains("hello"), "pod.running says {:?}", pod.detail);
     say::line(format!("  {}; pod running after {} ms", disk.detail, pod.at_ms));
-    vm.await_message("the pod's output", BOOT_LIMIT_S, |message| match message {
+    vm.await_message("the pod's output", LIMIT_S, |message| match message {
         HostMessage::PodOutput { pod, .. } if pod.starts_with("default/hello") => Some(()),
         _ => None,
     })?;

@@ -1,12 +1,13 @@
 //! A release made from the built image, and a server of it that can be cut off.
 //!
 //! The release is the image with other bytes in some blocks: so a case knows how many of them a node has to fetch. Nothing boots
-//! it; its content counts.
+//! it; its content counts. A release that boots has one more block, behind its file system, and so another root hash.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,11 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use orlop_config::release::{ARCH, HexDigest, ReleaseDocument, ReleaseVersion, UtcSecond};
+use orlop_harness::cluster::flags::ADDRESS;
 use orlop_harness::cluster::pki::Authority;
+use orlop_harness::cluster::proxy::inside;
 use orlop_harness::vm::lab::Image;
 use orlop_image::build::VERITY_SALT;
 use orlop_image::format::verity::Tree;
@@ -26,47 +29,181 @@ use orlop_image::update::{
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Version of the release.
-pub(super) const VERSION: &str = "0.9.0";
+pub(crate) const VERSION: &str = "0.9.0";
 /// The first block of the root that is another one.
 const FIRST_BLOCK: u64 = 2000;
 const BLOCK: u64 = 4096;
+/// Where an erofs has its superblock, and how that begins; the number of its blocks is 36 bytes behind.
+const EROFS_SUPERBLOCK: u64 = 1024;
+const EROFS_MAGIC: [u8; 4] = [0xe2, 0xe1, 0xf5, 0xe0];
 /// Bytes that the server sends at once.
 const PIECE: usize = 64 << 10;
 /// This machine's loopback, as a VM sees it.
-const HERE: &str = "10.0.2.2";
+pub(super) const HERE: &str = "10.0.2.2";
 
 /// A published release.
-pub(super) struct Published {
+pub(crate) struct Published {
     /// What is served, or copied to a drive.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Its first trust document.
-    pub(super) trust: String,
+    pub(crate) trust: String,
     /// The release.
-    pub(super) release: ReleaseDocument,
+    pub(crate) release: ReleaseDocument,
 }
 
 /// Publishes the built image with so many other blocks in its root, and one in its UKI.
 pub(super) fn publish(scratch: &Path, changed: u64) -> Result<Published> {
+    let keys = new_keys(scratch)?;
+    let release = publish_release(scratch, &keys, VERSION, changed, Ok)?;
+    published(scratch, release)
+}
+
+/// Keys of releases.
+pub(crate) fn new_keys(scratch: &Path) -> Result<KeyDirectory> {
+    let keys = KeyDirectory::new(&scratch.join("keys"));
+    keys.create(3, 2)?;
+    Ok(keys)
+}
+
+/// What is published below `scratch`, whose newest release this is.
+pub(crate) fn published(scratch: &Path, release: ReleaseDocument) -> Result<Published> {
+    let dir = scratch.join("published");
+    let trust = fs::read_to_string(dir.join("trust/1.json")).context("read the trust document")?;
+    Ok(Published { dir, trust, release })
+}
+
+/// Publishes a version: so many other blocks in the root, one in the UKI, which `finish` makes the one that is published.
+pub(crate) fn publish_release(
+    scratch: &Path,
+    keys: &KeyDirectory,
+    version: &str,
+    changed: u64,
+    finish: impl FnOnce(Vec<u8>) -> Result<Vec<u8>>,
+) -> Result<ReleaseDocument> {
+    let copies = copies(scratch)?;
+    for n in 0..changed {
+        let at = (FIRST_BLOCK + n) * BLOCK;
+        copies.file.write_all_at(&noise(n), at).context("change the root")?;
+    }
+    let roothash = roothash(&copies.file)?;
+    let mut program = fs::read(&copies.uki).context("read the UKI")?;
+    let block = usize::try_from(BLOCK)?;
+    let middle = program.len() / 2 / block * block;
+    program[middle..middle + block].copy_from_slice(&noise(changed));
+    fs::write(&copies.uki, finish(program)?).context("write the UKI")?;
+    released(scratch, keys, version, &copies, roothash)
+}
+
+/// Publishes the built image so that it boots under another version and another root hash.
+pub(crate) fn publish_bootable(scratch: &Path) -> Result<Published> {
+    let keys = new_keys(scratch)?;
+    let release = publish_bootable_release(scratch, &keys, VERSION, 1)?;
+    published(scratch, release)
+}
+
+/// The same as one version of several: `mark` makes its root another one.
+pub(super) fn publish_bootable_release(
+    scratch: &Path,
+    keys: &KeyDirectory,
+    version: &str,
+    mark: u64,
+) -> Result<ReleaseDocument> {
+    publish_spoilt_release(scratch, keys, version, mark, |_| Ok(()))
+}
+
+/// The same with another UKI, which is published as it is.
+pub(super) fn publish_spoilt_release(
+    scratch: &Path,
+    keys: &KeyDirectory,
+    version: &str,
+    mark: u64,
+    spoil: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<ReleaseDocument> {
+    publish_marked_release(scratch, keys, version, mark..mark + 1, spoil)
+}
+
+/// The same with a block for each of these marks behind the root's file system: so many have to be fetched.
+pub(crate) fn publish_marked_release(
+    scratch: &Path,
+    keys: &KeyDirectory,
+    version: &str,
+    marks: Range<u64>,
+    spoil: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<ReleaseDocument> {
+    let copies = copies(scratch)?;
+    let mut superblock = [0; 40];
+    copies.file.read_exact_at(&mut superblock, EROFS_SUPERBLOCK).context("read the root's superblock")?;
+    ensure!(superblock.starts_with(&EROFS_MAGIC), "the root is no erofs");
+    let blocks = u32::from_le_bytes([superblock[36], superblock[37], superblock[38], superblock[39]]);
+    let ends = (u64::from(blocks)..).map(|block| block * BLOCK);
+    for (mark, end) in marks.zip(ends) {
+        copies.file.write_all_at(&noise(mark), end).context("write behind the root's file system")?;
+    }
+    let roothash = roothash(&copies.file)?;
+    let before = fs::read_to_string(Image::test()?.path("roothash")).context("read the root hash")?;
+    let mut bytes = fs::read(&copies.uki).context("read the UKI")?;
+    replace(&mut bytes, before.trim(), &roothash.to_string())?;
+    let running = version_of(&bytes)?;
+    replace(&mut bytes, &format!("IMAGE_VERSION=\"{running}\""), &format!("IMAGE_VERSION=\"{version}\""))?;
+    spoil(&mut bytes)?;
+    fs::write(&copies.uki, bytes).context("write the UKI")?;
+    released(scratch, keys, version, &copies, roothash)
+}
+
+/// Copies of the built root and UKI.
+struct ImageCopies {
+    root: PathBuf,
+    uki: PathBuf,
+    /// The root, open.
+    file: File,
+}
+
+fn copies(scratch: &Path) -> Result<ImageCopies> {
     let image = Image::test()?;
     let (root, uki) = (scratch.join("root.erofs"), scratch.join("orlop.efi"));
     fs::copy(image.path("root.erofs"), &root).context("copy the root")?;
     fs::copy(image.path("orlop.efi"), &uki).context("copy the UKI")?;
     let file = File::options().read(true).write(true).open(&root).context("open the root")?;
-    for n in 0..changed {
-        file.write_all_at(&noise(n), (FIRST_BLOCK + n) * BLOCK).context("change the root")?;
-    }
-    let tree = Tree::over(&mut BufReader::with_capacity(1 << 20, &file), &VERITY_SALT).context("its tree")?;
-    let file = File::options().write(true).open(&uki).context("open the UKI")?;
-    file.write_all_at(&noise(changed), file.metadata()?.len() / 2 / BLOCK * BLOCK)
-        .context("change the UKI")?;
-    let (version, dir) = (VERSION.parse::<ReleaseVersion>()?, scratch.join("published"));
-    let keys = KeyDirectory::new(&scratch.join("keys"));
-    keys.create(3, 2)?;
-    let roothash = HexDigest(tree.root);
+    Ok(ImageCopies { root, uki, file })
+}
+
+fn roothash(mut root: &File) -> Result<HexDigest> {
+    root.rewind().context("go to the root's beginning")?;
+    let tree = Tree::over(&mut BufReader::with_capacity(1 << 20, root), &VERITY_SALT).context("its tree")?;
+    Ok(HexDigest(tree.root))
+}
+
+/// The version in the UKI's `.osrel`.
+fn version_of(uki: &[u8]) -> Result<String> {
+    let key = b"IMAGE_VERSION=\"";
+    let at = uki.windows(key.len()).position(|part| part == key).context("a UKI without a version")?;
+    let text = uki[at + key.len()..].iter().take_while(|byte| **byte != b'"').copied().collect();
+    String::from_utf8(text).context("the UKI's version")
+}
+
+/// Puts a text in place of one of the same length, which the UKI has once.
+fn replace(uki: &mut [u8], before: &str, after: &str) -> Result<()> {
+    ensure!(before.len() == after.len(), "{before:?} and {after:?} differ in length");
+    let at = uki.windows(before.len()).position(|part| part == before.as_bytes());
+    let at = at.with_context(|| format!("the UKI does not have {before:?}"))?;
+    uki[at..at + after.len()].copy_from_slice(after.as_bytes());
+    Ok(())
+}
+
+/// Signs and publishes a version, and takes the copies away.
+fn released(
+    scratch: &Path,
+    keys: &KeyDirectory,
+    version: &str,
+    copies: &ImageCopies,
+    roothash: HexDigest,
+) -> Result<ReleaseDocument> {
+    let (version, dir) = (version.parse::<ReleaseVersion>()?, scratch.join("published"));
+    let ImageCopies { root, uki, .. } = copies;
     let (root_file, uki_file, packages) = (root.clone(), uki.clone(), BTreeMap::new());
     let build = BuildFiles { root: root_file, uki: uki_file, roothash, arch: ARCH, version, packages };
     let terms = ReleaseTerms { generation: 1, revokes: None, min_version: None };
-    let release = write_release(&build, terms, &keys, ReleaseSigning::Here, &dir)?;
+    let release = write_release(&build, terms, keys, ReleaseSigning::Here, &dir)?;
     // The clock of this machine; nodes without NTP do not look at it.
     let now = u64::try_from(jiff::Timestamp::now().as_second())?;
     let change = ChannelChange {
@@ -76,10 +213,9 @@ pub(super) fn publish(scratch: &Path, changed: u64) -> Result<Published> {
         rollout: None,
         expires: UtcSecond::new(now + 30 * 86_400),
     };
-    change_channel(&dir, "stable", &keys, &change)?;
-    fs::remove_file(&root).and_then(|()| fs::remove_file(&uki)).context("remove the copies")?;
-    let trust = fs::read_to_string(dir.join("trust/1.json")).context("read the trust document")?;
-    Ok(Published { dir, trust, release })
+    change_channel(&dir, "stable", keys, &change)?;
+    fs::remove_file(root).and_then(|()| fs::remove_file(uki)).context("remove the copies")?;
+    Ok(release)
 }
 
 /// A block that is no other one (xorshift).
@@ -97,23 +233,36 @@ fn noise(seed: u64) -> Vec<u8> {
 /// Where the server stops, and whom it tells.
 type Limit = Arc<Mutex<Option<(u64, Sender<()>)>>>;
 
-/// A web server of a published directory, on this machine's loopback. Its thread ends with the process.
-pub(super) struct Server {
+/// A web server of a published directory, on this machine's loopback or in a cluster's network. Its thread ends with the process.
+pub(crate) struct Server {
     /// URL for a VM.
-    pub(super) base: String,
+    pub(crate) base: String,
     /// The authority's certificate, PEM.
-    pub(super) authority: String,
+    pub(crate) authority: String,
     given: Arc<AtomicU64>,
     limit: Limit,
 }
 
 impl Server {
     /// Serves `published`; keys are made in `scratch`.
-    pub(super) fn start(scratch: &Path, published: &Path) -> Result<Server> {
-        let authority = Authority::make(scratch, "update-ca", "update-ca")?;
-        let tls = authority.server(scratch, "update-server", &[HERE])?.server_config()?;
+    pub(crate) fn start(scratch: &Path, published: &Path) -> Result<Server> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
-        let base = format!("https://{HERE}:{}", listener.local_addr()?.port());
+        Server::serve(scratch, published, HERE, listener)
+    }
+
+    /// The same for the nodes of a cluster, in whose network the process `pid` is.
+    pub(super) fn start_inside(pid: i32, scratch: &Path, published: &Path) -> Result<Server> {
+        // The socket stays in the network of the thread that makes it.
+        let listener = inside(pid, async || -> Result<TcpListener> {
+            TcpListener::bind((ADDRESS, 0)).context("listen in the cluster's network")
+        })?;
+        Server::serve(scratch, published, ADDRESS, listener)
+    }
+
+    fn serve(scratch: &Path, published: &Path, host: &str, listener: TcpListener) -> Result<Server> {
+        let authority = Authority::make(scratch, "update-ca", "update-ca")?;
+        let tls = authority.server(scratch, "update-server", &[host])?.server_config()?;
+        let base = format!("https://{host}:{}", listener.local_addr()?.port());
         let (given, limit): (Arc<AtomicU64>, Limit) = Default::default();
         let (count, stop, dir) = (Arc::clone(&given), Arc::clone(&limit), published.to_owned());
         std::thread::spawn(move || {
@@ -126,7 +275,7 @@ impl Server {
     }
 
     /// Bytes of files that it has sent.
-    pub(super) fn given(&self) -> u64 {
+    pub(crate) fn given(&self) -> u64 {
         self.given.load(Ordering::SeqCst)
     }
 

@@ -52,14 +52,14 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Writing and reading back of a slot, on a slow machine.
-const STAGE_LIMIT: Duration = Duration::from_secs(400);
+pub(crate) const STAGE_LIMIT: Duration = Duration::from_secs(400);
 /// Characters of a document that are typed at once.
 const TYPED: usize = 800;
 /// The updater, as a person calls it.
-const PROGRAM: &str = "/usr/lib/orlop/orlop-update";
+pub(crate) const PROGRAM: &str = "/usr/lib/orlop/orlop-update";
 
 /// Lays the trust document over the image's root: a layer of the test, because the built image carries none.
-fn trust(vm: &mut Vm, published: &Published) -> Result<()> {
+pub(crate) fn trust(vm: &mut Vm, published: &Published) -> Result<()> {
     let shell = vm.shell()?;
     shell.must("mkdir -p /run/e2e/update && rm -f /run/e2e/text")?;
     let text = orlop_config::base64::encode(published.trust.as_bytes());
@@ -72,13 +72,22 @@ fn trust(vm: &mut Vm, published: &Published) -> Result<()> {
 }
 
 /// A node that reaches the server.
-fn boot(lab: &Lab, server: &Server, published: &Published) -> Result<Vm> {
+pub(crate) fn boot(lab: &Lab, server: &Server, published: &Published) -> Result<Vm> {
+    boot_with(lab, server, published, "")
+}
+
+/// The configuration of such a node.
+pub(crate) fn node_config(server: &Server, update: &str) -> String {
     let authority = orlop_config::base64::encode(server.authority.as_bytes());
-    let config = format!(
-        "apiVersion: orlop/v1alpha1\nkind: NodeConfig\ntrust: {{caCertificates: [{authority}]}}\nupdate: {{source: '{}'}}\n",
+    format!(
+        "apiVersion: orlop/v1alpha1\nkind: NodeConfig\ntrust: {{caCertificates: [{authority}]}}\nupdate: {{source: '{}'{update}}}\n",
         server.base
-    );
-    let mut vm = lab.boot(Firmware::Uefi, Some(&config))?;
+    )
+}
+
+/// A node that reaches the server, with further settings of updates.
+pub(super) fn boot_with(lab: &Lab, server: &Server, published: &Published, update: &str) -> Result<Vm> {
+    let mut vm = lab.boot(Firmware::Uefi, Some(&node_config(server, update)))?;
     vm.await_phase("agent.ready", BOOT_LIMIT_S)?;
     await_network(&mut vm)?;
     trust(&mut vm, published)?;
@@ -86,7 +95,7 @@ fn boot(lab: &Lab, server: &Server, published: &Published) -> Result<Vm> {
 }
 
 /// Has the updater stage the channel's release, and returns what it says.
-fn take(vm: &mut Vm) -> Result<String> {
+pub(super) fn take(vm: &mut Vm) -> Result<String> {
     let output = vm.shell()?.run(&format!("{PROGRAM} take"), STAGE_LIMIT)?;
     ensure!(output.status == 0, "the updater ended with {}: {}", output.status, output.text);
     let last = output.text.lines().rfind(|line| !line.is_empty()).unwrap_or_default().to_owned();
@@ -96,7 +105,7 @@ fn take(vm: &mut Vm) -> Result<String> {
 }
 
 /// What is on the disk of a node that is off.
-fn ensure_staged(lab: &Lab, published: &Published) -> Result<()> {
+pub(super) fn ensure_staged(lab: &Lab, published: &Published) -> Result<()> {
     let record = record(lab)?;
     ensure!((record.desired, record.a.state) == (SlotName::A, SlotState::Good), "{record:?}");
     ensure!((record.b.state, record.b.version.as_str()) == (SlotState::Staged, VERSION), "{record:?}");
@@ -195,7 +204,7 @@ fn resume(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 /// A file system with the published directory, labelled for updates.
-fn write_stick(path: &Path, published: &Path) -> Result<()> {
+pub(super) fn write_stick(path: &Path, published: &Path) -> Result<()> {
     let mut mkfs = Command::new("mkfs.ext4");
     mkfs.args(["-q", "-F", "-L", "ORLOP-UPDATE", "-d"]).arg(published).arg(path).arg("400M");
     let output = mkfs.output().context("run mkfs.ext4")?;

@@ -27,6 +27,29 @@ fn a_wrong_clock_is_said_once_waited_for_and_then_the_node_joins() {
     assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
 }
 
+/// The machine of the clock looks at the API server's when a problem is said: it must be said with the certificate, not later.
+#[test]
+fn a_new_certificate_that_begins_later_than_the_clock_shows_is_said_at_once() {
+    const EARLY_S: i64 = 9 * 24 * 3600;
+    let mut w = World::with_token();
+    w.ahead = -EARLY_S * SECOND;
+    w.step(CertEvent::ClockVerified(false), &mut peace());
+    w.step(CertEvent::Loaded(None), &mut peace());
+    w.run(Duration::from_millis(100), &mut peace());
+    assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
+    assert!(w.shown.contains("the node's certificate is valid from"), "{:?}", w.shown);
+    w.run(Duration::from_secs(60), &mut peace());
+    assert!(w.actions().is_empty(), "no other certificate helps");
+    // The clock is set.
+    (w.ahead, w.now.wall.0) = (0, w.now.wall.0 + EARLY_S * SECOND);
+    w.step(CertEvent::ClockVerified(true), &mut peace());
+    w.run(Duration::from_secs(2), &mut peace());
+    assert_eq!(w.facts.last(), Some(&CertFact::ClockSet));
+    assert_eq!(w.shown, "");
+    assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }));
+    assert!(w.actions().is_empty());
+}
+
 #[test]
 fn while_nobody_vouches_for_the_clock_no_certificate_has_expired() {
     for token in [None, Some(Ok(()))] {

@@ -14,6 +14,7 @@ use serde_json::json;
 use world::{Fault, World, machine_facts, network, peace};
 
 use super::*;
+use crate::node_update::report::UpdateShown;
 
 fn seconds(s: u64) -> Duration {
     Duration::from_secs(s)
@@ -243,6 +244,38 @@ fn a_lost_delay_lock_is_a_condition_and_one_that_was_never_lost_is_none() {
 }
 
 #[test]
+fn an_update_is_shown_while_it_is_under_way_and_its_failure_afterwards() {
+    let found = |w: &mut World| {
+        w.run(seconds(11), &mut peace());
+        let node = w.node();
+        let conditions = node["status"]["conditions"].as_array().unwrap().clone();
+        let ours = conditions.iter().filter(|c| c["type"].as_str().unwrap_or("").starts_with("Update"));
+        let line = |c: &serde_json::Value| format!("{} {} {}", c["type"], c["status"], c["message"]);
+        let marks = (
+            node["metadata"]["labels"]["orlop.org/version"].as_str().map(str::to_owned),
+            node["metadata"]["annotations"]["orlop.org/update-state"].as_str().map(str::to_owned),
+        );
+        (ours.map(line).collect::<Vec<_>>(), marks)
+    };
+    let shown =
+        |state: &str| UpdateShown { version: "0.1.0".into(), state: state.into(), ..UpdateShown::default() };
+    let marks = |state: &str| (Some("0.1.0".to_owned()), Some(state.to_owned()));
+    let mut w = World::started();
+    w.input(NodeInput::Update(shown("Idle")), &mut peace());
+    assert_eq!(found(&mut w), (vec![], marks("Idle")));
+    let progressing = Some(("Draining", "update to 0.2.0".to_owned()));
+    let drains = UpdateShown { progressing, ..shown("Draining: update to 0.2.0") };
+    w.input(NodeInput::Update(drains), &mut peace());
+    let under_way = r#""UpdateProgressing" "True" "update to 0.2.0""#.to_owned();
+    assert_eq!(found(&mut w), (vec![under_way], marks("Draining: update to 0.2.0")));
+    let failed = UpdateShown { failed: Some("0.2.0 runtime: it is down".to_owned()), ..shown("Failed") };
+    w.input(NodeInput::Update(failed), &mut peace());
+    let over = r#""UpdateProgressing" "False" "no update is under way""#.to_owned();
+    let why = r#""UpdateFailed" "True" "0.2.0 runtime: it is down""#.to_owned();
+    assert_eq!(found(&mut w), (vec![over, why], marks("Failed")));
+}
+
+#[test]
 fn a_runtime_that_stops_answering_is_down_after_half_a_minute() {
     let mut w = World::started();
     w.silent = true;
@@ -416,4 +449,16 @@ fn what_was_missing_at_registration_is_reported_at_once_and_then_once_a_second()
     assert_eq!((w.verbs().len(), w.ready().0), (0, "True"));
     w.run(seconds(1), &mut peace());
     assert_eq!((w.verbs(), w.ready().0), (vec!["patch"], "False"));
+}
+
+#[test]
+fn the_key_of_the_management_api_is_an_annotation_that_stays_until_another_is_known() {
+    let mut w = World::started();
+    let shown = |w: &World| w.node()["metadata"]["annotations"]["node.orlop.dev/api-key"].clone();
+    assert!(shown(&w).is_null());
+    for key in ["SHA256:a", "SHA256:b"] {
+        w.input(NodeInput::ApiKey(key.to_owned()), &mut peace());
+        w.run(seconds(60), &mut peace());
+        assert_eq!(shown(&w), key);
+    }
 }

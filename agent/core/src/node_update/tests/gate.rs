@@ -97,7 +97,9 @@ fn whose_fault_it_seems_to_be() {
         (&[ApiIdentity, Lease, NodeReady][..], Some("api-identity/cluster")),
         (&[Dns, Api][..], Some("api/unclear")),
         (&[Dns][..], Some("dns/cluster")),
-        (&[Api, ProbePod][..], Some("probe-pod")),
+        // The pod network may be a DaemonSet's: an API server that is away must refuse no version.
+        (&[Api, ProbePod][..], Some("api/cluster")),
+        (&[Dns, ProbePod][..], Some("probe-pod")),
         (&[Api, Certificate][..], Some("certificate")),
         (&[NodeReady][..], Some("node-ready")),
         (&[Lease][..], Some("lease")),

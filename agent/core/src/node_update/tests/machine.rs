@@ -536,16 +536,10 @@ fn what_the_node_shows() {
         ..UpdateShown::default()
     };
     let [progressing, failed] = shown.conditions();
-    assert_eq!(
-        (progressing["type"].as_str(), progressing["status"].as_str()),
-        (Some("UpdateProgressing"), Some("True"))
-    );
-    assert_eq!(
-        (failed["message"].as_str(), failed["status"].as_str()),
-        (Some("2.0.0 gateway: silent"), Some("True"))
-    );
+    assert_eq!((progressing.kind, progressing.is_true), ("UpdateProgressing", true));
+    assert_eq!((failed.message.as_str(), failed.is_true), ("2.0.0 gateway: silent", true));
     let [_, failed] = UpdateShown::default().conditions();
-    assert_eq!((failed["reason"].as_str(), failed["status"].as_str()), (Some("NoFailure"), Some("False")));
+    assert_eq!((failed.reason, failed.is_true), ("NoFailure", false));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::machine::{A, B, DAY, Model, START, Trouble, config, machine, none, st
 use crate::node_update::check::{CheckName, FailedCheck, TrialFault};
 use crate::node_update::gate::{GateVerdict, RedCheck};
 use crate::node_update::plan::{UpdateEnd, UpdatePauses, UpdatePhase, UpdatePlan, resume};
+use crate::node_update::report::UpdateShown;
 use crate::node_update::{
     Coordination, NodeUpdate, UpdateConfig, UpdateEvent, UpdateOrders, UpdateWork, WorkResult,
 };
@@ -150,10 +151,89 @@ fn a_slot_that_has_ended_its_trial_does_nothing_before_the_reboot() {
 }
 
 #[test]
+fn while_a_version_is_named_no_other_one_begins() {
+    let named = |version: &str| UpdateEvent::Orders(named(version));
+    let begins = |work: &UpdateWork| matches!(work, UpdateWork::Save(_));
+    let mut held = machine(config());
+    let gone_on = until(&mut held, START, named("1.0.0"), begins);
+    assert_eq!((gone_on, held.plan().phase), (None, UpdatePhase::Idle));
+    let orders = UpdateEvent::Orders(UpdateOrders::default());
+    assert!(until(&mut held, START + 1, orders, begins).is_some());
+}
+
+#[test]
+fn a_node_that_was_never_updated_shows_nothing_under_way() {
+    let record = BootRecord::new(A);
+    let plan = resume(None, &record, A);
+    assert_eq!(plan.phase, UpdatePhase::Uncordon);
+    let shown = UpdateShown::of(&plan, &record, A, "");
+    assert_eq!((shown.progressing, shown.state.as_str()), (None, "Idle"));
+}
+
+fn named(version: &str) -> UpdateOrders {
+    UpdateOrders { update_to: Some(version.to_owned()), ..UpdateOrders::default() }
+}
+
+#[test]
+fn a_named_version_is_staged_unless_it_is_there() {
+    let by = |orders: UpdateOrders, record: &BootRecord| {
+        let manual = UpdateConfig { is_automatic: false, ..config() };
+        let mut machine = NodeUpdate::new(manual, A, Some(UpdatePlan::default()));
+        stepped(&mut machine, START, UpdateEvent::Orders(orders));
+        stepped(&mut machine, START, UpdateEvent::Record(Box::new(record.clone())));
+        machine.to_stage().map(str::to_owned)
+    };
+    let mut record = BootRecord::new(A);
+    record.a.version = "0.1.0".into();
+    assert_eq!(by(named("0.2.0"), &record).as_deref(), Some("0.2.0"));
+    assert_eq!(by(UpdateOrders::default(), &record), None);
+    assert_eq!(by(named("0.1.0"), &record), None, "it runs");
+    assert_eq!(by(UpdateOrders { is_paused: true, ..named("0.2.0") }, &record), None);
+    (record.b.state, record.b.version) = (SlotState::Staged, "0.2.0".into());
+    assert_eq!(by(named("0.2.0"), &record), None, "it is there");
+    assert_eq!(by(named("0.3.0"), &record).as_deref(), Some("0.3.0"));
+    record.b.state = SlotState::Refused;
+    assert_eq!(by(named("0.2.0"), &record).as_deref(), Some("0.2.0"), "named all the same");
+    record.b.failed_check = "runtime".into();
+    assert_eq!(by(named("0.2.0"), &record), None, "not examined yet");
+    assert_eq!(by(named("0.2.0"), &BootRecord::new(B)), None, "not the home slot");
+}
+
+#[test]
+fn a_named_version_that_has_failed_waits_for_another_order() {
+    for end in [UpdateEnd::Refused("2.0.0: bad".into()), UpdateEnd::Doubtful("2.0.0: bad".into())] {
+        let mut plan = UpdatePlan { version: "2.0.0".into(), end, ..UpdatePlan::default() };
+        plan.finish(START, &UpdatePauses::default());
+        assert_eq!(plan.spent, "2.0.0");
+    }
+    let kept = UpdatePlan { version: "2.0.0".into(), spent: "2.0.0".into(), ..UpdatePlan::default() };
+    let mut back = NodeUpdate::new(config(), A, Some(kept));
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.b.state = SlotState::Refused;
+    let seen = |record: &BootRecord| UpdateEvent::Record(Box::new(record.clone()));
+    stepped(&mut back, START, UpdateEvent::Orders(named("2.0.0")));
+    stepped(&mut back, START, seen(&record));
+    assert_eq!(back.to_stage(), None, "the annotation stands there for the trial that has failed");
+    record.b.state = SlotState::Staged;
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    assert_eq!(until(&mut back, START, seen(&record), drains), None);
+    assert_eq!(back.plan().phase, UpdatePhase::Idle);
+    // A pause says nothing about the order; taking it back does.
+    let paused = UpdateOrders { is_paused: true, ..UpdateOrders::default() };
+    assert_eq!(until(&mut back, START, UpdateEvent::Orders(paused), drains), None);
+    assert_eq!(back.plan().spent, "2.0.0");
+    record.b.state = SlotState::Refused;
+    stepped(&mut back, START, seen(&record));
+    assert_eq!(until(&mut back, START, none(), drains), None);
+    assert_eq!(until(&mut back, START, UpdateEvent::Orders(named("2.0.0")), drains), None);
+    assert_eq!(back.to_stage(), Some("2.0.0"));
+    record.b.state = SlotState::Staged;
+    assert!(until(&mut back, START, seen(&record), drains).is_some());
+}
+
+#[test]
 fn a_named_version_whose_drain_is_blocked_has_a_pause_as_well() {
-    let update_to = Some("2.0.0".to_owned());
-    let named =
-        || UpdateEvent::Orders(UpdateOrders { update_to: update_to.clone(), ..UpdateOrders::default() });
+    let named = || UpdateEvent::Orders(named("2.0.0"));
     let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
     let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
     let mut blocked = machine(config());
@@ -165,4 +245,22 @@ fn a_named_version_whose_drain_is_blocked_has_a_pause_as_well() {
     assert_eq!(blocked.plan().phase, UpdatePhase::Idle);
     assert_eq!(until(&mut blocked, START + 4199, named(), drains), None);
     assert!(until(&mut blocked, START + 4200, named(), drains).is_some());
+}
+
+#[test]
+fn another_version_that_is_named_puts_an_update_off_before_it_is_staged() {
+    let drains = |work: &UpdateWork| *work == UpdateWork::Drain;
+    let uncordons = |work: &UpdateWork| *work == UpdateWork::Uncordon;
+    let mut other = machine(config());
+    let step = until(&mut other, START, none(), drains).expect("it drains");
+    stepped(&mut other, START, UpdateEvent::Orders(named("3.0.0")));
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Wait("pods end".into()) };
+    stepped(&mut other, START, answer);
+    let step = until(&mut other, START + 11, UpdateEvent::Tick, uncordons).expect("it lets pods in");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Done };
+    assert_eq!(until(&mut other, START + 11, answer, drains), None);
+    assert_eq!((other.plan().phase, other.plan().failure.as_str()), (UpdatePhase::Idle, ""));
+    assert_eq!(other.to_stage(), Some("3.0.0"));
+    // The order is taken back: the version that is staged may begin again.
+    assert!(until(&mut other, START + 12, none(), drains).is_some());
 }

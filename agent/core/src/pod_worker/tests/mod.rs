@@ -11,6 +11,7 @@ mod failed_starts;
 mod hooks;
 mod init_containers;
 mod lost_answers;
+mod many;
 mod never_ran;
 mod probes;
 mod pull;

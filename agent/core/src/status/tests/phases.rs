@@ -146,3 +146,30 @@ fn an_initialized_pod_stays_so_and_needs_one_good_sandbox() {
     let doubled = Case { snapshot: Some(two_ready), ..Case::of(&p, vec![]) }.status();
     assert_eq!(condition(&doubled, "PodReadyToStartContainers").status, "False");
 }
+
+#[test]
+fn the_end_alone_is_that_of_the_whole_status() {
+    let states = [St::Created, St::Running, St::Exited, St::Unknown];
+    let verdict = Verdict { reason: "Evicted".into(), message: String::new(), disruption: None };
+    for policy in ["Always", "OnFailure", "Never"] {
+        let p = two(policy);
+        let running = Case::of(&p, both(St::Running, 0, 0)).status();
+        let failed = PodStatus { phase: Some("Failed".into()), ..PodStatus::default() };
+        for (a, b) in states.into_iter().flat_map(|a| states.map(|b| (a, b))) {
+            for previous in [None, Some(running.clone()), Some(failed.clone())] {
+                for flags in 0..8 {
+                    let containers = vec![container("a", 0, a, 0), container("b", 0, b, 1)];
+                    let case = Case {
+                        previous: previous.clone(),
+                        terminating: flags & 1 != 0,
+                        may_start: flags & 2 != 0,
+                        verdict: (flags & 4 != 0).then(|| verdict.clone()),
+                        ..Case::of(&p, containers)
+                    };
+                    let whole = Phase::end(&case.status());
+                    assert_eq!(case.with(ended), whole, "{policy} {a:?} {b:?} {previous:?} {flags}");
+                }
+            }
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! The shell of the eviction manager: signals, active pods, victims. docs/eviction.md.
+//! The shell of the eviction manager: signals, active pods, victims. docs/reference/eviction.md.
 //!
 //! ```text
 //! Senses (files of the kernel, statistics, the runtime) ─┐                  ┌─► Node's conditions, events

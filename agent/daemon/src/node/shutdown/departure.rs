@@ -22,8 +22,17 @@ const UNIT_STOP_MAX: Duration = Duration::from_secs(120);
 /// Time for the agent's own stop after the pods have ended: calls in progress may finish.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
+/// The kind of the machine's stop, as systemd has it; `None` if it stays, or if no stop is known of.
+pub async fn stop_of_machine() -> Option<String> {
+    let told = service_manager::going_down(Path::new(service_manager::SYSTEMCTL)).await;
+    told.unwrap_or_else(|error| {
+        tracing::info!(error = %chain(&error), "no stop of the machine is known of");
+        None
+    })
+}
+
 /// Ends the pods while systemd stops the agent's unit, if there was no delay lock or the lock ran out. systemd stops
-/// the pods' scopes and the runtime later (docs/shutdown.md, "Order of the units").
+/// the pods' scopes and the runtime later (docs/reference/shutdown.md, "Order of the units").
 pub struct Departure {
     to: Sender<ShutdownEvent>,
     over: watch::Receiver<bool>,
@@ -39,24 +48,21 @@ impl Departure {
 
     /// If the machine goes down and logind did not wait for the pods, ends them now: systemd stops their containers and
     /// the runtime only after this unit. At any other stop of the agent the pods go on. `again`: a second request to
-    /// stop.
-    pub async fn leave(self, notifier: &Notifier, again: impl Future<Output = &'static str>) {
+    /// stop. Out: the kind of the machine's stop; `None` if only the agent stops.
+    pub async fn leave(
+        self,
+        notifier: &Notifier,
+        again: impl Future<Output = &'static str>,
+    ) -> Option<String> {
         let asked = Instant::now();
-        let told = service_manager::going_down(Path::new(service_manager::SYSTEMCTL)).await;
+        let kind = stop_of_machine().await;
         let answered_ms = asked.elapsed().as_millis();
-        let kind = match told {
-            Ok(Some(kind)) => kind,
-            Ok(None) => {
-                tracing::info!(answered_ms, "the machine stays; containers are left running");
-                return;
-            }
-            Err(error) => {
-                tracing::info!(error = %chain(&error), "no stop of the machine is known of; containers are left running");
-                return;
-            }
+        let Some(kind) = kind else {
+            tracing::info!(answered_ms, "the machine stays; containers are left running");
+            return None;
         };
         if *self.over.borrow() {
-            return;
+            return Some(kind);
         }
         let needed = self.needed + AFTERWARDS;
         notify(notifier, &format!("EXTEND_TIMEOUT_USEC={}", needed.as_micros()));
@@ -67,13 +73,14 @@ impl Departure {
             "nobody waited for the pods: they end while the agent stops"
         );
         tokio::select! {
-            all = self.end_pods(kind) => {
+            all = self.end_pods(kind.clone()) => {
                 if !all {
                     tracing::warn!("pods were given up: the machine does not wait any longer");
                 }
             }
             signal = again => tracing::warn!(signal, "pods were given up: the agent is to stop at once"),
         }
+        Some(kind)
     }
 
     /// Ends the pods in order, reports to the API server, and writes the receipt; false if it took too long.

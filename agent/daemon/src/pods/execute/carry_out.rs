@@ -131,9 +131,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 self.wants_image(&image).await;
                 pulled
             }
-            Effect::RunSandbox { config } => {
+            Effect::RunSandbox { mut config } => {
+                let starting = self.shims.place(&mut config).await;
                 let began = self.tasks.now().mono;
                 let made = self.runtime.run_sandbox(&config).await;
+                if let Ok(sandbox) = &made {
+                    starting.made(sandbox);
+                }
                 let took = self.tasks.now().mono.since(began);
                 let own_users = config.security.users.is_some();
                 self.metrics.sandbox(&key.uid, &config.runtime_handler, own_users, took, made.is_ok());
@@ -141,13 +145,14 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
-            Effect::CreateContainer { sandbox, config, sandbox_config, actuates } => {
+            Effect::CreateContainer { sandbox, config, mut sandbox_config, actuates } => {
                 resize::remember(self, key, ResourcesOwner::Container(config.name.clone()), *actuates)
                     .await?;
                 let mounted: Vec<_> = config.mounts.iter().filter_map(|m| m.image.as_ref()).collect();
                 for image in mounted.iter().map(|mount| &mount.id).chain([&config.image]) {
                     self.wants_image(image.as_str()).await;
                 }
+                self.shims.join(&sandbox, &mut sandbox_config).await.map_err(runtime_error)?;
                 let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
                 let failure = made.as_ref().err().map(|e| e.message.as_str());
                 self.metrics.images_mounted(&mounted, failure);

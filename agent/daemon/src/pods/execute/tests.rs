@@ -16,7 +16,7 @@ use agent_types::ids::{ContainerId, ImageId, PodUid, SandboxId};
 use agent_types::node_context::CgroupDriver;
 use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
-use agent_types::runtime::observed::{ContainerObserved, ContainerState, ListedPod};
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, ListedPod, ListedSandbox};
 use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
@@ -113,6 +113,12 @@ impl Runtime for Slow {
     }
     async fn remove_container(&self, _: &ContainerId) -> DriverResult<()> {
         no("remove_container")
+    }
+}
+
+impl agent_kubelet_api::drivers::Sandboxes for Slow {
+    async fn sandboxes(&self) -> DriverResult<Vec<ListedSandbox>> {
+        Ok(Vec::new())
     }
 }
 
@@ -219,6 +225,7 @@ fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
         images,
         handlers,
         amounts: driver.clone(),
+        shims: SharedShims::new(driver.clone(), 1),
         dirs,
         sources,
         cgroups: None,

@@ -8,14 +8,15 @@
 
 use std::path::Path;
 
+use agent_core::allocation::Allocations;
 use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
-use agent_core::allocation::{Allocations, PodAllocation};
 use agent_core::resource_managers::{CPU_STATE, MEMORY_STATE, ManagerRecords};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::PodUid;
 use agent_types::lock::Lock;
 use agent_types::resources::amounts::Amounts;
+use agent_types::runtime::observed::ContainerObserved;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::{PodDirs, chain};
@@ -36,34 +37,41 @@ pub enum ResourcesOwner {
 pub(super) struct Actuated {
     /// Held for a moment, never while the file is written.
     have: Lock<ActuatedResources>,
-    /// Held from a change of `have` until the file has it, so that the file never goes back to an older state. Taken before `have`.
+    /// Held while the file is written, so that the file never goes back to an older state. Taken before `have`.
     file: Lock<()>,
 }
 
 #[derive(Debug, Default)]
 struct ActuatedResources {
     all: Allocations,
-    /// The last write failed: the file is older than `all`.
-    unwritten: bool,
+    /// Number of changes of `all`.
+    changes: u64,
+    /// How many of them the file has.
+    written: u64,
 }
 
 impl ActuatedResources {
-    /// Sets the resources of a container, or of the pod itself. True: the file has to be written.
-    fn set(&mut self, uid: &PodUid, whose: ResourcesOwner, resources: ResourceRequirements) -> bool {
+    /// Sets the resources of a container, or of the pod itself.
+    fn set(&mut self, uid: &PodUid, whose: ResourcesOwner, resources: ResourceRequirements) {
         let known = self.all.get(uid).and_then(|pod| match &whose {
             ResourcesOwner::Container(name) => pod.containers.get(name),
             ResourcesOwner::Pod => pod.pod.as_ref(),
         });
         let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
         if known == Some(&resources) || (known.is_none() && is_nothing) {
-            return self.unwritten;
+            return;
         }
         let pod = self.all.entry(uid.clone()).or_default();
         match whose {
             ResourcesOwner::Container(name) => drop(pod.containers.insert(name, resources)),
             ResourcesOwner::Pod => pod.pod = Some(resources),
         }
-        true
+        self.changes += 1;
+    }
+
+    /// The last change, if the file does not have it.
+    fn due(&self) -> Option<u64> {
+        Some(self.changes).filter(|change| self.written < *change)
     }
 }
 
@@ -77,7 +85,7 @@ impl PodDirs {
             (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
         // Drop pods that are gone: an earlier agent ended before it removed them.
         actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
-        *self.actuated.have.lock() = ActuatedResources { all: actuated.clone(), unwritten: false };
+        *self.actuated.have.lock() = ActuatedResources { all: actuated.clone(), changes: 0, written: 0 };
         Ok((allocated, actuated))
     }
 
@@ -122,36 +130,49 @@ impl PodDirs {
         whose: ResourcesOwner,
         resources: ResourceRequirements,
     ) -> Result<(), DriverError> {
-        let _alone = self.actuated.file.lock();
-        let is_due = self.actuated.have.lock().set(uid, whose, resources);
-        if is_due { Ok(self.write_actuated()?) } else { Ok(()) }
+        let due = {
+            let mut have = self.actuated.have.lock();
+            have.set(uid, whose, resources);
+            have.due()
+        };
+        due.map_or(Ok(()), |change| Ok(self.write_actuated(change)?))
     }
 
-    /// The recorded resources of the pod.
-    #[must_use]
-    pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
-        self.actuated.have.lock().all.get(uid).cloned()
+    /// Records the resources in the pod's observed containers, and returns those of the pod itself:
+    /// [`PodAllocation::recall`](agent_core::allocation::PodAllocation::recall).
+    pub fn recall_actuated(&self, uid: &PodUid, observed: &mut [ContainerObserved]) -> Option<Amounts> {
+        self.actuated.have.lock().all.get(uid).and_then(|had| had.recall(observed))
     }
 
     /// Removes the pod from the record.
     pub(super) fn forget_actuated(&self, uid: &PodUid) {
-        let _alone = self.actuated.file.lock();
-        let known = self.actuated.have.lock().all.remove(uid).is_some();
-        if known && let Err(error) = self.write_actuated() {
+        let change = {
+            let mut have = self.actuated.have.lock();
+            let known = have.all.remove(uid).is_some();
+            have.changes += u64::from(known);
+            known.then_some(have.changes)
+        };
+        if let Some(change) = change
+            && let Err(error) = self.write_actuated(change)
+        {
             tracing::warn!(%uid, error = %chain(&error), "what the pod's containers had is not forgotten on disk");
         }
     }
 
-    /// The caller holds the lock of the file.
-    fn write_actuated(&self) -> Result<(), FilesError> {
-        let path = self.root().join(ACTUATED);
-        let text = {
-            let mut have = self.actuated.have.lock();
-            have.unwritten = true;
-            checkpoint::encode(&have.all)
+    /// Returns when the file has the change. The file has all containers of all pods, and many may be created at the same time: who
+    /// waits for the file finds that the writer before had written its change, too.
+    fn write_actuated(&self, change: u64) -> Result<(), FilesError> {
+        let _alone = self.actuated.file.lock();
+        let (changes, text) = {
+            let have = self.actuated.have.lock();
+            if have.written >= change {
+                return Ok(());
+            }
+            (have.changes, checkpoint::encode(&have.all))
         };
+        let path = self.root().join(ACTUATED);
         files::write_atomic(&path, &text, FILE_MODE, Durability::Rebuildable)?;
-        self.actuated.have.lock().unwritten = false;
+        self.actuated.have.lock().written = changes;
         Ok(())
     }
 }
@@ -184,6 +205,8 @@ fn read(path: &Path) -> Result<Allocations, DriverError> {
 
 #[cfg(test)]
 mod tests {
+    use agent_core::allocation::PodAllocation;
+    use agent_types::time::Wall;
     use serde_json::json;
 
     use super::*;
@@ -216,11 +239,62 @@ mod tests {
         assert_eq!(allocated, given);
         let containers = [("c".to_owned(), cpu("1"))].into();
         let had = PodAllocation { containers, pod: Some(cpu("2")) };
-        assert_eq!(second.actuated(&"u".into()).as_ref(), Some(&had), "nothing is not remembered");
-        assert_eq!(actuated[&PodUid::from("u")], had);
+        assert_eq!(actuated[&PodUid::from("u")], had, "nothing is not remembered");
+        let mut seen = [ContainerObserved::created("1", "s", "c", 0, Wall(1))];
+        let own = second.recall_actuated(&"u".into(), &mut seen);
+        assert_eq!(
+            (own, seen[0].actuated),
+            (Some(Amounts::of(Some(&cpu("2")))), Some(Amounts::of(Some(&cpu("1")))))
+        );
+        assert_eq!(second.recall_actuated(&"other".into(), &mut seen), None);
         second.forget_actuated(&"u".into());
         second.record_actuated(&"gone".into(), of("c"), cpu("1")).unwrap();
         assert!(dirs(at.path()).restore_allocations().unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn a_change_that_another_write_had_is_not_written_again() {
+        let at = tempfile::tempdir().unwrap();
+        let (first, path) = (dirs(at.path()), at.path().join(ACTUATED));
+        for (container, amount) in [("a", "1"), ("b", "2")] {
+            first.record_actuated(&"u".into(), of(container), cpu(amount)).unwrap();
+        }
+        std::fs::remove_file(&path).unwrap();
+        first.write_actuated(1).unwrap();
+        first.record_actuated(&"u".into(), of("b"), cpu("2")).unwrap();
+        first.forget_actuated(&"other".into());
+        assert!(!path.exists(), "the file had both changes");
+        first.record_actuated(&"u".into(), of("b"), cpu("3")).unwrap();
+        let read = dirs(at.path()).restore_allocations().unwrap().1;
+        assert_eq!(read[&PodUid::from("u")].containers.len(), 2);
+    }
+
+    #[test]
+    fn a_change_that_could_not_be_written_is_written_with_the_next_try() {
+        let at = tempfile::tempdir().unwrap();
+        let (first, path) = (dirs(at.path()), at.path().join(ACTUATED));
+        // A directory in the place of the file.
+        std::fs::create_dir_all(path.join("in-the-way")).unwrap();
+        assert!(first.record_actuated(&"u".into(), of("a"), cpu("1")).is_err());
+        std::fs::remove_dir_all(&path).unwrap();
+        first.record_actuated(&"u".into(), of("a"), cpu("1")).unwrap();
+        assert!(path.is_file());
+    }
+
+    #[test]
+    fn what_is_recorded_at_the_same_time_is_all_in_the_file() {
+        let at = tempfile::tempdir().unwrap();
+        let first = dirs(at.path());
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let first = &first;
+                scope.spawn(move || {
+                    first.record_actuated(&"u".into(), of(&format!("c{n}")), cpu("1")).unwrap()
+                });
+            }
+        });
+        let read = dirs(at.path()).restore_allocations().unwrap().1;
+        assert_eq!(read[&PodUid::from("u")].containers.len(), 16);
     }
 
     #[test]

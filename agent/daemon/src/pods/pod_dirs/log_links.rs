@@ -45,18 +45,18 @@ async fn follow(mut observed: Inbox<Observed>, dirs: Arc<PodDirs>, tasks: Tasks)
     if let Some(Err(error)) = tasks.blocking(move || at.sweep_log_links()).await {
         tracing::warn!(error = %chain(&error), "links to logs of pods that are gone are left");
     }
-    // The links on disk, for pods that have any.
-    let mut synced: BTreeMap<PodUid, BTreeMap<String, String>> = BTreeMap::new();
+    let mut synced: BTreeMap<PodUid, SyncedLinks> = BTreeMap::new();
     loop {
         let Observed(snapshot) = observed.recv().await;
         let (uid, wanted) = (snapshot.pod.uid.clone(), links(&snapshot));
-        if synced.get(&uid) == Some(&wanted) {
+        if synced.get(&uid).is_some_and(|last| last.wanted == wanted) {
             continue;
         }
         let (at, of, what) = (dirs.clone(), uid.clone(), wanted.clone());
-        match tasks.blocking(move || at.sync_log_links(&of, &what)).await {
-            Some(Ok(())) if wanted.is_empty() => drop(synced.remove(&uid)),
-            Some(Ok(())) => drop(synced.insert(uid, wanted)),
+        let before = synced.get(&uid).map(|last| last.there.clone());
+        match tasks.blocking(move || at.sync_log_links(&of, &what, before)).await {
+            Some(Ok(_)) if wanted.is_empty() => drop(synced.remove(&uid)),
+            Some(Ok(there)) => drop(synced.insert(uid, SyncedLinks { wanted, there })),
             Some(Err(error)) => {
                 // The pod's next change is the next try.
                 synced.remove(&uid);
@@ -65,6 +65,16 @@ async fn follow(mut observed: Inbox<Observed>, dirs: Arc<PodDirs>, tasks: Tasks)
             None => return,
         }
     }
+}
+
+/// The links of a pod: name to target.
+pub(super) type PodLinks = BTreeMap<String, String>;
+
+/// Links of a pod, as this run of the agent left them.
+struct SyncedLinks {
+    wanted: PodLinks,
+    /// Those on disk: there is no link to a log that did not exist.
+    there: PodLinks,
 }
 
 /// A directory of links.
@@ -79,25 +89,44 @@ impl LogLinks {
         LogLinks { directory: directory.to_owned(), logs: logs.to_owned() }
     }
 
-    pub(super) fn sync(&self, uid: &PodUid, wanted: &BTreeMap<String, String>) -> Result<(), FilesError> {
-        let suffix = format!("_{uid}");
-        let mut there = BTreeMap::new();
-        for (name, target) in self.read()? {
-            let is_of_pod = self.pod_logs(&target).is_some_and(|pod| pod.ends_with(&suffix));
-            if is_of_pod && wanted.get(&name).is_none_or(|w| *w != target) {
-                self.unlink(&name)?;
-            } else {
+    /// Makes the pod's links those that are wanted; answers those that are there now. `before`: the pod's links; `None`: they are
+    /// looked for among all links of the node.
+    pub(super) fn sync(
+        &self,
+        uid: &PodUid,
+        wanted: &PodLinks,
+        before: Option<PodLinks>,
+    ) -> Result<PodLinks, FilesError> {
+        let before = match before {
+            Some(before) => before,
+            None => self.of_pod(uid, wanted)?,
+        };
+        let mut there = PodLinks::new();
+        for (name, target) in before {
+            if wanted.get(&name) == Some(&target) {
                 there.insert(name, target);
+            } else {
+                self.unlink(&name)?;
             }
         }
-        let missing = wanted.iter().filter(|(name, target)| there.get(*name) != Some(*target));
-        for (name, target) in missing {
-            if Path::new(target).exists() {
+        for (name, target) in wanted {
+            if !there.contains_key(name) && Path::new(target).exists() {
                 let path = self.directory.join(name);
                 symlink(target, &path).map_err(at("symlink", &path))?;
+                there.insert(name.clone(), target.clone());
             }
         }
-        Ok(())
+        Ok(there)
+    }
+
+    /// The links to logs in the pod's directory, and those that are wanted and there: an agent before this one may have had another
+    /// directory for logs.
+    fn of_pod(&self, uid: &PodUid, wanted: &PodLinks) -> Result<PodLinks, FilesError> {
+        let suffix = format!("_{uid}");
+        let is_of_pod = |target: &str| self.pod_logs(target).is_some_and(|pod| pod.ends_with(&suffix));
+        let mut all = self.read()?;
+        all.retain(|(name, target)| is_of_pod(target) || wanted.get(name) == Some(target));
+        Ok(all.into_iter().collect())
     }
 
     pub(super) fn sweep(&self) -> Result<(), FilesError> {
@@ -172,8 +201,12 @@ mod tests {
         }
 
         fn sync(&self, uid: &str, wanted: &[(&str, &str)]) {
+            self.sync_after(uid, wanted, None);
+        }
+
+        fn sync_after(&self, uid: &str, wanted: &[(&str, &str)], before: Option<PodLinks>) -> PodLinks {
             let wanted = wanted.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
-            self.links.sync(&PodUid::from(uid), &wanted).unwrap();
+            self.links.sync(&PodUid::from(uid), &wanted, before).unwrap()
         }
 
         fn names(&self) -> Vec<String> {
@@ -199,14 +232,36 @@ mod tests {
     }
 
     #[test]
+    fn links_that_are_known_are_not_looked_for() {
+        let p = LogLinksFixture::new();
+        let (zero, one) = (p.log("ns_web_u-1/c/0.log"), p.log("ns_web_u-1/c/1.log"));
+        let two = p.dir.path().join("pods/ns_web_u-1/c/2.log").display().to_string();
+        let there = p.sync_after("u-1", &[("zero", &zero), ("one", &one), ("two", &two)], None);
+        assert_eq!(there.keys().collect::<Vec<_>>(), ["one", "zero"], "the third has no log yet");
+        // A link of the pod that the agent did not make in this run.
+        symlink(&zero, p.links.directory.join("other")).unwrap();
+        p.log("ns_web_u-1/c/2.log");
+        let there = p.sync_after("u-1", &[("one", &zero), ("two", &two)], Some(there));
+        assert_eq!(p.names(), ["one", "other", "two"]);
+        assert_eq!(std::fs::read_link(p.links.directory.join("one")).unwrap(), Path::new(&zero));
+        assert!(p.sync_after("u-1", &[], Some(there)).is_empty());
+        assert_eq!(p.names(), ["other"]);
+        p.sync("u-1", &[]);
+        assert!(p.names().is_empty());
+    }
+
+    #[test]
     fn no_link_without_a_log_and_no_foreign_link_is_touched() {
         let p = LogLinksFixture::new();
         let log = p.log("ns_web_u-1/c/0.log");
         std::fs::write(p.links.directory.join("file"), "").unwrap();
-        symlink("/nowhere/ns_web_u-1/c/0.log", p.links.directory.join("foreign")).unwrap();
+        let foreign = "/nowhere/ns_web_u-1/c/0.log";
+        symlink(foreign, p.links.directory.join("foreign")).unwrap();
         let missing = p.dir.path().join("pods/ns_web_u-1/c/9.log").display().to_string();
         p.sync("u-1", &[("here", &log), ("missing", &missing)]);
         assert_eq!(p.names(), ["file", "foreign", "here"]);
+        let there = p.sync_after("u-1", &[("foreign", foreign), ("here", &log)], None);
+        assert_eq!(there.len(), 2, "a link that is wanted already is not made again");
         std::fs::remove_file(&log).unwrap();
         p.links.sweep().unwrap();
         assert_eq!(

@@ -221,7 +221,7 @@ impl Machine for ObjectOwner {
     fn step(&mut self, now: Now, event: ObjectEvent, out: &mut Outbox<ObjectOrder>) {
         match event {
             ObjectEvent::Pod { uid, objects } => self.table.pod(&uid, objects),
-            ObjectEvent::News { object, number, news } => self.table.heard(&object, number, news),
+            ObjectEvent::News { object, number, news } => self.table.heard(&object, number, news, now.mono),
             ObjectEvent::Question { object, to } => {
                 let question = self.table.ask(object, now.mono);
                 self.waiting.insert(question, to);

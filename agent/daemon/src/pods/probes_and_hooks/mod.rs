@@ -4,7 +4,7 @@
 //! deadline). In: a [`HookCall`], which has no time limit here. Dropping a future ends its call. Invariants: bounded
 //! numbers at once (`EXECS_MAX`, `CONNECTIONS_MAX`; the timeout begins with the call's turn), bounded memory for a
 //! container's answer. Upstream: pkg/kubelet/prober/prober.go, pkg/probe, pkg/kubelet/lifecycle
-//! (docs/agent/probes-and-hooks.md).
+//! (docs/internals/agent/probes-and-hooks.md).
 
 mod command;
 mod grpc;

@@ -6,7 +6,7 @@
 //! desired pods, statuses, /proc ─────┘ (when asked)
 //! ```
 //! In: observations. Out: texts. Invariants: metrics influence no decision; the lock is held for a moment, never across
-//! an await; values are computed on request only. docs/metrics.md lists the metrics and the differences to upstream;
+//! an await; values are computed on request only. docs/reference/node-metrics.md lists the metrics and the differences to upstream;
 //! names, labels and buckets are in [`agent_kubelet_api::metrics::families`].
 
 mod certificates;
@@ -19,6 +19,7 @@ mod runtime;
 mod scrape;
 #[cfg(test)]
 mod tests;
+mod updates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

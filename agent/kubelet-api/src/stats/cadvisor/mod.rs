@@ -1,7 +1,7 @@
 //! `/metrics/cadvisor`: series of cgroups, containers and the machine, with the names, types and labels that
 //! dashboards know.
 //!
-//! docs/stats.md lists the missing series and the reasons. Upstream: cadvisor's metrics/prometheus.go.
+//! docs/reference/stats.md lists the missing series and the reasons. Upstream: cadvisor's metrics/prometheus.go.
 //!
 //! Invariants: a series exists only where its value was measured; every series of a cgroup has the labels
 //! `container`, `id`, `image`, `name`, `namespace` and `pod`, empty where they do not apply; labels are in

@@ -58,6 +58,11 @@ impl Fake {
         let job = |id: u32| OwnedObjectPath::try_from(format!("/org/freedesktop/systemd1/job/{id}")).unwrap();
         let result = std::mem::replace(&mut *self.result.lock().unwrap(), "done");
         let result = if result.is_empty() { "done" } else { result };
+        // What another peer of the bus says of the job does not count.
+        let (path, manager) = ("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager");
+        let forged = zbus::Message::signal(path, manager, "JobRemoved").sender(":1.9");
+        let forged = forged.build(&(2_u32, job(2), unit, "canceled")).unwrap();
+        emitter.connection().send(&forged).await.unwrap();
         // Another one's job first.
         FakeJobs::job_removed(emitter, 1, job(1), unit.to_owned(), "failed".to_owned()).await.unwrap();
         FakeJobs::job_removed(emitter, 2, job(2), unit.to_owned(), result.to_owned()).await.unwrap();

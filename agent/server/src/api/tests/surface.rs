@@ -1,6 +1,6 @@
 //! Every request has an answer: paths, queries and headers of all kinds, and bytes that are hardly HTTP.
 //!
-//! `PROPTEST_CASES` says how many are tried (docs/server.md).
+//! `PROPTEST_CASES` says how many are tried (docs/reference/server.md).
 
 use proptest::collection::vec;
 use proptest::prelude::*;

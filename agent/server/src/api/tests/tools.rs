@@ -190,6 +190,7 @@ async fn the_read_only_port_shows_and_does_nothing() {
             ("GET /pods", 200),
             ("GET /healthz", 200),
             ("GET /metrics/resource", 200),
+            ("GET /metrics/node", 404),
             ("POST /pods", 405),
             ("GET /configz", 404),
             ("GET /runningpods/", 404),

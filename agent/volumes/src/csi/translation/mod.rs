@@ -4,7 +4,7 @@
 //! In: a PersistentVolume, or a volume of a pod and the pod's namespace. Out: a PersistentVolume with a `csi`
 //! source, or upstream's error. Invariants: pure; the input is not changed; handles, names and attributes are
 //! upstream's to the letter, because the cluster attaches the volume under the same ones. The cluster's
-//! controllers translate StorageClasses, never a node. Docs: docs/agent/csi.md, "Volumes of drivers under old
+//! controllers translate StorageClasses, never a node. Docs: docs/internals/agent/csi.md, "Volumes of drivers under old
 //! names". Upstream: k8s.io/csi-translation-lib, pkg/volume/csimigration.
 
 mod aws_ebs;

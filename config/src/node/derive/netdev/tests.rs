@@ -6,7 +6,7 @@ use crate::node::{Effective, NodeConfig};
 
 const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
 
-/// A VLAN on an LACP bond with addresses of both families: docs/network.md has the same.
+/// A VLAN on an LACP bond with addresses of both families: docs/reference/network.md has the same.
 const DUAL_STACK: &str = "network:
   interfaces:
   - name: 'en*'

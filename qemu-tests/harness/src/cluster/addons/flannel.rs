@@ -2,7 +2,7 @@
 //!
 //! What comes in: the programs, a registry's directory, a cluster. What goes out: images under the names of the
 //! published ones, the objects of the published manifest (Documentation/kube-flannel.yml), and nodes without another pod
-//! network. Invariant: the pods ask for everything that the published manifest asks for. See docs/addons.md.
+//! network. Invariant: the pods ask for everything that the published manifest asks for. See docs/howto/addons.md.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::images::{PATH, links, program};
@@ -91,18 +90,6 @@ pub(super) fn make(run: &Arc<Run>, dir: &Path, programs: &FlannelPrograms) -> Re
     let config = json!({"Env": [PATH]});
     blobs.image(PLUGIN_IMAGE, build::flannel_cni_version()?, &config, std::slice::from_ref(&plugin))?;
     Ok(())
-}
-
-/// Removes a native node's own pod network, and sets the pod range of its Node as a cluster's controller does.
-///
-/// # Errors
-/// If the node had no pod network, or the API server refuses the range.
-pub fn make_room(cluster: &Cluster, node: &NativeNode) -> Result<()> {
-    let client = cluster.client();
-    let range = node.pods();
-    let patch = json!({"spec": {"podCIDR": range, "podCIDRs": [range]}});
-    client.merge(&client.all::<Node>(), node.name(), &patch)?;
-    node.remove_network()
 }
 
 /// Creates the objects.

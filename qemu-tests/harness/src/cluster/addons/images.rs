@@ -18,7 +18,7 @@ use crate::native::blobs::Blobs;
 use crate::native::images as host;
 use crate::run::Run;
 
-/// The registry of the published images. flannel has its own.
+/// The registry of the published images. flannel and kube-router have others.
 pub(super) const REGISTRY: &str = "registry.k8s.io";
 const KUBE_PROXY: &str = "kube-proxy";
 const COREDNS: &str = "coredns/coredns";

@@ -22,8 +22,9 @@ use crate::run::Run;
 
 /// The annotation by which a pod asks for more networks.
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-/// The CNI configuration that Multus makes of the first one that it finds, in the node.
-pub const CONFIGURATION: &str = "/var/lib/orlop/cni/net.d/00-multus.conf";
+/// The CNI configuration that Multus makes of the first one that it finds, in the node. Of one with a `cniVersion` before
+/// 1.0.0 it would make `00-multus.conf`.
+pub const CONFIGURATION: &str = "/var/lib/orlop/cni/net.d/00-multus.conflist";
 const IMAGE: &str = "k8snetworkplumbingwg/multus-cni";
 const GROUP: &str = "k8s.cni.cncf.io";
 const DEFINITIONS: &str = "network-attachment-definitions";

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// One family without its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Family {
+pub(in crate::cases) struct Family {
     kind: String,
     labels: BTreeSet<String>,
     /// Upper bounds of a histogram's buckets, as they are written.
@@ -19,14 +19,14 @@ pub(super) struct Family {
 
 /// Families by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Families(BTreeMap<String, Family>);
+pub(in crate::cases) struct Families(BTreeMap<String, Family>);
 
 /// A sample: name, labels, value.
 type Sample = (String, BTreeMap<String, String>, f64);
 
 /// Contents of a text.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Text {
+pub(in crate::cases) struct Text {
     families: Families,
     samples: Vec<Sample>,
 }
@@ -36,7 +36,7 @@ impl Text {
     ///
     /// # Errors
     /// The line that is not as it must be, and why.
-    pub(super) fn parse(text: &str) -> Result<Text> {
+    pub(in crate::cases) fn parse(text: &str) -> Result<Text> {
         ensure!(text.is_empty() || text.ends_with('\n'), "the last line has no end");
         let mut read = Text::default();
         let mut seen = BTreeSet::new();
@@ -63,13 +63,13 @@ impl Text {
 
     /// The families, without the values.
     #[must_use]
-    pub(super) fn families(&self) -> &Families {
+    pub(in crate::cases) fn families(&self) -> &Families {
         &self.families
     }
 
     /// The sum of the samples of this name with these labels among theirs; `None` if there is none.
     #[must_use]
-    pub(super) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    pub(in crate::cases) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let fits = |s: &&Sample| {
             let has = |(key, value): &(&str, &str)| s.1.get(*key).is_some_and(|v| v == value);
             s.0 == name && labels.iter().all(has)
@@ -153,19 +153,19 @@ fn quoted(text: &str) -> Result<(String, &str)> {
 impl Families {
     /// Number of families.
     #[must_use]
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::cases) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// True if there is a family of this name.
     #[must_use]
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(in crate::cases) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
     /// Each family that `others` lack, or have in another form.
     #[must_use]
-    pub(super) fn not_in(&self, others: &Families) -> Vec<String> {
+    pub(in crate::cases) fn not_in(&self, others: &Families) -> Vec<String> {
         let told = |(name, ours): (&String, &Family)| match others.0.get(name) {
             Some(theirs) if ours == theirs => None,
             Some(theirs) => Some(format!("{name}: {ours:?}, upstream {theirs:?}")),
@@ -176,7 +176,7 @@ impl Families {
 
     /// The families as JSON, for the record.
     #[must_use]
-    pub(super) fn to_json(&self) -> Value {
+    pub(in crate::cases) fn to_json(&self) -> Value {
         let one = |(name, f): (&String, &Family)| {
             let mut family = json!({"type": f.kind, "labels": f.labels});
             if !f.buckets.is_empty() {
@@ -191,7 +191,7 @@ impl Families {
     ///
     /// # Errors
     /// It is no record.
-    pub(super) fn of_json(value: &Value) -> Result<Families> {
+    pub(in crate::cases) fn of_json(value: &Value) -> Result<Families> {
         let words = |value: &Value| -> BTreeSet<String> {
             value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
         };

@@ -1,0 +1,3 @@
+//! How little a node needs.
+
+pub mod small_machine;

@@ -246,9 +246,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_a_problem_without_the_query() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/?token=hidden", listener.local_addr().unwrap());
-        drop(listener);
+        // Bound, and never listening: a dropped listener listens on in each child that another test is just starting.
+        let bound = tokio::net::TcpSocket::new_v4().unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}/?token=hidden", bound.local_addr().unwrap());
         let manifests = manifests(&url, &[("A", &["hidden"])]).unwrap().unwrap();
         let problem = ask(&manifests.get).await.unwrap_err();
         assert!(problem.contains("refused") && !problem.contains("hidden"), "{problem}");

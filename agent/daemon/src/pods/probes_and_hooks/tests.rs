@@ -197,7 +197,10 @@ async fn nobody_listens() {
     let port = listener.local_addr().unwrap().port();
     let host = "127.0.0.1".to_owned();
     assert_eq!(ask(Check::TcpSocket { host: host.clone(), port }).await, Outcome::Success);
-    drop(listener);
+    // Bound, and never listening: a dropped listener listens on in each child that another test is just starting.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = bound.local_addr().unwrap().port();
     let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     assert_eq!(failure(ask(Check::TcpSocket { host: host.clone(), port }).await), refused);
     assert_eq!(failure(http(port, "/").await), format!("Get \"http://127.0.0.1:{port}/\": {refused}"));

@@ -86,6 +86,9 @@ struct BuildArgs {
     /// When the boot loader enrols these keys in a firmware in setup mode
     #[arg(long, value_enum, default_value_t, requires = "secure_boot_keys")]
     secure_boot_enroll: SecureBootEnroll,
+    /// Compile the agent of the test profile as a release has it: minutes more, for measurements
+    #[arg(long, conflicts_with = "binaries")]
+    as_released: bool,
 }
 
 #[derive(Args)]
@@ -175,6 +178,7 @@ fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
             keys: SecureBootKeys::new(keys),
             enroll: args.secure_boot_enroll,
         }),
+        as_released: args.as_released,
     };
     if args.verify_reproducible {
         let hash = build::verify_reproducible(dirs, args.profile, &options)?;

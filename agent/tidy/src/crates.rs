@@ -201,6 +201,12 @@ const ROOMS: &[Room] = &[
         may_use: &["orlop-config"],
         must_not_use: &["tokio"],
     },
+    Room {
+        name: "agent-features",
+        directory: "agent/features",
+        may_use: &["agent-apiserver", "agent-cri", "agent-plugins", "orlop-config", "orlop-proto"],
+        must_not_use: &[],
+    },
     Room { name: "agent-tidy", directory: "agent/tidy", may_use: &[], must_not_use: &["tokio"] },
     Room {
         name: "orlop-init",

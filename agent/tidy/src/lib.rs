@@ -7,6 +7,7 @@
 pub mod cases;
 pub mod commands;
 pub mod crates;
+pub mod features;
 pub mod layout;
 pub mod manifest;
 pub mod messages;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
 use agent_tidy::{
-    Finding, cases, crates, layout, manifest, names, pages, ranks, readers, references, text, tree,
+    Finding, cases, crates, features, layout, manifest, names, pages, ranks, readers, references, text, tree,
 };
 
 fn root() -> PathBuf {
@@ -126,6 +126,30 @@ fn dependency_directions() {
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     check(crates::directions(&String::from_utf8_lossy(&output.stdout)).expect("metadata is JSON"));
+}
+
+#[test]
+fn features_of_tests_are_named() {
+    let tree = |edges: &str| {
+        let output = Command::new(env!("CARGO"))
+            .args([
+                "tree",
+                "--offline",
+                "--workspace",
+                "--edges",
+                edges,
+                "--prefix",
+                "none",
+                "--format",
+                "{p}|{f}",
+            ])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    check(features::of_tests_alone(&tree("normal,build"), &tree("normal,build,dev")));
 }
 
 #[test]

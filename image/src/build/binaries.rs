@@ -1,7 +1,7 @@
 //! Compiles our programs with cargo, and checks that the agent runs with the image's C library and the others without, and that
 //! init's two programs are within their limits.
 
-use super::Builder;
+use super::{AGENT_PROFILE, Builder};
 use crate::arch::Arch;
 use crate::format::{digest, elf};
 use crate::host::{self, run};
@@ -58,7 +58,11 @@ pub(super) fn compile(builder: &mut Builder) -> Result<String> {
                 take(&dir.join(name), to)?;
             }
         }
-        None => compile_all(builder, &binaries)?,
+        None => {
+            let profile = builder.options.agent_profile(builder.profile);
+            builder.facts.set(AGENT_PROFILE, profile);
+            compile_all(builder, &binaries, profile)?;
+        }
     }
     for (name, _, path) in binaries.all() {
         check_machine(builder.dirs.arch, name, path)?;
@@ -95,10 +99,10 @@ fn oversize(arch: Arch, sizes: &[(&str, u64)]) -> Option<String> {
     (!lines.is_empty()).then(why)
 }
 
-fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
+fn compile_all(builder: &Builder, binaries: &Binaries, agent_profile: &str) -> Result<()> {
     let (arch, triple) = (builder.dirs.arch, builder.dirs.arch.facts().rust_target);
     let target = target_dir(builder)?;
-    let mut agent = cargo(builder, "release");
+    let mut agent = cargo(builder, agent_profile);
     agent.args(["--package", "orlop-agent"]);
     if arch != Arch::HOST {
         ensure_target(builder)?;
@@ -114,8 +118,8 @@ fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
         command.env("RUSTFLAGS", static_flags(arch));
         run::logged(&mut command, &format!("compiling {}", programs.join(" and ")), &builder.log)?;
     }
-    let released = if arch == Arch::HOST { target.clone() } else { target.join(triple) };
-    take(&released.join("release/orlop-agent"), &binaries.agent)?;
+    let of_agent = if arch == Arch::HOST { target.clone() } else { target.join(triple) };
+    take(&of_agent.join(agent_profile).join("orlop-agent"), &binaries.agent)?;
     let small = target.join(triple).join("init");
     take(&small.join("orlop-init"), &binaries.init)?;
     take(&small.join("orlop-initrd"), &binaries.initrd)?;

@@ -44,6 +44,10 @@ pub const RELEASE: &str = "trixie";
 pub const NEWER: [&str; 2] = ["forky", "sid"];
 /// Version of an image whose builder got none.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Cargo's profile of the agent that a release has.
+pub const RELEASED: &str = "release";
+/// The manifest's input that names cargo's profile of the agent; absent if the builder got the programs.
+pub const AGENT_PROFILE: &str = "agent.profile";
 /// Results of a step that are kept, newest first.
 const KEEP: usize = 3;
 
@@ -64,6 +68,8 @@ pub struct Options {
     pub trust: Option<PathBuf>,
     /// Keys that sign boot loader and UKI; none: they are not signed.
     pub secure_boot: Option<SecureBootOptions>,
+    /// The agent of the test profile is the one that a release has ([`Options::agent_profile`]).
+    pub as_released: bool,
 }
 
 /// How an image is signed for Secure Boot.
@@ -80,6 +86,12 @@ impl Options {
     #[must_use]
     fn hold_to_lock(&self, profile: Profile) -> bool {
         profile == Profile::Release && !self.update_lock && !self.accept_moved
+    }
+
+    /// Cargo's profile of the agent: that of a release, or the one that compiles quickly (docs/decisions/test-image.md).
+    #[must_use]
+    pub fn agent_profile(&self, profile: Profile) -> &'static str {
+        if profile == Profile::Release || self.as_released { RELEASED } else { "quick" }
     }
 
     /// Version of the image.
@@ -366,6 +378,16 @@ mod tests {
         assert!(default.hold_to_lock(Profile::Release) && !default.hold_to_lock(Profile::Test));
         for options in [update, accept] {
             assert!(Profile::ALL.iter().all(|profile| !options.hold_to_lock(*profile)), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_test_profile_has_another_agent_and_only_by_default() {
+        let as_released = Options { as_released: true, ..Options::default() };
+        assert_eq!(Options::default().agent_profile(Profile::Test), "quick");
+        assert_eq!(as_released.agent_profile(Profile::Test), RELEASED);
+        for options in [Options::default(), as_released] {
+            assert_eq!(options.agent_profile(Profile::Release), RELEASED, "{options:?}");
         }
     }
 

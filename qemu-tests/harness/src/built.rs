@@ -55,9 +55,20 @@ impl Built {
             must(run, cargo().args(self.arguments())).context("build the workspace's programs")?;
             done.push(self);
         }
-        let profile = profile()?;
-        Ok(profile.parent().context("no target directory")?.join(self.directory()))
+        directory_of(self.directory())
     }
+}
+
+/// The directory with programs of the profile of development.
+///
+/// # Errors
+/// If this program is not in a target directory.
+pub fn development() -> Result<PathBuf> {
+    directory_of(Built::Workspace.directory())
+}
+
+fn directory_of(profile_name: &str) -> Result<PathBuf> {
+    Ok(profile()?.parent().context("no target directory")?.join(profile_name))
 }
 
 /// The agent, in this program's profile, or in release if requested.

@@ -3,6 +3,7 @@
 //! orlop-image has the list of packages, and decides which parts of an earlier build can be used.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use orlop_image::arch::Arch;
 use orlop_image::host::tools;
 
+use crate::built;
 use crate::case::{Case, Level};
 use crate::cluster::programs::{self, More};
 use crate::gate::area;
@@ -17,7 +19,7 @@ use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
 use crate::run::{Run, cache_dir};
 use crate::say;
-use crate::workspace::cargo;
+use crate::workspace::{cargo, workspace};
 
 /// Installs the missing packages (as root), or names them.
 ///
@@ -115,11 +117,33 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 /// # Errors
 /// If it cannot be started.
 pub fn image_of(run: &Arc<Run>, arch: Arch) -> Result<bool> {
+    Ok(image_builder(run)? && build_image(run, arch)?)
+}
+
+/// Links the program that builds images; this waits for other calls of cargo.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn image_builder(run: &Arc<Run>) -> Result<bool> {
     let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "orlop-image", "--", "build", "--profile", "test"]);
-    command.args(["--arch", arch.name()]);
+    command.args(["build", "--quiet", "--bin", IMAGE_BUILDER]);
     Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
 }
+
+/// Builds the test profile's image with the linked program. It waits for no other call of cargo, because the image's programs have
+/// profiles of their own, and cargo locks each profile's directory apart.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn build_image(run: &Arc<Run>, arch: Arch) -> Result<bool> {
+    let mut command = Command::new(built::development()?.join(IMAGE_BUILDER));
+    command.current_dir(workspace()).env("CARGO_TERM_COLOR", "never").env("RUST_BACKTRACE", "0");
+    command.args(["build", "--profile", "test", "--arch", arch.name()]);
+    Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
+}
+
+/// The program that builds images.
+const IMAGE_BUILDER: &str = "orlop-image";
 
 /// True if the case may need the control plane.
 fn needs_control_plane(case: &Case) -> bool {
@@ -177,13 +201,21 @@ pub fn needs_more(cases: &[Case]) -> Vec<More> {
 /// plane only.
 const MORE: Duration = Duration::from_secs(10 * 60);
 
-/// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it. `left` is the time
-/// until all cases must be over. A failure is reported here and again by the cases.
+/// Fetches and compiles the control plane alone, if one of the cases may need it.
+pub fn plane(run: &Arc<Run>, cases: &[Case]) {
+    plane_and(run, cases, &[]);
+}
+
+/// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it, and the programs that
+/// only some of the cases need. `left` is the time until all cases must be over. A failure is reported here and again by the cases.
 pub fn control_plane(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
     let has_time = left.is_none_or(|left| left > MORE);
-    let more = if has_time { needs_more(cases) } else { Vec::new() };
+    plane_and(run, cases, &if has_time { needs_more(cases) } else { Vec::new() });
+}
+
+fn plane_and(run: &Arc<Run>, cases: &[Case], more: &[More]) {
     if cases.iter().any(needs_control_plane)
-        && let Err(e) = programs::prepare(run, &more)
+        && let Err(e) = programs::prepare(run, more)
     {
         say::line(format!("  no control plane: {e:#}"));
     }

@@ -1,15 +1,16 @@
 //! `selftest`: all checks, cheapest first, then cases; progress while it runs, one closing line.
 //!
 //! Checks are format, lints, tests, documentation, licences. [`Cases`] chooses the cases. The image and the control
-//! plane, which cases need, are built at the same time as the checks: most of that work is one linker and one packer,
-//! which leave a processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is
-//! reported and counts as skipped.
+//! plane, which cases need, are built at the same time as the checks, each by a thread of its own from the beginning: much of that
+//! work is linkers and packers, which leave a processor idle. A check that is not `cargo test` counts as one; a tool that is not
+//! installed is reported and counts as skipped.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
+use orlop_image::arch::Arch;
 
 use crate::case::{Case, human};
 use crate::counts::{Counts, of_cargo_test};
@@ -123,7 +124,9 @@ fn with_touched(options: Options) -> Options {
 }
 
 fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result<Counts> {
-    let image = begin_image(Arc::clone(run), chosen.to_vec(), options.clone())?;
+    let image = begin_image(run)?;
+    let (of_plane, of_cases) = (Arc::clone(run), chosen.to_vec());
+    let plane = begin("control plane", move || prepare::plane(&of_plane, &of_cases))?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -133,6 +136,7 @@ fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result
         total = total.plus(counts);
     }
     let built = image.join().map_err(|_| anyhow!("the thread that builds the image died"))??;
+    plane.join().map_err(|_| anyhow!("the thread that compiles the control plane died"))?;
     total = total.plus(Counts::one(built));
     if !built {
         run.note_failure("image");
@@ -152,21 +156,25 @@ fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result
     Ok(total.plus(counts))
 }
 
-/// Builds the image, then the control plane's programs, at a lower priority than the checks. Returns whether the image builds.
-/// A failure of the control plane is reported, and the cases that need it fail.
-fn begin_image(run: Arc<Run>, chosen: Vec<Case>, options: Options) -> Result<JoinHandle<Result<bool>>> {
-    let work = move || {
-        // The priority of this thread, and so of all that it starts. Refused or not: nothing depends on it.
-        let _ = rustix::process::nice(5);
+/// Builds the image. Its builder is linked before this returns, and so before the first check, which would hold cargo's lock.
+fn begin_image(run: &Arc<Run>) -> Result<JoinHandle<Result<bool>>> {
+    let (of_thread, linked) = (Arc::clone(run), prepare::image_builder(run)?);
+    begin("image", move || {
         let start = Instant::now();
-        let built = prepare::image(&run)?;
+        let built = linked && prepare::build_image(&of_thread, Arch::HOST)?;
         say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
-        if built {
-            prepare::control_plane(&run, &chosen, options.time_left());
-        }
         Ok(built)
+    })
+}
+
+/// A thread at a lower priority than the checks; the programs that it starts have it too.
+fn begin<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    let lower = move || {
+        // Refused or not: nothing depends on it.
+        let _ = rustix::process::nice(5);
+        work()
     };
-    std::thread::Builder::new().name("image".into()).spawn(work).context("start a thread")
+    std::thread::Builder::new().name(name.into()).spawn(lower).context("start a thread")
 }
 
 fn run_check(run: &Arc<Run>, check: &Check) -> Result<Counts> {

@@ -34,7 +34,7 @@ pub fn run(run: &Arc<Run>, times: u32, alone: bool) -> Result<()> {
     };
     let artefacts = run.dir().join("bench-boot");
     fs::create_dir_all(&artefacts)?;
-    let accelerator = Image::test()?.accelerator()?;
+    let accelerator = Image::as_released()?.accelerator()?;
     say::line(format!("accelerator {}, 2 CPUs, {MEMORY_MIB} MiB", accelerator.argument()));
     for n in 1..=times {
         if let Some(stock) = &stock {

@@ -20,6 +20,7 @@ use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use orlop_harness::run::Run;
 use orlop_harness::say;
 use orlop_harness::usage::{Usage, parse_usage};
+use orlop_harness::vm::lab::Image;
 use orlop_harness::vm::shell::Shell;
 
 use super::native::report;
@@ -49,6 +50,7 @@ const STARTED: &str = "/run/peer.started";
 /// # Errors
 /// If the VM does not become Ready with either.
 pub fn run(run: &Arc<Run>, processors: u32) -> Result<()> {
+    Image::as_released()?;
     let kubelet = programs::kubelet(run)?;
     let artefacts = run.dir().join("bench-peer-vm");
     fs::create_dir_all(&artefacts)?;

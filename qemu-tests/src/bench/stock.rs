@@ -117,7 +117,7 @@ pub(super) fn machine(
 ) -> Result<Machine> {
     Ok(Machine {
         arch: Arch::HOST,
-        accelerator: Image::test()?.accelerator()?,
+        accelerator: Image::as_released()?.accelerator()?,
         memory_mib,
         processors,
         topology: None,

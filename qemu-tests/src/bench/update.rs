@@ -76,7 +76,7 @@ struct UpdaterMemory {
 pub fn run(run: &Arc<Run>) -> Result<()> {
     let artefacts = run.dir().join("bench-update");
     fs::create_dir_all(&artefacts)?;
-    let accelerator = Image::test()?.accelerator()?;
+    let accelerator = Image::as_released()?.accelerator()?;
     say::line(format!("accelerator {}, 2 CPUs, {MEMORY_MIB} MiB", accelerator.argument()));
     measure(run, &artefacts)?;
     say::line(

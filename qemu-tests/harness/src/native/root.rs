@@ -23,7 +23,7 @@ pub fn find() -> Result<RootSource> {
     let erofs = cache_dir().join("image/test/root.erofs");
     anyhow::ensure!(
         erofs.exists(),
-        "{} is missing: build it with `cargo run -p orlop-image -- build --profile test`",
+        "{} is missing: build it with `cargo run --bin orlop-image -- build --profile test`",
         erofs.display()
     );
     Ok(RootSource::Erofs(erofs))

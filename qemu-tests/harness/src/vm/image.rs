@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use orlop_image::arch::Arch;
+use orlop_image::build::{AGENT_PROFILE, RELEASED, read_manifest};
 use orlop_image::profile::{Dirs, Profile};
 use orlop_image::qemu::{self, Accelerator, Guest};
 
@@ -40,12 +41,28 @@ impl Image {
             let path = image.path(file);
             anyhow::ensure!(
                 path.exists(),
-                "{} is missing: build it with `cargo run -p orlop-image -- build --profile test --arch {}`",
+                "{} is missing: build it with `cargo run --bin orlop-image -- build --profile test --arch {}`",
                 path.display(),
                 arch.name()
             );
         }
         Ok(image)
+    }
+
+    /// The test profile's output with the agent that a release has: measurements are of that one.
+    ///
+    /// # Errors
+    /// If it was not built, or with another agent.
+    pub fn as_released() -> Result<Image> {
+        let dirs = Dirs { source: PathBuf::new(), cache: cache_dir(), arch: Arch::HOST };
+        let manifest = read_manifest(&dirs, Profile::Test);
+        let agent = manifest.as_ref().and_then(|manifest| manifest.inputs.get(AGENT_PROFILE));
+        anyhow::ensure!(
+            is_released(agent.map(String::as_str)),
+            "the image's agent is not the one of a release, so a measurement would be of another program: build the image with \
+             `cargo run --bin orlop-image -- build --profile test --as-released`"
+        );
+        Image::test()
     }
 
     /// A file of the output.
@@ -70,5 +87,21 @@ impl Image {
             fs::copy(self.path(file), dir.join(file)).with_context(|| format!("copy {file}"))?;
         }
         Ok(())
+    }
+}
+
+/// True for cargo's profile of a release. An image of given programs names no profile: the caller answers for these.
+fn is_released(profile: Option<&str>) -> bool {
+    profile.is_none_or(|profile| profile == RELEASED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_wants_the_agent_of_a_release() {
+        assert!(is_released(Some("release")) && is_released(None));
+        assert!(!is_released(Some("quick")));
     }
 }

@@ -14,6 +14,7 @@ use orlop_harness::cluster::programs;
 use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use orlop_harness::run::Run;
 use orlop_harness::say;
+use orlop_harness::vm::lab::Image;
 use orlop_harness::vm::machine::Vm;
 use orlop_harness::vm::shell::Shell;
 use serde_json::json;
@@ -62,6 +63,7 @@ fn on_appliance(
     options: &Options,
     columns: &mut Vec<NamedUsage>,
 ) -> Result<()> {
+    Image::as_released()?;
     let kubelets: Vec<Kubelet> = both(options.only).collect();
     let upstream = if kubelets.contains(&Kubelet::Upstream) { Some(programs::kubelet(run)?) } else { None };
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;

@@ -1,13 +1,16 @@
 //! `logs`: lines as they come. A reader that follows goes on after a lost connection, where it was.
 //!
-//! Invariant: the cursor of the last shown line is the next request's, so a reboot of the node costs no line and shows none twice.
+//! In: a [`LogQuestion`], for the journal here, for a container in `pod_logs`. Invariant: what was shown moves the question on. For the
+//! journal that is the cursor of the last line, so a reboot of the node costs no line and shows none twice.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_proto::node_api::v1alpha1::logs_client::LogsClient;
 use orlop_proto::node_api::v1alpha1::{LogLine, ReadRequest};
 use tokio::time::{Instant, sleep_until, timeout};
+use tonic::{Response, Status, Streaming};
 
 use crate::cli::{LogArgs, OutputForm};
 use crate::commands::{Verdict, show, within, write};
@@ -20,23 +23,75 @@ const RETRY: Duration = Duration::from_secs(2);
 /// A node that has been away for so long is not waited for.
 const AWAY_MAX: Duration = Duration::from_secs(600);
 
-/// Shows the lines.
+/// A question for lines of a log.
+pub(crate) trait LogQuestion {
+    /// The log, for messages.
+    const LOG: &'static str;
+
+    /// Lines come for as long as there is a connection.
+    fn follows(&self) -> bool;
+
+    /// Lines may come with the newest first.
+    fn may_be_backwards(&self) -> bool;
+
+    /// Asks.
+    async fn ask(&self, client: &mut LogsClient<NodeChannel>)
+    -> Result<Response<Streaming<LogLine>>, Status>;
+
+    /// The line was shown: the question begins behind it, if it is asked again.
+    fn go_behind(&mut self, line: LogLine);
+}
+
+impl LogQuestion for ReadRequest {
+    const LOG: &'static str = "the node's log";
+
+    fn follows(&self) -> bool {
+        self.follow
+    }
+
+    fn may_be_backwards(&self) -> bool {
+        // journalctl looks for the last lines with a pattern from the end, and shows them in that order.
+        !self.follow && self.lines > 0 && !self.grep.is_empty()
+    }
+
+    async fn ask(
+        &self,
+        client: &mut LogsClient<NodeChannel>,
+    ) -> Result<Response<Streaming<LogLine>>, Status> {
+        client.read(self.clone()).await
+    }
+
+    fn go_behind(&mut self, line: LogLine) {
+        if !line.cursor.is_empty() {
+            (self.after_cursor, self.lines) = (line.cursor, 0);
+        }
+    }
+}
+
+/// Shows the lines of the journal or of a file.
 pub(crate) async fn run(
     target: &Target,
     limit: Duration,
     form: OutputForm,
     args: &LogArgs,
 ) -> Result<Verdict, CtlError> {
-    let mut request = args.request(Timestamp::now())?;
+    read(target, limit, form, args.request(Timestamp::now())?).await
+}
+
+/// Shows the lines of a log.
+pub(crate) async fn read(
+    target: &Target,
+    limit: Duration,
+    form: OutputForm,
+    mut question: impl LogQuestion,
+) -> Result<Verdict, CtlError> {
     let mut channel = target.connect(limit).await?;
     loop {
-        match stream(channel, limit, form, &mut request).await {
+        match stream(channel, limit, form, &mut question).await {
             Ok(()) => return Ok(Verdict::Fine),
-            Err(error) if args.follow && error.is_lost_connection() => {
-                let _ = std::io::Write::write_all(
-                    &mut std::io::stderr(),
-                    format!("orlopctl: the connection is lost; waiting for {target}\n").as_bytes(),
-                );
+            Err(error) if question.follows() && error.is_lost_connection() => {
+                // If stderr is gone, there is no other place for it.
+                let _ = writeln!(std::io::stderr(), "orlopctl: the connection is lost; waiting for {target}");
                 channel = again(target, limit).await?;
             }
             Err(error) => return Err(error),
@@ -45,7 +100,7 @@ pub(crate) async fn run(
 }
 
 /// A new connection, once the node is back.
-pub(crate) async fn again(target: &Target, limit: Duration) -> Result<NodeChannel, CtlError> {
+async fn again(target: &Target, limit: Duration) -> Result<NodeChannel, CtlError> {
     let until = Instant::now() + AWAY_MAX;
     loop {
         // A node may take each connection and lose it at once.
@@ -60,36 +115,32 @@ pub(crate) async fn again(target: &Target, limit: Duration) -> Result<NodeChanne
     }
 }
 
-/// Shows lines until the stream ends; the request then begins after the last one.
-async fn stream(
+/// Shows lines until the stream ends; the question then begins behind the last one.
+async fn stream<Q: LogQuestion>(
     channel: NodeChannel,
     limit: Duration,
     form: OutputForm,
-    request: &mut ReadRequest,
+    question: &mut Q,
 ) -> Result<(), CtlError> {
     let mut client = LogsClient::new(channel);
-    let mut lines = within(limit, "the node", client.read(request.clone())).await?;
-    // journalctl looks for the last lines with a pattern from the end, and shows them in that order.
-    let may_be_backwards = !request.follow && request.lines > 0 && !request.grep.is_empty();
+    let mut lines = within(limit, "the node", question.ask(&mut client)).await?;
     let mut kept = Vec::new();
     loop {
-        let next = if request.follow {
+        let next = if question.follows() {
             lines.message().await
         } else {
-            let silent = |_| CtlError::TimedOut { what: "the node's log".to_owned(), limit };
+            let silent = |_| CtlError::TimedOut { what: Q::LOG.to_owned(), limit };
             timeout(limit, lines.message()).await.map_err(silent)?
         };
         let Some(line) = next.map_err(CtlError::Refused)? else {
             return forwards(kept).iter().try_for_each(|line| show_line(form, line));
         };
-        if may_be_backwards {
+        if question.may_be_backwards() {
             kept.push(line);
             continue;
         }
         show_line(form, &line)?;
-        if !line.cursor.is_empty() {
-            (request.after_cursor, request.lines) = (line.cursor, 0);
-        }
+        question.go_behind(line);
     }
 }
 
@@ -101,7 +152,7 @@ fn forwards(mut lines: Vec<LogLine>) -> Vec<LogLine> {
     lines
 }
 
-pub(crate) fn show_line(form: OutputForm, line: &LogLine) -> Result<(), CtlError> {
+fn show_line(form: OutputForm, line: &LogLine) -> Result<(), CtlError> {
     let document = serde_json::to_value(line).unwrap_or_default();
     match form {
         OutputForm::Json => write(&escaped(&format!("{document}\n"))),

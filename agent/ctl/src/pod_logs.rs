@@ -3,18 +3,17 @@
 //! Invariant: the next request begins behind the newest time that was shown, so no line is shown twice. A line that is not newer and was
 //! not shown yet is lost with the connection.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use orlop_proto::node_api::v1alpha1::PodLogRequest;
 use orlop_proto::node_api::v1alpha1::logs_client::LogsClient;
-use tokio::time::timeout;
+use orlop_proto::node_api::v1alpha1::{LogLine, PodLogRequest};
+use tonic::{Response, Status, Streaming};
 
 use crate::cli::{LogArgs, OutputForm, since};
-use crate::commands::{Verdict, within};
+use crate::commands::Verdict;
 use crate::failure::CtlError;
-use crate::logs::{again, show_line};
+use crate::logs::{self, LogQuestion};
 use crate::target::{NodeChannel, Target};
 
 /// Microseconds of a second.
@@ -27,19 +26,7 @@ pub(crate) async fn run(
     form: OutputForm,
     args: &LogArgs,
 ) -> Result<Verdict, CtlError> {
-    let mut request = request(args, Timestamp::now())?;
-    let mut channel = target.connect(limit).await?;
-    loop {
-        match stream(channel, limit, form, &mut request).await {
-            Ok(()) => return Ok(Verdict::Fine),
-            Err(error) if request.follow && error.is_lost_connection() => {
-                // If stderr is gone, there is no other place for it.
-                let _ = writeln!(std::io::stderr(), "orlopctl: the connection is lost; waiting for {target}");
-                channel = again(target, limit).await?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    logs::read(target, limit, form, request(args, Timestamp::now())?).await
 }
 
 /// The request. `now` is for times that are relative.
@@ -58,26 +45,27 @@ fn request(args: &LogArgs, now: Timestamp) -> Result<PodLogRequest, CtlError> {
     })
 }
 
-/// Shows lines until the stream ends; the request then begins behind the last one.
-async fn stream(
-    channel: NodeChannel,
-    limit: Duration,
-    form: OutputForm,
-    request: &mut PodLogRequest,
-) -> Result<(), CtlError> {
-    let mut client = LogsClient::new(channel);
-    let mut lines = within(limit, "the node", client.read_pod(request.clone())).await?;
-    loop {
-        let next = if request.follow {
-            lines.message().await
-        } else {
-            let silent = |_| CtlError::TimedOut { what: "the log of the pod".to_owned(), limit };
-            timeout(limit, lines.message()).await.map_err(silent)?
-        };
-        let Some(line) = next.map_err(CtlError::Refused)? else { return Ok(()) };
-        show_line(form, &line)?;
+impl LogQuestion for PodLogRequest {
+    const LOG: &'static str = "the log of the pod";
+
+    fn follows(&self) -> bool {
+        self.follow
+    }
+
+    fn may_be_backwards(&self) -> bool {
+        false
+    }
+
+    async fn ask(
+        &self,
+        client: &mut LogsClient<NodeChannel>,
+    ) -> Result<Response<Streaming<LogLine>>, Status> {
+        client.read_pod(self.clone()).await
+    }
+
+    fn go_behind(&mut self, line: LogLine) {
         // A line has the time of its first part, so one of the other output that came in between may be newer.
-        (request.since_us, request.lines) = (request.since_us.max(line.time_us.saturating_add(1)), 0);
+        (self.since_us, self.lines) = (self.since_us.max(line.time_us.saturating_add(1)), 0);
     }
 }
 

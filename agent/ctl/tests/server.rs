@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,10 +15,7 @@ use std::time::{Duration, Instant};
 
 use orlop_config::change::{ChangeRecord, ChangeTime};
 use orlop_node_api::{ServeError, Settings, Sources, serve};
-use orlop_proto::node_api::v1alpha1::reviews_server::{Reviews, ReviewsServer};
-use orlop_proto::node_api::v1alpha1::{ReviewRequest, ReviewResponse};
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 #[path = "server/capture.rs"]
@@ -27,6 +24,12 @@ mod capture;
 mod config;
 #[path = "server/containers.rs"]
 mod containers;
+#[path = "server/following.rs"]
+mod following;
+#[path = "server/network.rs"]
+mod network;
+#[path = "server/operations.rs"]
+mod operations;
 #[path = "server/serial.rs"]
 mod serial;
 
@@ -331,105 +334,6 @@ fn lines_of(child: &mut Child) -> impl Iterator<Item = String> + use<> {
 }
 
 #[test]
-fn a_follower_gets_each_new_line_and_its_journalctl_ends_with_it() {
-    let node = FakeNode::start();
-    let mut child = ctl("--socket", &node.socket(), &["logs", "-f", "kubelet"]).spawn().unwrap();
-    let mut shown = lines_of(&mut child);
-    assert!(shown.next().unwrap().ends_with("line 1"));
-    assert!(shown.next().unwrap().ends_with("line 2"));
-    // Opens when the script has come so far.
-    let mut more = fs::OpenOptions::new().write(true).open(node.dir.path().join("more")).unwrap();
-    for number in 3..6 {
-        more.write_all(line(number).as_bytes()).unwrap();
-        assert!(shown.next().unwrap().ends_with(&format!("line {number}")));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // A pipe without a reader is broken.
-    await_that("journalctl outlives its reader", || more.write_all(line(6).as_bytes()).is_err());
-}
-
-#[test]
-fn a_watcher_sees_what_is_there_and_each_change() {
-    let node = FakeNode::start();
-    let mut child =
-        ctl("--socket", &node.socket(), &["get", "node,services", "-w", "-o", "json"]).spawn().unwrap();
-    let mut events = lines_of(&mut child).map(|line| serde_json::from_str::<Value>(&line).unwrap());
-    let mut next = || {
-        let event = events.next().unwrap();
-        (event["type"].as_str().unwrap().to_owned(), event["object"].clone())
-    };
-    let first: Vec<String> = (0..4).map(|_| next().0).collect();
-    assert_eq!(first, ["ADDED", "ADDED", "ADDED", "BOOKMARK"]);
-    fs::write(node.dir.path().join("root/proc/sys/kernel/hostname"), "edge-8\n").unwrap();
-    let (renamed, gone) = (next(), next());
-    assert_eq!((renamed.0.as_str(), gone.0.as_str()), ("ADDED", "DELETED"));
-    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
-    assert_eq!((name(&renamed.1), name(&gone.1)), ("edge-8".to_owned(), "edge-7".to_owned()));
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-/// A hypervisor's socket: each connection asks for a port, and is then one of the node's.
-fn hypervisor(node: &FakeNode, path: &Path, connections: usize) -> JoinHandle<Vec<UnixStream>> {
-    let (listener, to) = (UnixListener::bind(path).unwrap(), node.socket());
-    std::thread::spawn(move || {
-        let mut open = Vec::new();
-        for _ in 0..connections {
-            let (mut client, _) = listener.accept().unwrap();
-            let mut asked = [0; 14];
-            client.read_exact(&mut asked).unwrap();
-            assert_eq!(&asked, b"CONNECT 10270\n");
-            client.write_all(b"OK 1073741824\n").unwrap();
-            let server = UnixStream::connect(&to).unwrap();
-            for (mut from, mut to) in [
-                (client.try_clone().unwrap(), server.try_clone().unwrap()),
-                (server.try_clone().unwrap(), client.try_clone().unwrap()),
-            ] {
-                // Ends with the connection.
-                std::thread::spawn(move || {
-                    let _ = std::io::copy(&mut from, &mut to);
-                    let _ = to.shutdown(std::net::Shutdown::Both);
-                });
-            }
-            open.push(client);
-        }
-        open
-    })
-}
-
-#[test]
-fn by_a_hypervisor_s_socket() {
-    let node = FakeNode::start();
-    let path = node.dir.path().join("vsock");
-    let hypervisor = hypervisor(&node, &path, 1);
-    let output = ctl("--vsock-socket", &path, &["get", "time", "-o", "name"]).output().unwrap();
-    assert_eq!(text(&output.stdout), "time/clock\n", "{}", text(&output.stderr));
-    hypervisor.join().unwrap();
-}
-
-#[test]
-fn a_follower_goes_on_after_a_lost_connection_where_it_was() {
-    let node = FakeNode::start();
-    let path = node.dir.path().join("vsock");
-    let first = hypervisor(&node, &path, 1);
-    let mut child = ctl("--vsock-socket", &path, &["logs", "-f"]).spawn().unwrap();
-    let mut shown = lines_of(&mut child);
-    assert!(shown.next().unwrap().ends_with("line 1"));
-    assert!(shown.next().unwrap().ends_with("line 2"));
-    let open = first.join().unwrap();
-    fs::remove_file(&path).unwrap();
-    let second = hypervisor(&node, &path, 1);
-    fs::write(node.dir.path().join("lines"), line(3)).unwrap();
-    open[0].shutdown(std::net::Shutdown::Both).unwrap();
-    assert!(shown.next().unwrap().ends_with("line 3"));
-    second.join().unwrap();
-    assert!(node.asked().lines().last().unwrap().contains("--after-cursor=s=1;i=2"), "{}", node.asked());
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-#[test]
 fn silent_connections_take_the_places_of_their_door_alone_and_give_them_back() {
     let node = FakeNode::start();
     let silent: Vec<UnixStream> = (0..16).map(|_| UnixStream::connect(node.socket()).unwrap()).collect();
@@ -437,225 +341,6 @@ fn silent_connections_take_the_places_of_their_door_alone_and_give_them_back() {
     assert!(matches!(code(&refused), 3 | 5), "{}", text(&refused.stderr));
     drop(silent);
     await_that("the places are free again", || node.ctl(&["kinds", "--timeout", "2"]).status.success());
-}
-
-#[test]
-fn an_administrator_asks_by_the_network_while_the_configuration_has_the_key() {
-    let node = FakeNode::start();
-    let (key, pin) = (node.key("ops-1", true), node.pin());
-    let output = node.by_tcp(&key, &pin, &["get", "time", "-o", "name"]);
-    assert_eq!(text(&output.stdout), "time/clock\n", "{}", text(&output.stderr));
-    let lines = node.by_tcp(&key, &pin, &["logs", "--lines", "2"]);
-    assert_eq!(text(&lines.stdout).lines().count(), 2, "{}", text(&lines.stderr));
-    // The line is taken out of the configuration.
-    fs::write(node.dir.path().join("root/run/orlop/node-config.json"), "{}").unwrap();
-    let refused = node.by_tcp(&key, &pin, &["status"]);
-    assert_eq!(code(&refused), 4, "{}", text(&refused.stderr));
-    assert!(text(&refused.stderr).contains("UNKNOWN_KEY"), "{}", text(&refused.stderr));
-    assert!(refused.stdout.is_empty());
-}
-
-#[test]
-fn a_node_with_another_key_than_the_pinned_one_learns_nothing() {
-    let node = FakeNode::start();
-    let (key, pin) = (node.key("ops-1", true), node.pin());
-    for wrong in ["", "SHA256:AAAA"] {
-        let output = node.by_tcp(&key, wrong, &["status"]);
-        assert_eq!(code(&output), 4, "{wrong:?}: {}", text(&output.stderr));
-        assert!(text(&output.stderr).contains(&pin), "{}", text(&output.stderr));
-    }
-}
-
-#[test]
-fn strangers_with_keys_and_silent_ones_keep_no_administrator_out() {
-    let node = FakeNode::start();
-    let stranger = node.key("stranger", false);
-    let (key, pin) = (node.key("ops-1", true), node.pin());
-    let refused = node.by_tcp(&stranger, &pin, &["get", "node"]);
-    assert_eq!(code(&refused), 4, "{}", text(&refused.stderr));
-    assert!(text(&refused.stderr).contains("UNKNOWN_KEY") && text(&refused.stderr).contains("api.admins"));
-    let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(node.address).unwrap()).collect();
-    let output = node.by_tcp(&key, &pin, &["get", "time", "-o", "name"]);
-    assert_eq!(text(&output.stdout), "time/clock\n", "{}", text(&output.stderr));
-    drop(silent);
-    // A program that speaks no TLS.
-    let mut other = TcpStream::connect(node.address).unwrap();
-    other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    let _ = other.read_to_end(&mut answer);
-    assert!(!answer.windows(4).any(|word| word == b"HTTP"), "{answer:?}");
-}
-
-#[test]
-fn an_operation_goes_on_without_its_client_and_is_asked_for_by_its_identifier() {
-    const ID: &str = "01936f2e-0102-7fff-bfff-ffffffffffff";
-    let node = FakeNode::start();
-    let mut child = ctl("--socket", &node.socket(), &["reboot", "--id", ID]).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(said.next().unwrap(), format!("orlopctl: operation {ID}"));
-    assert!(said.any(|line| line == "orlopctl: waiting"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let document = json(&node.ctl(&["get", "operations", "-o", "json"]));
-    let (item, status) = (&document["items"][0], &document["items"][0]["status"]);
-    assert_eq!((item["kind"].as_str(), item["metadata"]["name"].as_str()), (Some("operations"), Some(ID)));
-    assert_eq!(
-        (status["phase"].as_str(), status["bootIdBefore"].as_str()),
-        (Some("waiting"), Some("boot-1"))
-    );
-    let kept = node.dir.path().join(format!("root/var/lib/orlop/api/operations/{ID}.json"));
-    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
-    let late = node.ctl(&["wait", ID, "--for", "1"]);
-    assert_eq!(code(&late), 5, "{}", text(&late.stderr));
-    for (words, reason) in [
-        (&["shutdown"][..], "OPERATION_RUNNING"),
-        (&["cancel", ID], "TOO_LATE"),
-        (&["wait", "01936f2e-0102-7fff-bfff-000000000000"], "NO_SUCH_OPERATION"),
-        (&["reboot", "--id", "../../x"], "BAD_REQUEST"),
-    ] {
-        let refused = node.ctl(words);
-        assert_eq!(code(&refused), 1, "{words:?}: {}", text(&refused.stderr));
-        assert!(text(&refused.stderr).contains(reason), "{words:?}: {}", text(&refused.stderr));
-    }
-}
-
-#[test]
-fn an_operation_that_waits_for_its_time_is_called_off() {
-    let node = FakeNode::start();
-    let begun = node.ctl(&["reboot", "--in", "600", "--no-wait", "-o", "json"]);
-    assert_eq!(code(&begun), 0, "{}", text(&begun.stderr));
-    let begun = json(&begun);
-    assert_eq!(begun["phase"], "scheduled");
-    let id = begun["id"].as_str().unwrap();
-    let off = node.ctl(&["cancel", id]);
-    assert_eq!(code(&off), 0, "{}", text(&off.stderr));
-    let ended = node.ctl(&["wait", id]);
-    assert_eq!(code(&ended), 1);
-    assert!(text(&ended.stdout).contains("phase      cancelled\n"), "{}", text(&ended.stdout));
-    let other = node.ctl(&["restart", "no"]);
-    assert!(text(&other.stderr).contains("NOT_RESTARTABLE"), "{}", text(&other.stderr));
-}
-
-#[test]
-fn a_stranger_does_nothing_to_the_node() {
-    let node = FakeNode::with(1, Duration::from_secs(600));
-    for words in [&["reboot"][..], &["shutdown"], &["restart", "kubelet"], &["get", "operations"]] {
-        let refused = node.ctl(words);
-        assert_eq!(code(&refused), 4, "{words:?}: {}", text(&refused.stderr));
-    }
-    assert!(!node.dir.path().join("root/var/lib/orlop/api/operations").exists());
-}
-
-/// The agent of a cluster in which the token `reader` is of a user who may get everything and change nothing.
-struct FakeAgent;
-
-#[tonic::async_trait]
-impl Reviews for FakeAgent {
-    async fn review(
-        &self,
-        request: tonic::Request<ReviewRequest>,
-    ) -> Result<tonic::Response<ReviewResponse>, tonic::Status> {
-        let ReviewRequest { token, verb, .. } = request.into_inner();
-        let user = if token == "reader" { "system:serviceaccount:ops:reader" } else { "" };
-        let allowed = !user.is_empty() && verb == "get";
-        Ok(tonic::Response::new(ReviewResponse { user: user.to_owned(), allowed, ttl_ms: 60_000 }))
-    }
-}
-
-/// Ends with the test's process.
-fn serve_reviews(socket: &Path) {
-    let listener = UnixListener::bind(socket).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-            let connections = futures_util::stream::unfold(listener, |listener| async move {
-                let accepted = listener.accept().await.map(|(stream, _)| stream);
-                Some((accepted, listener))
-            });
-            let server = tonic::transport::Server::builder().add_service(ReviewsServer::new(FakeAgent));
-            server.serve_with_incoming(Box::pin(connections)).await.unwrap();
-        });
-    });
-}
-
-#[test]
-fn a_user_of_the_cluster_may_do_what_its_roles_allow() {
-    let node = FakeNode::start();
-    let pin = node.pin();
-    let config = node.dir.path().join("root/run/orlop/node-config.json");
-    fs::write(&config, r#"{"config":{"api":{"clusterIdentities":true}}}"#).unwrap();
-    serve_reviews(&node.dir.path().join("root/run/orlop/agent.sock"));
-    let kubectl = node.dir.path().join("kubectl");
-    let script = format!(
-        "#!/bin/sh\necho \"$*\" >> '{}/kubectl.asked'\ncase \"$1\" in create) echo reader;; *) echo \
-         '{{\"metadata\":{{\"annotations\":{{\"node.orlop.dev/api-key\":\"{pin}\"}}}}}}';; esac\n",
-        node.dir.path().display()
-    );
-    fs::write(&kubectl, script).unwrap();
-    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
-    let ask = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
-        command.args(["--tcp", &node.address.to_string()]).args(words).stdin(Stdio::null());
-        command.env("PATH", format!("{}:/usr/bin:/bin", node.dir.path().display())).output().unwrap()
-    };
-    let of_cluster = ["--node", "n1", "--service-account", "ops/reader"];
-    let reads = ask(&[&of_cluster[..], &["get", "time", "-o", "name"]].concat());
-    assert_eq!(text(&reads.stdout), "time/clock\n", "{}", text(&reads.stderr));
-    let logs = ask(&[&of_cluster[..], &["logs", "--lines", "2"]].concat());
-    assert_eq!(text(&logs.stdout).lines().count(), 2, "{}", text(&logs.stderr));
-    let reboot = ask(&[&of_cluster[..], &["reboot"]].concat());
-    assert_eq!(code(&reboot), 4, "{}", text(&reboot.stderr));
-    assert!(text(&reboot.stderr).contains("NOT_ALLOWED"), "{}", text(&reboot.stderr));
-    let asked = fs::read_to_string(node.dir.path().join("kubectl.asked")).unwrap();
-    assert!(
-        asked.contains("create token reader --namespace ops --audience orlop.dev/node-api/n1 "),
-        "{asked}"
-    );
-    // A token that the cluster does not know, and a node that takes none.
-    let file = node.dir.path().join("token");
-    fs::write(&file, "other\n").unwrap();
-    let by_file = ["--token-file", file.to_str().unwrap(), "--node-key", &pin, "status"];
-    let unknown = ask(&by_file);
-    assert_eq!(code(&unknown), 4, "{}", text(&unknown.stderr));
-    assert!(text(&unknown.stderr).contains("UNKNOWN_TOKEN"), "{}", text(&unknown.stderr));
-    fs::write(&config, "{\"config\":{}}").unwrap();
-    let refused = ask(&by_file);
-    assert_eq!(code(&refused), 4, "{}", text(&refused.stderr));
-    assert!(text(&refused.stderr).contains("UNKNOWN_KEY"), "{}", text(&refused.stderr));
-}
-
-#[test]
-fn a_wait_goes_on_at_the_address_that_the_node_has_after_its_reboot() {
-    let node = FakeNode::start();
-    let (pin, dir) = (node.pin(), node.dir.path());
-    let config = dir.join("root/run/orlop/node-config.json");
-    fs::write(&config, r#"{"config":{"api":{"clusterIdentities":true}}}"#).unwrap();
-    serve_reviews(&dir.join("root/run/orlop/agent.sock"));
-    // Taken, so that no other test gets the port, and nobody listens there.
-    let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let before = taken.local_addr().unwrap().as_socket().unwrap();
-    fs::write(dir.join("address"), before.to_string()).unwrap();
-    let script = format!(
-        "#!/bin/sh\ncd '{}'\ncase \"$1\" in create) echo reader;; *) echo '{{\"metadata\":{{\"annotations\":\
-         {{\"node.orlop.dev/api-key\":\"{pin}\"}}}},\"status\":{{\"addresses\":[{{\"type\":\"InternalIP\",\"address\":\
-         \"'$(cat address)'\"}}]}}}}'; echo {} > address;; esac\n",
-        dir.display(),
-        node.address
-    );
-    let kubectl = dir.join("kubectl");
-    fs::write(&kubectl, script).unwrap();
-    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
-    command.args(["--node", "n1", "--service-account", "ops/reader", "wait"]).stdin(Stdio::null());
-    command.args(["01936f2e-0102-7fff-bfff-ffffffffffff", "--for", "60"]);
-    let waited = command.env("PATH", format!("{}:/usr/bin:/bin", dir.display())).output().unwrap();
-    let said = text(&waited.stderr);
-    assert_eq!(code(&waited), 1, "{said}");
-    assert!(said.contains(&format!("waiting for the node at {before}")), "{said}");
-    assert!(said.contains("NO_SUCH_OPERATION"), "{said}");
 }
 
 #[test]

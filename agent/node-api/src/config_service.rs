@@ -16,6 +16,7 @@ use orlop_proto::node_api::v1alpha1::{
 use tonic::{Request, Response, Status};
 
 use crate::areas::ApiArea;
+use crate::calls::{NodeApi, asks, class};
 use crate::collect::node_config;
 use crate::config_change::{self, ConfirmWish, PlannedChange};
 use crate::config_record::{self, DriverStart};
@@ -24,7 +25,6 @@ use crate::connection::CallPeer;
 use crate::facts::{admins, trusts_vsock_host};
 use crate::guard::{self, Door, Identity};
 use crate::refusal::{Reason, Refusal};
-use crate::server::{NodeApi, asks, class};
 
 /// An administrator, the door, and when the connection was taken, milliseconds since the boot.
 #[derive(Clone, Debug)]

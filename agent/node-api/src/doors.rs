@@ -27,8 +27,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::collect::node_config;
 use crate::connection::{CallPeer, Connection, DoorPlaces};
 use crate::facts::trusts_vsock_host;
+use crate::gate::Gate;
 use crate::guard::{Door, Peer, Trust, identify, is_heard, is_port_program};
-use crate::server::Gate;
 
 /// Connections of one door at once, of peers that may ask.
 pub(crate) const CONNECTIONS_MAX: usize = 16;

@@ -8,11 +8,11 @@
 //! ```
 //! In: connections, files below the root directory, `systemctl`, `journalctl`. Out: gRPC of `orlop_proto::node_api`, a record of each
 //! call in the log. Decisions are pure: `kinds`, `answers`, `configuration`, `config_change`, `journal`, `guard`, `refusal` and
-//! [`operations::life`] know no socket, file or clock; `collect`, `logs`, `doors`, `config_record`, `config_service`, `server` and the
-//! keeper of operations drive them. Invariants: nothing on the node changes but by an operation, which has a record, and in the record of
-//! changes of its own document, whose driver is another process; what a client causes is bounded ([`guard`], [`collect`], `logs`); a
-//! source that does not answer costs its own kinds and no others; without clients and open operations the process ends. [`serial_port`] is
-//! a program of its own: it brings the machine's host from a virtio-serial port to one of the doors.
+//! [`operations::life`] know no socket, file or clock; `collect`, `logs`, `doors`, `config_record`, `config_service`, `calls`, `server`
+//! and the keeper of operations drive them. Invariants: nothing on the node changes but by an operation, which has a record, and in the
+//! record of changes of its own document, whose driver is another process; what a client causes is bounded ([`guard`], [`collect`],
+//! `logs`); a source that does not answer costs its own kinds and no others; without clients and open operations the process ends.
+//! [`serial_port`] is a program of its own: it brings the machine's host from a virtio-serial port to one of the doors.
 //! Specification: docs/reference/node-api.md.
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ mod agent_socket;
 pub mod answers;
 pub mod areas;
 mod blocking;
+mod calls;
 mod capture;
 pub mod changes;
 mod cluster;
@@ -31,6 +32,7 @@ pub mod configuration;
 mod connection;
 mod doors;
 pub mod facts;
+mod gate;
 pub mod guard;
 pub mod journal;
 pub mod kinds;
@@ -45,6 +47,7 @@ mod program;
 pub mod refusal;
 pub mod serial_port;
 pub mod server;
+mod services;
 mod shares;
 pub mod tls;
 mod watching;

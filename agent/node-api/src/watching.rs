@@ -12,9 +12,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
+use crate::calls::NodeApi;
 use crate::changes::{ObjectChanges, bookmark};
 use crate::refusal::Refusal;
-use crate::server::NodeApi;
 
 /// Readers at once: each has systemd asked.
 pub(crate) const WATCHES_MAX: usize = 4;

@@ -91,7 +91,9 @@ impl Bus {
                 format!("nvme,serial=orlop{n},drive=disk{n},{sectors}")
             }
             Bus::ScsiCd => scsi("cd", "bus"),
-            Bus::VirtioScsi | Bus::Pvscsi | Bus::MegaRaid | Bus::MptSas | Bus::Lsi => scsi("hd", "bus"),
+            // QEMU gives the disk's WWN as its SAS address, and Linux shows no disk whose address is 0.
+            Bus::MptSas => format!("{},wwn=0x5000c50000000{n:03x}", scsi("hd", "bus")),
+            Bus::VirtioScsi | Bus::Pvscsi | Bus::MegaRaid | Bus::Lsi => scsi("hd", "bus"),
             Bus::UsbEhci | Bus::UsbXhci => format!("usb-storage,bus=bus{n}.0,drive=disk{n}"),
             Bus::Uas => return vec![format!("usb-uas,id=uas{n},bus=bus{n}.0"), scsi("hd", "uas")],
             Bus::Sd => format!("sd-card,drive=disk{n}"),
@@ -172,6 +174,8 @@ mod tests {
             ["qemu-xhci,id=bus0", "usb-uas,id=uas0,bus=bus0.0", "scsi-hd,bus=uas0.0,drive=disk0,bootindex=1"]
         );
         assert_eq!(devices(&[Bus::Sd]), ["sdhci-pci,id=bus0", "sd-card,drive=disk0"]);
+        let with_address = "scsi-hd,bus=bus1.0,drive=disk1,wwn=0x5000c50000000001,bootindex=2";
+        assert_eq!(devices(&[Bus::Sd, Bus::MptSas])[2..], ["mptsas1068,id=bus1", with_address]);
         let sectors =
             "nvme,serial=orlop0,drive=disk0,logical_block_size=4096,physical_block_size=4096,bootindex=1";
         assert_eq!(devices(&[Bus::Nvme4k]), [sectors]);

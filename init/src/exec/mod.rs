@@ -24,6 +24,7 @@ pub mod host_channel;
 pub mod initrd;
 pub mod install;
 pub mod kept;
+pub mod late_media;
 pub mod ledger;
 pub mod loader;
 pub mod machine_id;

@@ -3,8 +3,8 @@
 
 use super::devices::read_at;
 use super::drivers::Drivers;
-use super::platform;
 use super::steps::apply;
+use super::{late_media, platform};
 use crate::plan::change::ORIGIN;
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
@@ -82,6 +82,9 @@ pub fn collect(drivers: &mut Drivers, places: SourceLocations<'_>, kept: FirstBo
     drivers.settle();
     while drivers.present() {}
     let live = kept.reads_media(places.args.drives_always);
+    if live {
+        late_media::wait(drivers);
+    }
     let mut found = FoundSources::default();
     found.file(Kind::Image, IMAGE_ORIGIN, Path::new(IMAGE));
     found.esp(drivers, places, live);

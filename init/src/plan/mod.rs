@@ -30,6 +30,7 @@ pub mod guard;
 pub mod guid;
 pub mod install;
 pub mod kept;
+pub mod late_media;
 pub mod loader_order;
 pub mod masquerade;
 pub mod modules;

@@ -129,6 +129,7 @@ pub const UNTRIED: &[&str] = &[
     "places/nvme",
     "places/pvscsi",
     "places/sd",
+    "places/usb-drive",
     "places/usb-ehci",
     "places/usb-xhci",
     "places/virtio-scsi",

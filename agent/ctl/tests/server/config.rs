@@ -1,5 +1,6 @@
 //! `orlopctl config` against the server: the record of changes is there, its driver is not.
 
+use super::network::serve_reviews;
 use super::*;
 
 #[test]

@@ -1,5 +1,7 @@
 //! Logs of containers and versions of the system: files as a runtime leaves them, and a fake updater at its socket.
 
+use std::io::Write as _;
+
 use super::*;
 
 /// A record of a container's log.

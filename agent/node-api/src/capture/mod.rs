@@ -34,10 +34,10 @@ use tonic::{Request, Response, Status};
 use self::pcap::{LinkKind, PACKET_HEAD, PacketTime};
 use self::wish::CaptureWish;
 use crate::areas::ApiArea;
+use crate::calls::{NodeApi, asks};
 use crate::connection::CallPeer;
 use crate::guard::{self, Peer};
 use crate::refusal::{Reason, Refusal};
-use crate::server::{NodeApi, asks};
 
 /// Captures at once.
 const CAPTURES_MAX: usize = 2;

@@ -11,10 +11,10 @@ use super::handle::OperationStream;
 use super::record::OperationVerb;
 use super::request;
 use crate::areas::ApiArea;
+use crate::calls::{NodeApi, asks, class};
 use crate::connection::CallPeer;
 use crate::guard::{self, Role};
 use crate::refusal::{Reason, Refusal};
-use crate::server::{NodeApi, asks, class};
 use crate::shares::held;
 
 /// The caller, for the record of an operation. A user of the cluster, whose name may have any form, is in quotes.

@@ -51,6 +51,8 @@ const SHOWN: Duration = Duration::from_secs(120);
 const SHOWN_AGAIN: Duration = Duration::from_secs(240);
 /// A start of the browser, and one page.
 const BROWSER: Duration = Duration::from_secs(180);
+/// After this the browser shows what it has, also if the page has not said that it is loaded.
+const PAGE_LOAD: Duration = Duration::from_secs(90);
 /// Between two looks at the page.
 const PAUSE: Duration = Duration::from_secs(1);
 /// For a connection to the page, and an answer.
@@ -218,6 +220,7 @@ impl Browser {
         let mut command = Command::new("/usr/bin/chromium");
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
         command.args(["--no-first-run", "--no-proxy-server", "--window-size=1200,1800"]);
+        command.arg(format!("--timeout={}", PAGE_LOAD.as_millis()));
         command.arg(format!("--user-data-dir={}", profile.display())).args(arguments);
         command.stdin(Stdio::null()).stdout(File::create(&dom)?).stderr(File::create(&said)?);
         let ended = Guarded::spawn(&self.run, &mut command)?.wait(BROWSER)?;

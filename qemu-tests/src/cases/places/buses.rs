@@ -2,7 +2,8 @@
 //! there, as disk or as CD-ROM.
 //!
 //! Cases: `places/virtio-scsi`, `places/nvme`, `places/nvme-4k`, `places/ahci`, `places/ide`, `places/pvscsi`,
-//! `places/megasas`, `places/mptsas1068`, `places/lsi`, `places/usb-ehci`, `places/usb-xhci`, `places/sd`. One boot each, in a machine with the image's disk and the drive alone. UEFI where Debian's OVMF
+//! `places/megasas`, `places/mptsas1068`, `places/lsi`, `places/usb-ehci`, `places/usb-xhci`, `places/usb-drive`,
+//! `places/sd`. One boot each, in a machine with the image's disk and the drive alone. UEFI where Debian's OVMF
 //! has a driver for the controller. For the others (PVSCSI, MegaRAID, LSI, memory cards) QEMU passes the kernel: real
 //! controllers bring their own driver, which QEMU's do not have. What QEMU does not have at all (Hyper-V, Xen, Intel VMD,
 //! newer RAID controllers) is checked when the image is built, by lists of modules and devices.
@@ -61,6 +62,9 @@ pub const CASES: &[Case] = &[
     ALONE.case("places/usb-xhci", 120, "boots from a stick at USB 3, configured by another stick", |cx| {
         boots(cx, &USB_XHCI)
     }),
+    ALONE.case("places/usb-drive", 90, "boots from NVMe, configured by a slower stick at USB 3", |cx| {
+        boots(cx, &USB_DRIVE)
+    }),
     ALONE.case("places/sd", 90, "boots from a memory card, configured by a SATA CD-ROM", |cx| boots(cx, &SD)),
 ];
 
@@ -73,7 +77,7 @@ struct BootBus {
     /// Where the configuration drive is.
     drive: Bus,
     firmware: Firmware,
-    /// The controller's driver, as `/proc/modules` has it.
+    /// The driver of the disk's controller or of the drive, as `/proc/modules` has it.
     driver: &'static str,
     /// What the disk's name begins with.
     device: &'static str,
@@ -108,6 +112,7 @@ const MPTSAS1068: BootBus = by_qemu(by_firmware("on-mptsas", Bus::MptSas, Bus::S
 const LSI: BootBus = by_qemu(by_firmware("on-lsi", Bus::Lsi, Bus::Lsi, "sym53c8xx", "/dev/sd"));
 const USB_EHCI: BootBus = by_firmware("on-usb-ehci", Bus::UsbEhci, Bus::UsbEhci, "ehci_pci", "/dev/sd");
 const USB_XHCI: BootBus = by_firmware("on-usb-xhci", Bus::UsbXhci, Bus::UsbXhci, "xhci_pci", "/dev/sd");
+const USB_DRIVE: BootBus = by_firmware("on-usb-drive", Bus::Nvme, Bus::UsbXhci, "usb_storage", "/dev/nvme");
 const SD: BootBus = by_qemu(by_firmware("on-sd", Bus::Sd, Bus::SataCd, "sdhci_pci", "/dev/mmcblk"));
 
 /// Writes a configuration drive that names the node.

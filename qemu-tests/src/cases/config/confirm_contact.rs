@@ -196,7 +196,8 @@ fn authority(cx: &mut CaseContext<'_>) -> Result<()> {
 
 fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
     let this = node(cx)?;
-    this.managed()?.apply(WRONG_SERVER, "files", "--confirm 20m", "confirm it within")?;
+    // The kubeconfig of `join` is a way to the node: it asks for a confirmation by itself.
+    this.managed()?.apply(WRONG_SERVER, "files", "", "confirm it within")?;
     let last = this.await_lost(WINDOW_S)?;
     this.node.cut_power();
     this.node.boot_as(&this.config)?;

@@ -236,6 +236,20 @@ mod tests {
     }
 
     #[test]
+    fn another_kubeconfig_of_join_is_confirmed_by_its_way() {
+        let file = |content: &str| {
+            format!("{HEAD}files: [{{path: /var/lib/orlop/files/kubeconfig, content: {content}}}]\n")
+        };
+        let esp = format!("{}join: {{kubeconfig: /var/lib/orlop/files/kubeconfig}}\n", file("a"));
+        let running = RunningSources::parse(&[("20-esp.yaml".to_owned(), esp)]);
+        let candidate = ConfigCandidate::new(file("b"), "e.yaml", false).unwrap();
+        let ops = Identity { name: "ops-1".to_owned(), role: Role::Admin };
+        let change = plan(&running, candidate, NODE, (&ops, Door::Tcp)).unwrap().change;
+        assert_eq!((change.confirmation, change.at_boot), (Confirmation::Asked, false));
+        assert_eq!(change.confirm_door.as_deref(), Some("tcp"));
+    }
+
+    #[test]
     fn what_begins_nothing() {
         let reason = |body: &str, wish| planned(body, wish).unwrap_err().reason;
         assert_eq!(reason("nod: 1\n", NODE), Reason::ConfigRefused);

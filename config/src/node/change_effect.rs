@@ -81,7 +81,8 @@ const TABLE: [(&str, ChangeEffect); 29] = [
 ];
 
 /// Parts on which the way to the node depends: their changes are confirmed through the changed way unless an administrator says
-/// otherwise. A kernel setting switches a protocol off, and a module may stop the machine.
+/// otherwise. A kernel setting switches a protocol off, and a module may stop the machine. Files and authorities are such parts if a
+/// kubeconfig of `join` needs them (`cluster_files`).
 const WAYS_IN: [&str; 4] = ["network", "kernel", "join", "api"];
 
 /// The effect of a change of this key; the values are JSON, `None` without the key.

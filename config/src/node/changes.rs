@@ -4,6 +4,7 @@
 //! has its value.
 
 use super::change_effect::{ChangeEffect, effect, is_way_in};
+use super::cluster_files::{cluster_files_differ, machine_vouches};
 use super::effective::Effective;
 use super::explain::{is_below, leaves};
 use crate::path;
@@ -46,7 +47,12 @@ pub fn changes(before: &Effective, after: &Effective) -> Vec<KeyChange> {
             "network.interfaces" if mtus(before) != mtus(after) => ChangeEffect::Reboot,
             _ => effect(&path, was.map(String::as_str), will.map(String::as_str)),
         };
-        KeyChange { is_way_in: is_way_in(&path), before: was.cloned(), after: will.cloned(), effect, path }
+        let is_way_in = match path.as_str() {
+            "files" => cluster_files_differ(before, after),
+            "trust.caCertificates" => machine_vouches(before, after),
+            _ => is_way_in(&path),
+        };
+        KeyChange { is_way_in, before: was.cloned(), after: will.cloned(), effect, path }
     };
     differ.into_iter().map(row).collect()
 }

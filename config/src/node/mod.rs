@@ -6,6 +6,7 @@
 mod carried;
 mod change_effect;
 mod changes;
+mod cluster_files;
 mod credential_provider;
 pub mod derive;
 mod effective;

@@ -91,8 +91,7 @@ fn deadline(node: &mut ManagedVm<'_>) -> Result<()> {
     say::line(format!("  taken back {:.0} s after agent and API had ended", began.elapsed().as_secs_f64()));
     node.vm.shell()?.must("systemctl start kubelet.service")?;
     let why = format!("it was not confirmed within {WINDOW_S} s");
-    ensure!(node.reverted("network.interfaces", &why)? == 1, "no such change: {}", node.must("history")?);
-    Ok(())
+    node.await_reverted("network.interfaces", &why, 1)
 }
 
 fn confirmation(node: &mut ManagedVm<'_>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use orlop_harness::vm::machine::Vm;
 use orlop_harness::vm::shell::Output;
 
@@ -12,6 +12,9 @@ pub(super) const PROGRAM: &str = "/var/orlopctl";
 pub(super) const KEY: &str = "/var/ops-1.key";
 /// An answer under TCG, with the start of the server.
 const ANSWER: Duration = Duration::from_secs(60);
+/// The driver notes the end of a change after the services have their files again: so many looks, with a pause, seconds.
+const LOOKS: u32 = 30;
+const PAUSE_S: u32 = 3;
 
 /// The node, and the way to its management API.
 pub(super) struct ManagedVm<'a> {
@@ -60,5 +63,16 @@ impl<'a> ManagedVm<'a> {
         let history = self.must("history")?;
         let is_it = |line: &&str| ["reverted", key, why].iter().all(|words| line.contains(words));
         Ok(history.lines().filter(is_it).count())
+    }
+
+    /// Waits until so many changes of `key` were taken back for this reason.
+    pub(super) fn await_reverted(&mut self, key: &str, why: &str, count: usize) -> Result<()> {
+        for _ in 0..LOOKS {
+            if self.reverted(key, why)? == count {
+                return Ok(());
+            }
+            self.vm.shell()?.run(&format!("sleep {PAUSE_S}"), ANSWER)?;
+        }
+        bail!("not {count} changes of {key} were taken back because {why:?}: {}", self.must("history")?)
     }
 }

@@ -14,7 +14,7 @@ use super::{await_words, certificate, ensure_right};
 pub const CASES: &[Case] = &[Case {
     name: "time/wrong",
     level: Level::L4v,
-    expected_s: 300,
+    expected_s: 500,
     about: "VMs whose clocks show 1970, 2011 and 2099 join without NTP, and one that wakes in 2036 keeps its certificate",
     group: None,
     run: wrong,

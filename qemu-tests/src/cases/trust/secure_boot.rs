@@ -35,7 +35,7 @@ pub const CASES: &[Case] = &[ALONE.case(
 )];
 
 /// Firmware and boot loader, on a slow machine.
-const REFUSED_WITHIN: Duration = Duration::from_secs(120);
+const REFUSED_WITHIN: Duration = Duration::from_secs(180);
 
 /// Keys of their own, with the tools tree of the built image.
 pub(super) fn signer(lab: &Lab, name: &str) -> Result<(BootSigner, SecureBootKeys)> {

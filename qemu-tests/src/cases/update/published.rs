@@ -233,7 +233,8 @@ fn noise(seed: u64) -> Vec<u8> {
 /// Where the server stops, and whom it tells.
 type Limit = Arc<Mutex<Option<(u64, Sender<()>)>>>;
 
-/// A web server of a published directory, on this machine's loopback or in a cluster's network. Its thread ends with the process.
+/// A web server of a published directory, on this machine's loopback or in a cluster's network. It has a thread for each connection;
+/// its threads end with the process.
 pub(crate) struct Server {
     /// URL for a VM.
     pub(crate) base: String,
@@ -267,8 +268,13 @@ impl Server {
         let (count, stop, dir) = (Arc::clone(&given), Arc::clone(&limit), published.to_owned());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client that goes away, or a server that is cut off: the next connection counts.
-                let _ = answer(stream, &tls, &dir, &count, &stop);
+                let (tls, dir) = (Arc::clone(&tls), dir.clone());
+                let (count, stop) = (Arc::clone(&count), Arc::clone(&stop));
+                // Several nodes ask at once, and an emulated one is slow: nobody waits for the connection of another one.
+                std::thread::spawn(move || {
+                    // A client that goes away, or a server that is cut off: the next connection counts.
+                    let _ = answer(stream, &tls, &dir, &count, &stop);
+                });
             }
         });
         Ok(Server { base, authority: authority.pem.clone(), given, limit })

@@ -34,7 +34,7 @@ const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 pub const CASES: &[Case] = &[
     ALONE.case(
         "update/fleet",
-        2700,
+        3600,
         "of three nodes one tries a bad version and comes back, the others never boot it; a good one goes round, one by one",
         fleet,
     ),

@@ -370,3 +370,24 @@ fn range(head: &str) -> Option<(u64, u64)> {
     let (from, last) = text.trim().split_once('-')?;
     Some((from.parse().ok()?, last.parse().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_client_keeps_nobody_waiting() {
+        let dir = std::env::temp_dir().join(format!("orlop-published-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let server = Server::start(&dir, &dir).expect("a server");
+        let address = server.base.replace("https://", "").replace(HERE, "127.0.0.1");
+        let _silent = TcpStream::connect(&address).expect("connected");
+        let mut other = TcpStream::connect(&address).expect("connected");
+        other.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        other.write_all(b"this is no TLS\r\n\r\n").expect("written");
+        let ended = other.read_to_end(&mut Vec::new());
+        // By an alert, or by a reset.
+        assert!(!matches!(&ended, Err(e) if e.kind() == io::ErrorKind::WouldBlock), "{ended:?}");
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+}

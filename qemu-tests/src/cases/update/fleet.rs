@@ -296,8 +296,17 @@ fn await_slot(vm: &Vm, slot: &str) -> Result<()> {
 fn await_state(cluster: &Cluster, name: &str, limit_s: u64, is: impl Fn(&str) -> bool) -> Result<String> {
     let client = cluster.client();
     let what = format!("another {STATE} of node {name}");
-    client.wait::<Node, _>(&client.all(), limit_s, &what, |all| {
+    let found = client.wait::<Node, _>(&client.all(), limit_s, &what, |all| {
         all.get(name)?.metadata.annotations.as_ref()?.get(STATE).filter(|state| is(state.as_str())).cloned()
+    });
+    shown(cluster, found)
+}
+
+/// The result; of an error the states of all nodes are shown as well.
+fn shown<T>(cluster: &Cluster, result: Result<T>) -> Result<T> {
+    result.inspect_err(|_| {
+        // The error itself counts.
+        let _ = show(cluster);
     })
 }
 
@@ -309,9 +318,11 @@ fn await_version(cluster: &Cluster, names: &[&str], version: &str, limit_s: u64)
         let state = annotations.and_then(|annotations| annotations.get(STATE));
         version_of(node) == Some(version) && state.is_some_and(|state| state == "Idle")
     };
-    client.wait::<Node, _>(&client.all(), limit_s, &format!("version {version} on {names:?}"), |all| {
+    let what = format!("version {version} on {names:?}");
+    let done = client.wait::<Node, _>(&client.all(), limit_s, &what, |all| {
         names.iter().all(|name| all.get(*name).is_some_and(is_done)).then_some(())
-    })
+    });
+    shown(cluster, done)
 }
 
 /// The version that a node shows by its label.

@@ -18,10 +18,12 @@ use orlop_harness::vm::machine::Vm;
 
 use crate::cases::boot::shared_vm::{await_network, config_with_pod};
 use crate::cases::update::published::{Published, Server, new_keys, publish_marked_release, published};
-use crate::cases::update::staging::{PROGRAM, STAGE_LIMIT, node_config, trust};
+use crate::cases::update::staging::{PROGRAM, node_config, trust};
 
 /// A boot, a trial, a reboot in order.
 const LIMIT_S: u64 = 600;
+/// Fetching and writing all of a root, on a slow machine.
+const TAKE_LIMIT: Duration = Duration::from_secs(1200);
 /// From the request to the pod's first line in the next boot.
 const DOWN_LIMIT: Duration = Duration::from_secs(1800);
 /// A short trial, which begins by itself.
@@ -149,7 +151,7 @@ fn take(vm: &mut Vm, version: &str) -> Result<UpdaterMemory> {
             "{PROGRAM} take && P=$(systemctl show -P MainPID orlop-update.service) && \
              grep -h -E '^(VmHWM|Pss):' /proc/$P/status /proc/$P/smaps_rollup"
         ),
-        STAGE_LIMIT,
+        TAKE_LIMIT,
     )?;
     let text = &output.text;
     let is_staged = output.status == 0 && text.contains(&format!("{version} is staged"));

@@ -33,6 +33,17 @@ fn cut(text: &str) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
+/// The update that a message is about. A plan that was lost, or that never was, has no identifier and perhaps no version.
+fn subject(plan: &UpdatePlan) -> String {
+    match (plan.update.as_str(), plan.version.as_str()) {
+        ("", "") => {
+            "no update is under way, and the node still looks for remains of an earlier one".to_owned()
+        }
+        ("", version) => format!("update to {version}"),
+        (update, _) => format!("update {update}"),
+    }
+}
+
 /// An event about the Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpdateNotice {
@@ -59,14 +70,13 @@ impl UpdateNotice {
     /// The update waits.
     #[must_use]
     pub fn waits(plan: &UpdatePlan, words: &str) -> UpdateNotice {
-        UpdateNotice::new(EventKind::Normal, "UpdateWaits", &format!("update {}: {words}", plan.update))
+        UpdateNotice::new(EventKind::Normal, "UpdateWaits", &format!("{}: {words}", subject(plan)))
     }
 
     /// A pod's budget has outlasted the patience of the drain.
     #[must_use]
     pub fn drain_blocked(plan: &UpdatePlan, words: &str) -> UpdateNotice {
-        let message = format!("update {}: {words}", plan.update);
-        UpdateNotice::new(EventKind::Warning, "UpdateDrainBlocked", &message)
+        UpdateNotice::new(EventKind::Warning, "UpdateDrainBlocked", &format!("{}: {words}", subject(plan)))
     }
 
     /// The event about the plan's end; none if it has not ended, or if its end has been told.

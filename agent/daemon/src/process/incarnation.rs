@@ -6,7 +6,7 @@
 //!
 //! After a clean stop every call has an answer: no fence. After a reboot no call of the old boot is in progress: no
 //! fence. After a crash the connection ended with the process, and the runtime cancels its calls within
-//! [`CANCELLED_CALL_MAX`].
+//! [`CANCELLED_CALL_MAX`]. The same holds after a stop in order that gave calls up, which is no crash all the same.
 //!
 //! An empty state file counts as a missing one: only a power cut leaves it, because an agent that is killed leaves the old
 //! text or the new one. So this run is the first one of its boot.
@@ -31,6 +31,9 @@ struct IncarnationRecord {
     boot_id: String,
     /// No call was in progress when it ended.
     clean: bool,
+    /// It was stopped in order; calls may have been in progress.
+    #[serde(default)]
+    stopped: bool,
     /// How the boot before this one ended.
     #[serde(default)]
     last_end: Option<LastEnd>,
@@ -43,6 +46,7 @@ pub struct Incarnation {
     boot_id: String,
     fence_until: Mono,
     first_of_boot: bool,
+    follows_crash: bool,
     last_end: Option<LastEnd>,
     is_news: bool,
 }
@@ -74,23 +78,24 @@ impl Incarnation {
         };
         let (last_end, is_news) = match &last {
             Ok(Some(state)) if state.boot_id == boot_id => (state.last_end.clone(), false),
-            Ok(Some(state)) => (judge(&state.boot_id, state.clean), true),
+            Ok(Some(state)) => (judge(&state.boot_id, state.clean || state.stopped), true),
             Ok(None) | Err(_) => (None, false),
         };
-        let (fence_until, first_of_boot) = match last {
-            Ok(None) => (Mono(0), true),
-            Ok(Some(state)) if state.boot_id != boot_id => (Mono(0), true),
-            Ok(Some(state)) if state.clean => (Mono(0), false),
-            Ok(Some(_)) => (now.after(CANCELLED_CALL_MAX), false),
+        let (fence_until, first_of_boot, follows_crash) = match last {
+            Ok(None) => (Mono(0), true, false),
+            Ok(Some(state)) if state.boot_id != boot_id => (Mono(0), true, false),
+            Ok(Some(state)) if state.clean => (Mono(0), false, false),
+            Ok(Some(state)) => (now.after(CANCELLED_CALL_MAX), false, !state.stopped),
             Err(error) => {
                 tracing::warn!(path = %path.display(), error, "the last run's state is damaged; taken for a crash");
-                (now.after(CANCELLED_CALL_MAX), false)
+                (now.after(CANCELLED_CALL_MAX), false, true)
             }
         };
         let boot_id = boot_id.to_owned();
-        let this = Incarnation { path, boot_id, fence_until, first_of_boot, last_end, is_news };
+        let this =
+            Incarnation { path, boot_id, fence_until, first_of_boot, follows_crash, last_end, is_news };
         files::make_dir(root_dir, 0o750)?;
-        this.write(false)?;
+        this.write(false, false)?;
         Ok(this)
     }
 
@@ -103,7 +108,7 @@ impl Incarnation {
     /// The last run of this boot did not end in order.
     #[must_use]
     pub fn follows_crash(&self) -> bool {
-        self.fence_until != Mono(0)
+        self.follows_crash
     }
 
     /// The kernel's id of this boot.
@@ -130,12 +135,20 @@ impl Incarnation {
     /// # Errors
     /// The file cannot be written; then the next run waits behind the fence.
     pub fn end_clean(&self) -> Result<(), FilesError> {
-        self.write(true)
+        self.write(true, true)
     }
 
-    fn write(&self, clean: bool) -> Result<(), FilesError> {
-        let state =
-            IncarnationRecord { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
+    /// Records that this run was stopped in order, and that calls to the runtime were given up.
+    ///
+    /// # Errors
+    /// The file cannot be written; then the next run takes this one's end for a crash.
+    pub fn end_with_calls(&self) -> Result<(), FilesError> {
+        self.write(false, true)
+    }
+
+    fn write(&self, clean: bool, stopped: bool) -> Result<(), FilesError> {
+        let (boot_id, last_end) = (self.boot_id.clone(), self.last_end.clone());
+        let state = IncarnationRecord { boot_id, clean, stopped, last_end };
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // The next boot's first run must find this boot's id in it, also after a power cut. If the cut takes the new name
         // back, the old text has the id of an earlier boot, which does no harm.
@@ -209,6 +222,27 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_in_order_that_gave_calls_up_is_no_crash() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = |boot: &str| Incarnation::begin(dir.path(), boot, Mono(3), |_, _| None).unwrap();
+        begin("boot-1").end_with_calls().unwrap();
+        let next = begin("boot-1");
+        // The calls may still be in progress.
+        assert_eq!(next.fence_until(), Mono(3).after(CANCELLED_CALL_MAX));
+        assert!(!next.follows_crash());
+        // That one has ended without a word.
+        assert!(begin("boot-1").follows_crash());
+        begin("boot-1").end_with_calls().unwrap();
+        let mut in_order = None;
+        Incarnation::begin(dir.path(), "boot-2", Mono(3), |_, stopped| {
+            in_order = Some(stopped);
+            None
+        })
+        .unwrap();
+        assert_eq!(in_order, Some(true));
+    }
+
+    #[test]
     fn how_the_last_boot_ended_is_judged_once() {
         let dir = tempfile::tempdir().unwrap();
         let begin = |boot: &str| {
@@ -231,6 +265,6 @@ mod tests {
         assert_eq!(reason("b5"), Some("ShutdownNotAwaited"), "the run before was stopped");
         let upgraded =
             serde_json::from_str::<IncarnationRecord>(r#"{"boot_id":"b3","clean":false}"#).unwrap();
-        assert_eq!(upgraded.last_end, None);
+        assert_eq!((upgraded.last_end, upgraded.stopped), (None, false));
     }
 }

@@ -253,11 +253,12 @@ async fn serve_until_stopped(
 }
 
 async fn end(node: Node<CriClient, CriClient>, incarnation: &Incarnation) {
-    if !node.stop().await {
+    let has_settled = node.stop().await;
+    if !has_settled {
         tracing::warn!("calls to the runtime were given up; the next run will look before it concludes");
-        return;
     }
-    if let Err(error) = incarnation.end_clean() {
+    let noted = if has_settled { incarnation.end_clean() } else { incarnation.end_with_calls() };
+    if let Err(error) = noted {
         tracing::warn!(error = %chain(&error), "clean stop not recorded");
     }
 }

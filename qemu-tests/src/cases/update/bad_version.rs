@@ -1,10 +1,11 @@
 //! Bad versions of the built image on one VM: each is published under a version of its own, staged by the node itself, and tried.
 //!
-//! A version is made bad in its UKI before it is signed, or in its trial through the debug shell. The shell is there before containerd
-//! and the agent have begun ([`BreakAt::Start`]), so what the version lacks is missing from its first second on.
+//! A version is made bad in its UKI before it is signed, or in its trial through the debug shell. The shell begins with systemd
+//! ([`BreakAt::Start`]), while containerd and the agent start.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use orlop_harness::run::Run;
@@ -20,6 +21,8 @@ use super::staging::{PROGRAM, STAGE_LIMIT, node_config, trust};
 use super::trial::{RESTART_LIMIT_S, RETURN_LIMIT_S, await_slot};
 use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, await_network};
 
+/// Units are stopped while the machine starts.
+const BREAK_LIMIT: Duration = Duration::from_secs(150);
 /// A short trial.
 const SETTINGS: &str = ", policy: automatic, trial: {deadline: 3m, soak: 1m}";
 
@@ -126,7 +129,8 @@ pub(super) fn returns(node: &mut ReturnsNode, at: BreakAt, command: &str, checks
     let version = node.boot_trial(&mut vm, |_| Ok(()))?;
     at.reached(&mut vm)?;
     vm.expect_restart()?;
-    vm.shell()?.must(command)?;
+    let broken = vm.shell()?.run(command, BREAK_LIMIT)?;
+    ensure!(broken.status == 0, "`{command}` ended with {}: {}", broken.status, broken.text);
     vm.restarted(RETURN_LIMIT_S).context("the version does not go back")?;
     await_slot(&vm, "slot A")?;
     // The console has the lines of earlier versions as well.

@@ -29,8 +29,8 @@ const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 /// Cases of this file.
 pub const CASES: &[Case] = &[ALONE.case(
     "update/every-cut",
-    900,
-    "the writes of a whole update, cut at a dozen places of the log: each disk boots until the agent is ready; the next update succeeds",
+    1200,
+    "the writes of a whole update, cut at several places of the log: each disk boots until the agent is ready; the next update succeeds",
     every_cut,
 )];
 
@@ -41,7 +41,7 @@ const CUTS: u64 = 12;
 /// And at least so many.
 const CUTS_MIN: u64 = 4;
 /// The case takes about so long without the variable.
-const TIME: Duration = Duration::from_secs(900);
+const TIME: Duration = Duration::from_secs(1200);
 /// Boots of the next update: before it, on trial. Staging takes as long as a boot.
 const NEXT_BOOTS: u32 = 3;
 /// The next version.

@@ -4,26 +4,21 @@
 //! judged is in the API. Only what stands for the publisher (releases, the trust document of a built image) and for the bad version's
 //! fault is not.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use futures_util::StreamExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
 use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level};
-use orlop_harness::cluster::client::{ClusterClient, Object};
 use orlop_harness::cluster::fixture::{await_event, await_ready};
 use orlop_harness::cluster::flags::Settings;
 use orlop_harness::cluster::plane::Cluster;
 use orlop_harness::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use orlop_harness::say;
 use orlop_harness::vm::machine::Vm;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::fleet_watch::{Extremes, available, follow_fleet, group, lock};
 use super::published::{Server, new_keys, publish_bootable_release, published};
 use super::staging::trust;
 use crate::cases::boot::shared_vm::{BOOT_LIMIT_S, await_network};
@@ -34,7 +29,7 @@ const ALONE: CaseDefaults = CaseDefaults { level: Level::L4v, group: None };
 pub const CASES: &[Case] = &[
     ALONE.case(
         "update/fleet",
-        2700,
+        3600,
         "of three nodes one tries a bad version and comes back, the others never boot it; a good one goes round, one by one",
         fleet,
     ),
@@ -52,7 +47,7 @@ const NODES: [&str; 3] = ["one", "two", "three"];
 const BAD: &str = "0.9.1";
 const GOOD: &str = "0.9.2";
 /// Pods of the Deployment, and those that its budget wants.
-const REPLICAS: i32 = 3;
+pub(super) const REPLICAS: i32 = 3;
 const AVAILABLE_MIN: i32 = 2;
 /// Slots are written by up to three VMs at once.
 const STAGE_LIMIT_S: u64 = 1500;
@@ -64,11 +59,11 @@ const RETURN_LIMIT_S: u64 = 900;
 const ROUND_LIMIT_S: u64 = 2400;
 /// Annotations and label of the Node (docs/reference/update.md).
 const STATE: &str = "orlop.org/update-state";
-const CORDONED: &str = "orlop.org/update-cordon";
+pub(super) const CORDONED: &str = "orlop.org/update-cordon";
 const VERSION_LABEL: &str = "orlop.org/version";
 /// Where the nodes of the group take turns.
-const NAMESPACE: &str = "orlop-system";
-const TURNS: &str = "orlop-reboots";
+pub(super) const NAMESPACE: &str = "orlop-system";
+pub(super) const TURNS: &str = "orlop-reboots";
 
 fn fleet(cx: &mut CaseContext<'_>) -> Result<()> {
     // A VM that shares two cores with two others may be late with its heartbeats.
@@ -78,8 +73,9 @@ fn fleet(cx: &mut CaseContext<'_>) -> Result<()> {
     let bad = publish_bootable_release(&cx.artefacts, &keys, BAD, 1)?;
     let published = published(&cx.artefacts, bad)?;
     let server = Server::start_inside(cluster.pid()?, &cx.artefacts, &published.dir)?;
-    let mut nodes = boot(cx, &mut cluster, &server, &NODES, "shared")?;
+    // A node asks for its group's ConfigMap in its first boot already: an earlier installation may have left its name there.
     allow_turns(&cluster)?;
+    let mut nodes = boot(cx, &mut cluster, &server, &NODES, "shared")?;
     deploy(cx, &cluster)?;
     for node in &mut nodes {
         await_network(node.vm()?)?;
@@ -295,8 +291,17 @@ fn await_slot(vm: &Vm, slot: &str) -> Result<()> {
 fn await_state(cluster: &Cluster, name: &str, limit_s: u64, is: impl Fn(&str) -> bool) -> Result<String> {
     let client = cluster.client();
     let what = format!("another {STATE} of node {name}");
-    client.wait::<Node, _>(&client.all(), limit_s, &what, |all| {
+    let found = client.wait::<Node, _>(&client.all(), limit_s, &what, |all| {
         all.get(name)?.metadata.annotations.as_ref()?.get(STATE).filter(|state| is(state.as_str())).cloned()
+    });
+    shown(cluster, found)
+}
+
+/// The result; of an error the states of all nodes are shown as well.
+fn shown<T>(cluster: &Cluster, result: Result<T>) -> Result<T> {
+    result.inspect_err(|_| {
+        // The error itself counts.
+        let _ = show(cluster);
     })
 }
 
@@ -308,9 +313,11 @@ fn await_version(cluster: &Cluster, names: &[&str], version: &str, limit_s: u64)
         let state = annotations.and_then(|annotations| annotations.get(STATE));
         version_of(node) == Some(version) && state.is_some_and(|state| state == "Idle")
     };
-    client.wait::<Node, _>(&client.all(), limit_s, &format!("version {version} on {names:?}"), |all| {
+    let what = format!("version {version} on {names:?}");
+    let done = client.wait::<Node, _>(&client.all(), limit_s, &what, |all| {
         names.iter().all(|name| all.get(*name).is_some_and(is_done)).then_some(())
-    })
+    });
+    shown(cluster, done)
 }
 
 /// The version that a node shows by its label.
@@ -335,78 +342,4 @@ fn show(cluster: &Cluster) -> Result<()> {
         say::line(format!("  {line}"));
     }
     Ok(())
-}
-
-/// The worst that was seen.
-#[derive(Clone, Copy, Debug)]
-struct Extremes {
-    /// Fewest available pods.
-    available: i32,
-    /// Most nodes that were cordoned for an update at one time.
-    away: usize,
-    /// Most holders of the group.
-    holders: usize,
-}
-
-fn lock(seen: &Mutex<Extremes>) -> MutexGuard<'_, Extremes> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn available(deployment: &Deployment) -> i32 {
-    deployment.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
-}
-
-/// The nodes' group, as the ConfigMap has it.
-fn group(turns: &ConfigMap) -> Option<Value> {
-    serde_json::from_str(turns.data.as_ref()?.get("default")?).ok()
-}
-
-/// Follows pods, nodes and turns until the cluster ends.
-fn follow_fleet(client: &ClusterClient) -> Arc<Mutex<Extremes>> {
-    let seen = Arc::new(Mutex::new(Extremes { available: REPLICAS, away: 0, holders: 0 }));
-    let worst = Arc::clone(&seen);
-    follow::<Deployment>(client, client.of("default"), move |all| {
-        let mut worst = lock(&worst);
-        worst.available = all.values().map(available).fold(worst.available, i32::min);
-    });
-    let worst = Arc::clone(&seen);
-    follow::<Node>(client, client.all(), move |all| {
-        let is_away = |node: &&Node| {
-            node.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(CORDONED))
-        };
-        let mut worst = lock(&worst);
-        worst.away = worst.away.max(all.values().filter(is_away).count());
-    });
-    let worst = Arc::clone(&seen);
-    follow::<ConfigMap>(client, client.of(NAMESPACE), move |all| {
-        let held = all.get(TURNS).and_then(group).and_then(|group| group["holders"].as_array().map(Vec::len));
-        let mut worst = lock(&worst);
-        worst.holders = worst.holders.max(held.unwrap_or(0));
-    });
-    seen
-}
-
-/// Looks at all objects after each change of one.
-fn follow<K: Object>(
-    client: &ClusterClient,
-    api: Api<K>,
-    mut look: impl FnMut(&BTreeMap<String, K>) + Send + 'static,
-) {
-    client.handle().spawn(async move {
-        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
-        let mut all = BTreeMap::new();
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
-                    all.insert(object.meta().name.clone().unwrap_or_default(), object);
-                }
-                Ok(watcher::Event::Delete(object)) => {
-                    all.remove(object.meta().name.as_deref().unwrap_or_default());
-                }
-                // A watch that breaks begins again with a list.
-                Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
-            }
-            look(&all);
-        }
-    });
 }

@@ -6,6 +6,7 @@ mod cluster_trial;
 pub mod every_cut;
 pub mod examined;
 pub mod fleet;
+mod fleet_watch;
 pub mod oci;
 pub(crate) mod published;
 pub mod returns;

@@ -233,7 +233,8 @@ fn noise(seed: u64) -> Vec<u8> {
 /// Where the server stops, and whom it tells.
 type Limit = Arc<Mutex<Option<(u64, Sender<()>)>>>;
 
-/// A web server of a published directory, on this machine's loopback or in a cluster's network. Its thread ends with the process.
+/// A web server of a published directory, on this machine's loopback or in a cluster's network. It has a thread for each connection;
+/// its threads end with the process.
 pub(crate) struct Server {
     /// URL for a VM.
     pub(crate) base: String,
@@ -267,8 +268,13 @@ impl Server {
         let (count, stop, dir) = (Arc::clone(&given), Arc::clone(&limit), published.to_owned());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client that goes away, or a server that is cut off: the next connection counts.
-                let _ = answer(stream, &tls, &dir, &count, &stop);
+                let (tls, dir) = (Arc::clone(&tls), dir.clone());
+                let (count, stop) = (Arc::clone(&count), Arc::clone(&stop));
+                // Several nodes ask at once, and an emulated one is slow: nobody waits for the connection of another one.
+                std::thread::spawn(move || {
+                    // A client that goes away, or a server that is cut off: the next connection counts.
+                    let _ = answer(stream, &tls, &dir, &count, &stop);
+                });
             }
         });
         Ok(Server { base, authority: authority.pem.clone(), given, limit })
@@ -363,4 +369,25 @@ fn range(head: &str) -> Option<(u64, u64)> {
         .find_map(|line| line.to_ascii_lowercase().strip_prefix("range: bytes=").map(str::to_owned))?;
     let (from, last) = text.trim().split_once('-')?;
     Some((from.parse().ok()?, last.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_client_keeps_nobody_waiting() {
+        let dir = std::env::temp_dir().join(format!("orlop-published-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let server = Server::start(&dir, &dir).expect("a server");
+        let address = server.base.replace("https://", "").replace(HERE, "127.0.0.1");
+        let _silent = TcpStream::connect(&address).expect("connected");
+        let mut other = TcpStream::connect(&address).expect("connected");
+        other.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        other.write_all(b"this is no TLS\r\n\r\n").expect("written");
+        let ended = other.read_to_end(&mut Vec::new());
+        // By an alert, or by a reset.
+        assert!(!matches!(&ended, Err(e) if e.kind() == io::ErrorKind::WouldBlock), "{ended:?}");
+        fs::remove_dir_all(&dir).expect("removed");
+    }
 }

@@ -48,6 +48,8 @@ pub const CASES: &[Case] = &[
 
 /// The registry's name for the node.
 const REGISTRY: &str = "registry.e2e";
+/// Seconds for which the pod sleeps, by which its process is found.
+const SLEEPS_S: &str = "2147483647";
 /// What containerd looks at for it.
 const HOSTS: &str = "/var/lib/orlop/containerd/certs.d/registry.e2e";
 
@@ -65,7 +67,7 @@ fn serve(run: &Arc<Run>, dir: &Path) -> Result<String> {
     let registries = json!({"mirrors": {REGISTRY: mirror}});
     // Each boot asks the registry.
     let container = json!({"name": "guest", "image": format!("{REGISTRY}/e2e/busybox:1"), "imagePullPolicy": "Always",
-        "command": ["/bin/sleep", "2147483647"]});
+        "command": ["/bin/sleep", SLEEPS_S]});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "guest", "namespace": "default"},
         "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}});
     Ok(format!("registries: {registries}\nstaticPods: [{pod}]\n"))
@@ -82,9 +84,14 @@ fn node<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut ReturnsNode> {
     })
 }
 
+/// The command while no agent runs. On a fast machine pods run before the shell answers; a new agent does not know what they have shown.
+fn between_agents(command: &str) -> String {
+    format!("systemctl stop kubelet.service && {command} && systemctl start --no-block kubelet.service")
+}
+
 fn cni(cx: &mut CaseContext<'_>) -> Result<()> {
     let cover = "(for dir in /usr/lib/orlop/cni /usr/lib/cni; do [ ! -d $dir ] || mount -t tmpfs tmpfs $dir || exit 1; done)";
-    returns(node(cx)?, BreakAt::Start, cover, &["runtime", "probe-pod"])
+    returns(node(cx)?, BreakAt::Start, &between_agents(cover), &["runtime", "probe-pod"])
 }
 
 fn untrusted_registry(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -92,11 +99,15 @@ fn untrusted_registry(cx: &mut CaseContext<'_>) -> Result<()> {
     let cover = format!(
         "(hosts=$(grep -v '^ *ca = ' {HOSTS}/hosts.toml) && mount -t tmpfs tmpfs {HOSTS} && echo \"$hosts\" > {HOSTS}/hosts.toml)"
     );
-    returns(node(cx)?, BreakAt::Start, &cover, &["static-pods"])
+    // A container that runs already has to be started, and so pulled, again.
+    let end = format!(
+        "(for p in /proc/[0-9]*; do grep -aqs {SLEEPS_S} $p/cmdline && kill -9 ${{p##*/}}; done; true)"
+    );
+    returns(node(cx)?, BreakAt::Start, &between_agents(&format!("{cover} && {end}")), &["static-pods"])
 }
 
 fn image(cx: &mut CaseContext<'_>) -> Result<()> {
     // The store of a containerd that finds none of the image's: the state partition keeps the other one.
     let cover = "mount -t tmpfs tmpfs /var/lib/containerd && systemctl restart --no-block containerd.service";
-    returns(node(cx)?, BreakAt::Start, cover, &["probe-pod", "static-pods"])
+    returns(node(cx)?, BreakAt::Start, &between_agents(cover), &["probe-pod", "static-pods"])
 }

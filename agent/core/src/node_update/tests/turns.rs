@@ -9,9 +9,9 @@ use super::machine::{A, B, DAY, Model, START, Trouble, config, machine, none, st
 use crate::node_update::check::{CheckName, FailedCheck, TrialFault};
 use crate::node_update::gate::{GateVerdict, RedCheck};
 use crate::node_update::plan::{UpdateEnd, UpdatePauses, UpdatePhase, UpdatePlan, resume};
-use crate::node_update::report::UpdateShown;
+use crate::node_update::report::{UpdateNotice, UpdateShown};
 use crate::node_update::{
-    Coordination, NodeUpdate, UpdateConfig, UpdateEvent, UpdateOrders, UpdateWork, WorkResult,
+    Coordination, NodeUpdate, UpdateAction, UpdateConfig, UpdateEvent, UpdateOrders, UpdateWork, WorkResult,
 };
 
 #[test]
@@ -168,6 +168,43 @@ fn a_node_that_was_never_updated_shows_nothing_under_way() {
     assert_eq!(plan.phase, UpdatePhase::Uncordon);
     let shown = UpdateShown::of(&plan, &record, A, "");
     assert_eq!((shown.progressing, shown.state.as_str()), (None, "Idle"));
+}
+
+#[test]
+fn what_waits_names_its_update_and_never_an_empty_one() {
+    for (update, version, begins) in [
+        ("2.0.0-7", "2.0.0", "update 2.0.0-7: it refuses"),
+        // An order of a trial whose plan was lost.
+        ("2.0.0-7", "", "update 2.0.0-7: it refuses"),
+        // A version that came back, whose plan was lost.
+        ("", "2.0.0", "update to 2.0.0: it refuses"),
+        (
+            "",
+            "",
+            "no update is under way, and the node still looks for remains of an earlier one: it refuses",
+        ),
+    ] {
+        let plan = UpdatePlan { update: update.into(), version: version.into(), ..UpdatePlan::default() };
+        for notice in
+            [UpdateNotice::waits(&plan, "it refuses"), UpdateNotice::drain_blocked(&plan, "it refuses")]
+        {
+            assert_eq!(notice.message, begins);
+        }
+    }
+    // The first boot of a node whose API server does not answer, or refuses the group's ConfigMap.
+    let mut fresh = NodeUpdate::new(config(), A, None);
+    let gives = |work: &UpdateWork| matches!(work, UpdateWork::GiveBack { .. });
+    let record = UpdateEvent::Record(Box::new(BootRecord::new(A)));
+    let step = until(&mut fresh, START, record, gives).expect("it looks at its group");
+    let answer = UpdateEvent::Answered { step, result: WorkResult::Failed("it refuses".into()) };
+    let said = stepped(&mut fresh, START, answer).into_iter().find_map(|action| match action {
+        UpdateAction::Event(notice) => Some(notice.message),
+        _ => None,
+    });
+    assert_eq!(
+        said.as_deref(),
+        Some("no update is under way, and the node still looks for remains of an earlier one: it refuses")
+    );
 }
 
 fn named(version: &str) -> UpdateOrders {

@@ -26,7 +26,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
-use ways::Ways;
+use ways::GuestWays;
 
 /// Arguments of `boot`.
 #[derive(clap::Args)]
@@ -79,7 +79,7 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
     let network = if own.is_some() { Network::Host } else { Network::Nowhere };
     let document = own.map_or_else(|| node_config(dirs), Ok)?;
     let (ways, config) =
-        Ways::open(&args.forward, args.api, document, &dirs.cache.join("image/boot-admin.key"))?;
+        GuestWays::open(&args.forward, args.api, document, &dirs.cache.join("image/boot-admin.key"))?;
     tools::ensure(dirs.arch.facts().emulator.host_tools, &log)?;
     if !args.no_build {
         // An image to look at: a checkout that is older than the archive boots, too.

@@ -19,7 +19,7 @@ const ADMIN: &str = "cargo-boot";
 
 /// What a person reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ways {
+pub(super) struct GuestWays {
     /// For QEMU.
     pub(super) forwards: Vec<PortForward>,
     api: Option<(u16, ApiKey)>,
@@ -34,7 +34,7 @@ enum ApiKey {
     OfDocument(Vec<String>),
 }
 
-impl Ways {
+impl GuestWays {
     /// Checks the options, and gives the node an administrator if `--api` asks for one and the document has none.
     ///
     /// # Errors
@@ -44,16 +44,16 @@ impl Ways {
         api: bool,
         document: String,
         key_file: &Path,
-    ) -> Result<(Ways, String)> {
+    ) -> Result<(GuestWays, String)> {
         let (forwards, api_port) = ports(asked, api)?;
         forwards.iter().try_for_each(is_free)?;
-        let Some(port) = api_port else { return Ok((Ways { forwards, api: None }, document)) };
+        let Some(port) = api_port else { return Ok((GuestWays { forwards, api: None }, document)) };
         let names = administrators(&document).unwrap_or_default();
         if !names.is_empty() {
-            return Ok((Ways { forwards, api: Some((port, ApiKey::OfDocument(names))) }, document));
+            return Ok((GuestWays { forwards, api: Some((port, ApiKey::OfDocument(names))) }, document));
         }
         let document = admit(&document, &public_key(key_file)?)?;
-        Ok((Ways { forwards, api: Some((port, ApiKey::Made(key_file.to_owned()))) }, document))
+        Ok((GuestWays { forwards, api: Some((port, ApiKey::Made(key_file.to_owned()))) }, document))
     }
 
     /// The lines for a person; none without a way.
@@ -209,7 +209,7 @@ mod tests {
         let public = public_key(&file).expect("made");
         assert_eq!(public_key(&file).expect("read"), public);
         assert!(admin_key::parse(&public).is_some(), "{public}");
-        let ways = Ways {
+        let ways = GuestWays {
             forwards: vec![forward("8080:80"), forward("20270:10270")],
             api: Some((20270, ApiKey::Made(file.clone()))),
         };
@@ -217,7 +217,7 @@ mod tests {
         let line = format!("\n  orlopctl --tcp 127.0.0.1:20270 --key {} status\n", file.display());
         assert!(lines.starts_with("127.0.0.1:8080 leads to port 80 of the node.\n"), "{lines}");
         assert!(lines.contains(&line) && !lines.contains("port 10270"), "{lines}");
-        assert_eq!(Ways { forwards: vec![], api: None }.lines(), "");
+        assert_eq!(GuestWays { forwards: vec![], api: None }.lines(), "");
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         let document = format!("{HEAD}api: {{admins: [{{name: ops-1, key: \"{KEY}\"}}]}}\n");
         let names = administrators(&document).expect("accepted");
         assert_eq!(names, ["ops-1"]);
-        let ways = Ways { forwards: vec![], api: Some((10270, ApiKey::OfDocument(names))) };
+        let ways = GuestWays { forwards: vec![], api: Some((10270, ApiKey::OfDocument(names))) };
         let lines = ways.lines();
         assert!(lines.contains(" --key FILE status\n") && lines.contains("(ops-1)"), "{lines}");
     }

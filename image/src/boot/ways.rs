@@ -203,6 +203,16 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_gets_an_administrator() {
+        // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
+        let package = std::env::var("CARGO_MANIFEST_DIR").expect("cargo runs the tests");
+        let path = Path::new(&package).join("rootfs/common/usr/share/orlop/manifests/hello.yaml");
+        let pod = std::fs::read_to_string(path).expect("the sample pod");
+        let admitted = admit(&crate::boot::screen::node_config(&pod), KEY).expect("admitted");
+        assert_eq!(administrators(&admitted), Some(vec![ADMIN.to_owned()]), "{admitted}");
+    }
+
+    #[test]
     fn the_key_is_made_once_and_the_line_names_it() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let file = dir.path().join("admin.key");

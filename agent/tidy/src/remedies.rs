@@ -73,8 +73,8 @@ const LEADS: &[&str] =
 
 /// Words that make a sentence about the program at the start of a text.
 const FACTS: &[&str] = &[
-    "cannot", "did", "does", "ended", "exited", "failed", "gave", "had", "has", "is", "needs", "not", "said",
-    "was", "would",
+    "cannot", "did", "does", "ended", "exited", "failed", "found", "gave", "had", "has", "is", "needs",
+    "not", "said", "was", "would",
 ];
 
 /// Texts that are no request: file, text, reason.
@@ -183,6 +183,7 @@ mod tests {
     fn sentences_about_programs_and_other_remedies_are_not_found() {
         for text in [
             "modprobe does not start: {e}",
+            "'fsck' found errors on device {source}",
             "(a message that journalctl does not print: it is longer than 4096 bytes)",
             "/usr/bin/systemctl",
             "systemctl",

@@ -204,7 +204,7 @@ mod tests {
         let asked = lines.iter().filter_map(|line| {
             let (first, rest) = match line.strip_prefix("cargo boot") {
                 Some(rest) => ("boot", rest.trim_start().trim_start_matches("--").to_owned()),
-                None => ("", line.strip_prefix("cargo run -p orlop-image -- ")?.to_owned()),
+                None => ("", line.strip_prefix("cargo run --bin orlop-image -- ")?.to_owned()),
             };
             // `cargo boot -- --once`: the first dashes are cargo's.
             let rest = rest.split("  #").next().unwrap_or_default();

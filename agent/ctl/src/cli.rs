@@ -33,7 +33,7 @@ const EXAMPLES: &str = "Examples:
   orlopctl --serial /run/vm7/api status         on the machine's host, without network and vsock
   orlopctl --tcp edge-7 --key ops-1.key --node-key SHA256:... status
   kubectl orlop --node edge-7 --service-account ops/reader status
-  orlopctl key new ops-1.key --name ops-1       prints the line for api.admins
+  orlopctl key new ops-1.key --name ops-1       prints a NodeConfig with the key
   orlopctl --node edge-1,edge-2 --service-account ops/reader get problems
   orlopctl get services,disks
   orlopctl get services kubelet.service -o yaml
@@ -189,9 +189,9 @@ pub(crate) enum Verb {
 /// Keys are made and shown without a node.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyVerb {
-    /// Makes a key in a new file, and prints the line for api.admins of the NodeConfig
+    /// Makes a key in a new file, and prints a NodeConfig that lets its owner in
     New(KeyArgs),
-    /// Prints the line for api.admins of the NodeConfig
+    /// Prints the line for api.admins of a NodeConfig that has more keys
     Show(KeyArgs),
 }
 

@@ -122,11 +122,23 @@ pub(crate) async fn way(cli: &Cli) -> Result<FoundNode, CtlError> {
 
 /// Keys need no node.
 fn key(verb: &KeyVerb) -> Result<Verdict, CtlError> {
-    let (args, key) = match verb {
-        KeyVerb::New(args) => (args, keys::make(&args.file)?),
-        KeyVerb::Show(args) => (args, keys::load(&args.file)?),
-    };
-    write(&keys::line(&args.name, &key))?;
+    match verb {
+        KeyVerb::New(args) => {
+            keys::check_name(&args.name)?;
+            let document = keys::document(&args.name, &keys::make(&args.file)?);
+            // If stderr is gone, there is no other place for it.
+            let _ = writeln!(
+                io::stderr(),
+                "the private key is in {}: keep it, and name it with --key; the node gets the document",
+                args.file.display()
+            );
+            write(&document)?;
+        }
+        KeyVerb::Show(args) => {
+            keys::check_name(&args.name)?;
+            write(&keys::line(&args.name, &keys::load(&args.file)?))?;
+        }
+    }
     Ok(Verdict::Fine)
 }
 

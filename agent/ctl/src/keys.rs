@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use orlop_config::node::{API_VERSION, KIND, Source, load as load_config};
 use orlop_config::{admin_key, base64};
 use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
@@ -62,6 +63,23 @@ fn of_pkcs8(private: Vec<u8>) -> Option<OwnKey> {
     Some(OwnKey { private, public })
 }
 
+/// A NodeConfig that lets the key's owner in.
+pub(crate) fn document(name: &str, key: &OwnKey) -> String {
+    format!("apiVersion: {API_VERSION}\nkind: {KIND}\napi:\n  admins:\n  {}", line(name, key))
+}
+
+/// Refuses a name that no node takes, before a key is made for it.
+pub(crate) fn check_name(name: &str) -> Result<(), CtlError> {
+    let text = document(name, &passing()?);
+    let source = Source { name: "key".to_owned(), origin: format!("--name {name:?}"), text };
+    let effective = load_config(&[source], &[]);
+    if effective.accepted.is_empty() {
+        let why: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();
+        return Err(CtlError::Usage(why.join("\n")));
+    }
+    Ok(())
+}
+
 /// The line for `api.admins` of the NodeConfig.
 pub(crate) fn line(name: &str, key: &OwnKey) -> String {
     format!("- {{name: \"{name}\", key: \"{}\"}}\n", admin_key::render(&key.public))
@@ -77,6 +95,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn the_document_of_a_key_is_a_whole_configuration() {
+        let key = passing().unwrap();
+        let text = document("ops-1", &key);
+        let source = Source { name: "esp".to_owned(), origin: "esp".to_owned(), text };
+        let effective = load_config(&[source], &[]);
+        assert_eq!((effective.problems, effective.accepted), (vec![], vec!["esp".to_owned()]));
+        let admins = effective.config.api.admins;
+        let shown: Vec<(&str, &str)> = admins.iter().map(|a| (a.name.as_str(), a.key.as_str())).collect();
+        assert_eq!(shown, [("ops-1", admin_key::render(&key.public).as_str())]);
+    }
+
+    #[test]
+    fn names_that_no_node_takes_are_refused() {
+        for good in ["admin", "a@b.example"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "a\"b", "a\nb"] {
+            let refused = check_name(bad).unwrap_err();
+            assert!(refused.to_string().contains("--name"), "{refused}");
+            assert_eq!(refused.exit_code(), 2);
+        }
+    }
 
     #[test]
     fn a_key_is_kept_for_its_owner_and_never_written_over() {

@@ -139,6 +139,7 @@ impl FakeNode {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orlopctl"));
         let output = command.args(["key", "new", "--name", name]).arg(&file).output().unwrap();
         assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(&file.display().to_string()), "{}", text(&output.stderr));
         let line = text(&output.stdout);
         let key = line.split('"').find(|word| word.starts_with("ed25519:")).unwrap();
         if known {

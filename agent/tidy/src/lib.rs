@@ -17,6 +17,7 @@ pub mod ranks;
 pub mod readers;
 pub mod reference;
 pub mod references;
+pub mod remedies;
 pub mod text;
 pub mod tokens;
 pub mod tree;

@@ -38,7 +38,7 @@ pub fn list(files: &[SourceFile]) -> String {
 }
 
 /// The folder of the crate that the file belongs to, if its texts count.
-fn crate_of(path: &str) -> Option<&str> {
+pub(crate) fn crate_of(path: &str) -> Option<&str> {
     let (of_crate, _) = path.split_once("/src/")?;
     let counts = FOLDERS.iter().any(|folder| path.starts_with(folder))
         && !DEVELOPMENT.iter().any(|folder| path.starts_with(folder))

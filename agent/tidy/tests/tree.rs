@@ -5,7 +5,8 @@ use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
 use agent_tidy::{
-    Finding, cases, crates, features, layout, manifest, names, pages, ranks, readers, references, text, tree,
+    Finding, cases, crates, features, layout, manifest, names, pages, ranks, readers, references, remedies,
+    text, tree,
 };
 
 fn root() -> PathBuf {
@@ -97,6 +98,11 @@ fn links_of_pages_resolve() {
 #[test]
 fn named_pages_exist() {
     check(pages::mentions(&files()));
+}
+
+#[test]
+fn messages_ask_for_no_shell() {
+    check(remedies::commands_for_a_shell(&files()));
 }
 
 #[test]

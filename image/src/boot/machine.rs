@@ -6,7 +6,9 @@
 
 use crate::arch::Arch;
 use crate::host::run;
-use crate::qemu::{self, Boot, Bus, Disk, FW_CFG_CONFIG, Firmware, Guest, Machine, Network, Qmp};
+use crate::qemu::{
+    self, Boot, Bus, Disk, FW_CFG_CONFIG, Firmware, Guest, Machine, Network, PortForward, Qmp,
+};
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal, kill};
 use std::collections::VecDeque;
@@ -42,6 +44,8 @@ pub(super) struct Setup {
     pub(super) memory_mib: u32,
     /// Where its network leads.
     pub(super) network: Network,
+    /// Ports of this machine that lead to it.
+    pub(super) forwards: Vec<PortForward>,
     /// NodeConfig document.
     pub(super) config: String,
 }
@@ -240,6 +244,7 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],
         firmware: Firmware::default(),
         network: setup.network.clone(),
+        forwards: setup.forwards.clone(),
         ports: Vec::new(),
         api_port: None,
         sockets: dir.to_path_buf(),

@@ -12,12 +12,13 @@
 
 mod machine;
 mod screen;
+mod ways;
 
 use crate::build::{Builder, Options};
 use crate::export::read_config;
 use crate::host::tools;
 use crate::profile::{Dirs, Profile};
-use crate::qemu::Network;
+use crate::qemu::{Network, PortForward};
 use anyhow::{Context, Result};
 use machine::{Event, Running};
 use screen::{Screen, ScreenMarker};
@@ -25,6 +26,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
+use ways::GuestWays;
 
 /// Arguments of `boot`.
 #[derive(clap::Args)]
@@ -50,6 +52,12 @@ pub struct BootArgs {
     /// Your NodeConfig in place of the sample pod's; the machine reaches your network, and this machine at 10.0.2.2
     #[arg(long, value_name = "FILE", conflicts_with = "once")]
     config: Option<PathBuf>,
+    /// A TCP port of this machine's 127.0.0.1 that leads to a port of the node; may be given again
+    #[arg(long, value_name = "HOST_PORT:GUEST_PORT", conflicts_with = "once")]
+    forward: Vec<PortForward>,
+    /// Open the management API to this machine, and print the `orlopctl` line for it: port 10270, or that of `--forward PORT:10270`
+    #[arg(long, conflicts_with = "once")]
+    api: bool,
 }
 
 /// The sample pod; the node's name is appended to it.
@@ -62,12 +70,16 @@ const PRESS_AGAIN: Duration = Duration::from_secs(10);
 /// Runs it.
 ///
 /// # Errors
-/// The build fails, QEMU cannot be started, or the pod does not speak in time.
+/// Options contradict each other, the build fails, QEMU cannot be started, or the pod does not speak in time.
 pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
     // Before the build, which takes minutes.
     let own = args.config.as_deref().map(read_config).transpose()?;
     let log = dirs.cache.join("image/host.log");
     std::fs::create_dir_all(dirs.cache.join("image"))?;
+    let network = if own.is_some() { Network::Host } else { Network::Nowhere };
+    let document = own.map_or_else(|| node_config(dirs), Ok)?;
+    let (ways, config) =
+        GuestWays::open(&args.forward, args.api, document, &dirs.cache.join("image/boot-admin.key"))?;
     tools::ensure(dirs.arch.facts().emulator.host_tools, &log)?;
     if !args.no_build {
         // An image to look at: a checkout that is older than the archive boots, too.
@@ -80,8 +92,9 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
         scratch: dirs.cache.join("image"),
         direct: args.direct,
         memory_mib: args.memory,
-        network: if own.is_some() { Network::Host } else { Network::Nowhere },
-        config: own.map_or_else(|| node_config(dirs), Ok)?,
+        network,
+        forwards: ways.forwards.clone(),
+        config,
     };
     let awaited = args.config.is_none().then_some(POD);
     let mut running = Running::start(&setup)?;
@@ -111,6 +124,7 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
         return finish(running);
     }
     println!("\nThe node is up. What the console says follows; Ctrl-C ends the machine.");
+    show(&ways.lines())?;
     if awaited.is_some() {
         println!("Next: your own pod, `cargo boot -- --config FILE` (docs/start/quickstart.md).");
     }
@@ -206,4 +220,44 @@ fn node_config(dirs: &Dirs) -> Result<String> {
     let path = dirs.source.join("image/rootfs/common/usr/share/orlop/manifests/hello.yaml");
     let pod = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     Ok(screen::node_config(&pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        boot: BootArgs,
+    }
+
+    fn parsed(words: &[&str]) -> Result<BootArgs, String> {
+        let line = Line::try_parse_from(["boot"].iter().chain(words));
+        line.map(|line| line.boot).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ways_into_the_machine_are_options() {
+        let args = parsed(&["--api", "--forward", "8080:80", "--forward", "8443:443"]).expect("understood");
+        let forwards: Vec<String> = args.forward.iter().map(ToString::to_string).collect();
+        assert_eq!((args.api, forwards.join(" ")), (true, "8080:80 8443:443".to_owned()));
+        let args = parsed(&[]).expect("understood");
+        assert!(!args.api && args.forward.is_empty());
+    }
+
+    #[test]
+    fn ways_that_cannot_be_are_refused_by_name() {
+        for (words, named) in [
+            (&["--forward", "80"][..], ["--forward", "HOST_PORT:GUEST_PORT"]),
+            (&["--forward", "8080:0"][..], ["--forward", "GUEST_PORT is \"0\""]),
+            // A machine that powers off by itself has nobody to ask.
+            (&["--once", "--api"][..], ["--once", "--api"]),
+            (&["--once", "--forward", "8080:80"][..], ["--once", "--forward"]),
+        ] {
+            let said = parsed(words).err().expect("refused");
+            assert!(named.iter().all(|name| said.contains(name)), "{words:?}: {said}");
+        }
+    }
 }

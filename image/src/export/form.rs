@@ -32,6 +32,8 @@ pub enum Platform {
     Hyperv,
     /// Proxmox VE.
     Proxmox,
+    /// QEMU by itself, libvirt.
+    Qemu,
     /// A disk or a stick of a machine.
     Metal,
 }
@@ -118,6 +120,7 @@ impl Platform {
             Platform::Vmware => "vmware",
             Platform::Hyperv => "hyperv",
             Platform::Proxmox => "proxmox",
+            Platform::Qemu => "qemu",
             Platform::Metal => "metal",
         }
     }
@@ -129,7 +132,7 @@ impl Platform {
             Platform::Aws | Platform::Vultr => &[DiskForm::Raw],
             Platform::Gce => &[DiskForm::GceTar],
             Platform::Azure => &[DiskForm::FixedVhd],
-            Platform::Openstack | Platform::Oracle | Platform::Proxmox => &[DiskForm::Qcow2],
+            Platform::Openstack | Platform::Oracle | Platform::Proxmox | Platform::Qemu => &[DiskForm::Qcow2],
             Platform::Digitalocean => &[DiskForm::Gzip],
             Platform::Hetzner | Platform::Metal => &[DiskForm::Zstd],
             // The archive holds the disk that was made before it.
@@ -157,6 +160,7 @@ impl Platform {
             | Platform::Oracle
             | Platform::Hetzner
             | Platform::Hyperv
+            | Platform::Qemu
             | Platform::Metal => return None,
             Platform::Digitalocean | Platform::Vultr | Platform::Proxmox => {
                 "its machines are x86-64 machines"
@@ -177,7 +181,7 @@ impl Platform {
             Platform::Hyperv | Platform::Vmware => {
                 "the format of its disks is written with sectors of 512 bytes"
             }
-            Platform::Openstack | Platform::Proxmox => {
+            Platform::Openstack | Platform::Proxmox | Platform::Qemu => {
                 "QEMU gives a machine's disk sectors of 512 bytes there"
             }
             Platform::Aws
@@ -258,6 +262,7 @@ mod tests {
             ("vmware", "orlop-vmware.vmdk orlop-vmware.ova"),
             ("hyperv", "orlop-hyperv.vhdx"),
             ("proxmox", "orlop-proxmox.qcow2"),
+            ("qemu", "orlop-qemu.qcow2"),
             ("metal", "orlop-metal.raw.zst"),
         ];
         let platforms = Platform::value_variants();
@@ -303,6 +308,7 @@ mod tests {
         // The architecture is said first, and the rule of sectors is the same for both.
         assert_eq!(Platform::Vultr.refusal(Arch::Arm64, DiskSectors::B4096), Some(said));
         assert_eq!(Platform::Metal.refusal(Arch::Arm64, DiskSectors::B4096), None);
+        assert_eq!(Platform::Qemu.refusal(Arch::Arm64, DiskSectors::B512), None);
         let of_sectors = Arch::ALL.map(|arch| Platform::Aws.refusal(arch, DiskSectors::B4096));
         assert!(of_sectors[0].is_some() && of_sectors[0] == of_sectors[1], "{of_sectors:?}");
     }

@@ -129,7 +129,7 @@ fn no_image(arch: Arch, profile: Profile) -> String {
     };
     format!(
         "there is no {profile} image{of_arch} yet: build it with \
-         `cargo run -p orlop-image -- build --profile {profile}{option}`"
+         `cargo run --bin orlop-image -- build --profile {profile}{option}`"
     )
 }
 

@@ -57,6 +57,7 @@ fn expected(dir: &Path, platform: Platform) -> PathBuf {
 fn formats_of_qemu_img_hold_the_same_disk() {
     let table = [
         (Platform::Openstack, DiskForm::Qcow2, "qcow2"),
+        (Platform::Qemu, DiskForm::Qcow2, "qcow2"),
         (Platform::Hyperv, DiskForm::Vhdx, "vhdx"),
         (Platform::Vmware, DiskForm::Vmdk, "vmdk"),
         (Platform::Azure, DiskForm::FixedVhd, "vpc"),

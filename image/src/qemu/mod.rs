@@ -2,10 +2,12 @@
 //! machine, and control of a running one.
 
 mod disks;
+mod forward;
 mod probe;
 mod qmp;
 
 pub use disks::{Bus, Disk};
+pub use forward::PortForward;
 pub use probe::{Accelerator, Guest, probe};
 pub use qmp::Qmp;
 
@@ -149,6 +151,8 @@ pub struct Machine {
     pub firmware: Firmware,
     /// The network card's other end.
     pub network: Network,
+    /// Ports of this machine that lead to the guest; not with a TAP device.
+    pub forwards: Vec<PortForward>,
     /// Further network cards.
     pub ports: Vec<Port>,
     /// Socket on which QEMU listens for clients of the management API, at a virtio-serial port.
@@ -253,10 +257,11 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         add("-device", "virtserialport,chardev=api,name=org.orlop.api.0".into());
     }
     add("-device", "virtio-rng-pci".into());
+    let forwards = forward::options(&machine.forwards);
     let mut card = "virtio-net-pci,netdev=net0,romfile=".to_owned();
     match &machine.network {
-        Network::Nowhere => add("-netdev", "user,id=net0,restrict=on".into()),
-        Network::Host => add("-netdev", "user,id=net0".into()),
+        Network::Nowhere => add("-netdev", format!("user,id=net0,restrict=on{forwards}")),
+        Network::Host => add("-netdev", format!("user,id=net0{forwards}")),
         Network::Tap { device, mac } => {
             add("-netdev", format!("tap,id=net0,ifname={device},script=no,downscript=no"));
             card.push_str(&format!(",mac={mac}"));
@@ -337,6 +342,7 @@ mod tests {
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],
             firmware: Firmware::default(),
             network: Network::Nowhere,
+            forwards: Vec::new(),
             ports: Vec::new(),
             api_port: None,
             sockets: "/s".into(),
@@ -407,6 +413,19 @@ mod tests {
             assert!(args.contains(part), "{part}: {args}");
         }
         assert!(!args.contains("restrict=on"), "{args}");
+    }
+
+    #[test]
+    fn ports_lead_to_the_guest_in_both_networks_of_qemu() {
+        let forwards =
+            ["8080:80", "10270:10270"].map(|text| text.parse::<PortForward>().expect("two ports")).to_vec();
+        let want = ",hostfwd=tcp:127.0.0.1:8080-:80,hostfwd=tcp:127.0.0.1:10270-:10270";
+        for (network, start) in
+            [(Network::Nowhere, "user,id=net0,restrict=on"), (Network::Host, "user,id=net0")]
+        {
+            let args = arguments(&Machine { network, forwards: forwards.clone(), ..machine() });
+            assert!(args.contains(&format!("{start}{want}")), "{args:?}");
+        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn await_version(socket: &Path, limit_ms: u64) -> Result<Version, InitError> {
         let left = deadline.saturating_sub(now);
         if left == 0 {
             return Err(InitError::Refused(format!(
-                "containerd does not answer on {} after {} s: {why}. See `journalctl -u containerd`",
+                "containerd does not answer on {} after {} s: {why}. `orlopctl logs containerd` shows its messages",
                 socket.display(),
                 (now - started) / 1000
             )));

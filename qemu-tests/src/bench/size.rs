@@ -35,7 +35,7 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
             ));
         }
     }
-    anyhow::ensure!(any, "nothing was built: `cargo run -p orlop-image -- build`");
+    anyhow::ensure!(any, "nothing was built: `cargo run --bin orlop-image -- build`");
     Ok(())
 }
 

@@ -131,6 +131,7 @@ pub(super) fn machine(
         fw_cfg: Vec::new(),
         firmware: qemu::Firmware::default(),
         network: qemu::Network::Nowhere,
+        forwards: Vec::new(),
         ports: Vec::new(),
         api_port: None,
         sockets: socket_dir(run)?,

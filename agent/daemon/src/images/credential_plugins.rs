@@ -73,7 +73,11 @@ pub fn load(config: &Path, bin_dir: &Path, tokens: bool) -> anyhow::Result<Vec<P
 fn executable(program: &Path) -> Result<(), String> {
     let found = program.metadata().map_err(|e| e.to_string())?;
     let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
-    if runs { Ok(()) } else { Err("it is no executable file; chmod it 0755".to_owned()) }
+    if runs {
+        Ok(())
+    } else {
+        Err("it is no executable file; the pod that puts it there has to give it mode 0755".to_owned())
+    }
 }
 
 fn config_files(config: &Path) -> anyhow::Result<Vec<PathBuf>> {

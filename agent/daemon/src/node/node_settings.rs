@@ -370,7 +370,8 @@ fn check_kernel(protected: bool, differing: &[Differs]) -> anyhow::Result<()> {
     let all: Vec<String> = differing.iter().map(ToString::to_string).collect();
     if protected && !all.is_empty() {
         bail!(
-            "protectKernelDefaults is true: [{}]: set these with sysctl, or set it to false",
+            "protectKernelDefaults is true: [{}]: correct these below kernel.sysctls of the NodeConfig, or set \
+             kubelet.protectKernelDefaults to false",
             all.join(", ")
         );
     }

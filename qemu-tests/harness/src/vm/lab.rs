@@ -505,6 +505,7 @@ impl Lab {
                 ..qemu::Firmware::default()
             },
             network: if self.reaches_host { Network::Host } else { Network::Nowhere },
+            forwards: Vec::new(),
             ports: self.ports.clone(),
             api_port: self.api_port.clone(),
             sockets: socket_dir(&self.run)?,

@@ -134,7 +134,7 @@ fn rbac(cx: &mut CaseContext<'_>) -> Result<()> {
     cluster.restart_apiserver()
 }
 
-/// The key in the line that `orlopctl key new` prints.
+/// The key in the line that `orlopctl key show` prints.
 fn key_of(line: &str) -> Result<String> {
     let (_, rest) = line.split_once("key: \"").with_context(|| format!("no key in {line}"))?;
     Ok(rest.split('"').next().unwrap_or_default().to_owned())

@@ -114,8 +114,11 @@ pub(crate) fn administrator(program: &Path, artefacts: &Path) -> Result<(String,
     let made = Command::new(program).args(["key", "new", "--name", "ops-1"]).arg(&file).output();
     let made = made.with_context(|| format!("run {}", program.display()))?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let shown = Command::new(program).args(["key", "show", "--name", "ops-1"]).arg(&file).output();
+    let shown = shown.with_context(|| format!("run {}", program.display()))?;
+    ensure!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
     let key = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    Ok((key, String::from_utf8_lossy(&made.stdout).into_owned()))
+    Ok((key, String::from_utf8_lossy(&shown.stdout).into_owned()))
 }
 
 /// By TCP: the node's key is kept, an administrator is one, a key of nobody is none.

@@ -152,6 +152,7 @@ fn furnish() -> Result<()> {
     for dir in led_to() {
         fs::create_dir_all(&dir).with_context(|| format!("make {dir}"))?;
     }
+    share(Path::new("/var/opt/cni/bin"))?;
     write_resolv_conf(Path::new("/etc/resolv.conf"))?;
     let plugins = Path::new("/var/lib/orlop/cni/bin");
     if plugins.symlink_metadata().is_err() {
@@ -166,6 +167,14 @@ fn furnish() -> Result<()> {
         copy_tree(seed, Path::new("/var/lib/containerd"))?;
     }
     Ok(())
+}
+
+/// Makes a directory a shared mount. In the image systemd shares all of them; here the runtime would refuse the container of
+/// an add-on that has the directory with `mountPropagation: Bidirectional`.
+fn share(dir: &Path) -> Result<()> {
+    bind(dir, dir, MsFlags::empty())?;
+    mount(None::<&str>, dir, None::<&str>, MsFlags::MS_SHARED, None::<&str>)
+        .with_context(|| format!("share the mount {}", dir.display()))
 }
 
 /// Directories on the state partition that the image's links lead to.

@@ -96,7 +96,10 @@ fn become_root(root: &Path) -> Result<()> {
     // The old root is mounted over the new one and unmounted.
     nix::unistd::pivot_root(".", ".").with_context(|| format!("pivot_root to {}", root.display()))?;
     umount2(".", MntFlags::MNT_DETACH).context("take the machine's root away")?;
-    std::env::set_current_dir("/").context("enter the new root")
+    std::env::set_current_dir("/").context("enter the new root")?;
+    // As systemd does in the image. The runtime refuses `mountPropagation: Bidirectional` for a directory of a private mount. The
+    // mounts below the root stay as they are.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED, None::<&str>).context("share the root")
 }
 
 fn mount_cgroups(top: &Path, hierarchies: &[Hierarchy]) -> Result<()> {
@@ -152,7 +155,6 @@ fn furnish() -> Result<()> {
     for dir in led_to() {
         fs::create_dir_all(&dir).with_context(|| format!("make {dir}"))?;
     }
-    share(Path::new("/var/opt/cni/bin"))?;
     write_resolv_conf(Path::new("/etc/resolv.conf"))?;
     let plugins = Path::new("/var/lib/orlop/cni/bin");
     if plugins.symlink_metadata().is_err() {
@@ -167,14 +169,6 @@ fn furnish() -> Result<()> {
         copy_tree(seed, Path::new("/var/lib/containerd"))?;
     }
     Ok(())
-}
-
-/// Makes a directory a shared mount. In the image systemd shares all of them; here the runtime would refuse the container of
-/// an add-on that has the directory with `mountPropagation: Bidirectional`.
-fn share(dir: &Path) -> Result<()> {
-    bind(dir, dir, MsFlags::empty())?;
-    mount(None::<&str>, dir, None::<&str>, MsFlags::MS_SHARED, None::<&str>)
-        .with_context(|| format!("share the mount {}", dir.display()))
 }
 
 /// Directories on the state partition that the image's links lead to.

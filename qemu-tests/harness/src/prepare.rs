@@ -158,6 +158,7 @@ fn needs_control_plane(case: &Case) -> bool {
         "controlplane/",
         "defence/",
         "join/",
+        "lifecycle/shared-shims",
         "manage/metrics",
         "net/",
         "provision/",

@@ -96,7 +96,10 @@ fn become_root(root: &Path) -> Result<()> {
     // The old root is mounted over the new one and unmounted.
     nix::unistd::pivot_root(".", ".").with_context(|| format!("pivot_root to {}", root.display()))?;
     umount2(".", MntFlags::MNT_DETACH).context("take the machine's root away")?;
-    std::env::set_current_dir("/").context("enter the new root")
+    std::env::set_current_dir("/").context("enter the new root")?;
+    // As systemd does in the image. The runtime refuses `mountPropagation: Bidirectional` for a directory of a private mount. The
+    // mounts below the root stay as they are.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED, None::<&str>).context("share the root")
 }
 
 fn mount_cgroups(top: &Path, hierarchies: &[Hierarchy]) -> Result<()> {

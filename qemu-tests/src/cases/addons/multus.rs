@@ -10,6 +10,7 @@ use orlop_harness::case::{Case, CaseContext, CaseDefaults, Level, skip};
 use orlop_harness::cluster::addons::{AddOns, NATIVE_LIMIT_S, NodeKind, ProxyMode, multus};
 use orlop_harness::cluster::fixture::{Joined, STAYS, api_pod, await_pod_gone};
 use orlop_harness::cluster::flags::Settings;
+use orlop_harness::native::node::NativeNode;
 use orlop_harness::say;
 use serde_json::json;
 
@@ -29,6 +30,8 @@ const RANGE: &str = "10.99.0.0/24";
 /// Pods of the second network, and one without it.
 const PODS: [&str; 2] = ["left", "right"];
 const PLAIN: &str = "plain";
+/// Limit for the addresses of removed pods to be free.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
 
 fn second_interface(cx: &mut CaseContext<'_>) -> Result<()> {
     if let Some(module) = ProxyMode::Iptables.missing_module() {
@@ -63,7 +66,7 @@ fn second_interface(cx: &mut CaseContext<'_>) -> Result<()> {
             joined.cluster.kubectl(&["exec", from, "--", "ping", "-c", "1", "-W", "5", "-I", "net1", to]);
         reached.with_context(|| format!("{from} reaches {to} by its second interface"))?;
     }
-    ensure_removed(&joined)?;
+    ensure_removed(&mut joined)?;
     joined.cluster.ensure_nothing_forbidden()
 }
 
@@ -87,19 +90,31 @@ fn second_address(joined: &Joined, pod: &str) -> Result<Option<String>> {
 }
 
 /// The pods go, and with them their second addresses.
-fn ensure_removed(joined: &Joined) -> Result<()> {
+fn ensure_removed(joined: &mut Joined) -> Result<()> {
     let client = joined.cluster.client();
     for name in PODS {
-        client.delete::<Pod>(&client.of("default"), name, Some(0))?;
+        client.delete::<Pod>(&client.of("default"), name, Some(1))?;
     }
     for name in PODS {
         await_pod_gone(&joined.cluster, name, 60)?;
     }
-    let dir = joined.nodes[0].inside(&format!("/var/lib/cni/networks/{SECOND}"));
+    // The API server may forget a pod before the node has given back its addresses.
+    let deadline = Instant::now() + REMOVAL_LIMIT;
+    loop {
+        let left = reserved(&joined.nodes[0])?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "addresses of removed pods are still reserved: {left:?}");
+        joined.nodes[0].pass(Duration::from_millis(250))?;
+    }
+}
+
+/// Addresses of the second network that the node has given away.
+fn reserved(node: &NativeNode) -> Result<Vec<String>> {
+    let dir = node.inside(&format!("/var/lib/cni/networks/{SECOND}"));
     let prefix = RANGE.trim_end_matches("0/24");
     let entries = std::fs::read_dir(&dir).with_context(|| format!("read {}", dir.display()))?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let left: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
-    ensure!(left.is_empty(), "addresses of removed pods are still reserved: {left:?}");
-    Ok(())
+    Ok(names.filter(|name| name.starts_with(prefix)).collect())
 }

@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[HERE.case(
     propagation,
 )];
 
-/// Upstream's kubelet makes its root directory a shared mount for it; on a native node no mount is shared before.
+/// Upstream's kubelet makes its root directory a shared mount for it; on a native node the mount around the directory is private.
 fn propagation(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let client = joined.cluster.client();

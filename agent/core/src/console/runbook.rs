@@ -168,7 +168,15 @@ pub const SERVICE_DOWN: ProblemRunbook = ProblemRunbook {
     page: "node",
     subject: "kubelet.service, containerd.service, and other essential units",
     sentence: "PART does not run: state and result",
-    remedy: "`orlopctl logs UNIT` has its last words; a reboot starts it again",
+    remedy: "`orlopctl logs UNIT` has its last words; correct its cause (`orlopctl config apply`), then `orlopctl restart UNIT`",
+};
+/// A service that ends again and again.
+pub const SERVICE_ENDS: ProblemRunbook = ProblemRunbook {
+    id: "service-ends",
+    page: "node",
+    subject: "the unit",
+    sentence: "ends again and again: systemd has started it again N times, and the last reason",
+    remedy: "`orlopctl logs UNIT` has its last words; correct its cause (`orlopctl config apply`), or go back with `orlopctl rollback`",
 };
 /// Another service.
 pub const SERVICE_FAILED: ProblemRunbook = ProblemRunbook {
@@ -188,7 +196,7 @@ pub const FILE_SYSTEM_FULL: ProblemRunbook = ProblemRunbook {
 };
 
 /// All of them.
-pub const RUNBOOKS: [&ProblemRunbook; 21] = [
+pub const RUNBOOKS: [&ProblemRunbook; 22] = [
     &CONFIGURATION,
     &CONFIGURATION_CHANGE,
     &CLUSTER_IDENTITY,
@@ -208,6 +216,7 @@ pub const RUNBOOKS: [&ProblemRunbook; 21] = [
     &STATE_PARTITION,
     &NO_ADDRESS,
     &SERVICE_DOWN,
+    &SERVICE_ENDS,
     &SERVICE_FAILED,
     &FILE_SYSTEM_FULL,
 ];

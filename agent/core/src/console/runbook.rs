@@ -186,6 +186,14 @@ pub const SERVICE_FAILED: ProblemRunbook = ProblemRunbook {
     sentence: "failed, with exit status or signal",
     remedy: "`orlopctl logs UNIT` has its last words",
 };
+/// A version that the node went back from, or does not take.
+pub const UPDATE_FAILED: ProblemRunbook = ProblemRunbook {
+    id: "update-failed",
+    page: "node",
+    subject: "update",
+    sentence: "the node went back: VERSION CHECK: REASON",
+    remedy: "correct the cause of the failed check, then `orlopctl upgrade --now --version VERSION`; or wait for a newer release",
+};
 /// Less than a twentieth of a file system is free.
 pub const FILE_SYSTEM_FULL: ProblemRunbook = ProblemRunbook {
     id: "file-system-full",
@@ -196,7 +204,7 @@ pub const FILE_SYSTEM_FULL: ProblemRunbook = ProblemRunbook {
 };
 
 /// All of them.
-pub const RUNBOOKS: [&ProblemRunbook; 22] = [
+pub const RUNBOOKS: [&ProblemRunbook; 23] = [
     &CONFIGURATION,
     &CONFIGURATION_CHANGE,
     &CLUSTER_IDENTITY,
@@ -218,6 +226,7 @@ pub const RUNBOOKS: [&ProblemRunbook; 22] = [
     &SERVICE_DOWN,
     &SERVICE_ENDS,
     &SERVICE_FAILED,
+    &UPDATE_FAILED,
     &FILE_SYSTEM_FULL,
 ];
 

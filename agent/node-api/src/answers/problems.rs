@@ -50,8 +50,8 @@ pub fn problems(facts: &Facts) -> Vec<ProblemStatus> {
     for mistake in of_configuration(&facts.node_config) {
         found.push(problem(&mistake.subject, &mistake.text, mistake.remedy, reference(mistake.runbook)));
     }
-    // Their driver takes the file away with the change.
-    for shown in parse(&facts.change_problems) {
+    // Their driver takes the file away with the change. A failed update stays failed, also while the agent is dead.
+    for shown in parse(&facts.change_problems).into_iter().chain(parse(&facts.update_problems)) {
         found.push(problem(&shown.subject, &shown.text, &shown.remedy, reference(&shown.runbook)));
     }
     of_services(facts, &mut found);

@@ -228,6 +228,17 @@ fn a_change_that_has_not_ended_is_a_problem() {
 }
 
 #[test]
+fn a_failed_update_is_a_problem_while_the_agent_is_dead() {
+    let file = r#"[{"subject":"update","text":"the node went back: 0.5.0 runtime: no answer","remedy":"name it again","runbook":"update-failed"}]"#;
+    let dead = "Id=kubelet.service\nLoadState=loaded\nActiveState=failed\nResult=exit-code\nExecMainStatus=1";
+    let facts = Facts { update_problems: file.to_owned(), services: Some(Ok(services(dead))), ..healthy() };
+    let found = problems(&facts);
+    let subjects: Vec<&str> = found.iter().map(|problem| problem.subject.as_str()).collect();
+    assert_eq!(subjects, ["update", "kubelet.service"]);
+    assert_eq!(found[0].runbook, "docs/runbooks/node.md#update-failed");
+}
+
+#[test]
 fn what_cannot_be_read_fails_for_itself() {
     let silent = Refusal::new(Reason::PartSilent, "systemd", "no answer within 5 s");
     let facts = Facts { services: Some(Err(silent)), ..Facts::default() };

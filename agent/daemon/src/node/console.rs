@@ -346,8 +346,8 @@ async fn follow_manifests(mut manifests: watch::Receiver<ManifestProblems>, own:
 /// The pod's status; an empty one while its worker has published none.
 fn view(uid: &PodUid, pod: &Pod, statuses: &PodViews) -> PodView {
     statuses.get(uid).cloned().unwrap_or_else(|| {
-        let word = |word: &Option<String>| word.as_deref().unwrap_or_default().into();
-        let (namespace, name) = (word(&pod.metadata.namespace), word(&pod.metadata.name));
+        let word = |word: Option<&str>| -> Arc<str> { word.unwrap_or_default().into() };
+        let (namespace, name) = (word(pod.metadata.namespace.as_deref()), word(pod.metadata.name.as_deref()));
         PodView { key: PodKey { namespace, name, uid: uid.clone() }, status: Arc::default() }
     })
 }

@@ -128,7 +128,7 @@ pub const IMAGE_NEVER_PULL: ProblemRunbook = ProblemRunbook {
     page: "static-pods",
     subject: "static pod NAMESPACE/NAME, container NAME",
     sentence: "ErrImageNeverPull: message",
-    remedy: "the image is not here and its pull policy is Never: correct one of them, `orlopctl config apply FILE` or its source and reboot",
+    remedy: "the image is not here, its pull policy is Never: correct one, `orlopctl config apply FILE` or its source and reboot",
 };
 /// `ErrImagePull`, `ImagePullBackOff`, `RegistryUnavailable`.
 pub const IMAGE_PULL: ProblemRunbook = ProblemRunbook {

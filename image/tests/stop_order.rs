@@ -88,7 +88,27 @@ fn logind_comes_back_with_its_bus() {
     assert!(says("systemd-logind.service", "PartOf", "dbus-broker.service"));
     assert!(says("systemd-logind.service", "After", "dbus-broker.service"));
     assert!(says("dbus-broker.service", "Restart", "always"));
-    for unit in ["systemd-logind.service", "dbus-broker.service"] {
+}
+
+/// systemd gives up a service that fails five times within ten seconds, and then nobody on the node can start it.
+#[test]
+fn no_permanent_service_is_given_up() {
+    for unit in [
+        "containerd.service",
+        "dbus-broker.service",
+        "kubelet.service",
+        "orlop-change.service",
+        "orlop-clock.service",
+        "orlop-node-api.service",
+        "orlop-provision.service",
+        "orlop-resolv.service",
+        "orlop-serial.service",
+        "orlop-trial.service",
+        "systemd-journald.service",
+        "systemd-logind.service",
+        "systemd-networkd.service",
+        "systemd-timesyncd.service",
+    ] {
         assert!(says(unit, "StartLimitIntervalSec", "0"), "{unit} is given up after some failures");
     }
 }

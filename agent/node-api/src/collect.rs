@@ -238,6 +238,7 @@ fn files(root: &Path) -> Facts {
         degraded: text("run/orlop/degraded"),
         agent_problems: text("run/orlop/agent-problems.json"),
         change_problems: text("run/orlop/change-problems.json"),
+        update_problems: text("run/orlop/update-problems.json"),
         meminfo: text("proc/meminfo"),
         memory_pressure: text("proc/pressure/memory"),
         ntp_synchronized: root.join("run/systemd/timesync/synchronized").exists(),

@@ -38,6 +38,8 @@ pub struct Facts {
     pub agent_problems: String,
     /// `/run/orlop/change-problems.json`.
     pub change_problems: String,
+    /// `/run/orlop/update-problems.json`.
+    pub update_problems: String,
     /// `/proc/meminfo`.
     pub meminfo: String,
     /// `/proc/pressure/memory`.

@@ -11,6 +11,8 @@ use super::text::clean;
 pub const RUNNING: &str = "running";
 /// Longest line, characters.
 const LINE_CHARS_MAX: usize = 480;
+/// Longest reason of a Node that is not ready, characters.
+const REASON_CHARS_MAX: usize = 240;
 /// Problems in a banner; the number of the others follows.
 const PROBLEMS_MAX: usize = 6;
 /// Addresses in a banner.
@@ -90,6 +92,8 @@ pub struct BannerFacts<'a> {
     pub addresses: &'a [String],
     /// Its place in a cluster.
     pub cluster: ClusterPlace,
+    /// Why the Node is not ready, by its condition; empty if the API server has no such condition.
+    pub not_ready: &'a str,
     /// Problems, the most important first.
     pub problems: &'a [&'a ConsoleProblem],
 }
@@ -105,7 +109,7 @@ pub fn content(facts: &BannerFacts<'_>) -> Vec<String> {
         all => all.iter().take(ADDRESSES_MAX).cloned().collect::<Vec<_>>().join(", "),
     };
     lines.push(format!("addresses: {addresses}"));
-    lines.push(format!("cluster: {}", cluster(facts.cluster)));
+    lines.push(format!("cluster: {}{}", cluster(facts.cluster), why_not_ready(facts)));
     if !facts.firmware.is_empty() {
         lines.push(format!("firmware: {}", facts.firmware));
     }
@@ -128,6 +132,18 @@ fn cluster(place: ClusterPlace) -> &'static str {
     }
 }
 
+/// The reason of a Node that is not ready. One that the API server does not have yet has the first problem's.
+fn why_not_ready(facts: &BannerFacts<'_>) -> String {
+    if facts.cluster != (ClusterPlace::Member { ready: false }) {
+        return String::new();
+    }
+    match (facts.not_ready, facts.problems.first()) {
+        ("", None) => String::new(),
+        ("", Some(problem)) => format!(": see the problem with {}", problem.subject),
+        (message, _) => format!(": {}", clean(message, REASON_CHARS_MAX)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +156,14 @@ mod tests {
     ) -> String {
         let addresses: Vec<String> = addresses.iter().map(|a| (*a).to_owned()).collect();
         let problems: Vec<&ConsoleProblem> = problems.iter().collect();
-        let facts = BannerFacts { state, firmware: "", addresses: &addresses, cluster, problems: &problems };
+        let facts = BannerFacts {
+            state,
+            firmware: "",
+            addresses: &addresses,
+            cluster,
+            not_ready: "",
+            problems: &problems,
+        };
         content(&facts).join("\n")
     }
 
@@ -167,10 +190,28 @@ mod tests {
     fn a_firmware_with_secure_boot_has_a_line() {
         let cluster = ClusterPlace::Standalone;
         let firmware = "Secure Boot on (keys: Orlop db 1a2b3c4d)";
-        let facts = BannerFacts { state: RUNNING, firmware, addresses: &[], cluster, problems: &[] };
+        let facts =
+            BannerFacts { state: RUNNING, firmware, addresses: &[], cluster, not_ready: "", problems: &[] };
         let lines = content(&facts);
         assert_eq!(lines[3], "   firmware: Secure Boot on (keys: Orlop db 1a2b3c4d)");
         assert_eq!(lines.len(), 5, "{lines:?}");
+    }
+
+    #[test]
+    fn a_node_that_is_not_ready_has_its_reason() {
+        let problem = ConsoleProblem::new("cluster, identity", "no token", "");
+        let line = |ready: bool, not_ready: &str, problems: &[&ConsoleProblem]| {
+            let cluster = ClusterPlace::Member { ready };
+            let facts =
+                BannerFacts { state: RUNNING, firmware: "", addresses: &[], cluster, not_ready, problems };
+            content(&facts).remove(2)
+        };
+        let not_ready = "   cluster: the Node is NOT READY";
+        assert_eq!(line(false, "", &[]), not_ready);
+        assert_eq!(line(false, "cni\nplugin", &[&problem]), format!("{not_ready}: cni plugin"));
+        let want = format!("{not_ready}: see the problem with cluster, identity");
+        assert_eq!(line(false, "", &[&problem]), want);
+        assert_eq!(line(true, "old", &[&problem]), "   cluster: joined, the Node is Ready");
     }
 
     #[test]

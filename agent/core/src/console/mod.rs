@@ -58,6 +58,8 @@ pub enum ConsoleEvent {
     Addresses(Vec<String>),
     /// The node's place in a cluster.
     Cluster(ClusterPlace),
+    /// Message of the Node's condition Ready while it is not True; empty without one.
+    NotReady(String),
     /// The deadline came, or the machine begins.
     Tick,
 }
@@ -117,6 +119,8 @@ pub struct Console {
     state: &'static str,
     addresses: Vec<String>,
     cluster: ClusterPlace,
+    /// Message of the Node's condition Ready.
+    not_ready: String,
     problems: BTreeMap<(ProblemSource, String), ProblemCourse>,
     /// A serial port is slow, and the kernel keeps few lines.
     limit: TokenBucket,
@@ -140,6 +144,7 @@ impl Console {
             state,
             addresses: Vec::new(),
             cluster,
+            not_ready: String::new(),
             problems: BTreeMap::new(),
             limit: TokenBucket::new(LINES.1, LINES.0),
             began: None,
@@ -241,6 +246,7 @@ impl Console {
             firmware: &self.title.firmware,
             addresses: &self.addresses,
             cluster: self.cluster,
+            not_ready: &self.not_ready,
             problems: &problems,
         })
     }
@@ -266,6 +272,7 @@ impl Machine for Console {
             ConsoleEvent::State(_) | ConsoleEvent::Tick => {}
             ConsoleEvent::Addresses(addresses) => self.addresses = addresses,
             ConsoleEvent::Cluster(cluster) => self.cluster = cluster,
+            ConsoleEvent::NotReady(message) => self.not_ready = message,
         }
         self.write_problems(now, out);
         self.write_banner(now, out);

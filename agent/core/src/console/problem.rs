@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use agent_types::ids::PodKey;
-use k8s_openapi::api::core::v1::{ContainerStateWaiting, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ use super::text::clean;
 
 /// A container that waits for less than this may be on its way.
 pub const WAITS_FOR: Duration = Duration::from_secs(10);
+/// A static pod may take so long from its manifest to its containers.
+pub const STARTS_WITHIN: Duration = Duration::from_secs(120);
 /// Longest name of an object, characters.
 const SUBJECT_CHARS_MAX: usize = 120;
 /// Longest text of a problem, characters; the remedy follows it.
@@ -173,8 +175,8 @@ pub fn of_static_pods<'a>(
         if let Some(refused) = refused(&pod, status) {
             problems.push(refused);
         }
-        let init = status.init_container_statuses.iter().flatten();
-        for container in init.chain(status.container_statuses.iter().flatten()) {
+        let before = problems.len();
+        for container in containers(status) {
             let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
             let Some(ContainerStateWaiting { reason: Some(reason), message }) = waiting else { continue };
             if ON_THE_WAY.contains(&reason.as_str()) {
@@ -188,8 +190,37 @@ pub fn of_static_pods<'a>(
                 ..ConsoleProblem::of(runbook::of_waiting(reason), &subject, &text)
             });
         }
+        if problems.len() == before {
+            problems.extend(slow(&pod, status));
+        }
     }
     problems
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten())
+}
+
+/// A pod that does not run yet: a problem once it has lasted. Its containers have no reason of their own.
+fn slow(pod: &str, status: &PodStatus) -> Option<ConsoleProblem> {
+    if !matches!(status.phase.as_deref(), None | Some("" | "Pending")) {
+        return None;
+    }
+    let waiting = containers(status).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().unwrap_or("no reason");
+        Some(format!("container {} waits: {reason}", container.name))
+    });
+    let words = waiting.unwrap_or_else(|| "it has no container yet".to_owned());
+    let more = status.message.as_deref().map_or_else(String::new, |message| format!(": {message}"));
+    let text =
+        format!("does not run {} s after its manifest was accepted: {words}{more}", STARTS_WITHIN.as_secs());
+    Some(ConsoleProblem {
+        kind: "slow start".to_owned(),
+        lasts: STARTS_WITHIN,
+        ..ConsoleProblem::of(&runbook::POD_SLOW, pod, &text)
+    })
 }
 
 /// A pod that failed as a whole: admission refused it, or the node evicted it.
@@ -257,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_a_remedy_and_containers_on_their_way_have_none() {
+    fn each_reason_has_a_remedy() {
         for (reason, remedy) in [
             ("ErrImagePull", "registries"),
             ("ImagePullBackOff", "registries"),
@@ -271,8 +302,31 @@ mod tests {
             let start = format!("static pod default/web-edge-7, container web: {reason}: why [2J; ");
             assert!(found[0].starts_with(&start) && found[0].contains(remedy), "{found:?}");
         }
-        assert!(lines(waiting("ContainerCreating", "")).is_empty());
-        assert!(lines(waiting("PodInitializing", "")).is_empty());
+    }
+
+    #[test]
+    fn a_pod_on_its_way_is_a_problem_only_when_it_lasts() {
+        let found = |status: Value| {
+            let status: PodStatus = serde_json::from_value(status).unwrap();
+            of_static_pods([(&key(), &status)])
+        };
+        let start = "does not run 120 s after its manifest was accepted: ";
+        for (status, why) in [
+            (waiting("ContainerCreating", ""), "container web waits: ContainerCreating"),
+            (waiting("PodInitializing", ""), "container web waits: PodInitializing"),
+            (json!({}), "it has no container yet"),
+        ] {
+            let problems = found(status);
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert_eq!(
+                (problems[0].lasts, problems[0].subject.as_str()),
+                (STARTS_WITHIN, "static pod default/web-edge-7")
+            );
+            assert_eq!(problems[0].text, format!("{start}{why}"));
+        }
+        // A container with a reason of its own, and a pod that runs.
+        assert_eq!(found(waiting("ErrImagePull", "no")).len(), 1);
+        assert_eq!(found(json!({"phase": "Running"})), []);
     }
 
     #[test]

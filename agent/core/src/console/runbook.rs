@@ -24,7 +24,7 @@ pub const CONFIGURATION: ProblemRunbook = ProblemRunbook {
     page: "configuration",
     subject: "configuration, N of M",
     sentence: "SOURCE:LINE: KEY: VALUE and what is allowed",
-    remedy: "correct it and reboot; the file orlop/node-config.json in the node's logs has all",
+    remedy: "correct it: `orlopctl config apply FILE`, or in its source and reboot; orlop/node-config.json in the node's logs has all",
 };
 /// A change of the node's own document that has not ended; the management API alone shows it.
 pub const CONFIGURATION_CHANGE: ProblemRunbook = ProblemRunbook {
@@ -88,7 +88,7 @@ pub const MANIFEST: ProblemRunbook = ProblemRunbook {
     page: "static-pods",
     subject: "manifest PATH",
     sentence: "what is wrong in it, or its unknown fields",
-    remedy: "correct the pod in staticPods of the NodeConfig and reboot",
+    remedy: "correct the pod in staticPods of the NodeConfig: `orlopctl config apply FILE`, or in its source and reboot",
 };
 /// The server of `staticPodURL`.
 pub const MANIFEST_URL: ProblemRunbook = ProblemRunbook {
@@ -104,7 +104,15 @@ pub const POD_FAILED: ProblemRunbook = ProblemRunbook {
     page: "static-pods",
     subject: "static pod NAMESPACE/NAME",
     sentence: "REASON: message, for example OutOfcpu, NodePorts, NodeAffinity",
-    remedy: "correct the pod in staticPods of the NodeConfig and reboot",
+    remedy: "correct the pod in staticPods of the NodeConfig: `orlopctl config apply FILE`, or in its source and reboot",
+};
+/// The pod has not been created within two minutes.
+pub const POD_SLOW: ProblemRunbook = ProblemRunbook {
+    id: "pod-slow",
+    page: "static-pods",
+    subject: "static pod NAMESPACE/NAME",
+    sentence: "does not run 120 s after its manifest was accepted: container NAME waits: REASON",
+    remedy: "`orlopctl logs kubelet.service --grep POD --lines 20` has the step that does not end: image, volume, network or sandbox",
 };
 /// `InvalidImageName`.
 pub const IMAGE_NAME: ProblemRunbook = ProblemRunbook {
@@ -112,7 +120,7 @@ pub const IMAGE_NAME: ProblemRunbook = ProblemRunbook {
     page: "static-pods",
     subject: "static pod NAMESPACE/NAME, container NAME",
     sentence: "InvalidImageName: message",
-    remedy: "correct `image` in staticPods of the NodeConfig and reboot",
+    remedy: "correct `image` in staticPods of the NodeConfig: `orlopctl config apply FILE`, or in its source and reboot",
 };
 /// `ErrImageNeverPull`.
 pub const IMAGE_NEVER_PULL: ProblemRunbook = ProblemRunbook {
@@ -120,7 +128,7 @@ pub const IMAGE_NEVER_PULL: ProblemRunbook = ProblemRunbook {
     page: "static-pods",
     subject: "static pod NAMESPACE/NAME, container NAME",
     sentence: "ErrImageNeverPull: message",
-    remedy: "the image is not on this node and its pull policy is Never: correct `image` or `imagePullPolicy` and reboot",
+    remedy: "the image is not here, its pull policy is Never: correct one, `orlopctl config apply FILE` or its source and reboot",
 };
 /// `ErrImagePull`, `ImagePullBackOff`, `RegistryUnavailable`.
 pub const IMAGE_PULL: ProblemRunbook = ProblemRunbook {
@@ -144,7 +152,7 @@ pub const CONTAINER_WAITS: ProblemRunbook = ProblemRunbook {
     page: "static-pods",
     subject: "static pod NAMESPACE/NAME, container NAME",
     sentence: "another reason, for example CreateContainerConfigError: message",
-    remedy: "correct the pod in staticPods of the NodeConfig and reboot",
+    remedy: "correct the pod in staticPods of the NodeConfig: `orlopctl config apply FILE`, or in its source and reboot",
 };
 /// The state partition is not used.
 pub const STATE_PARTITION: ProblemRunbook = ProblemRunbook {
@@ -168,7 +176,15 @@ pub const SERVICE_DOWN: ProblemRunbook = ProblemRunbook {
     page: "node",
     subject: "kubelet.service, containerd.service, and other essential units",
     sentence: "PART does not run: state and result",
-    remedy: "`orlopctl logs UNIT` has its last words; a reboot starts it again",
+    remedy: "`orlopctl logs UNIT` has its last words; correct its cause (`orlopctl config apply`), then `orlopctl restart UNIT`",
+};
+/// A service that ends again and again.
+pub const SERVICE_ENDS: ProblemRunbook = ProblemRunbook {
+    id: "service-ends",
+    page: "node",
+    subject: "the unit",
+    sentence: "ends again and again: systemd has started it again N times, and the last reason",
+    remedy: "`orlopctl logs UNIT` has its last words; correct its cause (`orlopctl config apply`), or go back with `orlopctl rollback`",
 };
 /// Another service.
 pub const SERVICE_FAILED: ProblemRunbook = ProblemRunbook {
@@ -177,6 +193,14 @@ pub const SERVICE_FAILED: ProblemRunbook = ProblemRunbook {
     subject: "the unit",
     sentence: "failed, with exit status or signal",
     remedy: "`orlopctl logs UNIT` has its last words",
+};
+/// A version that the node went back from, or does not take.
+pub const UPDATE_FAILED: ProblemRunbook = ProblemRunbook {
+    id: "update-failed",
+    page: "node",
+    subject: "update",
+    sentence: "the node went back: VERSION CHECK: REASON",
+    remedy: "correct the cause of the failed check, then `orlopctl upgrade --now --version VERSION`; or wait for a newer release",
 };
 /// Less than a twentieth of a file system is free.
 pub const FILE_SYSTEM_FULL: ProblemRunbook = ProblemRunbook {
@@ -188,7 +212,7 @@ pub const FILE_SYSTEM_FULL: ProblemRunbook = ProblemRunbook {
 };
 
 /// All of them.
-pub const RUNBOOKS: [&ProblemRunbook; 21] = [
+pub const RUNBOOKS: [&ProblemRunbook; 24] = [
     &CONFIGURATION,
     &CONFIGURATION_CHANGE,
     &CLUSTER_IDENTITY,
@@ -200,6 +224,7 @@ pub const RUNBOOKS: [&ProblemRunbook; 21] = [
     &MANIFEST,
     &MANIFEST_URL,
     &POD_FAILED,
+    &POD_SLOW,
     &IMAGE_NAME,
     &IMAGE_NEVER_PULL,
     &IMAGE_PULL,
@@ -208,7 +233,9 @@ pub const RUNBOOKS: [&ProblemRunbook; 21] = [
     &STATE_PARTITION,
     &NO_ADDRESS,
     &SERVICE_DOWN,
+    &SERVICE_ENDS,
     &SERVICE_FAILED,
+    &UPDATE_FAILED,
     &FILE_SYSTEM_FULL,
 ];
 

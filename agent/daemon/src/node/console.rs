@@ -19,8 +19,10 @@ use agent_core::console::{Console, ConsoleEvent, ConsoleLines, LineLevel};
 use agent_linux::files::{Durability, write_atomic};
 use agent_linux::kernel_log::{self, KernelLogWriter};
 use agent_linux::network;
+use agent_types::ids::{PodKey, PodUid};
 use agent_types::pod::is_static;
 use agent_types::time::Now;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use orlop_config::boot_trust::TRUST_PHASE;
 use orlop_config::ledger::Ledger;
 use tokio::sync::{Notify, mpsc, watch};
@@ -30,7 +32,7 @@ use crate::node::facts_sources::watch_network;
 use crate::node::node_events::ManifestProblems;
 use crate::pods::desired_pods::DesiredPods;
 use crate::pods::pod_dirs::chain;
-use crate::pods::status::PodViews;
+use crate::pods::status::{PodView, PodViews};
 use crate::tasks::actor::{Shell, Tasks};
 use crate::tasks::mailbox::{Coalesce, Inbox, Relation, Sender};
 
@@ -146,6 +148,8 @@ pub struct NodeParts {
     pub manifests: watch::Receiver<ManifestProblems>,
     /// Whether the API server shows the node as ready; `None` on a standalone node.
     pub ready: Option<watch::Receiver<bool>>,
+    /// The Node as its watch shows it; `None` on a standalone node.
+    pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
 }
 
 /// Starts the console; it lives until the node stops.
@@ -179,11 +183,14 @@ impl NodeConsole {
 
     /// Shows the node's parts from now on.
     pub fn follow_node(&self, parts: NodeParts) {
-        let NodeParts { statuses, desired, manifests, ready } = parts;
+        let NodeParts { statuses, desired, manifests, ready, object } = parts;
         self.tasks.start(follow_static_pods(statuses, desired, self.own.clone()));
         self.tasks.start(follow_manifests(manifests, self.own.clone()));
         if let Some(ready) = ready {
             self.tasks.start(follow_ready(ready, self.own.clone()));
+        }
+        if let Some(object) = object {
+            self.tasks.start(follow_reason(object, self.own.clone()));
         }
     }
 }
@@ -309,6 +316,23 @@ async fn follow_ready(mut ready: watch::Receiver<bool>, own: Sender<ConsoleEvent
     }
 }
 
+async fn follow_reason(mut object: watch::Receiver<Option<Arc<Node>>>, own: Sender<ConsoleEvent>) {
+    loop {
+        let message = object.borrow_and_update().as_deref().and_then(why_not_ready).unwrap_or_default();
+        own.send(ConsoleEvent::NotReady(message));
+        if object.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Message of the condition Ready, unless it is True.
+fn why_not_ready(node: &Node) -> Option<String> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    ready.message.clone().filter(|_| ready.status != "True")
+}
+
 async fn follow_manifests(mut manifests: watch::Receiver<ManifestProblems>, own: Sender<ConsoleEvent>) {
     loop {
         let present = manifests.borrow_and_update().values().flatten().cloned().collect();
@@ -319,6 +343,15 @@ async fn follow_manifests(mut manifests: watch::Receiver<ManifestProblems>, own:
     }
 }
 
+/// The pod's status; an empty one while its worker has published none.
+fn view(uid: &PodUid, pod: &Pod, statuses: &PodViews) -> PodView {
+    statuses.get(uid).cloned().unwrap_or_else(|| {
+        let word = |word: Option<&str>| -> Arc<str> { word.unwrap_or_default().into() };
+        let (namespace, name) = (word(pod.metadata.namespace.as_deref()), word(pod.metadata.name.as_deref()));
+        PodView { key: PodKey { namespace, name, uid: uid.clone() }, status: Arc::default() }
+    })
+}
+
 async fn follow_static_pods(
     mut statuses: watch::Receiver<PodViews>,
     mut desired: watch::Receiver<DesiredPods>,
@@ -327,9 +360,9 @@ async fn follow_static_pods(
     loop {
         let present = {
             let (desired, statuses) = (desired.borrow_and_update(), statuses.borrow_and_update());
-            let of_static =
-                statuses.iter().filter(|(uid, _)| desired.get(*uid).is_some_and(|pod| is_static(pod)));
-            problem::of_static_pods(of_static.map(|(_, view)| (&view.key, &*view.status)))
+            let of_static = desired.iter().filter(|(_, pod)| is_static(pod));
+            let views: Vec<PodView> = of_static.map(|(uid, pod)| view(uid, pod, &statuses)).collect();
+            problem::of_static_pods(views.iter().map(|view| (&view.key, &*view.status)))
         };
         own.send(ConsoleEvent::Problems(ProblemSource::StaticPods, present));
         tokio::select! {
@@ -363,10 +396,7 @@ async fn follow_addresses(own: Sender<ConsoleEvent>, tasks: Tasks) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use agent_types::ids::PodKey;
-    use k8s_openapi::api::core::v1::{
-        ContainerState, ContainerStateWaiting, ContainerStatus, Pod, PodStatus,
-    };
+    use k8s_openapi::api::core::v1::{ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -418,11 +448,17 @@ mod tests {
         let (_desired, desired) = watch::channel(DesiredPods::from([(key.uid.clone(), pod)]));
         let (_manifests, manifests) = watch::channel(ManifestProblems::new());
         let (ready_view, ready) = watch::channel(false);
+        let lacks: Node =
+            serde_json::from_value(serde_json::json!({"metadata": {}, "status": {"conditions": [
+            {"type": "Ready", "status": "False", "message": "cni plugin not initialized"}]}}))
+            .unwrap();
+        let (_object, object) = watch::channel(Some(Arc::new(lacks)));
         console.follow_node(NodeParts {
             statuses: statuses.subscribe(),
             desired,
             manifests,
             ready: Some(ready),
+            object: Some(object),
         });
         statuses.publish(&key, status);
         // Blocking work needs real time, which a paused clock does not give: the log is looked at until it has all.
@@ -441,7 +477,7 @@ mod tests {
             "<5>orlop-agent: -- edge-7 -- Orlop ",
             " -- slot A (vda2), root hash 001122334455 -- up ",
             "<5>orlop-agent:    node agent: ready",
-            "<5>orlop-agent:    cluster: the Node is NOT READY",
+            "<5>orlop-agent:    cluster: the Node is NOT READY: cni plugin not initialized",
             "<4>orlop-agent: problem: static pod default/web-n, container c: ErrImagePull",
         ] {
             assert!(text.contains(line), "{line}: {text}");

@@ -26,7 +26,7 @@ use crate::update::senses::{ClusterSenses, NodeSenses, follow_damage, mark_crash
 use crate::update::settings::{self, UpdateSettings};
 use crate::update::slots::Slots;
 use crate::update::worker::UpdateFiles;
-use crate::update::{self, UpdatePaths, words};
+use crate::update::{self, UpdatePaths, problems, words};
 
 /// The API server's client, once the node has an identity.
 type ClientReceiver = watch::Receiver<Option<Arc<ApiClient>>>;
@@ -89,7 +89,8 @@ pub(super) async fn start(
     });
     let files = UpdateFiles { plan: PLAN_FILE.into(), baseline: BASELINE_FILE.into() };
     let (words, kept) = (PathBuf::from(words::DIRECTORY), PathBuf::from(KEPT_DIR));
-    let paths = UpdatePaths { files, words, updater: SOCKET.into(), kept };
+    let problems = run_dir().join(problems::FILE);
+    let paths = UpdatePaths { files, words, problems, updater: SOCKET.into(), kept };
     update::start(update::Deps {
         settings,
         slots,

@@ -145,6 +145,7 @@ fn node_parts(node: &Node<CriClient, CriClient>) -> NodeParts {
         desired: node.desired(),
         manifests: node.node_events().follow_manifests(),
         ready: node.shown_ready(),
+        object: node.object(),
     }
 }
 

@@ -13,6 +13,7 @@
 pub mod cluster_side;
 pub mod gate;
 pub mod probe;
+pub mod problems;
 pub mod senses;
 pub mod settings;
 pub mod shell;
@@ -79,6 +80,8 @@ pub struct UpdatePaths {
     pub files: UpdateFiles,
     /// Where the guard reads the agent's words.
     pub words: PathBuf,
+    /// Where the management API reads of a failed update.
+    pub problems: PathBuf,
     /// The updater's socket.
     pub updater: PathBuf,
     /// Directory of what the updater keeps.
@@ -154,6 +157,8 @@ fn begin<A: ApiServer>(deps: Deps<A>, kept: Option<UpdatePlan>) {
     let (words, newest) = watch::channel(None);
     let (record_view, record) = watch::channel(None);
     let (stage, wanted) = watch::channel(None);
+    let (problems, present) = watch::channel(Vec::new());
+    tasks.start(problems::keep(paths.problems, present, tasks.clone()));
     tasks.start(words::write(paths.words, newest, tasks.clone()));
     let gate =
         GateLoop { senses: Arc::clone(&senses), baseline, can_probe, to: own.clone(), tasks: tasks.clone() };
@@ -206,6 +211,7 @@ fn begin<A: ApiServer>(deps: Deps<A>, kept: Option<UpdatePlan>) {
         node_events,
         host,
         words,
+        problems,
         wish,
         stage,
         has_source,

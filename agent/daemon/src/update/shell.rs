@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use agent_core::console::problem::ShownProblem;
 use agent_core::console::text::clean;
 use agent_core::events::Fact;
 use agent_core::node_update::plan::UpdatePhase;
@@ -19,6 +20,7 @@ use orlop_config::release::ReleaseVersion;
 use tokio::sync::watch;
 
 use super::gate::GateWish;
+use super::problems;
 use super::words::{NewestWord, word};
 use super::worker::UpdateWorker;
 use crate::node::host_channel::Host;
@@ -41,6 +43,8 @@ pub struct UpdateShell<A> {
     pub host: Host,
     /// For the guard of a trial.
     pub words: NewestWord,
+    /// For the management API.
+    pub problems: watch::Sender<Vec<ShownProblem>>,
     /// Whether the gate is wanted.
     pub wish: watch::Sender<GateWish>,
     /// What the updater has to stage.
@@ -71,6 +75,7 @@ impl<A: ApiServer> Shell for UpdateShell<A> {
             }
             UpdateAction::Trial(decision) => self.decided(now, decision),
             UpdateAction::Show(shown) => {
+                self.problems.send_replace(problems::shown(shown.failed.as_deref()));
                 // An image that was written to a disk has a record that does not know its version yet.
                 let is_known = !shown.version.is_empty();
                 let version = if is_known { shown.version } else { self.worker.slots.version().to_owned() };

@@ -160,7 +160,13 @@ impl Driven {
                 let asked = asks.send(()).map_err(|e| e.to_string());
                 std::future::ready(asked).boxed()
             }),
-            paths: UpdatePaths { files, words, updater, kept: dir.path().join("kept") },
+            paths: UpdatePaths {
+                files,
+                words,
+                problems: dir.path().join("update-problems.json"),
+                updater,
+                kept: dir.path().join("kept"),
+            },
             tasks: tasks.clone(),
         });
         Driven { slots, senses, reboots, node, dir, tasks }

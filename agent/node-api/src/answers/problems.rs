@@ -7,7 +7,7 @@ use agent_core::console::problem::{of_configuration, parse};
 use agent_core::console::runbook::{self, ProblemRunbook, phase_reference, reference};
 use agent_core::console::text::clean;
 use orlop_proto::node_api::v1alpha1::object::Status;
-use orlop_proto::node_api::v1alpha1::{MountStatus, ProblemStatus};
+use orlop_proto::node_api::v1alpha1::{MountStatus, ProblemStatus, ServiceStatus};
 
 use super::node::AGENT;
 use super::{NamedObjects, boot, services};
@@ -50,8 +50,8 @@ pub fn problems(facts: &Facts) -> Vec<ProblemStatus> {
     for mistake in of_configuration(&facts.node_config) {
         found.push(problem(&mistake.subject, &mistake.text, mistake.remedy, reference(mistake.runbook)));
     }
-    // Their driver takes the file away with the change.
-    for shown in parse(&facts.change_problems) {
+    // Their driver takes the file away with the change. A failed update stays failed, also while the agent is dead.
+    for shown in parse(&facts.change_problems).into_iter().chain(parse(&facts.update_problems)) {
         found.push(problem(&shown.subject, &shown.text, &shown.remedy, reference(&shown.runbook)));
     }
     of_services(facts, &mut found);
@@ -68,8 +68,9 @@ pub fn problems(facts: &Facts) -> Vec<ProblemStatus> {
 }
 
 fn of_services(facts: &Facts, found: &mut Vec<ProblemStatus>) {
-    let units = match &facts.services {
-        Some(Ok(text)) => services::parse(text),
+    let up_s = facts.uptime.split('.').next().and_then(|seconds| seconds.trim().parse().ok());
+    let (units, ending) = match &facts.services {
+        Some(Ok(text)) => (services::parse(text), services::ending(text, up_s)),
         Some(Err(refusal)) => {
             found.push(problem_of_refusal(refusal));
             return;
@@ -78,13 +79,23 @@ fn of_services(facts: &Facts, found: &mut Vec<ProblemStatus>) {
     };
     for (name, part) in services::ESSENTIAL {
         let why = match units.get(name) {
+            Some(_) if ending.contains(name) => continue,
             Some(unit) if matches!(unit.active.as_str(), "active" | "activating" | "reloading") => continue,
             Some(unit) => services::words(unit),
             None => "systemd does not know it".to_owned(),
         };
-        let remedy = format!("`orlopctl logs {name}` has its last words; a reboot starts it again");
+        let remedy = if why == "masked" {
+            "`orlopctl reboot`: what forbids its start is in /run, which is empty then".to_owned()
+        } else {
+            format!(
+                "`orlopctl logs {name}` has its last words; correct its cause (`orlopctl config apply`), then `orlopctl restart {name}`"
+            )
+        };
         let message = format!("{part} does not run: {why}");
         found.push(problem(name, &message, &remedy, runbook::SERVICE_DOWN.reference()));
+    }
+    for (name, unit) in units.iter().filter(|(name, _)| ending.contains(*name)) {
+        found.push(of_ending(name, unit));
     }
     let essential = |name: &str| services::ESSENTIAL.iter().any(|(unit, _)| *unit == name);
     for (name, unit) in units.iter().filter(|(name, unit)| unit.active == "failed" && !essential(name)) {
@@ -103,6 +114,22 @@ fn of_services(facts: &Facts, found: &mut Vec<ProblemStatus>) {
             found.push(problem(&shown.subject, &shown.text, &shown.remedy, reference(&shown.runbook)));
         }
     }
+}
+
+/// A service that ends again and again. systemd knows the reason until it has started the service again.
+fn of_ending(name: &str, unit: &ServiceStatus) -> ProblemStatus {
+    let last = match unit.result.as_str() {
+        "" | "success" if unit.sub.starts_with("auto-restart") => "it ended without an error".to_owned(),
+        "" | "success" => "it runs for now".to_owned(),
+        "exit-code" => format!("the last time with exit status {}", unit.exit_status),
+        result => format!("the last time because of: {result}"),
+    };
+    let message =
+        format!("ends again and again: systemd has started it again {} times, {last}", unit.restarts);
+    let remedy = format!(
+        "`orlopctl logs {name}` has its last words; correct its cause (`orlopctl config apply`), or go back with `orlopctl rollback`"
+    );
+    problem(name, &message, &remedy, runbook::SERVICE_ENDS.reference())
 }
 
 fn of_mounts(facts: &Facts, found: &mut Vec<ProblemStatus>) {

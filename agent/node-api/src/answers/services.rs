@@ -1,6 +1,6 @@
 //! Services of systemd, as `systemctl show` prints them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use orlop_proto::node_api::v1alpha1::ServiceStatus;
 use orlop_proto::node_api::v1alpha1::object::Status;
@@ -10,8 +10,13 @@ use crate::facts::Facts;
 use crate::refusal::Refusal;
 
 /// Properties that are asked for.
-pub const PROPERTIES: &str =
-    "Id,LoadState,ActiveState,SubState,Result,StatusText,MainPID,NRestarts,MemoryCurrent,ExecMainStatus";
+pub const PROPERTIES: &str = "Id,LoadState,ActiveState,SubState,Result,StatusText,MainPID,NRestarts,MemoryCurrent,ExecMainStatus,\
+     ExecMainStartTimestampMonotonic";
+
+/// A service that systemd has started again so often ends again and again, if its last start is recent.
+const RESTARTS_MIN: u64 = 3;
+/// A service that has run for so long has stopped ending, seconds.
+const STEADY_AFTER_S: u64 = 300;
 
 /// Services without which the node is no node, each with what it is; in the order in which a person asks about them.
 pub const ESSENTIAL: [(&str, &str); 6] = [
@@ -22,6 +27,33 @@ pub const ESSENTIAL: [(&str, &str); 6] = [
     ("dbus-broker.service", "the system bus"),
     ("systemd-logind.service", "orderly shutdowns"),
 ];
+
+/// Names of the services that end again and again: systemd has started them again, and is about to do it once more or has done it a short
+/// time ago. `up_s` is the time since the boot; without it, only the first ones.
+#[must_use]
+pub fn ending(text: &str, up_s: Option<u64>) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for block in text.split("\n\n") {
+        let value = |key: &str| {
+            block.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+        };
+        let restarts: u64 = value("NRestarts").parse().unwrap_or(0);
+        let waits = value("SubState").starts_with("auto-restart");
+        // Microseconds; 0 for a service that has never run.
+        let started = value("ExecMainStartTimestampMonotonic").parse().ok().filter(|at: &u64| *at > 0);
+        let age_s = up_s.zip(started).map(|(up_s, started)| up_s.saturating_sub(started / 1_000_000));
+        let runs = matches!(value("ActiveState"), "active" | "activating" | "reloading");
+        let is_young = runs && age_s.is_some_and(|age_s| age_s < STEADY_AFTER_S);
+        let name = value("Id");
+        // The first pause may be the last one. Others than these may wait for their source again and again: the check for releases.
+        let is_essential = ESSENTIAL.iter().any(|(unit, _)| *unit == name);
+        let enough = if waits && is_essential { 1 } else { RESTARTS_MIN };
+        if (waits || is_young) && restarts >= enough {
+            names.insert(name.to_owned());
+        }
+    }
+    names
+}
 
 /// Units by their names. A property that is not there is empty or 0.
 #[must_use]

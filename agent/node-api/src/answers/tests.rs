@@ -175,6 +175,37 @@ fn another_service_that_failed_is_a_problem_and_texts_are_printable() {
 }
 
 #[test]
+fn a_service_that_ends_again_and_again_is_one_problem_with_its_count_and_reason() {
+    let unit = |name: &str, state: &str, restarts: u64, started_s: u64| {
+        format!(
+            "Id={name}\nLoadState=loaded\n{state}\nNRestarts={restarts}\nExecMainStatus=2\n\
+             ExecMainStartTimestampMonotonic={started_s}000000"
+        )
+    };
+    let waits = "ActiveState=activating\nSubState=auto-restart\nResult=exit-code";
+    let runs = "ActiveState=active\nSubState=running\nResult=success";
+    let with = |agent: String| Facts {
+        services: Some(Ok(services(&agent))),
+        uptime: "2000.51 1.00\n".to_owned(),
+        ..healthy()
+    };
+    let found = problems(&with(unit("kubelet.service", waits, 7, 1999)));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let want = "ends again and again: systemd has started it again 7 times, the last time with exit status 2";
+    assert_eq!((found[0].subject.as_str(), found[0].message.as_str()), ("kubelet.service", want));
+    assert!(found[0].remedy.contains("orlopctl logs kubelet.service"), "{found:?}");
+    assert_eq!(found[0].runbook, "docs/runbooks/node.md#service-ends");
+    let found = problems(&with(unit("kubelet.service", runs, 3, 1990)));
+    assert!(found.len() == 1 && found[0].message.ends_with("3 times, it runs for now"), "{found:?}");
+    // One that has stopped ending, and one that has ended twice.
+    assert_eq!(problems(&with(unit("kubelet.service", runs, 30, 1000))), []);
+    assert_eq!(problems(&with(unit("kubelet.service", runs, 2, 1990))), []);
+    let other = format!("{}\n\n{}", unit("kubelet.service", runs, 0, 10), unit("x.service", waits, 4, 0));
+    let found = problems(&with(other));
+    assert_eq!(found.iter().map(|problem| problem.subject.as_str()).collect::<Vec<_>>(), ["x.service"]);
+}
+
+#[test]
 fn problems_of_pods_are_those_of_an_agent_that_runs() {
     let file = r#"[{"subject":"static pod default/web, container web","text":"ErrImagePull: no","remedy":"check the name","runbook":"image-pull"}]"#;
     let facts = Facts { agent_problems: file.to_owned(), ..healthy() };
@@ -194,6 +225,17 @@ fn a_change_that_has_not_ended_is_a_problem() {
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].subject.as_str(), found[0].remedy.as_str()), ("configuration", "confirm it"));
     assert_eq!(found[0].runbook, "docs/runbooks/configuration.md#open-change");
+}
+
+#[test]
+fn a_failed_update_is_a_problem_while_the_agent_is_dead() {
+    let file = r#"[{"subject":"update","text":"the node went back: 0.5.0 runtime: no answer","remedy":"name it again","runbook":"update-failed"}]"#;
+    let dead = "Id=kubelet.service\nLoadState=loaded\nActiveState=failed\nResult=exit-code\nExecMainStatus=1";
+    let facts = Facts { update_problems: file.to_owned(), services: Some(Ok(services(dead))), ..healthy() };
+    let found = problems(&facts);
+    let subjects: Vec<&str> = found.iter().map(|problem| problem.subject.as_str()).collect();
+    assert_eq!(subjects, ["update", "kubelet.service"]);
+    assert_eq!(found[0].runbook, "docs/runbooks/node.md#update-failed");
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn standalone(cx: &CaseContext<'_>) -> Result<()> {
         await_told(
             &mut vm,
             lab.dir(),
-            &["orlop-agent: ", "problem: configuration, ", words, "correct it and reboot"],
+            &["orlop-agent: ", "problem: configuration, ", words, "correct it: `orlopctl config apply FILE`"],
         )?;
     }
     let image = [

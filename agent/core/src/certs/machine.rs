@@ -378,7 +378,12 @@ impl CertManager {
             return Some(now.mono.after(CLOCK_PERIOD));
         }
         match rotation::need(current.as_ref(), &template, self.rotate_at, now.wall) {
-            RotationDue::At(at) => Some(now.mono.after(at.since(now.wall).min(SLEEP_MAX))),
+            RotationDue::At(at) => {
+                // The certificate will do until then: what failed before is over, for example a certificate that had expired only
+                // by a clock that is right now.
+                (self.failures, self.failure) = (0, None);
+                Some(now.mono.after(at.since(now.wall).min(SLEEP_MAX)))
+            }
             // The clock may be the one that is wrong.
             RotationDue::Now(_) if !self.clock_verified && self.is_good(&template, now.wall) => {
                 Some(now.mono.after(CLOCK_PERIOD))

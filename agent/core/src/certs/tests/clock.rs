@@ -109,3 +109,19 @@ fn a_certificate_that_is_signed_while_the_clock_is_ahead_is_good_and_renewed_in_
             .is_some_and(|now| now.not_after > facts(signed, hours(1), &client_template()).not_after)
     );
 }
+
+#[test]
+fn a_failure_is_over_when_the_certificate_will_do() {
+    let mut w = World::with_token();
+    // The clock is ahead, and it is believed: the new certificate counts as expired.
+    w.ahead = 100_000_000 * SECOND;
+    w.now.wall.0 += w.ahead;
+    w.step(CertEvent::Loaded(None), &mut peace());
+    w.run(Duration::from_secs(5), &mut peace());
+    assert!(w.shown.contains("expired"), "{}", w.shown);
+    // The clock is set, and the certificate is good.
+    (w.ahead, w.now.wall.0) = (0, w.now.wall.0 - w.ahead);
+    w.step(CertEvent::ClockVerified(true), &mut peace());
+    w.run(Duration::from_secs(20), &mut peace());
+    assert_eq!((w.shown.as_str(), w.machine.last_failure()), ("", None));
+}

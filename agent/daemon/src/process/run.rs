@@ -67,7 +67,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let early = container_manager::plan::begin_early(&settings, &tasks)?;
     let early_voice = node_updates::speak_early(&process);
     // The identity and the first answers of the API server come while the runtime is asked.
-    let cluster = join(&process)?;
+    let (cluster, clock) = join(&process)?.unzip();
     let (runtime, images) = tokio::select! {
         // Dropping the connection attempt loses nothing; the identity's files are whole or absent.
         connected = connect(&settings.kubelet, &process.metrics) => connected?,
@@ -108,6 +108,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         runtime,
         images,
         client,
+        clock,
         csi,
         kubepods,
         garbage: requests,
@@ -120,8 +121,9 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     Ok(())
 }
 
-/// Starts the search for the node's identity; clients of the API server wait for it. `None` for a standalone node.
-fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
+/// Starts the search for the node's identity; clients of the API server wait for it. Out, with the API server's part: whether NTP or
+/// the API server vouches for the clock. `None` for a standalone node.
+fn join(process: &Process) -> anyhow::Result<Option<(Joined, watch::Receiver<bool>)>> {
     let Process { settings, node_name, cluster_problems, metrics, tasks, .. } = process;
     let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
     let kubelet = &settings.kubelet;
@@ -136,7 +138,7 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     identity::start(identity::Deps {
         settings: cluster,
         options,
-        clock,
+        clock: clock.clone(),
         config: plan::client_certificate(kubelet, node_name),
         client: client_view,
         cluster_problems: cluster_problems.clone(),
@@ -146,7 +148,7 @@ fn join(process: &Process) -> anyhow::Result<Option<Joined>> {
     let objects = Arc::new(watches::Objects::new(client.clone(), node_name, tasks));
     let drivers =
         ApiDrivers { client, pods, node, objects, reconnect, cluster_problems: cluster_problems.clone() };
-    Ok(Some((plan::plan(settings, node_name)?, drivers)))
+    Ok(Some(((plan::plan(settings, node_name)?, drivers), clock)))
 }
 
 /// Starts the machine of the clock, where the agent can have the clock set. Out: whether NTP or the API server vouches for the clock.

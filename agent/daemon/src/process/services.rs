@@ -39,6 +39,8 @@ pub(super) struct Deps {
     pub(super) images: Arc<CriClient>,
     /// The API server; `None` on a standalone node.
     pub(super) client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
+    /// Whether NTP or the API server vouches for the clock; `None` on a standalone node.
+    pub(super) clock: Option<watch::Receiver<bool>>,
     /// CSI drivers.
     pub(super) csi: Csi,
     /// The cgroup in which all pods' cgroups are.
@@ -60,7 +62,7 @@ pub(super) async fn start(
     process: &Process,
     node: &mut Node<CriClient, CriClient>,
 ) -> anyhow::Result<()> {
-    let Deps { runtime, images, client, csi, kubepods, garbage, slots, crashed } = deps;
+    let Deps { runtime, images, client, clock, csi, kubepods, garbage, slots, crashed } = deps;
     let (settings, tasks, metrics) = (&process.settings, &process.tasks, &process.metrics);
     let kubelet = &settings.kubelet;
     if let Some(rotation) = log_rotation::Settings::of(kubelet) {
@@ -82,6 +84,7 @@ pub(super) async fn start(
         settings: settings.clone(),
         node_name: process.node_name.clone(),
         client: client.clone(),
+        clock,
         views: views(node, process, &csi, kubepods),
         runtime: runtime.clone(),
         images,

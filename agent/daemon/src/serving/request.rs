@@ -50,6 +50,8 @@ pub(super) struct Deps<'a, A> {
     pub(super) config: CertConfig,
     /// The API server; `None` until the node has an identity.
     pub(super) client: watch::Receiver<Option<Arc<A>>>,
+    /// Whether NTP or the API server vouches for the clock.
+    pub(super) clock: watch::Receiver<bool>,
     /// The Node's addresses.
     pub(super) addresses: watch::Receiver<Vec<NodeAddress>>,
     /// Shows problems with the certificate.
@@ -62,7 +64,7 @@ pub(super) struct Deps<'a, A> {
 
 /// Starts the requests; a certificate on disk is used at once.
 pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingView> {
-    let Deps { cert_dir, config, client, addresses, cluster_problems, tasks, metrics } = deps;
+    let Deps { cert_dir, config, client, clock, addresses, cluster_problems, tasks, metrics } = deps;
     let caller = Caller::new(tasks.clone(), client);
     let store = Arc::new(Store::open(cert_dir, CertKind::Serving)?);
     let (view, shown) = watch::channel(None);
@@ -78,6 +80,8 @@ pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingVi
         view.send_replace(Some(key));
         facts
     });
+    // Before the certificate on disk is judged.
+    own.send(CertEvent::ClockVerified(*clock.borrow()));
     own.send(CertEvent::Loaded(facts));
     let shell = ServingShell {
         store,
@@ -90,7 +94,8 @@ pub(super) fn start<A: ApiServer>(deps: Deps<'_, A>) -> anyhow::Result<ServingVi
         metrics,
     };
     tasks.own(CertManager::new(config), shell, inbox);
-    tasks.start(hear_addresses(addresses, own));
+    tasks.start(hear_addresses(addresses, own.clone()));
+    tasks.start(hear_clock(clock, own));
     Ok(shown)
 }
 
@@ -101,6 +106,14 @@ async fn hear_addresses(mut addresses: watch::Receiver<Vec<NodeAddress>>, to: Se
         if addresses.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// Passes on whether dates count: a clock that is wrong makes a good certificate look expired.
+async fn hear_clock(mut clock: watch::Receiver<bool>, to: Sender<CertEvent>) {
+    while clock.changed().await.is_ok() {
+        let verified = *clock.borrow_and_update();
+        to.send(CertEvent::ClockVerified(verified));
     }
 }
 

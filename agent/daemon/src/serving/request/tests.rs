@@ -78,14 +78,13 @@ fn on_disk(dir: &Path) -> CertificateFacts {
     facts_of_pem("x", &pem, false).unwrap()
 }
 
-#[tokio::test(start_paused = true)]
-async fn asked_for_with_the_addresses_and_again_when_they_change() {
-    let dir = tempfile::tempdir().unwrap();
-    let signer = Arc::new(Signer::new());
-    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
-    let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let (_client, client) = watch::channel(Some(Arc::new(NodeApi(signer.clone(), tasks.clone()))));
-    let (to, view) = watch::channel(Vec::new());
+fn deps<'a>(
+    cert_dir: &'a Path,
+    client: watch::Receiver<Option<Arc<NodeApi>>>,
+    clock: watch::Receiver<bool>,
+    addresses: watch::Receiver<Vec<NodeAddress>>,
+    tasks: &Tasks,
+) -> Deps<'a, NodeApi> {
     let config = CertConfig {
         kind: CertKind::Serving,
         node_name: "n1".into(),
@@ -93,15 +92,19 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
         clock_floor: Wall(0),
         seed: 1,
     };
-    let deps = |client, addresses| Deps {
-        cert_dir: dir.path(),
-        config: config.clone(),
-        client,
-        addresses,
-        cluster_problems: ClusterProblems::default(),
-        tasks: tasks.clone(),
-        metrics: metrics.clone(),
-    };
+    let metrics = Metrics::new(Arc::new(VirtualClock::new()));
+    let (cluster_problems, tasks) = (ClusterProblems::default(), tasks.clone());
+    Deps { cert_dir, config, client, clock, addresses, cluster_problems, tasks, metrics }
+}
+
+#[tokio::test(start_paused = true)]
+async fn asked_for_with_the_addresses_and_again_when_they_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let signer = Arc::new(Signer::new());
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let (_client, client) = watch::channel(Some(Arc::new(NodeApi(signer.clone(), tasks.clone()))));
+    let (to, view) = watch::channel(Vec::new());
+    let deps = |client, addresses| deps(dir.path(), client, watch::channel(true).1, addresses, &tasks);
     let mut shown = start(deps(client, view)).unwrap();
     let mut asked = signer.asked.subscribe();
     assert!(shown.borrow().is_none() && asked.borrow().is_empty(), "nothing without an address");
@@ -131,5 +134,30 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
     let (_to, view) = watch::channel(Vec::new());
     let again = start(deps(none, view)).unwrap();
     assert_eq!(*again.borrow(), *shown.borrow());
+    tasks.stop().cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_certificate_has_expired_by_a_clock_that_is_not_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let signer = Arc::new(Signer::new());
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let (_client, client) = watch::channel(Some(Arc::new(NodeApi(signer.clone(), tasks.clone()))));
+    let (_to, view) = watch::channel(addresses(&["192.0.2.1"]));
+    let mut asked = signer.asked.subscribe();
+    let first = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let mut shown =
+        start(deps(dir.path(), client.clone(), watch::channel(true).1, view.clone(), &first)).unwrap();
+    shown.wait_for(Option::is_some).await.unwrap();
+    first.stop().cancel();
+    // The next run's clock is two hours later: the certificate's hour is over.
+    tokio::time::advance(std::time::Duration::from_secs(2 * 3600)).await;
+    asked.borrow_and_update();
+    let (vouch, clock) = watch::channel(false);
+    let _shown = start(deps(dir.path(), client, clock, view, &tasks)).unwrap();
+    let patience = std::time::Duration::from_secs(60);
+    assert!(tokio::time::timeout(patience, asked.changed()).await.is_err(), "the clock may be wrong");
+    vouch.send_replace(true);
+    tokio::time::timeout(patience, asked.changed()).await.expect("it has expired indeed").unwrap();
     tasks.stop().cancel();
 }

@@ -223,7 +223,7 @@ fn status_says_what_is_wrong_and_what_to_do() {
         "agent      does not run: masked\n",
         "cluster    standalone\n",
         "memory     1.0 GiB of 2.0 GiB available\n",
-        "  kubelet.service: the node agent does not run: masked\n    -> `orlopctl logs kubelet.service`",
+        "  kubelet.service: the node agent does not run: masked\n    -> `orlopctl reboot`",
         "  x.service: failed (exit status 7)\n",
     ] {
         assert!(shown.contains(words), "{words:?} is not in\n{shown}");

@@ -126,7 +126,7 @@ fn with_touched(options: Options) -> Options {
 fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result<Counts> {
     let image = begin_image(run)?;
     let (of_plane, of_cases) = (Arc::clone(run), chosen.to_vec());
-    let plane = begin("control plane", move || prepare::plane(&of_plane, &of_cases))?;
+    let plane = begin("control plane", 5, move || prepare::plane(&of_plane, &of_cases))?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -159,7 +159,8 @@ fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result
 /// Builds the image. Its builder is linked before this returns, and so before the first check, which would hold cargo's lock.
 fn begin_image(run: &Arc<Run>) -> Result<JoinHandle<Result<bool>>> {
     let (of_thread, linked) = (Arc::clone(run), prepare::image_builder(run)?);
-    begin("image", move || {
+    // At the checks' own priority: its crates compile one after the other, and at a lower one it would be the last to end.
+    begin("image", 0, move || {
         let start = Instant::now();
         let built = linked && prepare::build_image(&of_thread, Arch::HOST)?;
         say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
@@ -167,14 +168,18 @@ fn begin_image(run: &Arc<Run>) -> Result<JoinHandle<Result<bool>>> {
     })
 }
 
-/// A thread at a lower priority than the checks; the programs that it starts have it too.
-fn begin<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    let lower = move || {
+/// A thread with a nice value above that of the checks; the programs that it starts have it too.
+fn begin<T: Send + 'static>(
+    name: &str,
+    nicer_by: i32,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let nicely = move || {
         // Refused or not: nothing depends on it.
-        let _ = rustix::process::nice(5);
+        let _ = rustix::process::nice(nicer_by);
         work()
     };
-    std::thread::Builder::new().name(name.into()).spawn(lower).context("start a thread")
+    std::thread::Builder::new().name(name.into()).spawn(nicely).context("start a thread")
 }
 
 fn run_check(run: &Arc<Run>, check: &Check) -> Result<Counts> {

@@ -84,7 +84,7 @@ pub(super) async fn start(
         settings: settings.clone(),
         node_name: process.node_name.clone(),
         client: client.clone(),
-        clock,
+        verified_clock: clock,
         views: views(node, process, &csi, kubepods),
         runtime: runtime.clone(),
         images,

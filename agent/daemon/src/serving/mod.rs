@@ -111,7 +111,7 @@ pub struct Deps<R> {
     /// The API server; `None` on a standalone node.
     pub client: Option<ClientReceiver>,
     /// Whether NTP or the API server vouches for the clock; `None` on a standalone node.
-    pub clock: Option<watch::Receiver<bool>>,
+    pub verified_clock: Option<watch::Receiver<bool>>,
     /// Views that the API shows.
     pub views: Views,
     /// CRI RuntimeService.
@@ -130,7 +130,7 @@ pub struct Deps<R> {
 pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatistics>(
     deps: Deps<R>,
 ) -> anyhow::Result<()> {
-    let Deps { settings, node_name, client, clock, views, runtime, images, tasks } = deps;
+    let Deps { settings, node_name, client, verified_clock, views, runtime, images, tasks } = deps;
     let kubelet = &settings.kubelet;
     let guarded = is_guarded(&settings, client.is_some());
     if !guarded && kubelet.read_only_port == 0 {
@@ -161,7 +161,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
         tasks.start(read_only::serve(view.clone(), clock(&tasks), address, bound, tasks.stop().clone()));
     }
     if guarded {
-        let server = HttpsServer { settings: settings.clone(), node_name, client, clock, tasks };
+        let server = HttpsServer { settings: settings.clone(), node_name, client, verified_clock, tasks };
         let certificate = server.certificate(addresses, cluster_problems, metrics).await?;
         let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
         server.serve(view, address, certificate).await?;
@@ -269,7 +269,7 @@ struct HttpsServer {
     settings: Arc<Settings>,
     node_name: String,
     client: Option<ClientReceiver>,
-    clock: Option<watch::Receiver<bool>>,
+    verified_clock: Option<watch::Receiver<bool>>,
     tasks: Tasks,
 }
 
@@ -341,7 +341,7 @@ impl HttpsServer {
             return Ok(files::follow_pair(pair, first, tasks));
         }
         let cert_dir = PathBuf::from(&self.settings.options.cert_dir);
-        match (self.client.clone(), self.clock.clone(), addresses) {
+        match (self.client.clone(), self.verified_clock.clone(), addresses) {
             (Some(client), Some(clock), Some(addresses)) if kubelet.server_tls_bootstrap => {
                 request::start(request::Deps {
                     cert_dir: &cert_dir,

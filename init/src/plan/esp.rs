@@ -240,8 +240,12 @@ impl EspDirectory {
     /// Gives a slot's UKI another state and length: the directory as it is then, and the write of one sector. Other
     /// entries of the same slot in that sector are deleted by it.
     ///
+    /// The firmware does not rename in place: EDK2 appends the new name to the directory, so that each trial moves the entry on, at
+    /// last over the end of a sector. The sector of the short name decides then: without that name there is no file, and what is left of
+    /// the long name in the sector before is nothing to any reader. The new name is put next to the old one.
+    ///
     /// # Errors
-    /// [`EspError::NoEntry`]; [`EspError::Moved`] if one sector does not hold the entry.
+    /// [`EspError::NoEntry`]; [`EspError::Moved`] if that sector has no room for the name.
     pub fn renamed(
         &self,
         slot: SlotName,
@@ -250,31 +254,56 @@ impl EspDirectory {
     ) -> Result<(EspDirectory, DiskWrite), EspError> {
         let entry = *self.entry(slot).ok_or(EspError::NoEntry(slot))?;
         let size = self.geometry.sector;
-        let sector = entry.from / size;
-        let from = entry.to.checked_sub(ENTRIES * ENTRY).filter(|from| *from >= entry.from);
-        let from = from.filter(|_| (entry.to - 1) / size == sector).ok_or(EspError::Moved(slot))?;
+        let sector = (entry.to - ENTRY) / size;
+        let (start, end) = (sector * size, (sector + 1) * size);
         let mut after = self.clone();
-        for other in self.entries.iter().filter(|other| other.slot == slot && other.from / size == sector) {
-            let end = other.to.min((sector + 1) * size);
-            for at in (other.from..end).step_by(ENTRY) {
+        for other in
+            self.entries.iter().filter(|other| other.slot == slot && (other.to - ENTRY) / size == sector)
+        {
+            for at in (other.from.max(start)..other.to).step_by(ENTRY) {
                 after.bytes_mut(at)?[0] = DELETED;
             }
         }
+        let in_place = entry.to.checked_sub(ENTRIES * ENTRY).filter(|from| *from >= entry.from.max(start));
+        let from = match in_place {
+            Some(from) => from,
+            None => after.room(start, end)?.ok_or(EspError::Moved(slot))?,
+        };
         let short = short_name(slot, state);
+        // Read before its place is another entry's.
+        let mut last = after.bytes_mut(entry.to - ENTRY)?.to_vec();
         for (n, part) in long_entries(&file_name(slot, state), &short).iter().enumerate() {
             after.bytes_mut(from + n * ENTRY)?.copy_from_slice(part);
         }
-        let last = after.bytes_mut(entry.to - ENTRY)?;
         last[..11].copy_from_slice(&short);
         last[12] = 0;
         last[28..32].copy_from_slice(&bytes.to_le_bytes());
+        after.bytes_mut(from + (ENTRIES - 1) * ENTRY)?.copy_from_slice(&last);
         let after = EspDirectory::of(after.geometry, after.clusters);
         let cluster = self.geometry.cluster;
-        let (start, within) = (sector * size / cluster, sector * size % cluster);
-        let (offset, content) = &after.clusters[start];
+        let (number, within) = (start / cluster, start % cluster);
+        let (offset, content) = &after.clusters[number];
         let write =
             DiskWrite { offset: offset + within as u64, bytes: content[within..within + size].to_vec() };
         Ok((after, write))
+    }
+
+    /// Where a name fits between `start` and `end`, which are a sector's: over deleted entries, or behind the directory's last one if
+    /// there is room for the mark of its end, too, which is set then.
+    fn room(&mut self, start: usize, end: usize) -> Result<Option<usize>, EspError> {
+        let (mut free, mut ended) = (0, false);
+        for at in (start..end).step_by(ENTRY) {
+            let entry = self.bytes_mut(at)?;
+            if free == ENTRIES {
+                if ended {
+                    entry[0] = END;
+                }
+                return Ok(Some(at - ENTRIES * ENTRY));
+            }
+            ended |= entry[0] == END;
+            free = if ended || entry[0] == DELETED { free + 1 } else { 0 };
+        }
+        Ok((free == ENTRIES && !ended).then(|| end - ENTRIES * ENTRY))
     }
 
     /// The directory entry at a place.

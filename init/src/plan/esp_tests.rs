@@ -10,6 +10,8 @@ const FRONT: usize = 3;
 const CHAIN: u32 = 4;
 const FIRST_A: u32 = 5;
 const FIRST_B: u32 = FIRST_A + CHAIN;
+/// Clusters of the directory; those behind the first one lie behind all others.
+const CLUSTERS: [u32; 12] = [4, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30];
 
 fn directory_entry(short: &[u8; 11], attributes: u8, cluster: u32, bytes: u32) -> Vec<u8> {
     let mut entry = vec![0; ENTRY];
@@ -66,13 +68,12 @@ fn volume(linux: &[u8]) -> Vec<u8> {
         (first..first + CHAIN - 1).for_each(|cluster| link(&mut v, cluster, cluster + 1));
         link(&mut v, first + CHAIN - 1, 0x0fff_ffff);
     }
-    // A second cluster of the directory behind all others.
-    for (part, cluster) in linux.chunks(SECTOR).zip([4, 20]) {
+    let mut before = None;
+    for (part, cluster) in linux.chunks(SECTOR).zip(CLUSTERS) {
         put(&mut v, cluster, part);
-    }
-    if linux.len() > SECTOR {
-        link(&mut v, 4, 20);
-        link(&mut v, 20, 0x0fff_ffff);
+        before.into_iter().for_each(|before| link(&mut v, before, cluster));
+        link(&mut v, cluster, 0x0fff_ffff);
+        before = Some(cluster);
     }
     v
 }
@@ -187,21 +188,74 @@ fn what_a_firmware_makes_of_a_name_is_read() {
     assert!(directory.renamed(SlotName::B, EntryState::Good, 1).is_ok());
 }
 
+/// Where a byte of the directory is on the volume.
+fn place(at: usize) -> usize {
+    (FRONT + CLUSTERS[at / SECTOR] as usize - 2) * SECTOR + at % SECTOR
+}
+
 #[test]
-fn an_entry_over_two_sectors_is_not_changed() {
-    // 2 + 12 entries, then three of slot A from the 14th on: the first sector has 16.
-    let filler = directory_entry(b"FILLER     ", 0x20, 0, 0).repeat(12);
-    let spread = volume(&[dots(), filler.clone(), uki_file(SlotName::A, EntryState::Good)].concat());
-    let directory = EspDirectory::read(reader(&spread)).expect("sound");
-    assert_eq!(directory.entry(SlotName::A).map(|e| e.state), Some(EntryState::Good));
+fn an_entry_over_two_sectors_gets_its_new_name_in_the_second() {
+    // Two entries, these, and three of slot A: the first sector has 16.
+    for before in [11, 12, 13, 14] {
+        let filler = directory_entry(b"FILLER     ", 0x20, 0, 0).repeat(before);
+        let mut spread = volume(&[dots(), filler, uki_file(SlotName::A, EntryState::Good)].concat());
+        assert_eq!(states(&spread)[0], Some((EntryState::Good, 1500, FIRST_A)), "{before}");
+        let directory = EspDirectory::read(reader(&spread)).expect("sound");
+        let (after, change) = directory.renamed(SlotName::A, EntryState::Behind, 7).expect("a write");
+        let sector = if before == 11 { 0 } else { SECTOR };
+        assert_eq!(change.offset, place(sector) as u64, "{before}");
+        write(&mut spread, &change);
+        assert_eq!(after.entries.len(), 1, "{before}");
+        assert_eq!(EspDirectory::read(reader(&spread)), Ok(after));
+        assert_eq!(states(&spread), [Some((EntryState::Behind, 7, FIRST_A)), None], "{before}");
+    }
+    // No room next to the old name: the second sector is full, and the directory does not end there.
+    let filler = |n| directory_entry(b"FILLER     ", 0x20, 0, 0).repeat(n);
+    let full = [dots(), filler(13), uki_file(SlotName::A, EntryState::Good), filler(15)].concat();
+    let directory = EspDirectory::read(reader(&volume(&full))).expect("sound");
     let refused = directory.renamed(SlotName::A, EntryState::Behind, 1);
     assert_eq!(refused, Err(EspError::Moved(SlotName::A)));
-    // In the second sector alone it is.
-    let filler = [filler, directory_entry(b"FILLER     ", 0x20, 0, 0).repeat(2)].concat();
-    let second = volume(&[dots(), filler, uki_file(SlotName::A, EntryState::Good)].concat());
-    let directory = EspDirectory::read(reader(&second)).expect("sound");
-    let (_, change) = directory.renamed(SlotName::A, EntryState::Behind, 1).expect("a write");
-    assert_eq!(change.offset, ((FRONT + 20 - 2) * SECTOR) as u64);
+}
+
+/// As EDK2's driver renames (FatPkg, `FatNewEntryPos`): the old entries are deleted, the new ones are appended, and no deleted entry is
+/// used again.
+fn edk2_renames(v: &mut [u8], slot: SlotName, state: EntryState) {
+    let entry = *EspDirectory::read(reader(v)).expect("sound").entry(slot).expect("there");
+    let end = (0..).step_by(ENTRY).find(|at| v[place(*at)] == END).expect("room");
+    (entry.from..entry.to).step_by(ENTRY).for_each(|at| v[place(at)] = DELETED);
+    let new = file(&file_name(slot, state), b"ORLOP_~9EFI", entry.first_cluster, entry.bytes);
+    for (n, part) in new.chunks(ENTRY).enumerate() {
+        let at = place(end + n * ENTRY);
+        v[at..at + ENTRY].copy_from_slice(part);
+    }
+}
+
+#[test]
+fn trials_go_on_with_a_firmware_that_appends_each_name() {
+    let mut linux =
+        [dots(), uki_file(SlotName::A, EntryState::Good), uki_file(SlotName::B, EntryState::Hidden)].concat();
+    linux.resize(CLUSTERS.len() * SECTOR, 0);
+    let mut v = volume(&linux);
+    for round in 0..50 {
+        let slot = SlotName::ALL[round % 2];
+        let verdict = [EntryState::Good, EntryState::Hidden, EntryState::Behind][round % 3];
+        let other = states(&v)[1 - round % 2];
+        for (state, renames) in [(EntryState::ToTry, true), (verdict, false)] {
+            let directory = EspDirectory::read(reader(&v)).expect("sound");
+            let (after, change) =
+                directory.renamed(slot, state, 900).unwrap_or_else(|e| panic!("{round}: {e}"));
+            assert_eq!(change.bytes.len(), SECTOR);
+            write(&mut v, &change);
+            assert_eq!(EspDirectory::read(reader(&v)).as_ref(), Ok(&after), "{round}");
+            assert_eq!(after.entries.len(), 2, "{round}");
+            if renames {
+                edk2_renames(&mut v, slot, EntryState::Tried);
+            }
+        }
+        let now = states(&v);
+        assert_eq!(now[round % 2].map(|(state, bytes, _)| (state, bytes)), Some((verdict, 900)), "{round}");
+        assert_eq!(now[1 - round % 2], other, "{round}");
+    }
 }
 
 #[test]

@@ -115,7 +115,6 @@ pub const UNTRIED: &[&str] = &[
     "manage/metrics",
     "manage/upgrade",
     "manage/web",
-    "reset/cut",
     "update/every-cut",
     "update/examined",
     "update/fleet",

@@ -108,7 +108,6 @@ pub const UNTRIED: &[&str] = &[
     "addons/services-vm",
     "addons/services-vm-ipvs",
     "arm64/boot",
-    "config/confirm-vlan",
     "controlplane/power-cuts",
     "lifecycle/shared-shims",
     "manage/metrics",

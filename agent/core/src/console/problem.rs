@@ -207,6 +207,11 @@ fn slow(pod: &str, status: &PodStatus) -> Option<ConsoleProblem> {
     if !matches!(status.phase.as_deref(), None | Some("" | "Pending")) {
         return None;
     }
+    // An init container that runs has its own time: migrations take minutes.
+    let mut init = status.init_container_statuses.iter().flatten();
+    if init.any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some())) {
+        return None;
+    }
     let waiting = containers(status).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
         let reason = waiting.reason.as_deref().unwrap_or("no reason");
@@ -302,6 +307,16 @@ mod tests {
             let start = format!("static pod default/web-edge-7, container web: {reason}: why [2J; ");
             assert!(found[0].starts_with(&start) && found[0].contains(remedy), "{found:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_whose_init_container_works_is_on_its_way() {
+        let mut status = waiting("PodInitializing", "");
+        let of = |state: Value| json!([{"name": "migrate", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+        status["initContainerStatuses"] = of(json!({"running": {}}));
+        assert!(lines(status.clone()).is_empty());
+        status["initContainerStatuses"] = of(json!({"waiting": {"reason": "PodInitializing"}}));
+        assert_eq!(lines(status).len(), 1);
     }
 
     #[test]

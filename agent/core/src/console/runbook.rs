@@ -199,7 +199,7 @@ pub const UPDATE_FAILED: ProblemRunbook = ProblemRunbook {
     id: "update-failed",
     page: "node",
     subject: "update",
-    sentence: "the node went back: VERSION CHECK: REASON",
+    sentence: "the update failed: VERSION CHECK: REASON",
     remedy: "correct the cause of the failed check, then `orlopctl upgrade --now --version VERSION`; or wait for a newer release",
 };
 /// Less than a twentieth of a file system is free.

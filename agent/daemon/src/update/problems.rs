@@ -24,7 +24,7 @@ const TEXT_CHARS_MAX: usize = 400;
 pub fn shown(failed: Option<&str>) -> Vec<ShownProblem> {
     let problem = |words: &str| ShownProblem {
         subject: UPDATE_FAILED.subject.to_owned(),
-        text: format!("the node went back: {}", clean(words, TEXT_CHARS_MAX)),
+        text: format!("the update failed: {}", clean(words, TEXT_CHARS_MAX)),
         remedy: UPDATE_FAILED.remedy.to_owned(),
         runbook: UPDATE_FAILED.id.to_owned(),
     };
@@ -53,7 +53,7 @@ mod tests {
         let found = shown(Some("0.5.0 runtime: containerd did not answer\u{1b}[2J"));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].subject, "update");
-        assert!(found[0].text.starts_with("the node went back: 0.5.0 runtime: containerd"), "{found:?}");
+        assert!(found[0].text.starts_with("the update failed: 0.5.0 runtime: containerd"), "{found:?}");
         assert!(
             !found[0].text.contains('\u{1b}') && found[0].remedy.contains("orlopctl upgrade"),
             "{found:?}"

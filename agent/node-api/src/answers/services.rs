@@ -28,6 +28,9 @@ pub const ESSENTIAL: [(&str, &str); 6] = [
     ("systemd-logind.service", "orderly shutdowns"),
 ];
 
+/// The check for releases: it fails while its source is away, and systemd starts it again every few minutes.
+const RETRIES: &str = "orlop-update-check.service";
+
 /// Names of the services that end again and again: systemd has started them again, and is about to do it once more or has done it a short
 /// time ago. `up_s` is the time since the boot; without it, only the first ones.
 #[must_use]
@@ -45,7 +48,10 @@ pub fn ending(text: &str, up_s: Option<u64>) -> BTreeSet<String> {
         let runs = matches!(value("ActiveState"), "active" | "activating" | "reloading");
         let is_young = runs && age_s.is_some_and(|age_s| age_s < STEADY_AFTER_S);
         let name = value("Id");
-        // The first pause may be the last one. Others than these may wait for their source again and again: the check for releases.
+        if name == RETRIES {
+            continue;
+        }
+        // The first pause may be the last one.
         let is_essential = ESSENTIAL.iter().any(|(unit, _)| *unit == name);
         let enough = if waits && is_essential { 1 } else { RESTARTS_MIN };
         if (waits || is_young) && restarts >= enough {

@@ -203,6 +203,9 @@ fn a_service_that_ends_again_and_again_is_one_problem_with_its_count_and_reason(
     let other = format!("{}\n\n{}", unit("kubelet.service", runs, 0, 10), unit("x.service", waits, 4, 0));
     let found = problems(&with(other));
     assert_eq!(found.iter().map(|problem| problem.subject.as_str()).collect::<Vec<_>>(), ["x.service"]);
+    // The check for releases waits for its source.
+    let check = unit("orlop-update-check.service", waits, 40, 0);
+    assert_eq!(problems(&with(format!("{}\n\n{check}", unit("kubelet.service", runs, 0, 10)))), []);
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn a_change_that_has_not_ended_is_a_problem() {
 
 #[test]
 fn a_failed_update_is_a_problem_while_the_agent_is_dead() {
-    let file = r#"[{"subject":"update","text":"the node went back: 0.5.0 runtime: no answer","remedy":"name it again","runbook":"update-failed"}]"#;
+    let file = r#"[{"subject":"update","text":"the update failed: 0.5.0 runtime: no answer","remedy":"name it again","runbook":"update-failed"}]"#;
     let dead = "Id=kubelet.service\nLoadState=loaded\nActiveState=failed\nResult=exit-code\nExecMainStatus=1";
     let facts = Facts { update_problems: file.to_owned(), services: Some(Ok(services(dead))), ..healthy() };
     let found = problems(&facts);

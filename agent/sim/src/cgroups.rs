@@ -19,6 +19,7 @@ use agent_types::resources::cgroups::values::weight_of;
 use agent_types::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 
+use crate::calls::Ask;
 use crate::defects::Defect;
 use crate::fake_runtime::FakeContainer;
 use crate::world::World;
@@ -107,6 +108,12 @@ impl World {
         }
         wrong
     }
+}
+
+/// True if the request removes a cgroup that does not exist. The agent looks at the directory before it calls PID 1, so no other
+/// process gets this request (simulation, stopping, seed 60171).
+pub(crate) fn removes_nothing(ask: &Ask, cgroups: &BTreeMap<PodUid, CgroupValues>) -> bool {
+    matches!(ask, Ask::Effect { key, effect: Effect::RemoveCgroup, .. } if !cgroups.contains_key(&key.uid))
 }
 
 /// The allocation of one resource for a pod: the pod's own amount, or the largest sum of its containers that run at one time.

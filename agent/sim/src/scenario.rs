@@ -59,7 +59,7 @@ impl fmt::Display for Failure {
     }
 }
 
-fn context() -> Arc<WorkerContext> {
+pub(crate) fn context() -> Arc<WorkerContext> {
     let mut node = NodeContext::new("node");
     node.cgroup.no_quota_with_exclusive_cpus = true;
     Arc::new(WorkerContext {

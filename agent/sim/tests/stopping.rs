@@ -8,7 +8,7 @@ use agent_sim::scenario::run_stopping;
 
 #[test]
 fn every_seed_with_stops_keeps_every_promise_and_replays() {
-    common::every_seed(run_stopping, common::seeds(150), &[20111, 20142, 30221, 30258]);
+    common::every_seed(run_stopping, common::seeds(150), &[20111, 20142, 30221, 30258, 60171]);
 }
 
 fn caught(defect: Defect, invariant: &str) {

@@ -19,6 +19,7 @@ use super::{Event, World, millis};
 use crate::api_calls::ApiEvent;
 use crate::api_side::WATCHES;
 use crate::calls::Ask;
+use crate::cgroups::removes_nothing;
 use crate::cluster::Cluster;
 use crate::defects::Defect;
 use crate::node::{Node, NodeEvent};
@@ -54,10 +55,11 @@ impl World {
         self.unit_died();
         let (dead, zombies) = (self.incarnation, self.faults.zombie_applies);
         let (mut kept, mut under_way) = (Vec::new(), Vec::new());
+        let cgroups = &self.disk.cgroups;
         self.queue.retain(|event| match event {
             Event::Apply(call) if call.incarnation < dead => {
                 // Work of the agent's own process on disk ends with the process; only the runtime continues.
-                if call.ask.is_remote() {
+                if call.ask.is_remote() && !removes_nothing(&call.ask, cgroups) {
                     kept.push(call.clone());
                 }
                 false
@@ -146,6 +148,39 @@ impl World {
                 self.checks.issued(self.queue.now(), &key, &effect);
                 self.send(Ask::Effect { key, id: EffectId(u64::MAX), effect }, None);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_types::resources::cgroups::CgroupValues;
+
+    use super::*;
+    use crate::fake_runtime::key;
+    use crate::faults::Faults;
+    use crate::scenario::context;
+
+    /// Stopping, seed 60171: the removal of a cgroup that did not exist came half a minute later, after the next agent had made it.
+    #[test]
+    fn a_removal_outlives_its_agent_only_if_the_cgroup_existed() {
+        for exists in [false, true] {
+            let faults = Faults { zombie_applies: 1000, ..Faults::default() };
+            let mut world = World::new(1, faults, context(), None);
+            let pod = key("pod1", "uid-1");
+            if exists {
+                world.disk.cgroups.insert(pod.uid.clone(), CgroupValues::default());
+            }
+            let deadline = world.queue.now().after(Duration::from_secs(60));
+            let ask = Ask::Effect { key: pod, id: EffectId(1), effect: Effect::RemoveCgroup };
+            world.send(ask, Some(deadline));
+            world.crash();
+            let mut under_way = 0;
+            world.queue.retain(|event| {
+                under_way += usize::from(matches!(event, Event::Apply(_)));
+                true
+            });
+            assert_eq!(under_way, usize::from(exists), "the cgroup existed: {exists}");
         }
     }
 }

@@ -202,7 +202,7 @@ impl World {
                 self.set_cgroup(key, cgroup);
             }
             if let ActuateStep::PodLevel { record } = step {
-                self.was_written(key, None, record);
+                self.was_written(key, None, None, record);
                 self.actuate(key, None, record);
             }
             let ActuateStep::Container { id, name, record, .. } = step else { continue };
@@ -211,7 +211,8 @@ impl World {
                 let message = format!("container {id} is not running");
                 return Err(EffectError { class: Class::NotFound, message });
             }
-            self.was_written(key, Some(name), record);
+            let had = self.resizing.as_ref().and_then(|resizing| resizing.has.get(id).copied());
+            self.was_written(key, Some(name), had, record);
             let Some(resizing) = &mut self.resizing else { continue };
             resizing.has.insert(id.clone(), amounts(record));
             if self.rng.chance(self.faults.crash_before_ack) {
@@ -223,17 +224,25 @@ impl World {
         Ok(EffectOk::Done)
     }
 
-    /// ALLOC-DURABLE: an allocation is on disk before a container gets it.
-    fn was_written(&mut self, key: &PodKey, name: Option<&str>, record: &ResourceRequirements) {
+    /// ALLOC-DURABLE: an allocation is on disk before a container gets it. `had`: what the container has so far, if it is one.
+    fn was_written(
+        &mut self,
+        key: &PodKey,
+        name: Option<&str>,
+        had: Option<Amounts>,
+        record: &ResourceRequirements,
+    ) {
         let Some(resizing) = &self.resizing else { return };
         let now = amounts(record);
         let all = resizing.written.get(&(key.uid.clone(), name.map(str::to_owned)));
         let was = |is_it: &dyn Fn(&Amounts) -> bool| all.is_some_and(|all| all.iter().any(is_it));
         // A resize changes memory before processor time: a container may have the last written memory, and not yet the last written
-        // processor time.
+        // processor time. It keeps its own until then, which was never on disk if the first record of a new pod failed: such a pod starts
+        // all the same.
+        let cpu = |a: &Amounts| a.cpu_request_milli == now.cpu_request_milli;
         let memory =
             |a: &Amounts| (a.memory_request, a.memory_limit) == (now.memory_request, now.memory_limit);
-        if !was(&|a| a.cpu_request_milli == now.cpu_request_milli) || !was(&memory) {
+        if !(was(&cpu) || had.as_ref().is_some_and(cpu)) || !was(&memory) {
             let whose = name.unwrap_or("the whole");
             let text = format!("{whose} of {key} is given {now:?}, which was never on disk");
             self.checks.report("ALLOC-DURABLE", text);

@@ -313,6 +313,14 @@ fn a_pod_that_an_old_list_brings_back_keeps_its_phase_while_it_is_taken_down() {
         |list: &[TraceEvent]| [&[over(), started_anew.clone()], list, &again, &[over()], &down].concat();
     assert_eq!(verdict(&trace(std::slice::from_ref(&listed))), None);
     assert!(verdict(&trace(&[])).is_some());
+    // Its worker was through before: the new one begins after the list (simulation, seeds, seed 60710).
+    let begun =
+        [state("finished"), started_anew.clone(), listed.clone(), TraceEvent::PodForgotten { pod: pod() }];
+    let begun =
+        [&[over()], &begun[..], &again[..3], &[started_anew.clone(), state("terminating"), phase("Failed")]]
+            .concat();
+    assert_eq!(verdict(&[&begun[..], &down].concat()), None);
+    assert_eq!(verdict(&[&begun[..], &[state("terminated")]].concat()), Some("NO-OUTLIVE"));
     // A pod that the API does not show as over, or whose worker is through, has no such excuse.
     let early = [shown("Running", &[], false), started_anew.clone(), listed.clone()];
     let up = [created("c1", 0), started("c1"), over()];

@@ -10,9 +10,8 @@ use std::time::Duration;
 use agent_core::events::Fact;
 use agent_types::event::EventKind;
 use orlop_config::release::ReleaseVersion;
+use orlop_update::service::client::ask_from_task;
 use orlop_update::service::protocol::{UpdateReport, UpdateRequest, UpdateState};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 
 use crate::node::node_events::NodeEvents;
@@ -87,22 +86,13 @@ impl Staging {
 
 /// Asks for a version, and waits for the last report.
 async fn ask(socket: &Path, version: ReleaseVersion) -> std::io::Result<UpdateReport> {
-    let mut stream = UnixStream::connect(socket).await?;
-    let mut line = serde_json::to_vec(&UpdateRequest::Take { version: Some(version) })?;
-    line.push(b'\n');
-    stream.write_all(&line).await?;
-    let mut lines = BufReader::new(stream).lines();
-    while let Some(line) = lines.next_line().await? {
-        let report: UpdateReport = serde_json::from_str(&line)?;
-        if report.is_last() {
-            return Ok(report);
-        }
-    }
-    Err(std::io::Error::other("it has ended before its last report"))
+    ask_from_task(socket, &UpdateRequest::Take { version: Some(version) }, |_| {}).await
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
     use super::*;
 
     #[tokio::test]

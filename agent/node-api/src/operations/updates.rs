@@ -11,9 +11,8 @@ use std::time::Duration;
 use agent_core::console::text::clean;
 use orlop_config::release::ReleaseVersion;
 use orlop_config::slots::SlotState;
+use orlop_update::service::client::ask_from_task;
 use orlop_update::service::protocol::{SOCKET, SlotsSeen, UpdateReport, UpdateRequest, UpdateState};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -74,7 +73,7 @@ async fn staged(
         let show = |report: &UpdateReport| {
             tell.send_replace(StagingNow::Goes(clean(&report.message, WORDS_MAX)));
         };
-        match ask(socket, &request, show).await {
+        match ask_from_task(socket, &request, show).await {
             // A request of the timer or of the agent. It ends.
             Ok(report) if report.state == UpdateState::Busy => {
                 tell.send_replace(StagingNow::Goes(clean(&report.message, WORDS_MAX)));
@@ -96,27 +95,6 @@ fn outcome(report: &UpdateReport, asked: Option<ReleaseVersion>) -> StageOutcome
     }
 }
 
-/// Asks, shows each report but the last, and returns that one.
-async fn ask(
-    socket: &Path,
-    request: &UpdateRequest,
-    mut show: impl FnMut(&UpdateReport),
-) -> io::Result<UpdateReport> {
-    let mut stream = UnixStream::connect(socket).await?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    stream.write_all(&line).await?;
-    let mut lines = BufReader::new(stream).lines();
-    while let Some(line) = lines.next_line().await? {
-        let report: UpdateReport = serde_json::from_str(&line)?;
-        if report.is_last() {
-            return Ok(report);
-        }
-        show(&report);
-    }
-    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended before its last report"))
-}
-
 /// The updater's socket below a root directory.
 pub(crate) fn socket(root: &Path) -> PathBuf {
     root.join(SOCKET.trim_start_matches('/'))
@@ -127,7 +105,7 @@ pub(crate) fn socket(root: &Path) -> PathBuf {
 /// # Errors
 /// The updater does not say it.
 pub(crate) async fn slots(socket: &Path) -> Result<SlotsSeen, Refusal> {
-    let report = match timeout(ANSWER_MAX, ask(socket, &UpdateRequest::Slots, |_| {})).await {
+    let report = match timeout(ANSWER_MAX, ask_from_task(socket, &UpdateRequest::Slots, |_| {})).await {
         Ok(Ok(report)) => report,
         Ok(Err(error)) => return Err(Refusal::new(Reason::PartDown, UPDATER, error.to_string())),
         Err(_) => {
@@ -144,7 +122,7 @@ pub(crate) async fn order_trial(socket: &Path, version: &str) -> AskOutcome {
     let Ok(version) = version.parse::<ReleaseVersion>() else {
         return AskOutcome::Refused(format!("{version:?} is no version that can be tried"));
     };
-    match timeout(ANSWER_MAX, ask(socket, &UpdateRequest::Try { version }, |_| {})).await {
+    match timeout(ANSWER_MAX, ask_from_task(socket, &UpdateRequest::Try { version }, |_| {})).await {
         Ok(Ok(report)) if report.state == UpdateState::Ordered => AskOutcome::Accepted,
         Ok(Ok(report)) => AskOutcome::Refused(clean(&report.message, WORDS_MAX)),
         // It may have been ordered.

@@ -29,6 +29,9 @@ pub struct Violation {
 
 /// Most calls, timers and hints that may wait at one time: a few for each pod.
 const AGENDA_MAX: usize = 2_000;
+/// Most events in one second of simulated time. An agent that is called again at once, without end, exceeds the number (resizing,
+/// seed 62709).
+const EVENTS_A_SECOND_MAX: usize = 200_000;
 /// Most effects that one pod worker may have in flight: one for each container and its hook (which may outlast the grace
 /// period), the sandboxes, the record, an inspection, the cgroup, the claims, and four volumes.
 const IN_FLIGHT_MAX: usize = 19;
@@ -42,6 +45,8 @@ pub struct Checks {
     sandboxes: BTreeMap<SandboxId, SandboxState>,
     containers: BTreeMap<ContainerId, ContainerState>,
     finished: BTreeSet<PodUid>,
+    /// The present second of simulated time, and the number of its events.
+    second: (u64, usize),
 }
 
 impl fmt::Debug for Checks {
@@ -59,6 +64,7 @@ impl Default for Checks {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             finished: BTreeSet::new(),
+            second: (0, 0),
         }
     }
 }
@@ -177,6 +183,14 @@ impl Checks {
         self.note(at, &TraceEvent::StatusPublished { pod: key.uid.clone(), phase });
     }
 
+    /// One event happened in the world.
+    pub fn happened(&mut self, at: Mono) {
+        let second = at.0 / 1_000_000_000;
+        let before = if self.second.0 == second { self.second.1 } else { 0 };
+        self.second = (second, before + 1);
+        self.gauge(at, "events in one second", self.second.1, EVENTS_A_SECOND_MAX);
+    }
+
     /// Number of events that wait in the world for the agent.
     pub fn agenda(&mut self, at: Mono, waiting: usize) {
         self.gauge(at, "calls, timers and hints waiting", waiting, AGENDA_MAX);
@@ -187,5 +201,21 @@ impl Checks {
         if value > limit {
             self.note(at, &TraceEvent::Gauge { name, value, limit });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_is_called_without_end_is_reported() {
+        let mut checks = Checks::default();
+        for second in 1..3 {
+            (0..EVENTS_A_SECOND_MAX).for_each(|_| checks.happened(Mono(second * 1_000_000_000)));
+        }
+        assert_eq!(checks.verdict(), Ok(()));
+        checks.happened(Mono(2_999_999_999));
+        assert_eq!(checks.verdict().map_err(|v| v.invariant), Err("BOUNDED"));
     }
 }

@@ -210,6 +210,7 @@ impl World {
                 self.trace.note(self.queue.now(), &event);
             }
             self.happen(event);
+            self.checks.happened(self.queue.now());
             self.look();
             self.checks.verdict()?;
         }

@@ -7,7 +7,7 @@ use agent_sim::scenario::run_probing;
 
 #[test]
 fn every_seed_with_probes_keeps_every_promise_and_replays() {
-    common::every_seed(run_probing, common::seeds(25), &[30141, 30207]);
+    common::every_seed(run_probing, common::seeds(25), &[30141, 30207, 60363]);
 }
 
 fn caught(defect: Defect, invariant: &str) {

@@ -8,7 +8,7 @@ use agent_sim::scenario::run_resizing;
 
 #[test]
 fn every_seed_with_resizes_keeps_every_promise_and_replays() {
-    common::every_seed(run_resizing, common::seeds(40), &[20341, 20455, 30258, 30354, 40015, 60841]);
+    common::every_seed(run_resizing, common::seeds(40), &[20341, 20455, 30258, 30354, 40015, 60841, 62709]);
 }
 
 #[test]

@@ -108,20 +108,9 @@ pub const UNTRIED: &[&str] = &[
     "addons/services-vm",
     "addons/services-vm-ipvs",
     "arm64/boot",
-    "controlplane/power-cuts",
     "lifecycle/shared-shims",
-    "manage/metrics",
     "manage/upgrade",
-    "manage/web",
-    "update/every-cut",
-    "update/examined",
     "update/fleet",
-    "update/orders",
-    "update/returns-dead",
-    "update/returns-degraded",
-    "update/returns-image",
-    "update/returns-registry",
-    "update/trial",
 ];
 
 /// Reason why a run includes a case. The order is the order in which the runner gives time to cases.

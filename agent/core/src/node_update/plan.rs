@@ -195,6 +195,15 @@ impl UpdatePlan {
         }
     }
 
+    /// The same memory for another update.
+    fn of(mut self, update: String, version: String) -> UpdatePlan {
+        if self.version != version {
+            self.doubts = 0;
+            self.trials.clear();
+        }
+        UpdatePlan { update, version, ..self }
+    }
+
     fn goes(mut self, phase: UpdatePhase, end: UpdateEnd) -> UpdatePlan {
         (self.phase, self.end) = (phase, end);
         self
@@ -238,12 +247,13 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
     if let Some(trial) = &record.trial {
         let is_tried = matches!(plan.phase, UpdatePhase::Arm | UpdatePhase::Reboot);
         if trial.slot == booted {
-            if is_tried {
+            if is_tried && plan.update == trial.update {
                 return plan;
             }
-            // The plan was lost, or its withdrawal came too late.
+            // The plan was lost, or its withdrawal came too late, or it is of another update: the management API has ordered this
+            // trial while the agent was dead.
             let (update, version) = (trial.update.clone(), record.slot(booted).version.clone());
-            return UpdatePlan { update, version, ..plan }.goes(UpdatePhase::Reboot, UpdateEnd::Open);
+            return plan.of(update, version).goes(UpdatePhase::Reboot, UpdateEnd::Open);
         }
         // Ordered, and not begun: again, unless this is not the plan's, or the loader does not take it.
         let is_own = is_tried && plan.update == trial.update;
@@ -289,6 +299,12 @@ pub fn resume(kept: Option<UpdatePlan>, record: &BootRecord, booted: SlotName) -
         }
         UpdatePhase::Arm | UpdatePhase::Reboot if !other.reason.is_empty() => {
             plan.goes(UpdatePhase::Examine, UpdateEnd::Cut(words))
+        }
+        // It was good since and the node has left it, or it was good before and its trial was never ordered. It begins again only if
+        // somebody names it.
+        UpdatePhase::Arm | UpdatePhase::Reboot if other.state == SlotState::Good => {
+            let words = format!("the node has left version {} since", plan.version);
+            plan.goes(UpdatePhase::Uncordon, UpdateEnd::PutOff(words))
         }
         // Never ordered. The node may have lost its turn meanwhile.
         UpdatePhase::Arm | UpdatePhase::Reboot => plan.goes(UpdatePhase::Confirm, UpdateEnd::Open),

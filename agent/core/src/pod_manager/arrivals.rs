@@ -25,6 +25,7 @@ impl PodManager {
         now: Now,
         out: &mut Outbox<ManagerAction>,
     ) {
+        self.shrinking.lapse(now.mono);
         let waiting = if self.waiting.is_empty() { Vec::new() } else { std::mem::take(&mut *self.waiting) };
         for uid in waiting {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };

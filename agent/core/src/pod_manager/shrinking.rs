@@ -4,7 +4,8 @@
 //! scheduler counts with the amounts in the API, and while such a container restarts these are the allocated
 //! ones: the scheduler may bind a pod that fits a moment later. A rejection would end this pod for good. In:
 //! new pods, pods whose containers have more than their allocation. Out: whether a new pod is judged now or
-//! later. Invariant: no pod waits longer than [`PATIENCE`].
+//! later. Invariants: no pod waits longer than [`PATIENCE`]; a wait that is over has no deadline, even if something else holds the
+//! pod up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,21 +22,30 @@ use crate::admission;
 /// So long at most; memory that is in use is not given up at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Who waits, and since when.
+/// The pods that wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shrinking {
-    since: BTreeMap<PodUid, Mono>,
+    /// The end of each pod's wait. `None`: the wait is over, and the pod does not wait again.
+    until: BTreeMap<PodUid, Option<Mono>>,
 }
 
 impl Shrinking {
     /// Time at which the first wait ends.
     pub(super) fn deadline(&self) -> Option<Mono> {
-        self.since.values().min().map(|since| since.after(PATIENCE))
+        self.until.values().flatten().min().copied()
+    }
+
+    /// Ends the waits whose time is over. A pod that something else holds up is not judged meanwhile: with a deadline in the past
+    /// the manager would be called again at once, without end (simulation, resizing, seed 62709).
+    pub(super) fn lapse(&mut self, now: Mono) {
+        for until in self.until.values_mut() {
+            *until = until.filter(|until| now < *until);
+        }
     }
 
     /// Only these wait.
     pub(super) fn retain(&mut self, waits: impl Fn(&PodUid) -> bool) {
-        self.since.retain(|uid, _| waits(uid));
+        self.until.retain(|uid, _| waits(uid));
     }
 }
 
@@ -44,9 +54,9 @@ impl PodManager {
     /// allocated to them.
     pub(super) fn waits_for_shrinking(&mut self, uid: &PodUid, pod: &Arc<Pod>, now: Mono) -> bool {
         let waits = self.fits_soon(uid, pod)
-            && now < self.shrinking.since.entry(uid.clone()).or_insert(now).after(PATIENCE);
+            && self.shrinking.until.entry(uid.clone()).or_insert(Some(now.after(PATIENCE))).is_some();
         if !waits {
-            self.shrinking.since.remove(uid);
+            self.shrinking.until.remove(uid);
         }
         waits
     }
@@ -54,7 +64,8 @@ impl PodManager {
     /// Waiting pods with a claim to their allocation: an earlier agent had admitted them, or they will fit
     /// soon. A resize must not take their resources.
     pub(super) fn promised(&self) -> Vec<Arc<Pod>> {
-        let promised = |uid: &&PodUid| self.shrinking.since.contains_key(*uid) || self.was_given(uid);
+        let waits = |uid: &PodUid| self.shrinking.until.get(uid).is_some_and(Option::is_some);
+        let promised = |uid: &&PodUid| waits(uid) || self.was_given(uid);
         let waiting = self.waiting.iter().filter(promised);
         waiting.filter_map(|uid| Some(self.allocating.allocated(self.desired.get(uid)?))).collect()
     }

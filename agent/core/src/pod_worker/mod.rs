@@ -84,8 +84,14 @@ use crate::status::{Phase, WaitingReason};
 #[cfg(doc)]
 use crate::pod_worker::effect::Effect;
 
-/// Data of syncing that terminating keeps: the pod, and the waiting reasons of its containers.
-type LastSync = (Arc<Pod>, BTreeMap<String, WaitingReason>);
+/// Data of syncing that terminating keeps.
+struct LastSync {
+    pod: Arc<Pod>,
+    /// Waiting reasons of the containers.
+    waiting: BTreeMap<String, WaitingReason>,
+    /// The worker had begun to make the pod.
+    begun: bool,
+}
 
 /// State machine for the life of one pod.
 #[derive(Clone, Debug)]
@@ -263,8 +269,9 @@ impl PodWorker {
         match &mut self.state {
             PodWorkerState::Pending => self.begin_terminating(reason, grace_s, None, now),
             PodWorkerState::Syncing(s) => {
-                let from = Some((s.pod.clone(), std::mem::take(&mut s.waiting)));
-                self.begin_terminating(reason, grace_s, from, now);
+                let waiting = std::mem::take(&mut s.waiting);
+                let from = LastSync { pod: s.pod.clone(), waiting, begun: s.begun };
+                self.begin_terminating(reason, grace_s, Some(from), now);
             }
             PodWorkerState::Terminating(t) => {
                 t.remove |= remove;
@@ -295,13 +302,15 @@ impl PodWorker {
         from: Option<LastSync>,
         now: Now,
     ) {
-        let (pod, waiting) = from.map_or_else(Default::default, |(pod, waiting)| (Some(pod), waiting));
+        let begun = from.as_ref().is_some_and(|last| last.begun);
+        let (pod, waiting) = from.map_or_else(Default::default, |last| (Some(last.pod), last.waiting));
         self.state = PodWorkerState::Terminating(Terminating {
             grace_s: terminate::effective_grace(pod.as_deref(), grace_s),
             remove: reason.removes(),
             pod,
             reason,
             since: now.mono,
+            begun,
             desired_again: false,
             record: Record::Needed,
             recorded: None,

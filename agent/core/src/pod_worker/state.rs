@@ -44,6 +44,8 @@ pub(super) enum PodWorkerState {
 #[derive(Clone, Debug)]
 pub(super) struct Syncing {
     pub(super) pod: Arc<Pod>,
+    /// This incarnation has begun to make the pod's directories.
+    pub(super) begun: bool,
     /// This incarnation has made the pod's directories.
     pub(super) dirs_made: bool,
     /// What is known of the pod's RuntimeClass for the next sandbox.
@@ -72,6 +74,7 @@ impl Syncing {
         Syncing {
             back_off_keys: BackOffKeys::of(&pod),
             pod,
+            begun: false,
             dirs_made: false,
             runtime: RuntimeHandler::Unasked,
             users: None,
@@ -174,6 +177,8 @@ pub(super) struct Terminating {
     pub(super) reason: KillReason,
     pub(super) grace_s: u32,
     pub(super) since: Mono,
+    /// This worker had begun to make the pod.
+    pub(super) begun: bool,
     /// Everything is to go, not only to stop.
     pub(super) remove: bool,
     pub(super) desired_again: bool,

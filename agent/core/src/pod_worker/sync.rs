@@ -363,6 +363,7 @@ fn dirs_made(pass: &mut Pass<'_>) -> bool {
         return false;
     }
     let effect = pass.base.ctx.specs.pod_dirs(&pass.state.pod).into();
+    pass.state.begun = true;
     pass.issue(Target::Dirs, Purpose::CreateDirs, effect);
     false
 }

@@ -56,6 +56,7 @@ pub(super) fn resumed(record: &TerminatingRecord, now: Now) -> PodWorkerState {
         reason: record.reason.clone(),
         grace_s: record.grace_s,
         since: Mono(now.mono.0.saturating_sub(elapsed)),
+        begun: true,
         remove: record.remove,
         desired_again: false,
         record: Record::Written,
@@ -92,10 +93,11 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
     if !live && had_ended(t, b, now) {
         t.reason = KillReason::Ended;
     }
+    let remains = !(snapshot.containers.is_empty() && snapshot.sandboxes.is_empty());
     // What is half removed and then wanted again must be removed to the end first, or its remains would pass
     // for an earlier run of the new pod.
-    let remains = t.remove && !(snapshot.containers.is_empty() && snapshot.sandboxes.is_empty());
-    if (live || remains) && t.record != Record::Written {
+    let needs_record = live || (remains && t.remove) || is_told_by_the_record(t, remains);
+    if needs_record && t.record != Record::Written {
         write_record(t, b, now, out);
         return false;
     }
@@ -109,6 +111,14 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
     }
     b.may_conclude_absence(b.tracker.all_absent_after(), now)
         && claims::given_back(b, t.pod.as_deref(), now, out)
+}
+
+/// True if only the record can tell the next agent of the pod's end. The node decided on the end, so the containers do not show it,
+/// and the source of a static pod has no status (simulation, probing, seed 60363). A pod that the node
+/// refused was never begun: the next agent judges it anew, as upstream.
+fn is_told_by_the_record(t: &Terminating, remains: bool) -> bool {
+    let is_static = t.pod.as_deref().is_some_and(pod::is_static);
+    is_static && verdict(&t.reason).is_some() && (remains || t.begun)
 }
 
 /// True if the pod had ended before the shutdown: the shutdown then does not change its end, as upstream,

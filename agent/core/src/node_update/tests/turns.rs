@@ -150,6 +150,34 @@ fn a_slot_that_has_ended_its_trial_does_nothing_before_the_reboot() {
     assert_eq!(plan.phase, UpdatePhase::Withdraw);
 }
 
+/// The agent dies before it learns of a commit, and the management API orders the way back. With the plan of the first update the next
+/// agent rebooted the node into the version that it had just left (the case `manage/upgrade`).
+#[test]
+fn a_way_back_while_the_agent_is_dead_is_not_undone() {
+    let mut record = Model::new(Trouble::Nothing, &[]).record;
+    record.a.version = "1.0.0".into();
+    record.order_trial(A, "upgrade", 600).expect("staged");
+    let kept = resume(Some(UpdatePlan::default()), &record, B);
+    assert_eq!((kept.update.as_str(), kept.version.as_str()), ("upgrade", "2.0.0"));
+    assert_eq!(kept.phase, UpdatePhase::Reboot);
+    record.commit_trial(B, None).expect("on trial");
+    record.order_trial(B, "rollback", 600).expect("good");
+    // The next agent sees the trial of the way back.
+    let on_trial = resume(Some(kept.clone()), &record, A);
+    assert_eq!((on_trial.update.as_str(), on_trial.version.as_str()), ("rollback", "1.0.0"));
+    record.commit_trial(A, None).expect("on trial");
+    let plan = resume(Some(on_trial), &record, A);
+    assert_eq!((plan.phase, plan.end), (UpdatePhase::Uncordon, UpdateEnd::Committed));
+    // It sees only the commit.
+    let plan = resume(Some(kept), &record, A);
+    assert!(matches!(plan.end, UpdateEnd::PutOff(_)), "{plan:?}");
+    assert_eq!(plan.phase, UpdatePhase::Uncordon);
+    let mut next = NodeUpdate::new(config(), A, Some(plan));
+    let arms = |work: &UpdateWork| matches!(work, UpdateWork::Arm { .. } | UpdateWork::Reboot);
+    assert_eq!(until(&mut next, START, UpdateEvent::Record(Box::new(record)), arms), None);
+    assert_eq!(next.plan().phase, UpdatePhase::Idle);
+}
+
 #[test]
 fn while_a_version_is_named_no_other_one_begins() {
     let named = |version: &str| UpdateEvent::Orders(named(version));

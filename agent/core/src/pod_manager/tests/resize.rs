@@ -249,6 +249,25 @@ fn nobody_has_the_room_of_a_pod_that_has_not_shrunk_yet() {
     assert_ne!(stays_large.deadline(), Some(due));
 }
 
+/// Simulation: resizing, seed 62709. The manager's deadline stayed in the past, and the agent called it again without end.
+#[test]
+fn a_wait_that_is_over_has_no_deadline_though_a_shutdown_holds_the_pod_up() {
+    let mut m = beginning(&[&asks("a", "600m")], Leftovers::default());
+    act(&mut m, Mono(1), api(&[&asks("a", "100m")]));
+    act(&mut m, Mono(1), ManagerEvent::Recorded(true));
+    let mut late = Pod::clone(&asks("late", "500m"));
+    late.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
+    act(&mut m, Mono(1), update(PodOp::Add, Source::File, &[&Arc::new(late)]));
+    let due = m.deadline().unwrap();
+    assert_eq!(due, Mono(1).after(Duration::from_secs(120)));
+    act(&mut m, Mono(2), ManagerEvent::Shutdown(ShutdownOrder::Close));
+    assert_eq!(act(&mut m, due, ManagerEvent::Tick), Vec::<String>::new());
+    assert!(m.deadline().is_none_or(|next| next > due), "{:?}", m.deadline());
+    // Afterwards the pod is judged at once, because it has waited for long enough: a static pod preempts.
+    let words = act(&mut m, due, ManagerEvent::Shutdown(ShutdownOrder::Open)).join(" ");
+    assert!(words.contains("!a:Preempting for cpu"), "{words}");
+}
+
 #[test]
 fn a_new_agent_goes_by_what_is_on_disk() {
     let given = |cpu: &str| -> Allocations { [("a".into(), PodAllocation::of(&asks("a", cpu)))].into() };

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use agent_types::failure::Class;
 use agent_types::kill::{KillReason, TerminatingRecord};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 use super::world::{World, make_pod};
 use super::{one, secs};
+use crate::pod_worker::PodEvent;
 use crate::pod_worker::effect::EffectError;
 
 fn of_a_file(p: &Pod) -> Arc<Pod> {
@@ -140,4 +141,61 @@ fn a_pod_of_the_api_does_not_come_back_and_needs_no_record() {
     w.kill(KillReason::Removed, None);
     w.settle();
     assert_eq!((w.record.clone(), w.finished), (None, Some(false)));
+}
+
+fn evicted() -> KillReason {
+    KillReason::Failed {
+        reason: "Evicted".to_owned(),
+        message: "The node was low on it.".to_owned(),
+        disruption: None,
+    }
+}
+
+/// The next agent, which has no record of a server, tells the same end.
+fn still_failed_for_the_next_agent(mut w: World, p: &Arc<Pod>) {
+    assert_eq!((w.phase(), w.record.as_ref().map(|r| (r.remove, r.ended))), ("Failed", Some((false, false))));
+    let told = w.statuses.len();
+    w.crash(w.now.after(secs(120)));
+    w.desire(p);
+    w.wait(secs(600));
+    assert!(w.statuses.len() > told);
+    let failed = |s: &PodStatus| s.phase.as_deref() == Some("Failed");
+    assert!(w.statuses[told..].iter().all(failed), "{:?}", &w.statuses[told..]);
+}
+
+/// The sandbox was lost, so no container shows the end that the node decided on (simulation, probing, seed 60363).
+#[test]
+fn a_decided_end_of_a_pod_without_live_containers_is_recorded() {
+    let p = of_a_file(&one("Always"));
+    let mut w = World::with(&p);
+    w.runtime.refuse.insert("create_container", no_answer());
+    w.exit("a", 1);
+    w.kill(evicted(), None);
+    w.settle();
+    still_failed_for_the_next_agent(w, &p);
+}
+
+/// Nothing of it was made but its directories.
+#[test]
+fn a_decided_end_of_a_pod_that_was_begun_is_recorded_though_nothing_remains() {
+    let p = of_a_file(&one("Always"));
+    let mut w = World::new();
+    w.runtime.refuse.insert("run_sandbox", no_answer());
+    w.desire(&p);
+    w.settle();
+    assert!(w.dirs && w.runtime.sandboxes.is_empty());
+    w.kill(evicted(), None);
+    w.wait(secs(60));
+    still_failed_for_the_next_agent(w, &p);
+}
+
+/// The next agent admits it again: only so can a refused static pod come to run.
+#[test]
+fn a_pod_that_the_node_refused_has_no_record() {
+    let p = of_a_file(&one("Always"));
+    let mut w = World::new();
+    w.step(PodEvent::Desired(Arc::clone(&p)));
+    w.kill(evicted(), None);
+    w.settle();
+    assert_eq!((w.phase(), w.record.clone()), ("Failed", None));
 }

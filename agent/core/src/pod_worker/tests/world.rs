@@ -128,6 +128,7 @@ impl World {
         let mut out = Outbox::new();
         let now = self.now();
         self.worker.step(now, event, &mut out);
+        let mut persisted = Vec::new();
         for action in out.drain() {
             match action {
                 PodAction::Effect { id, effect: Effect::RunHook { call, .. }, deadline } => {
@@ -142,7 +143,7 @@ impl World {
                         self.record = Some(record);
                     }
                     self.pending.insert(id, Call { effect: Effect::Inspect, deadline: None });
-                    self.answer_persist(id, refused);
+                    persisted.push((id, refused));
                 }
                 PodAction::Cancel(id) => self.cancelled.push(id),
                 PodAction::Probe { id, call } => self.probes.push((id, *call)),
@@ -152,6 +153,10 @@ impl World {
                 PodAction::Event(e) => self.events.push(e),
                 PodAction::Finished { desired_again } => self.finished = Some(desired_again),
             }
+        }
+        // The disk answers after the whole step, as in the real agent.
+        for (id, refused) in persisted {
+            self.answer_persist(id, refused);
         }
     }
 
